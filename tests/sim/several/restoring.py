@@ -9,7 +9,7 @@ records, what the bucket held is read again, every partition serves, every set i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -81,29 +81,60 @@ class Restored(SeveralBrokers):
         super().__init__(shape, fleet)
         self._others = others
         self._choices = SeededRng(f"restoring/{shape.seed}/choices")
+        self._moving = SeededRng(f"restoring/{shape.seed}/moving")  # apart, so that the other half is as it was
         self._operator = self._crowd.client()
         assert isinstance(self._operator, RoutedClient)
 
     async def break_things(self) -> None:
         """Half of the load before, half after."""
         await asyncio.sleep(self._choices.uniform(0.3, 0.6) * DURATION_S)
+        if self._moving.randrange(2):
+            await self._begin_a_move()
         await self._lose_all()
         await asyncio.sleep(self._choices.uniform(0.0, 6.0))
         self._sit_others()
         await self._restore()
         await self._stage.stopping.wait()
 
+    async def _begin_a_move(self) -> None:
+        """Of one partition, to a machine that is lost just before the others: what was on its way to it stays so."""
+        rng = self._moving
+        place = (("log", 0), ("log", 1), ("kept", 0))[rng.randrange(3)]
+        stays = rng.randrange(BROKERS)
+        joins = (stays + 1 + rng.randrange(BROKERS - 1)) % BROKERS
+        await self._do(Step([], {place: (stays,)}, [], []))
+        await self._until(lambda: not self._is_moving())
+        await self._lose([self._fleet.seats[joins]], "its machine")
+        asked = asyncio.ensure_future(self._do(Step([], {place: (stays, joins)}, [], [])))
+        await self._until(self._is_moving)
+        asked.cancel()
+        await asyncio.wait([asked])
+        if self._is_moving():
+            self._nemesis.hits["lost on the move"] += 1
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """For three seconds at most."""
+        deadline_s = self._stage.now() + 3.0
+        while not condition() and self._stage.now() < deadline_s:
+            await asyncio.sleep(0.01)
+
+    def _is_moving(self) -> bool:
+        image = self._newest_there()
+        return image is not None and any(row.target for topic in image.topics.values() for row in topic.rows)
+
     async def _lose_all(self) -> None:
         """At one moment. A request that is under way to the bucket may still land."""
-        fleet, losses = self._fleet, self._losses
         self._nemesis.note(f"all machines are lost; then: {self._others}")
-        for seat in fleet.seats:
+        await self._lose(self._fleet.seats, "all machines")
+        self._nemesis.hits["all machines lost"] += 1
+
+    async def _lose(self, seats: Sequence[Seat], kind: str) -> None:
+        for seat in seats:
             seat.back_at_s = float("inf")
             if seat.node is not None and not seat.node.dead:
-                fleet.lose_disk(seat)
-        for seat in fleet.seats:
-            await losses.lose(seat, "all machines")
-        self._nemesis.hits["all machines lost"] += 1
+                self._fleet.lose_disk(seat)
+        for seat in seats:
+            await self._losses.lose(seat, kind)
 
     def _sit_others(self) -> None:
         fleet = self._fleet
@@ -127,7 +158,7 @@ class Restored(SeveralBrokers):
             step = self._step_of(image)
             if step.is_done:
                 return
-            await self._do(step, image)
+            await self._do(step)
         left = None if image is None else (self._step_of(image), image.nodes, [t.rows for t in image.topics.values()])
         self.found("not-restored", f"{RESTORED_S:.0f} s after {self._others} came: {left}")
 
@@ -147,7 +178,7 @@ class Restored(SeveralBrokers):
         partitions = [partition_row(topic, index, image) for topic in topics for index in range(topic.partitions)]
         return next_step(brokers, partitions, {}, may_give_up=image.nodes.keys() - set(SEATS[self._others]))
 
-    async def _do(self, step: Step, image: ClusterImage) -> None:
+    async def _do(self, step: Step) -> None:
         try:
             for node_id in (*step.give_up, *step.leave):
                 request = UnregisterBrokerRequest(broker_id=node_id, is_given_up=True)

@@ -216,3 +216,12 @@ def test_a_partition_that_stays_offline_is_told_with_a_reason(capsys: pytest.Cap
         "log-1 is offline: it has no leader that answers",
     ]
     assert "1 of 3 partitions serve" in printed.err
+
+
+def test_a_move_that_nobody_ends_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [replace(LOST, leader=11, offline=False, replicas=(11,), in_sync=(11,), target=(11, 4))]
+    there = brokers(11, gone=(4,))
+    look = Look("c", ClusterImage(), there, rows)
+    _print_report(look, plan(there, rows, {}), {("log", 0): Ends(5, 100)}, as_json=False)
+    told = capsys.readouterr().err
+    assert "log-0 was on its way to brokers that are not there (4): start them, or `thermocline" in told

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from broker.observe.cluster_status import BrokerRow, PartitionRow
-from thermocline.cli.cluster.restore.plan import Fate, Held, Step, plan
+from thermocline.cli.cluster.restore.plan import Fate, Held, Step, moves_held_up, plan
 from thermocline.cli.cluster.restore.plan import next_step as next_step_of
 
 ALL_LOST = PartitionRow("log", 0, 1, 2, (1, 2, 3), (1, 2, 3), ())
@@ -114,10 +114,37 @@ def test_first_they_are_given_up_then_replicas_move_then_they_leave() -> None:
     assert next_step(brokers(11, 12), [moved], {}).is_done
 
 
+def test_a_move_that_was_under_way_ends_on_brokers_that_are_there() -> None:
+    """Found by a reader: a row with a target was taken for one of ours, on its way, so it stayed offline for ever."""
+    moving = replace(ALL_LOST, leader=None, offline=True, in_sync=(), target=(1, 2, 4))
+    (to,) = next_step(brokers(11, 12, 13, given_up=(1, 2, 3, 4)), [moving], {}).move.values()
+    assert set(to) == {11, 12, 13}
+    (to,) = next_step(brokers(1, 2, 5, given_up=(3, 4)), [moving], {}).move.values()
+    assert to == (1, 2, 5)
+    more = replace(moving, replicas=(1,), target=(1, 2, 4))
+    (to,) = next_step(brokers(11, 12, 13, given_up=(1, 2, 3, 4)), [more], {}).move.values()
+    assert set(to) == {11, 12, 13}, "as many as were asked for"
+
+
+def test_a_whole_partition_that_moves_to_a_broker_that_is_away_is_not_waited_for() -> None:
+    """Nobody gives that one up, as nobody lacks what it may hold: the restore would have waited for ever."""
+    there = brokers(1, gone=(2,))
+    moving = replace(ALL_LOST, replicas=(1,), in_sync=(1,), target=(1, 2))
+    assert next_step(there, [moving], {}).is_done
+    assert moves_held_up(there, [moving]) == {LOG: (2,)}
+    assert next_step(brokers(1, 2), [moving], {}).waits == [LOG]
+    begins = replace(moving, starting=True)
+    assert next_step(there, [begins], {}).waits == [LOG], "that one is to serve first"
+
+
 @given(
     st.lists(
         st.lists(st.integers(1, 6), min_size=1, max_size=4, unique=True).flatmap(
-            lambda replicas: st.tuples(st.just(tuple(replicas)), st.sets(st.sampled_from(replicas)))
+            lambda replicas: st.tuples(
+                st.just(tuple(replicas)),
+                st.sets(st.sampled_from(replicas)),
+                st.lists(st.integers(1, 6), max_size=4, unique=True).map(tuple),
+            )
         ),
         min_size=1,
         max_size=8,
@@ -125,13 +152,14 @@ def test_first_they_are_given_up_then_replicas_move_then_they_leave() -> None:
     st.sets(st.integers(1, 9)),
 )
 def test_whatever_is_there_the_steps_come_to_an_end(
-    drawn: list[tuple[tuple[int, ...], set[int]]], there: set[int]
+    drawn: list[tuple[tuple[int, ...], set[int], tuple[int, ...]]], there: set[int]
 ) -> None:
     """Played against a cluster that does as it is asked: nobody is given up who is there or whom nobody waits for; at
-    the end every partition that some broker can hold is led, with as many replicas as there can be."""
+    the end every partition that some broker can hold is led, with as many replicas as there can be, whether or not it
+    was on its way elsewhere."""
     rows = [
-        PartitionRow("log", n, None, 1, replicas, tuple(sorted(in_sync)), (), offline=True)
-        for n, (replicas, in_sync) in enumerate(drawn)
+        PartitionRow("log", n, None, 1, replicas, tuple(sorted(in_sync)), target, offline=True)
+        for n, (replicas, in_sync, target) in enumerate(drawn)
     ]
     known = set(range(1, 7)) | there
     given_up: set[int] = set()
@@ -141,31 +169,31 @@ def test_whatever_is_there_the_steps_come_to_an_end(
         step = next_step(seen, rows, {})
         assert not set(step.give_up) & there
         for node in step.give_up:
-            assert any(node in row.replicas and not there & set(row.in_sync) for row in rows)
+            assert any(node in {*row.replicas, *(row.target or ())} and not there & set(row.in_sync) for row in rows)
         if step.is_done:
             break
         given_up |= set(step.give_up)
         known -= set(step.leave)
         rows = [replace(row, in_sync=tuple(n for n in row.in_sync if n not in given_up)) for row in rows]
-        rows = [
-            replace(row, replicas=(to := step.move.get(("log", row.partition), row.replicas)),
-                    in_sync=tuple(to) if ("log", row.partition) in step.move else row.in_sync)
-            for row in rows
-        ]  # fmt: skip
+        rows = [replace(row, target=step.move.get(("log", row.partition), row.target)) for row in rows]
     else:
         assert not there, (step, rows)
     if there:
-        for row, (replicas, in_sync) in zip(rows, drawn, strict=True):
+        for row, (replicas, in_sync, target) in zip(rows, drawn, strict=True):
             assert row.leader in there
             if not there & in_sync:
-                assert set(row.replicas) <= there and len(row.replicas) >= min(len(replicas), len(there))
+                assert set(row.replicas) <= there and not row.target
+                assert len(row.replicas) >= min(len(target or replicas), len(there))
 
 
 def _led(row: PartitionRow, there: set[int], given_up: set[int]) -> PartitionRow:
     """As the controller has it: by an in-sync replica that is there; by any, where the set is empty and every other
-    one is there or was given up."""
-    candidates = [node for node in row.replicas if node in there and (node in row.in_sync or not row.in_sync)]
-    if not candidates or (not row.in_sync and set(row.replicas) - there - given_up):
+    one is there or was given up. A move ends when all that it names are there."""
+    assigned = dict.fromkeys((*row.replicas, *(row.target or ())))
+    candidates = [node for node in assigned if node in there and (node in row.in_sync or not row.in_sync)]
+    if not candidates or (not row.in_sync and set(assigned) - there - given_up):
         return replace(row, leader=None, offline=True)
-    in_sync = row.in_sync or (candidates[0],)
-    return replace(row, leader=candidates[0], offline=False, in_sync=in_sync)
+    led = replace(row, leader=candidates[0], offline=False, in_sync=row.in_sync or (candidates[0],))
+    if not row.target or not set(row.target) <= there:
+        return led
+    return replace(led, leader=row.target[0], replicas=row.target, in_sync=row.target, target=())

@@ -220,6 +220,9 @@ def _age(age_ms: int) -> str:
 
 # ── after ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _print_report(look: Look, found: RestorePlan, ends: Mapping[Partition, Ends], *, as_json: bool) -> None:
+    from thermocline.cli.cluster.restore.drive import show_replicas
+    from thermocline.cli.cluster.restore.plan import moves_held_up
+
     plans = {(part.topic, part.partition): part for part in found.partitions}
     served = 0
     for one in look.partitions:
@@ -243,4 +246,9 @@ def _print_report(look: Look, found: RestorePlan, ends: Mapping[Partition, Ends]
         elif end is None:
             why = part.held.damage if part and part.held else ""
             print(f"{one.topic}-{one.partition} is offline: {why or 'it has no leader that answers'}")
+    for (topic, index), nodes in moves_held_up(look.brokers, look.partitions).items():
+        note(
+            f"{topic}-{index} was on its way to brokers that are not there ({show_replicas(nodes)}): start them, or "
+            "`thermocline cluster rebalance --cancel` takes the moves back"
+        )
     note(f"{served} of {len(look.partitions)} partitions serve; `thermocline tier status` names the gaps")

@@ -88,7 +88,8 @@ class RestorePlan:
 @dataclass(frozen=True, slots=True)
 class Step:
     """What a look asks for now, each part by itself: nodes to be given up; replicas to be moved; nodes that hold
-    nothing any more and may leave. `waits`: partitions that do not serve yet, or are on their way to their replicas."""
+    nothing any more and may leave. `waits`: partitions that do not serve yet, or are on their way to replicas that are
+    there."""
 
     give_up: Sequence[int]
     move: Mapping[Partition, Replicas]
@@ -148,17 +149,28 @@ def next_step(
     lost = {(one.topic, one.partition) for one in partitions if not alive.intersection(one.in_sync)}
     give_up = sorted(_to_give_up(brokers, partitions, lost, alive).keys() & set(may_give_up))
     forgotten = [one.node for one in brokers if one.given_up]
-    holding = [one for one in partitions if not one.target and not set(one.replicas).isdisjoint(forgotten)]
+    # A move to living brokers is ours, or as good; one that was under way to a broker that is gone never ends.
+    holding = [one for one in partitions if not set(one.target or one.replicas).isdisjoint(forgotten)]
     move = {} if give_up or not there else _targets(there, holding, default_factor)
     assigned = {node for one in partitions for node in _assigned(one)}
     leave = [] if give_up else [node for node in forgotten if node not in assigned and node != UNKNOWN_REPLICA]
+    held_up = moves_held_up(brokers, partitions)
     waits = [
-        (one.topic, one.partition)
+        place
         for one in partitions
-        if (one.topic, one.partition) not in damaged and (one.offline or one.starting or one.target)
+        if (place := (one.topic, one.partition)) not in damaged
+        and (one.offline or one.starting or (one.target and place not in held_up))
     ]
     move = {place: to for place, to in move.items() if to}
     return Step(give_up, move, leave, waits)
+
+
+def moves_held_up(brokers: Sequence[BrokerRow], partitions: Sequence[PartitionRow]) -> dict[Partition, Replicas]:
+    """Partitions that moved when the cluster was lost, to brokers that are away and that nobody gives up; with these.
+    It is the operator's to start them, or to take the move back: nothing is lost meanwhile."""
+    away = {one.node for one in brokers if not one.active and not one.given_up}
+    found = {(one.topic, one.partition): tuple(sorted(away.intersection(one.target or ()))) for one in partitions}
+    return {place: nodes for place, nodes in found.items() if nodes}
 
 
 # ── pieces ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -188,7 +200,7 @@ def _targets(
     for one, order in zip(partitions, orders, strict=True):
         kept = [node for node in dict.fromkeys((*one.replicas, *(one.target or ()))) if node in nodes]
         is_known = UNKNOWN_REPLICA not in one.replicas
-        factor = max(len(one.replicas) if is_known else default_factor, len(kept), 1)
+        factor = max(len(one.target or one.replicas) if is_known else default_factor, len(kept), 1)
         others = [node for node in order if node not in kept]
         found[one.topic, one.partition] = tuple([*kept, *others][: min(factor, len(nodes))])
     return found
