@@ -6,6 +6,9 @@ Always true: an append that raised one of these left no trace in the log. Must n
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
 from logformat.errors import Corrupt, Fenced, InvalidRequest, StorageFailed
 
 
@@ -101,3 +104,12 @@ class MissingSegments(DamagedLog):
     def __init__(self, directory: str, log_start: int, first: int, hint: str) -> None:
         super().__init__(directory, 0, log_start, f"segments below offset {first} are missing", hint)
         self.first = first
+
+
+_PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+
+
+def may_pass(refused: BaseException) -> bool:
+    """Whether the machine lacked descriptors, memory or space, and may have some again soon: the same is worth trying
+    again, and says nothing against the disk."""
+    return isinstance(refused, LogFull) or (isinstance(refused, OSError) and refused.errno in _PASSING)

@@ -149,19 +149,20 @@ class Unclean:
             self._waiting[topic.topic_id] = found
 
     def heard(self, node_id: int, broker_epoch: int, asked: Question, candidate: Candidate | None) -> None:
-        """What this session says of its replica; None: its log failed, and it cannot begin."""
+        """What this session says of its replica; None: its disk failed, so it cannot begin as long as it says so."""
         waiting = self._waiting.get(asked.place[0], {}).get(asked.place[1])
         if (
             waiting is not None
             and waiting.row.leader_epoch == asked.leader_epoch
             and self._sessions.get(node_id) == broker_epoch
+            and waiting.answers.get(node_id, waiting) is not candidate
         ):
             waiting.answers[node_id] = candidate
             self._counted = None
 
     # ── what is to be done ───────────────────────────────────────────────────────────────────────────────────────
     def questions(self) -> dict[int, list[Question]]:
-        """What to ask, by node: replicas with a session that did not answer yet."""
+        """What to ask, by node: replicas with a session that did not answer yet, or whose disk failed when they did."""
         return self._count().questions
 
     def missing(self) -> dict[int, int]:
@@ -193,10 +194,13 @@ class Unclean:
         else may have more; where it is not, or may be passed over, a session-time has to be over."""
         answers, is_asked, others, is_empty = waiting.answers, False, 0, not waiting.row.in_sync
         for node_id in waiting.assigned:
-            if node_id in answers:
-                others += answers[node_id] is None
-            elif node_id in self._sessions:
-                is_asked = True
+            if answers.get(node_id) is not None:
+                continue
+            if node_id in self._sessions:
+                if node_id in answers:
+                    others += 1
+                else:
+                    is_asked = True
                 count.questions.setdefault(node_id, []).append(waiting.question)
             elif node_id not in self._given_up:
                 others += 1

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.minimum import min_in_sync_set
+from broker.metadata.records import NO_LEADER
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class Changes:
     one session of its own. `follow_config`: other configs were set on all brokers or on this one. `reconfigure`: topics
     with other configs of their own. `apply`: partitions that this node leads on in the same epoch, of which the row,
     the minimum or a replica's session is another. `lead`: those that it leads from now on in the epoch the image has.
-    `follow`: those assigned to it that another leads in a new epoch, or nobody. `purge`: deleted topics whose files and
-    objects remain.
+    `follow`: those assigned to it that another leads in a new epoch, or serves now that its start is done, or nobody.
+    `purge`: deleted topics whose files and objects remain.
     """
 
     resign: tuple[Share, ...]
@@ -99,16 +100,18 @@ def changes(before: ClusterImage, after: ClusterImage, node_id: int) -> Changes:
 
 
 class Role(NamedTuple):
-    """What a node does for a partition, until the row names another epoch or node."""
+    """What a node does for a partition, until the row names another epoch or node, or the start that a copy waits for
+    is done: what may become of a damaged copy depends on it (R18)."""
 
     leader_epoch: int
     leads: bool
+    waits_for_start: bool = False
 
 
 def roles(topic: Topic, node_id: int) -> Mapping[int, Role]:
     """The role of `node_id` in each partition of `topic` that it leads or is assigned, by index."""
     return {
-        index: Role(row.leader_epoch, row.leader == node_id)
+        index: Role(row.leader_epoch, row.leader == node_id, not row.clean and row.leader not in (node_id, NO_LEADER))
         for index, row in enumerate(topic.rows)
         if row.leader == node_id or node_id in row.replicas or node_id in row.target
     }

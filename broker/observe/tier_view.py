@@ -189,6 +189,18 @@ def cluster_now(sources: Sources) -> ClusterLook:
     return look_at(sources.context.metadata.image, sources.context.config.node_id, decides=decides(sources))
 
 
+def _stopped_copies(sources: Sources) -> tuple[str, ...]:
+    """With why: those whose disk failed, and those it does not let open."""
+    registry, topics = sources.context.registry, sources.context.metadata.image.topics
+    stopped = [(copy.topic, copy.index, copy.failure) for copy in registry.followed.values() if copy.failure]
+    for (topic_id, index), why in registry.troubles.unfit.items():
+        topic = topics.get(topic_id)
+        is_led = topic is None or topic.rows[index].leader == sources.context.config.node_id
+        if topic is not None and not is_led and (topic.name, index) not in registry.followed:
+            stopped.append((topic.name, index, why))
+    return tuple(f"{name}-{index} ({why})" for name, index, why in stopped)
+
+
 def facts(sources: Sources, looked: PartitionsLook | None = None, cluster: ClusterLook | None = None) -> Facts:
     """What the conditions are made of. `looked`, `cluster`: walks that were just done."""
     cluster = cluster_now(sources) if cluster is None else cluster
@@ -212,11 +224,7 @@ def facts(sources: Sources, looked: PartitionsLook | None = None, cluster: Clust
     return Facts(
         data_dir=sources.context.config.data_dir,
         offline=tuple(offline),
-        copies_stopped=tuple(
-            f"{copy.topic}-{copy.index} ({copy.failure})"
-            for copy in sources.context.registry.followed.values()
-            if copy.failure
-        ),
+        copies_stopped=_stopped_copies(sources),
         unfit_because=sources.session.unfit_because,
         silent_ms=int(heartbeat_age_s(sources) * 1000),
         controller=None if controller is None else controller.node_id,

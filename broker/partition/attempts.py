@@ -10,7 +10,6 @@ way is asked for again. Must not know how one partition is opened, nor how it is
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
@@ -19,7 +18,7 @@ from typing import Final
 from broker.metadata.image import Topic
 from broker.partition.replica import Partition
 from coldstore.root import RootVanished
-from hotstore.errors import DamagedLog, ForeignLog
+from hotstore.errors import DamagedLog, ForeignLog, may_pass
 from logformat.errors import Corrupt, Fenced, StorageFailed
 from logformat.values import TopicPartition
 from seams.crash_points import reach
@@ -28,7 +27,6 @@ from seams.tasks import Tasks, supervise
 
 log = logging.getLogger(__name__)
 
-_PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _REOPEN_S: Final = 5.0
 _TOGETHER_S: Final = 0.5  # what opens in such a time is published at once: one change of what clients see, not many
 
@@ -150,8 +148,8 @@ class Attempts:
         except (ForeignLog, RootVanished):
             raise  # heals by itself when the purge of a deleted topic is done, of this one or of the one before (C9)
         except (Fenced, StorageFailed, Corrupt, OSError) as refused:
-            if isinstance(refused, OSError) and refused.errno in _PASSING:
-                raise  # a machine out of descriptors or space may have some again soon
+            if may_pass(refused):
+                raise
             self._stays_offline(TopicPartition(topic.name, index), refused)
             if isinstance(refused, Corrupt) and not isinstance(refused, DamagedLog):
                 progress.again.append(index)

@@ -2,8 +2,8 @@
 
 Owns the answer to OffsetForLeaderEpoch of candidates. Always true: a replica answers in the leader epoch of its role,
 as one that nobody leads: what it says stays so until a row of a higher epoch; a log is usable up to the first damage,
-one that is refused at its opening too, and nobody waits for it; one whose disk failed cannot begin before its process
-does anew. Must not know who asks, nor who is chosen.
+one that is refused at its opening too, and nobody waits for it; one whose disk fails cannot begin, for as long as it
+does. Must not know who asks, nor who is chosen.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _NOTHING: Final = Remains(UNDEFINED_EPOCH, 0, 0)
 
 
 def answer(registry: Registry, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-    """Of each partition; KAFKA_STORAGE_ERROR where its log failed; FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH where
-    the image here is another one, NOT_LEADER_OR_FOLLOWER while its log is not open: ask again."""
+    """Of each partition; KAFKA_STORAGE_ERROR where its log failed, or the disk refuses it; FENCED_LEADER_EPOCH and
+    UNKNOWN_LEADER_EPOCH where the image here is another one, NOT_LEADER_OR_FOLLOWER while its log is not open: ask
+    again."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderEpochResponseTopic(
@@ -50,7 +51,8 @@ def _one(
             left = registry.troubles.remains.get(place, _NOTHING)
             found.seen_epoch, found.high_watermark, found.usable_end = left
         else:
-            found.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            is_refused = place in registry.troubles.unfit
+            found.error_code = ErrorCode.KAFKA_STORAGE_ERROR if is_refused else ErrorCode.NOT_LEADER_OR_FOLLOWER
     elif followed.leader_epoch != wanted.current_leader_epoch:
         is_older = followed.leader_epoch < wanted.current_leader_epoch
         found.error_code = ErrorCode.UNKNOWN_LEADER_EPOCH if is_older else ErrorCode.FENCED_LEADER_EPOCH

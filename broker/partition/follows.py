@@ -3,8 +3,8 @@
 Owns which partitions are followed in which leader epoch; `fetchers` has who copies them from each leader. Always true:
 a log has one role at a time, the next begins when the last one's work on it is over; before the first question its tail
 is flushed (D65), and no reservation of an earlier leadership lies beside it, but where nobody else is assigned it; an
-opening that fails is tried again, while its role lasts. Must not know how bytes are copied (`followed`), nor what
-leading takes.
+opening that fails is told and tried again, while its role lasts. Must not know how bytes are copied (`followed`), nor
+what leading takes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from broker.partition.follower_retention import expire_all
 from broker.partition.registry import Registry
 from broker.replication.asking import Key, key_of
 from broker.replication.rate import is_throttled
-from hotstore.errors import DamagedLog, ForeignLog
+from hotstore.errors import DamagedLog, ForeignLog, may_pass
 from hotstore.log_host import LogHost, OpenLog
+from logformat.errors import StorageFailed
 from logformat.values import TopicPartition
 from seams.tasks import FailureReport, Tasks, supervise
 from seams.world import World
@@ -126,6 +127,11 @@ class Follows:
             except ForeignLog:  # without a slot: topics of other names do not wait until what lies there is closed
                 await self._make_way(TopicPartition(role.topic.name, role.index))
                 raise  # the next attempt finds the place free
+            except (StorageFailed, OSError) as refused:
+                if not may_pass(refused):  # told, as whoever asks what it holds would wait for it (R20)
+                    place = role.topic.topic_id, role.index
+                    self._registry.troubles.failed(place, f"it cannot be opened to be copied: {refused}")
+                raise
 
         work = supervise(name, attempt_in_place, self._world.rng, self._report, backoff_max_s=10.0)
         role.task = self._tasks.spawn(name, work)

@@ -2,8 +2,9 @@
 
 Owns how many are on that way at once, and what an attempt leaves behind. Always true: a log is opened once, however
 often leading it is tried; an attempt that only waits for the bucket leaves it open for the next one, any other closes
-it, so that the next opens the files as they are; a partition that resigned keeps its log and what it counts. Must not
-know which partitions are to be led, nor who is told.
+it, so that the next opens the files as they are; a partition that resigned keeps its log and what it counts; where
+another replica may lead instead, a disk that refuses is told of. Must not know which partitions are to be led, nor who
+is told.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from broker.metadata.row_steps import is_alone
 from broker.partition.registry import Registry
 from broker.partition.replica import Partition
 from broker.replication.in_sync import AppliedRow
-from hotstore.errors import DamagedLog
+from hotstore.errors import DamagedLog, may_pass
 from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost, OpenLog
-from logformat.errors import Fenced, Retryable
+from logformat.errors import Fenced, Retryable, StorageFailed
 from logformat.values import TopicPartition
 from tiering.partition_tier import PartitionTier
 from tiering.service import TierService
@@ -78,9 +79,20 @@ class Opening:
             unclean_after=None if decided.clean else decided.served_epoch,
             broker_epoch=row.sessions.get(node_id, NO_SESSION),
         )
+        troubles, of = self._registry.troubles, (topic.topic_id, index)
         if not lead.is_alone:  # else it begins anew by itself, at what the bucket holds
-            troubles, of = self._registry.troubles, (topic.topic_id, index)
             lead = replace(lead, on_behind=lambda why: troubles.damaged(of, why))
+        try:
+            partition = await self._open(topic, index, row, lead, config)
+        except (StorageFailed, OSError) as refused:
+            if not lead.is_alone and not may_pass(refused):
+                troubles.failed(of, f"it cannot be opened to be led: {refused}")  # another one may lead it (D38)
+            raise
+        if not partition.log.failure:
+            troubles.works(of)
+        return partition
+
+    async def _open(self, topic: Topic, index: int, row: AppliedRow, lead: Lead, config: TopicConfig) -> Partition:
         resigned = self._registry.resigned.get((topic.name, index))
         with self._tiers.holding_back():  # also while others have all the slots
             async with self._slots:
@@ -90,7 +102,7 @@ class Opening:
                 opened, tier = await self._attached(
                     TopicPartition(topic.name, index), topic, log_config_of(config), lead
                 )
-        registry = self._registry
+        registry, node_id = self._registry, self._live.now.node_id
         return Partition(opened, tier, row, config, registry.touched, registry.restless, registry.troubles, node_id)
 
     async def _attached(

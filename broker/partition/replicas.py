@@ -129,6 +129,8 @@ class Replicas:
 
         One that is on its way to being led resigns when it got there: its claim may be under way."""
         self._topics[topic.topic_id] = topic
+        for index in indexes:
+            self._attempts.damaged.pop(TopicPartition(topic.name, index), None)  # what is wrong the next role says
         self._follows.leave(topic, indexes)
         self._leaderships.resign(topic, indexes)
 

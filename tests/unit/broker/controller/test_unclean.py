@@ -102,13 +102,17 @@ def test_whose_log_failed_does_not_begin_and_is_passed_over_where_that_is_allowe
     machine = watching(cluster(MEMBER_AWAY).with_records([ALLOWED]))
     say(machine, 3, None)
     say(machine, 1, Candidate(5, 10, 20))
-    assert set(machine.questions()) == {2} and machine.choose(9.0) == []
+    assert set(machine.questions()) == {2, 3} and machine.choose(9.0) == [], "3 is asked again, and not waited for"
     say(machine, 2, None)
     assert [chosen.node_id for chosen in machine.choose(9.0)] == [1]
     machine = watching(cluster())
     for node_id in (1, 2, 3):
         say(machine, node_id, None if node_id == 3 else Candidate(5, 10, 20))
-    assert machine.questions() == {} and machine.choose(1_000.0) == []
+    assert set(machine.questions()) == {3} and machine.choose(1_000.0) == []
+    say(machine, 3, None)
+    assert machine.choose(1_000.0) == []
+    say(machine, 3, Candidate(5, 10, 30))
+    assert machine.questions() == {} and [chosen.node_id for chosen in machine.choose(1_000.0)] == [3]
 
 
 @pytest.mark.parametrize(
@@ -180,6 +184,7 @@ class EveryTime:
                         questions.setdefault(node_id, set()).add(Question(place, topic.name, row.leader_epoch))
                     elif (candidate := self.said[key]) is None:
                         failed.add(node_id)
+                        questions.setdefault(node_id, set()).add(Question(place, topic.name, row.leader_epoch))
                     else:
                         heard[node_id] = candidate
                 if not row.in_sync:
