@@ -14,7 +14,7 @@ from uuid import UUID
 
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage
-from broker.partition.opening import holds_alone
+from broker.metadata.row_steps import holds_alone
 from coldstore.object_store import ObjectStore
 from hotstore.data_dir import DataDir
 from logformat.errors import ThermoclineError
@@ -27,8 +27,8 @@ from tiering.read_ahead import ReadAhead
 def lost_here(image: ClusterImage, node_id: int, held: Collection[TopicPartition]) -> Iterator[tuple[UUID, int]]:
     """Partitions of this node alone whose logs do not lie here."""
     for topic_id, topic in image.topics.items():
-        for index in range(topic.partitions):
-            if holds_alone(topic, index, node_id) and TopicPartition(topic.name, index) not in held:
+        for index, row in enumerate(topic.rows):
+            if holds_alone(row, node_id) and TopicPartition(topic.name, index) not in held:
                 yield UUID(topic_id), index
 
 

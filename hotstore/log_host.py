@@ -91,6 +91,7 @@ class LogHost:
         self._report = report
         self._sync_rounds = SyncRounds(world.syncs, world.workers, report, world.afterwards)
         self._open: dict[tuple[bytes, int], OpenLog] = {}
+        self._left_unclean = False  # some log, by this process: of those the marker of the last one says nothing
         self._turns: WeakValueDictionary[tuple[bytes, int], asyncio.Lock] = WeakValueDictionary()
         self._checkpointing = asyncio.Lock()
         self.path = data_dir.path
@@ -158,7 +159,9 @@ class LogHost:
     def _recover(self, place: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> _Found:
         if not self._holds(place):
             return _Found(None)
-        return _Found(recover_log(self._data_dir, place, config, now_ms, topic_id.bytes))
+        # From the recovery point on: after a clean stop that is little, whichever log it was.
+        all_is_read = self._left_unclean
+        return _Found(recover_log(self._data_dir, place, config, now_ms, topic_id.bytes, all_is_read=all_is_read))
 
     def _recover_or_make(self, place: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> _Found:
         found = self._recover(place, topic_id, config, now_ms)
@@ -286,8 +289,12 @@ class LogHost:
             await opened.flusher.close()
             clean &= not opened.log.failure and not opened.is_torn  # of sealing, perhaps, after its last flush
             await self._run(opened.log.close, clean)
+        except BaseException:
+            self._left_unclean = True
+            raise
         finally:
             self._open.pop(_key(opened), None)
+        self._left_unclean |= not clean
         return clean
 
     # --- checkpoints --------------------------------------------------------------------------------------------

@@ -313,6 +313,10 @@ class Attached:
             self._told[key] = ToldEnd(partition.log.reserved_end, session)
         partition.log.reserved_end = partition.log.log_end_offset
 
+    def let_go(self, topic_id: UUID, partition: int) -> None:
+        """It is assigned others: what a leader said it may give, they give, or gave back (R21)."""
+        self._told.pop((topic_id, partition), None)
+
     def forget(self, topic_id: UUID, partition: int) -> None:
         """The log is closed: whoever opens it next knows nothing of it."""
         self._led.pop((topic_id, partition), None)

@@ -155,8 +155,15 @@ class ColdExpirer:
         live = [segment async for segment in partition.manifests.segments()]
         if live[0].end_offset <= start:
             return
+
+        def withdrawn(newest: Manifest) -> Manifest:
+            if partition.config.enabled or not partition.is_alone:  # since the pages were read
+                raise EditRefused("it is tiered again, or others are to hold it")
+            return newest.withdraw(live)
+
+        partition.verified.forget_all()  # nobody who joins from here on begins above what may go
         try:
-            await partition.commit(lambda m: m.withdraw(live), lets_go=True)
+            await partition.commit(withdrawn, lets_go=True)
         except EditRefused as changed:
             raise Retryable(f"{partition.name}: {changed}") from changed
         finally:

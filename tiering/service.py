@@ -129,6 +129,10 @@ class TierService:
         """See `Attached.told`."""
         self._attached.told(topic_id, index, end)
 
+    def let_go(self, topic_id: UUID, index: int) -> None:
+        """See `Attached.let_go`."""
+        self._attached.let_go(topic_id, index)
+
     def view(self, topic_id: UUID, index: int, end: Callable[[], int]) -> ColdView:
         """See `ColdView`: of a partition that another broker leads."""
         return ColdView(topic_id, index, self._attached.manifests_to_read(topic_id, index), self._cold, end)

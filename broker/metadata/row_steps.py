@@ -104,6 +104,12 @@ def is_alone(row: Row, node_id: int) -> bool:
     return {*row.replicas, *row.target} == {node_id}
 
 
+def holds_alone(row: Row, node_id: int) -> bool:
+    """Whether nobody else holds the partition: those who are to, by a move, joined nothing yet. What is lacking here is
+    nowhere then, and it begins as where nobody else is assigned it (C30)."""
+    return row.replicas == row.in_sync == (node_id,)
+
+
 def next_row(row: Row, after: Row) -> Row:
     return replace(after, partition_epoch=row.partition_epoch + 1)
 

@@ -72,7 +72,7 @@ class Attempts:
         self._report = report
         self._opening: dict[asyncio.Task[None], _Progress] = {}
         self._of_topic: dict[str, dict[asyncio.Task[None], _Progress]] = {}  # the same by topic id
-        self._healing: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._healing: dict[tuple[str, int], asyncio.Task[None]] = {}  # by topic id and index
         self.damaged: dict[TopicPartition, str] = {}
         """Partitions that refuse to open, and why."""
 
@@ -86,8 +86,11 @@ class Attempts:
         progress = _Progress(topic.topic_id, indexes, new=new)
         for index in indexes:
             self.damaged.pop(TopicPartition(topic.name, index), None)
+        cut_off = [task for index in indexes if (task := self._cut_off(topic.topic_id, index)) is not None]
 
         async def attempt() -> None:
+            if cut_off:
+                await asyncio.wait(cut_off)
             missing = [index for index in indexes if index not in progress.opened]
             async with self._turn(topic.name):
                 # All of them end before any is tried again.
@@ -170,20 +173,30 @@ class Attempts:
                 except (DamagedLog, Fenced) as refused:
                     self._stays_offline(place, refused)
                     return
-            self.damaged.pop(place, None)
-            if partition is None:
-                return
-            log.warning("%s is online: what the bucket gives for it is whole again", place)
-            self._publish_all(topic, [partition])
+                self.damaged.pop(place, None)
+                if partition is not None:
+                    log.warning("%s is online: what the bucket gives for it is whole again", place)
+                    self._publish_all(topic, [partition])
 
         async def after_a_while() -> None:
             await asyncio.sleep(_REOPEN_S)
             await supervise(name, attempt, self._rng, self._report, backoff_s=_REOPEN_S, backoff_max_s=60.0)
 
-        name = f"open {place} again"
-        task = self._tasks.spawn(name, after_a_while())
-        self._healing[place] = task
-        task.add_done_callback(lambda _: self._healing.pop(place, None))
+        name, key = f"open {place} again", (topic.topic_id, index)
+        task = self._healing[key] = self._tasks.spawn(name, after_a_while())
+
+        def over(_: asyncio.Task[None]) -> None:
+            if self._healing.get(key) is task:
+                del self._healing[key]
+
+        task.add_done_callback(over)
+
+    def _cut_off(self, topic_id: str, index: int) -> asyncio.Task[None] | None:
+        """Ask the bucket for it no more: another role of it begins, or another attempt; what ends then."""
+        task = self._healing.get((topic_id, index))
+        if task is not None:
+            task.cancel()
+        return task
 
     def on_its_way(self, topic_id: str, index: int) -> list[Partition]:
         """What is open of a partition here and waits for its neighbours to be published."""
@@ -198,7 +211,9 @@ class Attempts:
         return not any(task.cancelled() for task in waiting)
 
     async def over(self, topic_id: str, index: int) -> None:
-        """Wait until no attempt works on this partition."""
+        """Wait until no attempt works on this partition: its role of a leader is over."""
+        if (healing := self._cut_off(topic_id, index)) is not None:
+            await asyncio.wait([healing])
         for task, progress in tuple(self._of_topic.get(topic_id, {}).items()):
             while not task.done() and progress.works_on(index):
                 await progress.changed.wait()
@@ -206,7 +221,7 @@ class Attempts:
     def give_up(self, topic: Topic) -> Callable[[], Awaitable[list[Partition]]]:
         """Try no more; the call waits until nothing works on it, and gives what was opened and not published."""
         cut_off = dict(self._of_topic.get(topic.topic_id, {}))
-        ending = [*cut_off, *(task for place, task in self._healing.items() if place.topic == topic.name)]
+        ending = [*cut_off, *(task for (topic_id, _), task in self._healing.items() if topic_id == topic.topic_id)]
         for task in ending:
             task.cancel()
 

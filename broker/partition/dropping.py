@@ -28,7 +28,8 @@ _Key = tuple[str, int]
 
 
 class Dropping:
-    """Of broker `node_id`. `ended` waits until nothing works on a partition's log."""
+    """Of broker `node_id`. `ended` waits until nothing works on a partition's log; `let_go` is told of one that others
+    hold now, whether or not it is given back before its files go."""
 
     def __init__(
         self,
@@ -37,12 +38,14 @@ class Dropping:
         removal: Removal,
         tasks: Tasks,
         ended: Callable[[Topic, int], Awaitable[None]],
+        let_go: Callable[[UUID, int], None],
     ) -> None:
         self._node_id = node_id
         self._metadata = metadata
         self._removal = removal
         self._tasks = tasks
         self._ended = ended
+        self._let_go = let_go
         self._under_way: dict[_Key, asyncio.Task[None]] = {}
 
     def drop(self, topic: Topic, index: int, *, is_seen: bool) -> None:
@@ -57,6 +60,7 @@ class Dropping:
 
         async def go() -> None:
             await self._ended(topic, index)
+            self._let_go(UUID(topic.topic_id), index)
             is_sure = is_seen and not is_rebuilt(self._metadata.image)
             await self._removal.let_go(place, UUID(topic.topic_id), is_wanted, is_seen=is_sure)
 

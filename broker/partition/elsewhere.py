@@ -65,6 +65,7 @@ class Elsewhere:
 
         async def begin() -> None:
             epochs, producers, held_bytes = await self._state_at(start.offset)
+            self._check_role()
             await self._logs.begin_at(self._opened, start.offset, epochs, producers, forget_start=start.is_bare)
             self._copied.bytes_skipped += held_bytes
             self._copied.begun += not start.is_bare
@@ -79,6 +80,7 @@ class Elsewhere:
         async def begin() -> None:
             base = headers[0].base_offset
             epochs, producers, _ = await self._state_at(base)
+            self._check_role()
             await self._logs.begin_at(self._opened, base, epochs, producers, forget_start=False)
             self._log.append_as_follower((records,), headers, self._clock.wall_ms())
             self._log.advance_log_start(start)
@@ -102,6 +104,11 @@ class Elsewhere:
             self._pause_s, self._was_unusable, follower.copies_on = _AGAIN_S[0], False, False
             follower.log_start_offset = local.log_start_offset
             then(local.epochs, local.log_end_offset)
+
+    def _check_role(self) -> None:
+        """The log is the next role's, however long the bucket took to answer."""
+        if self._ended.is_set():
+            raise Retryable("the leader epoch it was for is over")
 
     async def _state_at(self, offset: int) -> ColdStart:
         """What the bucket gives may be damaged on its way, or gone since its root was read. Twice: it may be damaged

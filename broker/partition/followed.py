@@ -104,7 +104,9 @@ class Followed:
         self.reads: FollowedReads | None = None
         """Of consumers: made when the first one comes."""
         local.owner = self
-        if not local.failure:
+        if local.failure:  # of a sync, perhaps, while nobody had a role for it
+            troubles.failed(self._place, local.failure)
+        else:
             troubles.works(self._place)
 
     @property

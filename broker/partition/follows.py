@@ -21,7 +21,7 @@ from broker.config.topics import TopicConfig, log_config_of
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER, Node, Row
-from broker.metadata.row_steps import is_alone
+from broker.metadata.row_steps import holds_alone, is_alone
 from broker.partition.cold_state import ColdState
 from broker.partition.fetchers import Connection, Fetchers
 from broker.partition.followed import Followed
@@ -202,8 +202,9 @@ class Follows:
                 return None
             # Else nobody leads: what is whole of it counts among the candidates (R20).
         opened = opened or await self._logs.create(place, topic_id, config)
-        if not opened.is_bare and not is_alone(row, self._node_id):
-            # Of when it led: what it allowed was given by others since (R21). While nobody leads the only replica,
+        me = self._node_id
+        if not opened.is_bare and not (is_alone(row, me) or (row.leader == NO_LEADER and holds_alone(row, me))):
+            # Of when it led: what it allowed was given by others since (R21). While nobody leads what it alone holds,
             # nobody gives any.
             await self._world.workers.run(remove_reservation, self._world.disk, opened.log.path)
         return opened
@@ -227,7 +228,8 @@ class Follows:
                 continue
             if role.followed is not None:
                 role.followed.resign()
-            ending = self._tasks.spawn(f"leave {topic.name}-{index}", self._over(key, role))
+            before = self._ending.get(key)  # of an earlier role, which may work on the log still
+            ending = self._tasks.spawn(f"leave {topic.name}-{index}", self._over(key, role, before))
             self._ending[key] = ending
             ending.add_done_callback(partial(self._ended, key))
 
@@ -235,10 +237,10 @@ class Follows:
         if self._ending.get(key) is task:
             del self._ending[key]
 
-    async def _over(self, key: Key, role: _Role) -> None:
+    async def _over(self, key: Key, role: _Role, before: asyncio.Task[None] | None) -> None:
         assert role.task is not None
         role.task.cancel()
-        await asyncio.wait([role.task])
+        await asyncio.wait([role.task] if before is None else [role.task, before])
         if role.followed is not None:
             await self._end_copy(key, role.followed)
 

@@ -21,7 +21,7 @@ from broker.config.live import LiveConfig
 from broker.config.topics import TopicConfig, log_config_of, resolve_topic
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
-from broker.metadata.row_steps import is_alone
+from broker.metadata.row_steps import holds_alone, is_alone
 from broker.partition.registry import Registry
 from broker.partition.replica import Partition
 from broker.replication.in_sync import AppliedRow
@@ -37,13 +37,6 @@ from tiering.tier_config import NO_SESSION, Lead, TierConfig
 log = logging.getLogger(__name__)
 
 _OPENING_MAX: Final = 16  # partitions on their way at once: bounded files and requests
-
-
-def holds_alone(topic: Topic, index: int, node_id: int) -> bool:
-    """Whether nobody else holds it: those who are to, by a move, joined nothing yet. What is lacking here is nowhere
-    then, and it begins as where nobody else is assigned it (C30)."""
-    row = topic.rows[index]
-    return row.replicas == row.in_sync == (node_id,)
 
 
 class Opening:
@@ -75,7 +68,7 @@ class Opening:
             new,
             self._metadata.is_deleted,
             is_alone=is_alone(decided, node_id),
-            holds_alone=holds_alone(topic, index, node_id),
+            holds_alone=holds_alone(decided, node_id),
             unclean_after=None if decided.clean else decided.served_epoch,
             broker_epoch=row.sessions.get(node_id, NO_SESSION),
         )

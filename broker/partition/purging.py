@@ -74,9 +74,9 @@ class Purging:
             del self._under_way[topic.topic_id]
 
     async def _attempt(self, topic: Topic) -> None:
-        await self._removal.purge_files(topic)
         if is_rebuilt(self._metadata.image):
             raise Retryable(f"{topic.name}: nothing is deleted before the cluster's rebuild is said to be done")
+        await self._removal.purge_files(topic)
         while True:
             self._under_way[topic.topic_id] = False
             if self._decides:

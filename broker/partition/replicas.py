@@ -57,6 +57,7 @@ class Replicas:
     ) -> None:
         node_id, session_s = config.now.node_id, config.now.times.session_s
         self._metadata = metadata
+        self._is_closing = False  # no role begins any more, whatever an image says: the clean marker vouches for it
         self._logs = logs
         self._registry = registry
         self._tiers = tiers
@@ -67,7 +68,7 @@ class Replicas:
         self._removal = Removal(logs, tiers, tasks, report)
         self.aside = Aside(node_id, logs.places, metadata, self._removal, report)
         self._purging = Purging(node_id, metadata, self._removal, forget, tasks, world.rng, report, session_s)
-        self._dropping = Dropping(node_id, metadata, self._removal, tasks, self._ended)
+        self._dropping = Dropping(node_id, metadata, self._removal, tasks, self._ended, tiers.let_go)
         self.upkeep = Upkeep(config, world, logs, registry)
         self._follows = Follows(
             config,
@@ -116,7 +117,8 @@ class Replicas:
 
         Opening is tried until it succeeds, and is given up by `withdraw` and `close` only."""
         self._topics[topic.topic_id] = topic
-        self._leaderships.lead(topic, indexes)
+        if not self._is_closing:
+            self._leaderships.lead(topic, indexes)
 
     async def opened(self, topic_id: str) -> None:
         """Wait until what was asked so far of the topic serves, or is withdrawn. Raises Retryable when the broker stops
@@ -147,8 +149,9 @@ class Replicas:
     def follow(self, topic: Topic, indexes: Collection[int]) -> None:
         """Begin to copy these partitions from those who lead them."""
         self._topics[topic.topic_id] = topic
-        for index in indexes:
-            self._follows.follow(topic, index)
+        if not self._is_closing:
+            for index in indexes:
+                self._follows.follow(topic, index)
 
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
         """Let go of the logs of these partitions, which others hold now."""
@@ -225,6 +228,7 @@ class Replicas:
 
     async def close(self, *, clean: bool) -> bool:
         """See `Ending.close`. Whether every log could be left clean."""
+        self._is_closing = True
         # A log whose tail is in doubt until the bucket answers must be in doubt at the next start, too.
         all_known = self._follows.are_open
         followed = await self._follows.close()

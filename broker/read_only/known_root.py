@@ -1,8 +1,8 @@
 """A partition's manifest at hand, as the handlers read by it: where the log ends, and its cold bytes.
 
 Owns the manifest of one partition that was read lately, and its lineage. Always true: whatever makes the manifest be
-read again (a poll, an object that is gone) is told to the partition before anybody reads by it; nothing is local. Must
-not know when it is read again.
+read again (a poll, an object that is gone) is told to the partition before anybody reads by it, where Metadata named
+its leader epoch; nothing is local. Must not know when it is read again.
 """
 
 from __future__ import annotations
@@ -53,6 +53,12 @@ class KnownRoot:
         """Let the partition know what the manifest says."""
         self._partition.read(self.manifest)
 
+    def _tell_named(self) -> None:
+        """The same of what was read meanwhile, but for a leader epoch that Metadata did not name yet: who looks after
+        the root reads a newer image first."""
+        if self.manifest.leader_epoch <= self._partition.leader_epoch:
+            self.tell()
+
     @property
     def cold(self) -> ColdReader:
         return self._cold
@@ -60,7 +66,7 @@ class KnownRoot:
     # ── `ManifestView`, for cold reads ───────────────────────────────────────────────────────────────────────────
     async def find(self, offset: int) -> RemoteSegment | None:
         found = await self.manifests.find(offset)
-        self.tell()  # a page that was gone made it read the root
+        self._tell_named()  # a page that was gone made it read the root
         return found
 
     async def find_by_timestamp(self, timestamp_ms: int, from_offset: int) -> RemoteSegment | None:
@@ -68,7 +74,7 @@ class KnownRoot:
 
     async def reload_if_changed(self) -> bool:
         changed = await self.manifests.reload_if_changed()
-        self.tell()
+        self._tell_named()
         return changed
 
 

@@ -56,6 +56,24 @@ def test_cluster_d38_a_leader_whose_disk_refuses_the_log_lets_another_lead(code:
     play(scenario())
 
 
+def test_a_new_topic_serves_though_the_first_disk_refuses_its_directory() -> None:
+    """CreateTopics waited for its leader for ever; what all disks refuse once is over with the next elections."""
+
+    async def scenario() -> None:
+        three = Three()
+        for node_id in NODES:
+            await three.start(node_id)
+        for place in three.places.values():
+            place.disk.inject("rename", errno.EIO, "/log-0", times=1)
+        create = three.lives[1].context.controller.create_topic
+        await create("log", 1, {"min.insync.replicas": "2"}, replication_factor=3)
+        leader = await served(three, *NODES)
+        assert (await three.lives[leader].produce("log", b"first")).error_code == 0
+        await crash_all(three)
+
+    play(scenario())
+
+
 def test_a_replica_alone_whose_disk_refuses_the_log_keeps_its_place() -> None:
     """Nobody else has it: it stays offline until a person looked after the disk, as ever; its neighbours serve."""
 

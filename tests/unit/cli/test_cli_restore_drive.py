@@ -203,6 +203,20 @@ def test_who_has_left_already_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
         ask(monkeypatch, refused, lambda there: there.give_up({}, 3))
 
 
+def test_who_came_back_since_the_plan_is_given_up_no_more() -> None:
+    """It led alone, perhaps, and acknowledged something: when it is silent again it is waited for."""
+    cluster = Cluster(stuck=True, silent_looks=5)
+    answering = cluster.answering
+
+    async def also_two(look: Look) -> dict[int, str]:
+        return await answering(look) | ({2: "h:2"} if cluster._silent_looks >= 0 else {})
+
+    cluster.answering = also_two  # type: ignore[method-assign]
+    with pytest.raises(CommandFailed, match="nothing changed"):
+        run(cluster)
+    assert "give up 2" not in cluster.asked and "give up 1" in cluster.asked
+
+
 def test_a_partition_that_stays_offline_is_told_with_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
     """Its manifest is damaged; or it is whole, and nobody answered, which was told with an empty reason."""
     rows = [replace(LOST, partition=n) for n in range(3)]

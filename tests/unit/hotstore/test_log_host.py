@@ -281,3 +281,33 @@ def test_a_log_is_bare_until_somebody_puts_a_file_beside_it() -> None:
         await logs.close(again, clean=True)
 
     run_fast(scenario())
+
+
+@pytest.mark.parametrize("flush_sync", [True, False])
+def test_a_log_that_this_process_left_unclean_is_not_believed_to_be_flushed(flush_sync: bool) -> None:
+    """The marker of the process before was believed at every opening: what was appended since counted as durable, and
+    after a power cut the log was refused as damaged."""
+    config = LogConfig(flush_sync=flush_sync)
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        logs = host(disk)
+        opened = await logs.create(ORDERS, ID, config)
+        append(opened.log, batch(3))
+        assert await logs.close(opened, clean=True)
+        logs._data_dir.mark_clean()
+        logs._data_dir.close()
+        logs = host(disk)
+        assert logs.was_clean
+        again = await logs.open(ORDERS, ID, config)
+        assert again is not None
+        append(again.log, batch(3))
+        await logs.close(again, clean=False)
+        again = await logs.open(ORDERS, ID, config)
+        assert again is not None and again.log.log_end_offset == 6
+        await logs.checkpoint({again.log: 6})
+        cut = host(disk.crash(SeededRng(1), 0.0))
+        found = await cut.open(ORDERS, ID, config)
+        assert found is not None and found.log.log_end_offset == 6
+
+    run_fast(scenario())

@@ -209,3 +209,63 @@ def test_cluster_d16_a_topic_whose_first_leader_dies_before_its_root_is_served_b
         await pair.stop()
 
     play(scenario())
+
+
+@pytest.mark.parametrize("target", [(), (2,), (1, 2)])
+def test_who_alone_holds_a_partition_that_moves_goes_by_its_own_reservation_after_its_session_ended(
+    target: tuple[int, ...],
+) -> None:
+    """Nobody else can have given anything. With a move under way its reservation went while nobody led: 2²⁰ offsets
+    were burnt, readers jumped over them, and a loss was told that never was."""
+
+    async def scenario() -> None:
+        pair = await both(replicas=(1,), remote_storage_enable="true")
+        for number in range(5):
+            assert (await pair.lives[1].produce(NAME, b"%d" % number)).error_code == 0
+        pair.change(target=target)
+        pair.publish(1)
+        pair.end(1)
+        pair.elect(-1, (1,))
+        pair.publish(1)
+        await until(lambda: pair.followed(1) is not None, "nobody leads")
+        pair.renew(1)
+        pair.elect(1, (1,))
+        pair.publish(1)
+        await until(lambda: pair.leads(1), "it leads again")
+        assert (await pair.lives[1].produce(NAME, b"next")).base_offset == 5
+        assert pair.lives[1].partition(NAME).tier.lost is None
+        await pair.stop()
+
+    play(scenario())
+
+
+def test_what_a_leader_said_may_be_given_is_void_once_a_partition_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files were still there when it was assigned the partition again; meanwhile the leader gave back what it had
+    said, and others may have given more (R21)."""
+
+    async def scenario() -> None:
+        pair = await both(remote_storage_enable="true")
+        assert (await pair.lives[1].produce(NAME, b"one")).error_code == 0
+        await until(lambda: pair.followed(2) is not None and pair.followed(2).follower.end == 1, "it is copied")  # type: ignore[union-attr]
+        replicas = pair.lives[2].broker.rooms.replicas
+        assert replicas is not None
+        attached, key = replicas._tiers._attached, (UUID(TOPIC_ID), 0)
+        assert key in attached._told
+        go_on = asyncio.Event()
+        let_go = replicas._removal.let_go
+
+        async def slow(*asked: object, **more: object) -> None:
+            await go_on.wait()
+            await let_go(*asked, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(replicas._removal, "let_go", slow)
+        pair.change(replicas=(1,), in_sync=(1,), leader_epoch=pair.row.leader_epoch + 1)
+        pair.publish()
+        await until(lambda: key not in attached._told, "it is forgotten before anything of it goes")
+        pair.change(replicas=(1, 2))
+        pair.publish()
+        go_on.set()
+        await until(lambda: pair.followed(2) is not None, "it is copied on")
+        await pair.stop()
+
+    play(scenario())

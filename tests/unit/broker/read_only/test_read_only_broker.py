@@ -518,3 +518,42 @@ def test_a_produce_without_acks_closes_the_connection() -> None:
         await owner.stop()
 
     play(scenario())
+
+
+def test_a_cold_read_shows_no_epoch_that_metadata_does_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its root was read again, and waited for a newer image; a cold read told of it meanwhile. A client that meets an
+    epoch above the one in its metadata takes it for another log's."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        reader = await reader_of(place)
+        assert await offset(reader, -1) == (0, 30)
+        await owner.crash()
+        owner = await place.start("node.id=1")
+        await until(lambda: ("log", 0) in owner.context.registry.partitions)
+        heard = asyncio.Event()
+        look = following.Following._look
+
+        async def deaf(self: following.Following) -> None:
+            await heard.wait()
+            await look(self)
+
+        monkeypatch.setattr(following.Following, "_look", deaf)
+        await write(owner, 5, begin=30)
+        await asyncio.sleep(2 * FRESH_S)
+        partition = reader.context.registry.readable["log", 0]
+        asking = asyncio.create_task(offset(reader, -1))
+        await asyncio.sleep(10.0)
+        await reader.fetch("log", 3, max_wait_ms=100)
+        await asyncio.sleep(1.0)
+        topic = reader.context.metadata.topic("log")
+        assert partition.high_watermark == 30 and topic.rows[0].leader_epoch < owner.partition("log").leader_epoch
+        heard.set()
+        await asking
+        await until(lambda: partition.high_watermark == 35)
+        assert reader.context.metadata.topic("log").rows[0].leader_epoch == owner.partition("log").leader_epoch
+        await reader.stop()
+        await owner.stop()
+
+    play(scenario())

@@ -160,7 +160,7 @@ class Restoring:
         damaged: Mapping[Partition, str],
         may_give_up: Collection[int],
     ) -> None:
-        self._may_give_up = may_give_up
+        self._may_give_up = set(may_give_up)
         self._source = source
         self._brokers = brokers
         self._damaged = damaged
@@ -202,6 +202,7 @@ class Restoring:
 
     async def _step(self, look: Look, addresses: Mapping[int, str]) -> Step:
         factor = await self._brokers.default_factor(addresses)
+        self._may_give_up -= addresses.keys()  # who answered since may have acknowledged something, and is waited for
         return next_step(
             look.brokers, look.partitions, self._damaged, may_give_up=self._may_give_up, default_factor=factor
         )
