@@ -95,7 +95,7 @@ def test_logs_that_the_image_does_not_name_stay_where_they_are() -> None:
     assert strays(lying, known, 1) == lying
 
 
-def test_a_deleted_topics_objects_stay_until_the_operator_says_done() -> None:
+def test_a_deleted_topics_files_and_objects_stay_until_the_operator_says_done() -> None:
     async def scenario() -> None:
         image, removed = came(rebuilt(), 1), Removed()
         topic = image.topics[id_of(1)]
@@ -111,10 +111,10 @@ def test_a_deleted_topics_objects_stay_until_the_operator_says_done() -> None:
         )
         purging.purge(topic)
         await asyncio.sleep(600)
-        assert removed.files and not removed.objects and not forgotten.is_set()
+        assert not removed.files and not removed.objects and not forgotten.is_set()
         metadata.image = ClusterImage(nodes={1: session()})
         await asyncio.wait_for(forgotten.wait(), 600)
-        assert removed.objects
+        assert removed.files and removed.objects
         await tasks.close()
 
     play(scenario())
