@@ -113,7 +113,8 @@ class Scene:
         self.connection.resume_writing()
 
     async def memory_comes(self) -> None:
-        self.other.give(LARGE[6 * MIB :])
+        # The rest of a large frame; where none was begun a whole one: else its middle would be taken for a length.
+        self.other.give(LARGE[6 * MIB :] if self.connection.state is State.STARVED else LARGE)
 
     async def another_one_leaves(self) -> None:
         self.other.abort()
