@@ -190,11 +190,16 @@ class GroupMember(Actor):
             self._one_membership(25.0)
 
     def _one_membership(self, for_s: float) -> None:
-        """Join, read and commit for a while, leave: each time a rebalance."""
+        """Join, read and commit for a while, leave: each time a rebalance. Another one comes where its coordinator is
+        away for a session: it goes on from what was committed then, and reads again what was not."""
         consumer = Consumer(self._settings)
-        consumer.subscribe([self._topic])
-        self.generations += 1
         expected: dict[int, int] = {}
+
+        def assigned(_: Consumer, __: list[TopicPartition]) -> None:
+            expected.clear()
+            self.generations += 1
+
+        consumer.subscribe([self._topic], on_assign=assigned)
         until = time.monotonic() + for_s
         commit_at = time.monotonic() + 1
         try:
