@@ -16,6 +16,10 @@ ROWS = {
     "D5 fsync EIO": ("disk fault:sync",),
     "D6 disk full": ("disk fault:full", "no room to begin"),
     "D9 slow disk": ("slow fsync",),
+    "D10 a refused log": (
+        *("disk refuses a log", "disk fault:read", "disk fault:open", "disk fault:list"),
+        "restarted for a failed log",
+    ),
     "R1 lost disk": ("disk loss", "replaced by an empty directory", "all machines lost"),
     "R2 lost cluster.json": ("cluster.json", "rebuilt"),
     "O1 5xx before any effect": ("bucket before",),
@@ -24,7 +28,10 @@ ROWS = {
     "O4 broken bodies": ("bucket truncated", "bucket flipped"),
     "O5 late writes": ("bucket late",),
     "O6 stale lists, deletes that lie": ("bucket unlisted", "bucket ignored"),
-    "O8 outage, credentials, read-only": ("bucket outage", "bucket denied", "bucket read_only", "store away for one"),
+    "O8 outage, credentials, read-only": (
+        *("bucket outage", "bucket denied", "bucket read_only"),
+        *("store away for one", "bucket denies one", "denied at start"),
+    ),
     "N1-N3 network": ("net ", "connection cut", "partition", "a follower that lags"),
     "T1' clocks": ("wall clock jump",),
     "Z1 two brokers": ("a second broker beside it",),

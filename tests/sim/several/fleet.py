@@ -140,6 +140,8 @@ class Fleet(Cluster):
     def reaches_store(self, seat: Seat) -> bool:
         """Whether its requests to the store are served and answered."""
         links = self.net.links
+        if self.rights[seat.place].denies:
+            return False
         if not links.up(seat.place, STORE) or not links.up(STORE, seat.place) or self.store.down:
             return False
         store = getattr(seat.node, "store", None)

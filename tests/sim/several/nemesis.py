@@ -26,9 +26,10 @@ from tests.sim.nemesis import HIGH, LOW, SELDOM
 from tests.sim.several.crowd import Crowd
 from tests.sim.several.draining import Draining
 from tests.sim.several.fleet import Fleet, Seat
-from tests.sim.several.kinds import LASTING, OF_LINKS, OF_PROCESSES, Kind, Times
+from tests.sim.several.kinds import LASTING, OF_LINKS, OF_PROCESSES, OF_REFUSALS, Kind, Times
 from tests.sim.several.losses import Losses
 from tests.sim.several.processes import Processes
+from tests.sim.several.refusals import Refusals
 from tests.support.crash_disk import CAPACITY_BYTES
 
 
@@ -60,6 +61,7 @@ class SeveralNemesis:
         self._changing: dict[asyncio.Task[None], None] = {}  # settings
         self._flapping: dict[asyncio.Task[None], None] = {}
         self.processes = Processes(stage, losses, self._rng, self.hits, sync=sync)
+        self._refusals = Refusals(stage, self.processes, list(places), self.hits)
         self._draining = Draining(stage, stage.rng("drains"), self.hits, self.processes.restart)
 
     def note(self, text: str) -> None:
@@ -69,6 +71,7 @@ class SeveralNemesis:
         """Until told to stop."""
         while True:
             await asyncio.sleep(self._rng.uniform(*self._times.until_next[self._rng.randrange(3)]))
+            await self._refusals.until_met()
             if self._stage.stopping.is_set():
                 return
             self._calm()
@@ -102,6 +105,8 @@ class SeveralNemesis:
             await self.processes.strike(kind, seat)
         elif kind in OF_LINKS:
             self._part(kind, seat)
+        elif kind in OF_REFUSALS:
+            await self._refusals.strike(kind, seat)
         else:
             self._strike(kind, seat)
 
@@ -252,6 +257,7 @@ class SeveralNemesis:
         for task in self._flapping:
             task.cancel()
         self._fleet.net.links.heal()
+        self._refusals.calm()
         store = self._fleet.store
         store.plan = replace(store.plan, rates={}, latency_s=(0.001, 0.02))
         store.down = False
