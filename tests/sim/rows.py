@@ -15,6 +15,7 @@ ROWS = {
     "D1-D3 power cut": ("power cut",),
     "D5 fsync EIO": ("disk fault:sync",),
     "D6 disk full": ("disk fault:full", "no room to begin"),
+    "D7 flipped bits": ("a log damaged among whole ones",),
     "D9 slow disk": ("slow fsync",),
     "D10 a refused log": (
         *("disk refuses a log", "disk fault:read", "disk fault:open", "disk fault:list"),

@@ -33,6 +33,7 @@ class Kind(Enum):
     DRAIN = "drained, and back empty"
     UNREADABLE = "disk refuses a log"
     DENIED = "bucket denies one"
+    ROTTEN = "a log damaged among whole ones"
 
 
 LASTING = (
@@ -47,7 +48,7 @@ OF_PROCESSES = (
     *(Kind.DISK_LOSS, Kind.REPLACE),
 )
 OF_REFUSALS = (Kind.UNREADABLE, Kind.DENIED)
-DRAWN_APART = (Kind.MOVE, Kind.LAG, Kind.DRAIN, *OF_REFUSALS)
+DRAWN_APART = (Kind.MOVE, Kind.LAG, Kind.DRAIN, *OF_REFUSALS, Kind.ROTTEN)
 """Kinds that came later: whether a run has them is drawn by an rng of their own, so that all else stays as it was."""
 
 OF_LINKS = (Kind.ISOLATED, Kind.ONE_WAY, Kind.SLOW_LINK, Kind.FLAPPING)

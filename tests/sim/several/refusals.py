@@ -83,9 +83,7 @@ class Refusals:
 
     def _drawn_place(self) -> Place:
         """Of all partitions, groups' too."""
-        newest = self._fleet.newest()
-        topics = sorted((topic.name, topic.partitions) for topic in (newest.image.topics.values() if newest else ()))
-        places = [(name, index) for name, partitions in topics for index in range(partitions)] or self._known
+        places = self._fleet.partitions() or self._known
         return places[self._rng.randrange(len(places))]
 
     def _drawn_holder(self, place: Place) -> Seat | None:

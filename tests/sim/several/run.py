@@ -94,6 +94,8 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
         kinds += (Kind.DRAIN,)
     refusals = SeededRng(f"several/{brokers}/{seed}/refusals")
     kinds += tuple(kind for kind in OF_REFUSALS if refusals.randrange(4) == 0 and kinds)
+    if SeededRng(f"several/{brokers}/{seed}/rot").randrange(4) == 0 and kinds:
+        kinds += (Kind.ROTTEN,)
     settings += (f"thermocline.follower.skip.bytes={(0, 4000, 64 << 20)[later.randrange(3)]}",)
     operated = SeededRng(f"several/{brokers}/{seed}/operated")
     is_throttled = operated.randrange(3) == 0
