@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import Any
@@ -30,7 +30,7 @@ from seams.disk import Lock
 from seams.rng import SeededRng
 from seams.syncs import WorkerSyncs
 from seams.world import World
-from tests.sim.bucket import RemoteBucket, WayToStore
+from tests.sim.bucket import RemoteBucket, Rights, WayToStore
 from tests.sim.clock import SimClock
 from tests.sim.history import Place
 from tests.sim.loop import PROCESS, Process, SimLoop
@@ -126,6 +126,7 @@ class Cluster:
         self.net = SimNet(loop, SeededRng(f"{seed}/net"))
         self.outside = copy_context()
         self.store = FaultyStore(MemoryStore(), SeededRng(f"{seed}/store"))
+        self.rights: defaultdict[str, Rights] = defaultdict(Rights)  # by place
         self.store_hits: Counter[Any] = Counter()
         self.manifests = ReadRoots(RootCodec(Manifest))
         self.over = False
@@ -185,7 +186,7 @@ class Cluster:
                 node.store = faulty
             else:
                 way = WayToStore(self.net.links, node.place, SeededRng(f"{self.seed}/{node.name}/way"))
-                node.store = RemoteBucket(self.loop, self.store, self.outside, way)
+                node.store = RemoteBucket(self.loop, self.store, self.outside, way, self.rights[node.place])
             return way_of(node.store)
 
         async def main() -> int:

@@ -101,16 +101,21 @@ class NameChange:
 
 @dataclass
 class Fault:
-    """`operation` on paths that end with `suffix` raises `code`, after `skip` times, `times` times (−1: for ever)."""
+    """`operation` on paths that end with `suffix`, in directory `below`, raises `code`, after `skip` times, `times`
+    times (−1: for ever). `struck` counts those."""
 
     operation: str
     code: int
     suffix: str = ""
     skip: int = 0
     times: int = 1
+    below: str = ""
+    struck: int = 0
 
     def strikes(self, operation: str, path: str) -> bool:
         if operation != self.operation or self.times == 0 or not path.endswith(self.suffix):
+            return False
+        if self.below and not f"{path}/".startswith(f"{self.below}/"):
             return False
         if self.skip:
             self.skip -= 1
@@ -257,9 +262,12 @@ class CrashDisk:
 
     # --- faults -------------------------------------------------------------------------------------------------
 
-    def inject(self, operation: str, code: int, suffix: str = "", *, skip: int = 0, times: int = 1) -> Fault:
-        """Make `operation` (an effect's kind, or "read") fail; the returned fault may be taken back with `heal`."""
-        fault = Fault(operation, code, suffix, skip, times)
+    def inject(
+        self, operation: str, code: int, suffix: str = "", *, skip: int = 0, times: int = 1, below: str = ""
+    ) -> Fault:
+        """Make `operation` (an effect's kind, "read", "open", "list") fail; the returned fault may be taken back with
+        `heal`."""
+        fault = Fault(operation, code, suffix, skip, times, below)
         self.faults.append(fault)
         return fault
 
@@ -348,6 +356,7 @@ class CrashDisk:
         for fault in self.faults:
             if fault.strikes(kind, path):
                 self.hits[f"fault:{kind}"] += 1
+                fault.struck += 1
                 raise OSError(fault.code, "injected", path)
 
     def room_for(self, inode: Inode, position: int, length: int) -> int:
@@ -360,6 +369,7 @@ class CrashDisk:
     # --- Disk ---------------------------------------------------------------------------------------------------
 
     def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        self.fault("open", path)
         inode = self._names.get(path)
         if inode is not None and exclusive and create:
             raise FileExistsError(errno.EEXIST, "file exists", path)
@@ -381,6 +391,7 @@ class CrashDisk:
 
     def list_dir(self, path: str) -> list[str]:
         self._directory(path)
+        self.fault("list", path)
         start = path.rstrip("/") + "/"
         return sorted(
             name[len(start) :]

@@ -77,7 +77,7 @@ class Copies:
                 known = [
                     kept[node_id].get(place, Kept(node_id, f"node {node_id}", 0))
                     for node_id in row.in_sync
-                    if node_id in kept
+                    if node_id in kept and node_id not in self._rotten(place)
                 ]
                 self._judged += len(known)
                 leaders = [copy for copy in copies if copy.leads == row.leader_epoch]
@@ -113,7 +113,7 @@ class Copies:
             for held in (*registry, *registry.followed.values()):
                 key = (str(held.topic_id), held.index)
                 paths = places.get((held.topic, held.index))
-                if key not in alone and paths is not None:
+                if key not in alone and paths is not None and not seat.rotten_in((held.topic, held.index)):
                     yield key, self._copy(node, seat.node_id, held, paths)
 
     def _copy(self, node: Node, node_id: int, held: Partition | Followed, paths: list[str]) -> Copy:
@@ -121,6 +121,9 @@ class Copies:
         found = self._disks.log(node.disk.inner, paths, synced=False)
         start = max(found.start, held.log.local_log_start_offset)
         return Copy(node.name, node_id, start, held.high_watermark, leads, found.batches)
+
+    def _rotten(self, place: Place) -> set[int]:
+        return {seat.node_id for seat in self._fleet.seats if seat.rotten_in(place)}
 
     def _kept(self) -> dict[int, dict[Place, Kept]]:
         """By node: what its disk holds, but of those that lost it and were not told out of their sets yet."""

@@ -46,14 +46,23 @@ def rack_of(node_id: int) -> str:
     return f"r{node_id}"
 
 
+class Rot(NamedTuple):
+    """A damaged batch, as it lies in its file."""
+
+    path: str
+    at: int
+    data: bytes
+
+
 @dataclass
 class Seat:
     """Where one node id lives.
 
     `back_at_s`: before that nobody starts it again; `blank`: its directory was lost and no process has registered with
-    a new one since; `well_since_s`: it serves and reaches the store (None: it does not), `well_until_s`: where the last
-    such time of `COMMIT_LOSS_S` at least ended; `short_since_s`: of partitions whose in-sync sets are smaller than
-    their minimums in the image that its broker obeys, since when they are."""
+    a new one since; `rotten`: its logs with a flipped bit, some of which may be gone; `well_since_s`: it serves and
+    reaches the store (None: it does not), `well_until_s`: where the last such time of `COMMIT_LOSS_S` at least ended;
+    `short_since_s`: of partitions whose in-sync sets are smaller than their minimums in the image that its broker
+    obeys, since when they are."""
 
     node_id: int
     machine: Machine
@@ -64,6 +73,7 @@ class Seat:
     well_since_s: float | None = None
     well_until_s: float = 0.0
     short_since_s: dict[Place, float] = field(default_factory=dict)
+    rotten: dict[Place, Rot] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
@@ -80,6 +90,12 @@ class Seat:
     @property
     def serving(self) -> bool:
         return self.node is not None and self.node.serving
+
+    def rotten_in(self, place: Place) -> bool:
+        """Whether its log of this partition is damaged now."""
+        rot = self.rotten.get(place)
+        inode = None if rot is None else self.machine.disk._names.get(rot.path)
+        return rot is not None and inode is not None and inode.data[rot.at : rot.at + len(rot.data)] == rot.data
 
     def look(self, now_s: float, *, is_well: bool) -> None:
         """Note whether it is well now."""
@@ -140,6 +156,8 @@ class Fleet(Cluster):
     def reaches_store(self, seat: Seat) -> bool:
         """Whether its requests to the store are served and answered."""
         links = self.net.links
+        if self.rights[seat.place].denies:
+            return False
         if not links.up(seat.place, STORE) or not links.up(STORE, seat.place) or self.store.down:
             return False
         store = getattr(seat.node, "store", None)
@@ -189,6 +207,12 @@ class Fleet(Cluster):
         newest = self.newest()
         topic = None if newest is None else newest.image.topic_named(place[0])
         return None if topic is None or place[1] >= topic.partitions else topic.rows[place[1]]
+
+    def partitions(self) -> list[Place]:
+        """Of all topics, groups' too, as the newest image has them."""
+        newest = self.newest()
+        topics = sorted((topic.name, topic.partitions) for topic in (newest.image.topics.values() if newest else ()))
+        return [(name, index) for name, partitions in topics for index in range(partitions)]
 
     def _seat(self, node_id: int) -> Seat | None:
         return next((seat for seat in self.seats if seat.node_id == node_id), None)

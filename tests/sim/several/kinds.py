@@ -31,11 +31,15 @@ class Kind(Enum):
     MOVE = "reassignment"
     LAG = "a follower that lags"
     DRAIN = "drained, and back empty"
+    UNREADABLE = "disk refuses a log"
+    DENIED = "bucket denies one"
+    ROTTEN = "a log damaged among whole ones"
 
 
 LASTING = (
     *(Kind.ISOLATED, Kind.ONE_WAY, Kind.SLOW_LINK, Kind.FLAPPING, Kind.LAG),
     *(Kind.STORE_AWAY, Kind.OUTAGE, Kind.TOXIC, Kind.SLOW, Kind.FULL, Kind.FSYNC),
+    *(Kind.DENIED, Kind.UNREADABLE),
 )
 """What comes first, so that processes die and start among it."""
 
@@ -43,7 +47,8 @@ OF_PROCESSES = (
     *(Kind.KILL, Kind.RESTART, Kind.POWER_CUT, Kind.PAUSE),
     *(Kind.DISK_LOSS, Kind.REPLACE),
 )
-DRAWN_APART = (Kind.MOVE, Kind.LAG, Kind.DRAIN)
+OF_REFUSALS = (Kind.UNREADABLE, Kind.DENIED)
+DRAWN_APART = (Kind.MOVE, Kind.LAG, Kind.DRAIN, *OF_REFUSALS, Kind.ROTTEN)
 """Kinds that came later: whether a run has them is drawn by an rng of their own, so that all else stays as it was."""
 
 OF_LINKS = (Kind.ISOLATED, Kind.ONE_WAY, Kind.SLOW_LINK, Kind.FLAPPING)

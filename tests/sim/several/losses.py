@@ -40,9 +40,14 @@ class Losses:
         self._noted.clear()
         await self.look()
 
+    async def rot(self, seat: Seat, kind: str) -> None:
+        """A log of a seat, which says which, is damaged from now on."""
+        self._kind, self._stopped_s = kind, seat.well_until_s
+        await self.look()
+
     async def look(self) -> None:
         """Note what is lost by now."""
-        if not any(seat.blank for seat in self._fleet.seats) or not any(self._lost()):
+        if not any(seat.blank or seat.rotten for seat in self._fleet.seats) or not any(self._lost()):
             return
         held = {place: manifest.bucket_end_offset for place, manifest in (await manifests(self._fleet)).items()}
         # Brokers that still run went on acknowledging while the roots were read.
@@ -61,8 +66,12 @@ class Losses:
             ((topic.name, index), row.partition_epoch)
             for topic in (() if newest is None else newest.image.topics.values())
             for index, row in enumerate(topic.rows)
-            if _is_lost(row, blank) and ((topic.name, index), row.partition_epoch) not in self._noted
+            if _is_lost(row, blank | self._rotten((topic.name, index)))
+            and ((topic.name, index), row.partition_epoch) not in self._noted
         ]
+
+    def _rotten(self, place: Place) -> set[int]:
+        return {seat.node_id for seat in self._fleet.seats if seat.rotten_in(place)}
 
 
 def _is_lost(row: Row, blank: set[int]) -> bool:

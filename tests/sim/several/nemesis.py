@@ -17,18 +17,19 @@ from typing import Any
 
 from coldstore.stores.faulty import FAULTS_OF, Fault, FaultPlan
 from seams.rng import SeededRng
-from tests.sim.actors import NO_ANSWER
 from tests.sim.bucket import RemoteBucket
-from tests.sim.client import ServerError
 from tests.sim.history import CALM, Note, Place
 from tests.sim.links import CLIENTS, STORE, Link, both_ways
 from tests.sim.nemesis import HIGH, LOW, SELDOM
 from tests.sim.several.crowd import Crowd
 from tests.sim.several.draining import Draining
 from tests.sim.several.fleet import Fleet, Seat
-from tests.sim.several.kinds import LASTING, OF_LINKS, OF_PROCESSES, Kind, Times
+from tests.sim.several.kinds import LASTING, OF_LINKS, OF_PROCESSES, OF_REFUSALS, Kind, Times
 from tests.sim.several.losses import Losses
 from tests.sim.several.processes import Processes
+from tests.sim.several.refusals import Refusals
+from tests.sim.several.rot import Rotting
+from tests.sim.several.settings import Settings
 from tests.support.crash_disk import CAPACITY_BYTES
 
 
@@ -56,10 +57,12 @@ class SeveralNemesis:
         self._replicas = replicas
         self._times = Times()
         self._rng: SeededRng = stage.rng("nemesis")
-        self._client = stage.client()
+        self._settings = Settings(stage, self._rng, places, self.hits)
         self._changing: dict[asyncio.Task[None], None] = {}  # settings
         self._flapping: dict[asyncio.Task[None], None] = {}
         self.processes = Processes(stage, losses, self._rng, self.hits, sync=sync)
+        self._refusals = Refusals(stage, self.processes, list(places), self.hits)
+        self._rotting = Rotting(stage, self.processes, losses, self.hits)
         self._draining = Draining(stage, stage.rng("drains"), self.hits, self.processes.restart)
 
     def note(self, text: str) -> None:
@@ -69,6 +72,7 @@ class SeveralNemesis:
         """Until told to stop."""
         while True:
             await asyncio.sleep(self._rng.uniform(*self._times.until_next[self._rng.randrange(3)]))
+            await self._refusals.until_met()
             if self._stage.stopping.is_set():
                 return
             self._calm()
@@ -102,6 +106,10 @@ class SeveralNemesis:
             await self.processes.strike(kind, seat)
         elif kind in OF_LINKS:
             self._part(kind, seat)
+        elif kind is Kind.ROTTEN:
+            await self._rotting.strike(seat)
+        elif kind in OF_REFUSALS:
+            await self._refusals.strike(kind, seat)
         else:
             self._strike(kind, seat)
 
@@ -134,45 +142,13 @@ class SeveralNemesis:
                         self._fleet.net.cut(transport)
             case Kind.MINIMUM:
                 topic, least = self._places[self._rng.randrange(len(self._places))][0], self._rng.randrange(3)
-                self._begin(self._set_minimum(topic, 1 + least % self._replicas), self._changing)
+                self._begin(self._settings.set_minimum(topic, 1 + least % self._replicas), self._changing)
 
             case Kind.MOVE:
-                self._begin(self._move(*self._drawn_moves()), self._changing)
+                self._begin(self._settings.move(*self._settings.drawn_moves()), self._changing)
 
             case Kind.DRAIN:
                 self._begin(self._draining.drain(seat), self._changing)
-
-    def _drawn_moves(self) -> tuple[Place, list[list[int] | None]]:
-        """Of some partition, groups' too: whom to ask to hold it, once or several times, seldom nobody new (None)."""
-        rng, newest = self._rng, self._fleet.newest()
-        topics = sorted((topic.name, topic.partitions) for topic in (newest.image.topics.values() if newest else ()))
-        places = [(name, index) for name, partitions in topics for index in range(partitions)] or list(self._places)
-        moves: list[list[int] | None] = []
-        for _ in range((1, 1, 2, 3)[rng.randrange(4)]):
-            left = [seat.node_id for seat in self._fleet.seats]
-            chosen = [left.pop(rng.randrange(len(left))) for _ in range(1 + rng.randrange(len(left)))]
-            moves.append(None if moves and rng.randrange(3) == 0 else chosen)
-        return places[rng.randrange(len(places))], moves
-
-    async def _move(self, place: Place, moves: list[list[int] | None]) -> None:
-        for replicas in moves:
-            try:
-                await self._client.reassign(*place, replicas)
-                self.hits[Kind.MOVE.value] += 1
-            except ServerError as refused:
-                self._stage.answered(refused.code, "reassignment")
-            except NO_ANSWER:
-                return
-            await asyncio.sleep(self._rng.uniform(0.0, 1.5))
-
-    async def _set_minimum(self, topic: str, least: int) -> None:
-        try:
-            await self._client.set_config(topic, "min.insync.replicas", str(least))
-            self.hits[Kind.MINIMUM.value] += 1
-        except ServerError as refused:
-            self._stage.answered(refused.code, "min.insync.replicas")
-        except NO_ANSWER:
-            pass
 
     def _part(self, kind: Kind, seat: Seat) -> None:
         """Take links away between a broker and some places: a random part of the others, clients seldom, the store
@@ -252,6 +228,8 @@ class SeveralNemesis:
         for task in self._flapping:
             task.cancel()
         self._fleet.net.links.heal()
+        self._refusals.calm()
+        self._rotting.look()
         store = self._fleet.store
         store.plan = replace(store.plan, rates={}, latency_s=(0.001, 0.02))
         store.down = False

@@ -1,8 +1,9 @@
 """What befalls processes and their machines, and the supervisor that starts them again.
 
 Owns who is down and until when, and the judgement of exits. Always true: a seat whose time has come is started again; a
-process that ends by itself, or does not end when it is told to, is a finding; what a lost disk may cost is noted before
-anybody can see it. Must not know who is chosen, nor links and stores.
+process that ends by itself, or does not end when it is told to, is a finding, but for one that the bucket refused
+before it served; what a lost disk may cost is noted before anybody can see it; after the last fault who has a log that
+only a restart brings back is started again, nobody else. Must not know who is chosen, nor links and stores.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from broker.metadata.row_steps import is_alone
 from seams.rng import SeededRng
+from tests.sim.bucket import RemoteBucket
+from tests.sim.cluster import Node
 from tests.sim.nemesis import KEEPS
 from tests.sim.several.crowd import Crowd
 from tests.sim.several.fleet import Fleet, Seat
@@ -20,6 +24,7 @@ from tests.sim.several.kinds import Kind, Times
 from tests.sim.several.losses import Losses
 
 STOPS_S = 30.0
+STARTS_AGAIN_S = 1.0
 SPARES_THE_LAST = False
 """No disk is lost with which a set of several replicas is empty: how such a partition begins again is not yet built."""
 
@@ -39,11 +44,14 @@ class Processes:
         self._under_way: dict[asyncio.Task[None], None] = {}
         self._stopping: set[str] = set()  # processes that were told to
         self._judged = 0  # of the exits
+        self._is_mended = False
 
     async def keep_up(self) -> None:
         """Until cancelled: who ended is judged, and started again when its time has come."""
         while True:
             self._judge_exits()
+            if self._is_mended:
+                self._restart_failed()
             for seat in self._fleet.seats:
                 if seat.serving:
                     seat.blank = False
@@ -56,9 +64,13 @@ class Processes:
         on; and a directory that nobody served from yet needs a disk with room for its first files (docs/cli.md: 4)."""
         served = {node.name for node in self._fleet.nodes if node.ready_at is not None}
         begun = {name.partition("#")[0] for name in served}
+        denied = {node.name for node in self._fleet.nodes if was_denied(node)}
         full = {node.name for node in self._fleet.nodes if node.had_no_room}
         for at_s, name, code in self._fleet.exits[self._judged :]:
-            if code == 3 and name not in served:
+            if code == 3 and name not in served and name in denied:
+                self._hits["denied at start"] += 1
+                self._back_later(name)
+            elif code == 3 and name not in served:
                 self._hits["refused at start"] += 1
                 self._begin_empty(name)
             elif code == 4 and name in full and name.partition("#")[0] not in begun:
@@ -66,6 +78,17 @@ class Processes:
             elif code != 0 or name not in self._stopping:
                 self._stage.unexpected.append(f"{name} ended with exit {code} at {at_s:.3f} s")
         self._judged = len(self._fleet.exits)
+
+    def _back_later(self, name: str) -> None:
+        for seat in self._fleet.seats:
+            if seat.node is not None and seat.node.name == name:
+                seat.back_at_s = max(seat.back_at_s, self._stage.now() + STARTS_AGAIN_S)
+
+    def _restart_failed(self) -> None:
+        for seat in self._fleet.seats:
+            if seat.node is not None and not seat.node.dead and waits_for_restart(self._fleet, seat):
+                self._hits["restarted for a failed log"] += 1
+                self._fleet.kill(seat.node)
 
     def _begin_empty(self, name: str) -> None:
         """A broker that the cluster let go, though who drained it had no answer in time: its operator does what the
@@ -155,6 +178,7 @@ class Processes:
 
     def heal(self) -> None:
         """Who is down or paused is so no more; a log that a failed fsync took offline needs a restart (C10)."""
+        self._is_mended = True
         for seat in self._fleet.seats:
             seat.back_at_s = min(seat.back_at_s, self._stage.now())
             node = seat.node
@@ -170,3 +194,22 @@ class Processes:
         task = asyncio.get_running_loop().create_task(work)
         self._under_way[task] = None
         task.add_done_callback(lambda done: self._under_way.pop(done, None))
+
+
+def was_denied(node: Node) -> bool:
+    """Whether the bucket answered 403 to this process."""
+    store = getattr(node, "store", None)
+    return isinstance(store, RemoteBucket) and store.denied > 0
+
+
+def waits_for_restart(fleet: Fleet, seat: Seat) -> bool:
+    """Whether its disk failed a log that nothing but a restart brings back (docs/operations.md, log_offline): a write
+    failed, or, where nobody else is assigned it, the opening."""
+    node = seat.node
+    replicas = None if node is None or node.broker is None else node.broker.rooms.replicas
+    if replicas is None or not any(seat.machine.disk.hits[f"fault:{kind}"] for kind in ("read", "open", "list")):
+        return False
+    registry = replicas._registry
+    logs = [*(partition.log for partition in registry), *(copy.log for copy in registry.followed.values())]
+    refused = [fleet.row_of((place.topic, place.partition)) for place in replicas._attempts.damaged]
+    return any(log.failure for log in logs) or any(row is not None and is_alone(row, seat.node_id) for row in refused)

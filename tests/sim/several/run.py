@@ -26,7 +26,7 @@ from tests.sim.several.crowd import Crowd, Operator
 from tests.sim.several.ends import Ends
 from tests.sim.several.fleet import Fleet, brokers_are_seen
 from tests.sim.several.god import God
-from tests.sim.several.kinds import DRAWN_APART, Kind
+from tests.sim.several.kinds import DRAWN_APART, OF_REFUSALS, Kind
 from tests.sim.several.losses import Losses
 from tests.sim.several.near import near_readers
 from tests.sim.several.nemesis import SeveralNemesis
@@ -92,6 +92,10 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
         kinds += (Kind.LAG,)
     if SeededRng(f"several/{brokers}/{seed}/drains").randrange(4) == 0 and brokers > 1:
         kinds += (Kind.DRAIN,)
+    refusals = SeededRng(f"several/{brokers}/{seed}/refusals")
+    kinds += tuple(kind for kind in OF_REFUSALS if refusals.randrange(4) == 0 and kinds)
+    if SeededRng(f"several/{brokers}/{seed}/rot").randrange(4) == 0 and kinds:
+        kinds += (Kind.ROTTEN,)
     settings += (f"thermocline.follower.skip.bytes={(0, 4000, 64 << 20)[later.randrange(3)]}",)
     operated = SeededRng(f"several/{brokers}/{seed}/operated")
     is_throttled = operated.randrange(3) == 0
