@@ -293,7 +293,8 @@ class LogHost:
             self._left_unclean = True
             raise
         finally:
-            self._open.pop(_key(opened), None)
+            if self.is_open(opened):
+                del self._open[_key(opened)]
         self._left_unclean |= not clean
         return clean
 

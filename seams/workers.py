@@ -60,7 +60,11 @@ async def run_to_end(workers: Workers, function: Callable[[*Ts], T], *args: *Ts)
     try:
         return await asyncio.shield(call)
     except asyncio.CancelledError:
-        await asyncio.wait([call])
+        while not call.done():
+            try:
+                await asyncio.wait([call])
+            except asyncio.CancelledError:
+                continue
         if not call.cancelled():
             call.exception()  # nobody else will ask
         raise

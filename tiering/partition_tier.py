@@ -46,6 +46,7 @@ class PartitionTier:
     ) -> None:
         self._partition = partition
         self.lost: tuple[int, int] | None = None
+        self._sealing: dict[asyncio.Task[object], None] = {}
         self._backlog = backlog
         self._cold = cold
         copier = Copier(partition, copy_counters)
@@ -197,6 +198,23 @@ class PartitionTier:
         """See `PartitionJobs.seal_and_copy`."""
         await self._jobs.seal_and_copy()
 
+    async def seal(self) -> None:
+        """`seal_and_copy`, then `park`. Raises Fenced where it is led no more: `close` waits for this, too."""
+        if self._partition.closed:
+            raise Fenced(f"{self.name} is led no more, or was deleted")
+        task = asyncio.current_task()
+        assert task is not None
+        self._sealing[task] = None
+        try:
+            await self.seal_and_copy()
+            await self.park()
+        except asyncio.CancelledError:
+            if self._partition.closed:
+                raise Fenced(f"{self.name} is led no more, or was deleted, before all of it was copied") from None
+            raise
+        finally:
+            del self._sealing[task]
+
     async def park(self) -> None:
         """After a seal: give a log's reservation back, if the bucket holds all of it (of an internal topic: by its
         snapshot), until the next append. If its disk is lost before that, nothing is missing, and no gap says so (ADR
@@ -229,6 +247,10 @@ class PartitionTier:
         """Stop every job of this partition; what is being copied is left to gc."""
         self._partition.closed = True
         self._backlog.forget(self)
+        if sealing := tuple(self._sealing):
+            for task in sealing:
+                task.cancel()
+            await asyncio.wait(sealing)
         await self._jobs.close()
 
     def status(self) -> TierStatus:

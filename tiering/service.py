@@ -167,8 +167,7 @@ class TierService:
 
         async def seal(tier: PartitionTier) -> None:
             async with slots:
-                await tier.seal_and_copy()
-                await tier.park()
+                await tier.seal()
 
         wanted = [tier for tier in self._attached if topics is None or tier.partition_state.log.topic in topics]
         sealing = [self._tasks.spawn("seal", seal(tier)) for tier in wanted]

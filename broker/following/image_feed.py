@@ -37,8 +37,8 @@ class ImageFeed:
         # Both only grow along the versions of the root, so one look at either tells which is newer.
         if position < self.position or (position == self.position and epoch <= self._epoch):
             return False
-        self.position, self._epoch = position, epoch
         self._publisher.publish(image, controller)
+        self.position, self._epoch = position, epoch  # after: what fails is obeyed with the next look at the root
         taken, self._taken = self._taken, asyncio.Event()
         taken.set()
         for watcher in self._watchers:

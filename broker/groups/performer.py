@@ -66,7 +66,7 @@ class Performer:
     def _store(self, shard: GroupShard, group: Group, ticket: int, record: KeyValue) -> None:
         """Its members wait no longer than for a commit (as in Kafka). What becomes of it afterwards the group's record
         tells, and the next generation's replaces it: the machine heard that it failed."""
-        is_decided = False
+        is_decided, machine = False, group.machine
 
         def decided(failure: Exception | None) -> None:
             nonlocal is_decided
@@ -75,7 +75,8 @@ class Performer:
             is_decided = True
             timer.cancel()
             error = ErrorCode.NONE if failure is None else group_code_of(failure, ErrorCode.UNKNOWN_SERVER_ERROR)
-            self.step(shard, group, Stored(ticket, error))
+            if group.machine is machine:  # else its deletion failed meanwhile, and another one knows no such ticket
+                self.step(shard, group, Stored(ticket, error))
 
         def late() -> None:
             decided(TimeoutError("the group was not stored in time"))

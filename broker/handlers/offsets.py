@@ -119,16 +119,24 @@ async def _list(
     timestamp = wanted.timestamp
     if timestamp < 0 and call.version < _SINCE.get(timestamp, call.version + 1):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    if timestamp == LATEST and not partition.is_end_known:
-        # KIP-207: what the leader before showed would seem to fall.
-        code = ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
-        raise ApiError(code, f"{partition.topic}-{partition.index}: what its new leader holds is not committed yet")
+    if timestamp == LATEST:
+        _check_end(partition, call)
     if timestamp >= 0:
         await _by_time(context, partition, timestamp, answer)
     elif timestamp == MAX_TIMESTAMP:
         await _newest(context, partition, answer)
     else:
         answer.offset, answer.leader_epoch = _sentinel(partition, timestamp)
+        return
+    if answer.offset < 0:
+        _check_end(partition, call)  # "there is none" may be said of what the leader before showed
+
+
+def _check_end(partition: Readable, call: Call) -> None:
+    """KIP-207: while a new leader's high watermark is below what the one before showed, that would seem to be gone."""
+    if not partition.is_end_known:
+        code = ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+        raise ApiError(code, f"{partition.topic}-{partition.index}: what its new leader holds is not committed yet")
 
 
 async def _newest(context: Context, partition: Readable, answer: ListOffsetsResponsePartition) -> None:

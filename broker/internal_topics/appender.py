@@ -157,9 +157,19 @@ class Appender:
         """Tell the writes of the batch under way, unless they were told."""
         writes, self._under_way = self._under_way, []
         for write in writes:
-            write.done(failure)
+            _tell(write.done, failure)
 
     def _fail_queued(self, failure: Exception) -> None:
         self._queued_bytes = 0
         while self._queue:
-            self._queue.popleft().done(failure)
+            _tell(self._queue.popleft().done, failure)
+
+
+def _tell(done: Done, failure: Exception | None) -> None:
+    """The others have their turn whatever this one raises, and so has whoever resigns."""
+    try:
+        done(failure)
+    except Exception as bug:  # noqa: BLE001 - as after a callback of the loop's own: reported, not carried
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "who waits for an append could not be told", "exception": bug}
+        )

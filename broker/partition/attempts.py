@@ -194,8 +194,8 @@ class Attempts:
     def _cut_off(self, topic_id: str, index: int) -> asyncio.Task[None] | None:
         """Ask the bucket for it no more: another role of it begins, or another attempt; what ends then."""
         task = self._healing.get((topic_id, index))
-        if task is not None:
-            task.cancel()
+        if task is not None and not task.cancelling():
+            task.cancel()  # once: what it does to its end first would be cut off by another
         return task
 
     def on_its_way(self, topic_id: str, index: int) -> list[Partition]:

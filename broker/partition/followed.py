@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -29,6 +29,7 @@ from broker.wire.messages import FetchResponsePartition
 from hotstore.errors import LogFailed, LogFull
 from hotstore.log_host import LogHost, OpenLog
 from hotstore.log_owner import UNOWNED
+from hotstore.segment import Segment
 from logformat.errors import StorageFailed, ThermoclineError
 from logformat.leader_epochs import EpochEnd
 from logformat.record_batch import (
@@ -42,7 +43,8 @@ from logformat.record_batch import (
 )
 from seams.clock import Clock
 from seams.disk import is_full
-from seams.tasks import Tasks
+from seams.tasks import Tasks, failure_of_task
+from seams.workers import Workers, run_to_end
 from tiering.reservation import ToldEnd
 
 log = logging.getLogger(__name__)
@@ -101,6 +103,7 @@ class Followed:
         self.follower.log_start_offset = local.log_start_offset  # of a checkpoint, or of its files
         self._elsewhere = Elsewhere(opened, self.follower, logs, cold, clock, copied, self._ended)
         self._noting: asyncio.Task[None] | None = None
+        self._unlinking: asyncio.Task[None] | None = None
         self.reads: FollowedReads | None = None
         """Of consumers: made when the first one comes."""
         local.owner = self
@@ -138,15 +141,23 @@ class Followed:
             self.reads.wake()
 
     async def over(self) -> None:
-        """Copy nothing more, and wait for a cut that is under way. Its log knows the high watermark then."""
+        """Copy nothing more, and wait for what is under way in its directory. Its log knows the high watermark then."""
         self.resign()
         self._ended.set()
-        for work in (self._work, self._noting):
+        for work in (self._work, self._noting, self._unlinking):
             if work is not None:
-                await work
+                await asyncio.wait([work])  # not `await work`: whoever cuts this wait off must not cut off that
+                if (failure := failure_of_task(work)) is not None:
+                    log.error("%s: %s failed as its role ended: %r", self._name, work.get_name(), failure)
         if self.log.owner is self:
             self.log.owner = UNOWNED
         self.opened.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+
+    async def unlink(self, dropped: Sequence[Segment], workers: Workers) -> None:
+        """Remove the files of segments that the log let go; whoever has the place next waits until that is over."""
+        work = run_to_end(workers, self.log.unlink, dropped)
+        self._unlinking = self._tasks.spawn(f"unlink {self._name}", work, awaited=True)
+        await asyncio.shield(self._unlinking)
 
     # ── as a copy of the fetcher's ───────────────────────────────────────────────────────────────────────────────
     def next_fetch(self) -> FetchPosition | None:
@@ -305,7 +316,8 @@ class Followed:
 
     def _fail(self, why: str) -> None:
         self.failure = why
-        self._troubles.failed(self._place, why)
+        if not self._is_over:  # else the next role says so, or the place is gone
+            self._troubles.failed(self._place, why)
         log.error("%s is copied no more: %s", self._name, why)
         if self.reads is not None:
             self.reads.wake()

@@ -19,7 +19,7 @@ from broker.partition.followed import Followed
 from hotstore.local_retention import expirable
 from hotstore.log_host import LogHost
 from seams.turns import Turns, next_turn
-from seams.workers import Workers, run_to_end
+from seams.workers import Workers
 
 _NO_LIMIT = -1
 _COPIES_PER_TURN: Final = 100  # of which each may have a topic, and segments, of its own: 0.1 ms
@@ -69,4 +69,4 @@ async def expire(followed: Followed, config: TopicConfig, logs: LogHost, workers
         return
     await logs.checkpoint_start(log)  # the first local segment will not tell any more where the log starts
     if followed.next_fetch() is not None and (dropped := log.delete_local_before(wanted.offset)):
-        await run_to_end(workers, log.unlink, dropped)
+        await followed.unlink(dropped, workers)

@@ -34,6 +34,7 @@ from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import StorageFailed
 from logformat.values import TopicPartition
 from seams.tasks import FailureReport, Tasks, supervise
+from seams.workers import run_to_end
 from seams.world import World
 from tiering.log_starts import lacks_segments
 from tiering.reservation import remove_reservation
@@ -206,7 +207,7 @@ class Follows:
         if not opened.is_bare and not (is_alone(row, me) or (row.leader == NO_LEADER and holds_alone(row, me))):
             # Of when it led: what it allowed was given by others since (R21). While nobody leads what it alone holds,
             # nobody gives any.
-            await self._world.workers.run(remove_reservation, self._world.disk, opened.log.path)
+            await run_to_end(self._world.workers, remove_reservation, self._world.disk, opened.log.path)
         return opened
 
     async def _begin_anew(self, place: TopicPartition, topic_id: UUID, opened: OpenLog | None, why: str) -> None:

@@ -108,6 +108,7 @@ class Leaderships:
         if before is not None and (resigning := self.resigning.get(before)) is not None:
             await asyncio.wait([resigning])
         topic = self._topics.get(topic.topic_id, topic)  # configs and rows may have changed since the first attempt
+        new = new and topic.rows[index].partition_epoch == 0  # others may have led it since, and it is led again
         row = self._row_to_lead(topic, index)
         if row is None or self._registry.led(topic.name, index) is not None:
             return None

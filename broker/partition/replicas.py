@@ -155,6 +155,8 @@ class Replicas:
 
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
         """Let go of the logs of these partitions, which others hold now."""
+        if self._is_closing:
+            return  # the next start finds them strays
         for index in indexes:
             self._attempts.damaged.pop(TopicPartition(topic.name, index), None)
             self._registry.troubles.over((topic.topic_id, index))
@@ -196,6 +198,8 @@ class Replicas:
     def withdraw(self, topic: Topic) -> None:
         """Stop serving a deleted topic: its waiters learn it now. Its logs are closed in the background, before a new
         topic of the name is opened."""
+        if self._is_closing:
+            return  # its logs are closed with all others; the next start sees that it is deleted
         reach("topic.deleted")
         self._topics.pop(topic.topic_id, None)
         given_up = self._attempts.give_up(topic)
@@ -220,7 +224,8 @@ class Replicas:
 
     def purge(self, topic: Topic) -> None:
         """See `Purging.purge`."""
-        self._purging.purge(topic)
+        if not self._is_closing:
+            self._purging.purge(topic)
 
     async def keep_expiring(self) -> None:
         """Until cancelled: local retention of what is copied; what is led expires with its tier."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.following.image_feed import ImageFeed
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.cluster_root import ImageAt
@@ -47,3 +49,24 @@ def test_who_decides_is_news_also_where_no_record_came_with_it() -> None:
     assert feed.take(ImageAt(1, image, second)) and told.metadata.controller == second
     assert not feed.take(ImageAt(1, image, first)) and told.metadata.controller == second
     assert told.metadata.image is image and not told.calls
+
+
+def test_an_image_that_could_not_be_obeyed_is_obeyed_with_the_next_look() -> None:
+    """An effect that raised left the image behind as one that was obeyed: a partition had no role for ever."""
+    image = ClusterImage().with_records([session(node_id=NODE), TopicCreated(id_of(1), "log", (row(NODE),), {})])
+    told = Told()
+    publish, failing = told.publisher.publish, [True]
+
+    def once(after: ClusterImage, controller: ControllerAt | None = None) -> None:
+        if failing.pop():
+            failing.append(False)
+            raise KeyError("a bug of an effect")
+        failing.append(False)
+        publish(after, controller)
+
+    told.publisher.publish = once  # type: ignore[method-assign]
+    feed = ImageFeed(told.publisher)
+    with pytest.raises(KeyError):
+        feed.take(ImageAt(1, image))
+    assert feed.position == -1
+    assert feed.take(ImageAt(1, image)) and told.calls == ["lead"] and feed.position == 1

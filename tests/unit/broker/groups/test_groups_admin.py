@@ -10,10 +10,10 @@ from broker.error_codes import ErrorCode as E
 from broker.groups import admin
 from broker.groups.classic import ClassicGroup
 from broker.groups.events import GroupState, Protocol
-from broker.handlers.group_admin import handle_describe_groups, handle_list_groups
+from broker.handlers.group_admin import handle_delete_groups, handle_describe_groups, handle_list_groups
 from broker.handlers.groups import ClientInfo
 from broker.internal_topics.shard_life import ShardState
-from broker.wire.generated.messages import DescribeGroupsRequest, ListGroupsRequest
+from broker.wire.generated.messages import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from logformat.errors import Corrupt, Retryable, StorageFailed
 from tests.support.fast_loop import run_fast
 from tests.support.group_conversation import subscription
@@ -288,3 +288,40 @@ async def _rest_of(begun):
             await asyncio.sleep(0)
     except StopIteration as done:
         return done.value
+
+
+def test_a_generation_stored_after_its_groups_deletion_failed_keeps_nobody_else_waiting() -> None:
+    """Of two groups that one request deletes the first took its time; the other's last member left meanwhile. Its
+    machine, made anew when the deletion failed, knew no such store: the error escaped, the other writes of the batch
+    were never told of, and their groups were NOT_COORDINATOR for ever."""
+
+    async def scenario() -> None:
+        unheard: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: unheard.append(told))
+        world = GroupWorld()
+        await world.ready()
+        member, _ = await world.member("g")
+        await world.commit("a", 1)
+        await world.commit("y", 1)
+        world.log.hold()
+        request = DeleteGroupsRequest(groups_names=["a", "g"])
+        deletion = world.ask(handle_delete_groups(world.groups, request, 2, CLIENT))
+        await asyncio.sleep(2)
+        world.log.release()
+        await asyncio.sleep(0)
+        world.log.hold()
+        under_way = world.ask(world.commit("x", 5))
+        left = world.ask(world.leave("g", member))
+        queued = world.ask(world.commit("y", 7))
+        answer = await deletion
+        assert [found.error_code for found in answer.results] == [E.NONE, E.COORDINATOR_NOT_AVAILABLE]
+        await left
+        await asyncio.sleep(0.5)
+        world.log.release()
+        await asyncio.sleep(10)
+        assert not world.failures and not unheard
+        assert (await under_way, await queued) == (E.NONE, E.NONE)
+        assert await world.fetch("y") == 7
+        await world.kill()
+
+    run_fast(scenario())

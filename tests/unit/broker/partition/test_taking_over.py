@@ -7,11 +7,15 @@ from uuid import UUID
 
 import pytest
 
+from broker.error_codes import ErrorCode
+from broker.wire.apis import ApiKey
+from broker.wire.messages import ListOffsetsRequest, ListOffsetsRequestPartition, ListOffsetsRequestTopic
 from coldstore.manifest_store import ManifestStore
 from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
+from logformat.records import Record, encode_batch
 from seams.rng import SeededRng
-from tests.support.broker_kit import play
+from tests.support.broker_kit import EPOCH_MS, Life, play, produce_request
 from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
 from tiering.reservation import RESERVATION_FILE
 
@@ -266,6 +270,44 @@ def test_what_a_leader_said_may_be_given_is_void_once_a_partition_is_let_go(monk
         pair.publish()
         go_on.set()
         await until(lambda: pair.followed(2) is not None, "it is copied on")
+        await pair.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(11, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)]
+)
+def test_no_time_is_said_to_have_no_record_while_a_new_leader_does_not_know_the_end(
+    version: int, code: ErrorCode
+) -> None:
+    """KIP-207, as for the latest offset: the leader before showed that record. A consumer that hears "there is none"
+    goes to the end, and skips it."""
+
+    async def by_time(life: Life, timestamp: int) -> tuple[int, int]:
+        row = ListOffsetsRequestPartition(partition_index=0, timestamp=timestamp)
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsRequestTopic(name=NAME, partitions=[row])])
+        found = (await life.call(ApiKey.LIST_OFFSETS, request, version)).topics[0].partitions[0]
+        return found.error_code, found.offset
+
+    async def scenario() -> None:
+        pair = await both()
+        first, second = pair.lives[1], pair.lives[2]
+        for number in range(5):
+            batch = encode_batch([Record(0, EPOCH_MS + number, None, b"x")])
+            answer = await first.call(ApiKey.PRODUCE, produce_request(NAME, batch, acks=-1), 9)
+            assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+        pair.elect(2, (2, 1))
+        pair.publish(2)
+        await until(lambda: pair.leads(2), "the copy leads")
+        assert not second.partition(NAME).is_end_known
+        assert await by_time(second, EPOCH_MS) == (ErrorCode.NONE, 0)
+        asked = [EPOCH_MS + 4, EPOCH_MS + 9, *([-3] if version > 6 else [])]
+        assert [(await by_time(second, timestamp))[0] for timestamp in asked] == [code] * len(asked)
+        pair.publish()
+        await until(lambda: second.partition(NAME).is_end_known, "the other one follows")
+        assert await by_time(second, EPOCH_MS + 4) == (ErrorCode.NONE, 4)
+        assert await by_time(second, EPOCH_MS + 9) == (ErrorCode.NONE, -1)
         await pair.stop()
 
     play(scenario())
