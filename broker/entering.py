@@ -37,7 +37,9 @@ async def enter(
     its logs are about to be written. Raises Refused, with logs and clean-shutdown marker as they were."""
     identity, workers = _identity(data_dir, config), world.workers
     whose = partial(Places(data_dir, world).topic_ids, ())
-    this = Process(session.incarnation, config.flush_sync)
+    # What a process before left in the page cache is not flushed by the first who flushes, but when its logs are open:
+    # until a clean stop a power cut takes it.
+    this = Process(session.incarnation, config.flush_sync and not identity.is_unsynced)
     if data_dir.processes is not None:  # before anybody can learn of this process
         await _note(data_dir, (*data_dir.processes, this), workers)
     doubt = partial(workers.run, _doubt, data_dir)

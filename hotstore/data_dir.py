@@ -119,7 +119,7 @@ class DataDir:
         did not flush): a copy of this directory that is older than the last of them can be told by it, and what may be
         gone with the power. Durable when it returns. Raises OSError."""
         noted = [each.incarnation if each.flushes else each.incarnation + _OS for each in processes]
-        text = "".join(f"{line}\n" for line in ("0", *noted[-_PROCESSES_MAX:]))
+        text = "".join(f"{line}\n" for line in ("0", *noted[:1], *noted[1:][-_PROCESSES_MAX:]))
         replace_file(self.disk, f"{self.path}/{INCARNATIONS_FILE}", text.encode("ascii"))
         self.processes = processes
 

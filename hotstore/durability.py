@@ -204,8 +204,12 @@ def write_index_files(segment: Segment) -> None:
     """Blocking. The segment's bytes must be durable. Names are durable after the directory is synced."""
     indexer = segment.indexer
     assert indexer is not None, segment
-    write_whole(segment.disk, segment.path_of(OFFSET_INDEX), indexer.offset_index.to_bytes())
-    write_whole(segment.disk, segment.path_of(TIME_INDEX), indexer.time_index.to_bytes())
+    disk, offsets = segment.disk, segment.path_of(OFFSET_INDEX)
+    # The end of a segment is looked for from the last entry of the offset index on, and no time that lies before it: an
+    # offset index of before beside new times costs reading, new offsets beside times of before would hide the greatest.
+    if write_whole(disk, segment.path_of(TIME_INDEX), indexer.time_index.to_bytes()) and disk.stat(offsets) is not None:
+        disk.sync_dir(segment.directory)
+    write_whole(disk, offsets, indexer.offset_index.to_bytes())
 
 
 def write_producer_files(disk: Disk, directory: str, producers: ProducersAt) -> None:
@@ -217,14 +221,14 @@ def write_producer_files(disk: Disk, directory: str, producers: ProducersAt) -> 
     write_whole(disk, name, encode_producer_state(state))
 
 
-def write_whole(disk: Disk, path: str, data: bytes) -> None:
-    """As seams.disk.replace_file, without its sync of the directory: several files share one.
+def write_whole(disk: Disk, path: str, data: bytes) -> bool:
+    """As seams.disk.replace_file, without its sync of the directory: several files share one. Whether it was written.
 
     What is there already was synced before it got its name: a log that nobody wrote to costs a clean stop no syncs.
     """
     found = disk.stat(path)
     if found is not None and found.size == len(data) and read_file(disk, path) == data:
-        return
+        return False
     temporary = path + TEMPORARY
     file = disk.open(temporary, write=True, create=True)
     try:
@@ -235,3 +239,4 @@ def write_whole(disk: Disk, path: str, data: bytes) -> None:
     finally:
         file.close()
     disk.rename(temporary, path)
+    return True

@@ -79,6 +79,7 @@ class LogCore:
         if found.epochs_unsaved:
             self._durability.epoch_began(found.segments[0].base_offset)
         self._failure = ""
+        self._leaving: list[int] = []  # bases of forgotten segments whose files lie there yet, oldest first
         self._become(found.epochs)
         self.reconfigure(config)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hotstore.batch_walk import BatchPlace
 from hotstore.durability import PendingSeal
 from hotstore.log_core import LogCore
 from hotstore.producer_files import load_producers
@@ -67,7 +68,11 @@ class LogCut(LogCore):
         keep = segments.index(last) + 1
         is_cut = False
         if offset < last.end_offset:
-            place = last.locate(offset, self._locator.cache)
+            damage = last.damage
+            if damage is not None and damage.offset == offset:  # all before it was read; what follows cannot be walked
+                place = BatchPlace(damage.position, 0, offset, offset)
+            else:
+                place = last.locate(offset, self._locator.cache)
             is_cut = place.position > 0
             if is_cut:
                 last.size, last.end_offset = place.position, place.base_offset
@@ -87,6 +92,7 @@ class LogCut(LogCore):
         fresh = Producers(self.config.producer_id_expiration_ms, producers)
         segment = restart_at(self.disk, self.path, offset, epochs, fresh, self.config.index_interval_bytes)
         self._locator.replace([segment])
+        self._leaving.clear()
         self.producers = fresh
         self._restart(offset, epochs)
 
@@ -104,6 +110,8 @@ class LogCut(LogCore):
         """The first `keep` segments stay, the last of them cut to its size; the log goes on in a new one."""
         kept = self._locator.segments[:keep]
         last = kept[-1]
+        if last.damage is not None and last.damage.offset >= last.end_offset:
+            last.damage = None  # it went
         end = last.end_offset
         truncate(self.disk, self.path, self._locator.segments, keep)
         if is_cut:

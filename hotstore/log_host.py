@@ -91,6 +91,7 @@ class LogHost:
         self._report = report
         self._sync_rounds = SyncRounds(world.syncs, world.workers, report, world.afterwards)
         self._open: dict[tuple[bytes, int], OpenLog] = {}
+        self._has_unsynced_name = False  # of a directory that a making left in its place, though it failed
         self._left_unclean = False  # some log, by this process: of those the marker of the last one says nothing
         self._turns: WeakValueDictionary[tuple[bytes, int], asyncio.Lock] = WeakValueDictionary()
         self._checkpointing = asyncio.Lock()
@@ -159,6 +160,9 @@ class LogHost:
     def _recover(self, place: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> _Found:
         if not self._holds(place):
             return _Found(None)
+        if self._has_unsynced_name:  # before anything in it is acknowledged
+            self._world.disk.sync_dir(self._data_dir.path)
+            self._has_unsynced_name = False
         # From the recovery point on: after a clean stop that is little, whichever log it was.
         all_is_read = self._left_unclean
         return _Found(recover_log(self._data_dir, place, config, now_ms, topic_id.bytes, all_is_read=all_is_read))
@@ -192,7 +196,11 @@ class LogHost:
         self, place: TopicPartition, topic_id: UUID, config: LogConfig, begin: Begin | None = None
     ) -> PartitionLog:
         self.places.clear(place)
-        return make_log(self._data_dir, place, topic_id.bytes, config, begin)
+        try:
+            return make_log(self._data_dir, place, topic_id.bytes, config, begin)
+        except OSError:
+            self._has_unsynced_name = True
+            raise
 
     def _add(self, local: PartitionLog, *, is_bare: bool = False) -> OpenLog:
         did, place = local.recovery, TopicPartition(local.topic, local.partition)

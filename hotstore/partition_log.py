@@ -11,7 +11,6 @@ Hot path: `read` at the tail costs 0.9 µs (CPython 3.11): the newest positions 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from hotstore.ballast import Ballast
@@ -220,7 +219,7 @@ class PartitionLog(LogAppend, LogCut):
         return True
 
     def delete_local_before(self, offset: int) -> list[Segment]:
-        """Forget the sealed segments that end at or below `offset`, and return them for `unlink`.
+        """Forget the sealed segments that end at or below `offset`, and return them; `unlink` removes their files.
 
         One whose index files are still being written stays, with all after it. Readers that hold a slice keep its file.
         """
@@ -231,12 +230,21 @@ class PartitionLog(LogAppend, LogCut):
                 break
             count += 1
         dropped = self._locator.drop_first(count)
+        self._leaving += [segment.base_offset for segment in dropped]
         self._sealed_bytes -= sum(segment.size for segment in dropped)
         return dropped
 
-    def unlink(self, segments: Iterable[Segment]) -> None:
-        """*Blocking*, beside the loop: remove the files of what `delete_local_before` returned. Raises OSError."""
-        drop_segment_files(self.disk, self.path, [segment.base_offset for segment in segments])
+    @property
+    def awaits_unlink(self) -> bool:
+        """Whether files lie here of segments that the log forgot."""
+        return bool(self._leaving)
+
+    def unlink(self) -> None:
+        """*Blocking*, beside the loop: remove the files of what `delete_local_before` forgot. Raises OSError; what is
+        left then the next call removes first, so that what lies here is one run of segments."""
+        while self._leaving:
+            drop_segment_files(self.disk, self.path, self._leaving[:1])
+            del self._leaving[:1]
 
     # --- kept ---------------------------------------------------------------------------------------------------
 

@@ -245,8 +245,8 @@ class Expirer:
             await self._checkpoint(partition.log)
             self._checkpointed_start = partition.log.log_start_offset
         dropped = partition.log.delete_local_before(offset)
-        if not dropped:
+        if not dropped and not partition.log.awaits_unlink:
             return
         self._counters.deleted_local_bytes += sum(segment.size for segment in dropped)
         partition.verified.forget(partition.log.local_log_start_offset)
-        await run_to_end(partition.world.workers, partition.log.unlink, dropped)
+        await run_to_end(partition.world.workers, partition.log.unlink)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 from uuid import UUID
 
@@ -29,7 +29,6 @@ from broker.wire.messages import FetchResponsePartition
 from hotstore.errors import LogFailed, LogFull
 from hotstore.log_host import LogHost, OpenLog
 from hotstore.log_owner import UNOWNED
-from hotstore.segment import Segment
 from logformat.errors import StorageFailed, ThermoclineError
 from logformat.leader_epochs import EpochEnd
 from logformat.record_batch import (
@@ -153,9 +152,9 @@ class Followed:
             self.log.owner = UNOWNED
         self.opened.high_watermark = min(self.high_watermark, self.log.log_end_offset)
 
-    async def unlink(self, dropped: Sequence[Segment], workers: Workers) -> None:
-        """Remove the files of segments that the log let go; whoever has the place next waits until that is over."""
-        work = run_to_end(workers, self.log.unlink, dropped)
+    async def unlink(self, workers: Workers) -> None:
+        """Remove the files of segments that the log forgot; whoever has the place next waits until that is over."""
+        work = run_to_end(workers, self.log.unlink)
         self._unlinking = self._tasks.spawn(f"unlink {self._name}", work, awaited=True)
         await asyncio.shield(self._unlinking)
 

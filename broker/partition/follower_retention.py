@@ -68,5 +68,5 @@ async def expire(followed: Followed, config: TopicConfig, logs: LogHost, workers
     if wanted.segment_count == 0 or followed.next_fetch() is None:
         return
     await logs.checkpoint_start(log)  # the first local segment will not tell any more where the log starts
-    if followed.next_fetch() is not None and (dropped := log.delete_local_before(wanted.offset)):
-        await followed.unlink(dropped, workers)
+    if followed.next_fetch() is not None and log.delete_local_before(wanted.offset):
+        await followed.unlink(workers)

@@ -148,8 +148,8 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.job is None and self.log.state is LogState.ONLINE and not self.disk.faults)
     @rule(back=st.integers(0, 20))
     def delete_local(self, back: int) -> None:
-        segments = self.log.delete_local_before(max(self.promised - back, 0))
-        self.log.unlink(segments)
+        self.log.delete_local_before(max(self.promised - back, 0))
+        self.log.unlink()
         self.retained = self.log.local_log_start_offset
 
     @precondition(lambda self: self.job is None and self.log.state is LogState.ONLINE and not self.disk.faults)

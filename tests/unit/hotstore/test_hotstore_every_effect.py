@@ -82,9 +82,9 @@ def scenario(disk: CrashDisk, promise: Promise) -> None:
         if step % 4 == 3:
             seal(log)
             directory.checkpoints.sample([log]).run()
-    segments = log.delete_local_before(8)
+    log.delete_local_before(8)
     promise.start = log.local_log_start_offset
-    log.unlink(segments)
+    log.unlink()
     log.advance_log_start(12)
     promise.start = 12
     directory.checkpoints.sample([log]).run()

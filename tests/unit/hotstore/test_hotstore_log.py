@@ -407,7 +407,8 @@ def test_crash_points_stand_where_they_say() -> None:
         append(log, batch(size=800))
         flush(log)
         seal(log)
-        log.unlink(log.delete_local_before(1))
+        log.delete_local_before(1)
+        log.unlink()
     points = [point for point, _ in seen]
     assert points[:4] == ["append.written", "roll.created", "append.written", "flush.synced"]
     assert f"{1:020d}.log" in seen[1][1]
@@ -431,7 +432,8 @@ def test_a_deleted_segment_is_still_read_by_who_holds_it() -> None:
         seal(log)
         found = log.read(0, 10_000, 1, min_one=True)
         assert found is not None and found.sealed
-        log.unlink(log.delete_local_before(1))
+        log.delete_local_before(1)
+        log.unlink()
         assert found.file.read_at(found.position, found.length) == bytes(data)
         log.close(clean=False)
 

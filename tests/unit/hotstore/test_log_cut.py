@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from hotstore.errors import LeaderEpochFenced
+from hotstore.errors import DamagedLog, LeaderEpochFenced
 from hotstore.locator import LogSlice
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import PartitionLog
 from logformat.leader_epochs import EpochEnd, EpochStart, LeaderEpochs
 from seams.rng import SeededRng
 from tests.support.crash_disk import CrashDisk, CrashFile
-from tests.support.hotstore_kit import LOG_PATH, append, batch, flush, new_log, open_log, read_all, seal
+from tests.support.hotstore_kit import LOG_PATH, ORDERS, append, batch, flush, new_log, open_log, read_all, seal
 
 CONFIG = LogConfig(segment_bytes=600, tiered=True)
 NOW_MS = 1_700_000_000_000
@@ -182,7 +182,8 @@ def test_a_cut_to_the_first_local_batch_keeps_the_producers() -> None:
     append(log, batch(4, size=60, producer_id=9, epoch=0, sequence=8))
     flush(log)
     seal(log)
-    log.unlink(log.delete_local_before(8))
+    log.delete_local_before(8)
+    log.unlink()
     log.advance_log_start(8)
     assert log.local_log_start_offset == 8
     log.truncate_to(8, NOW_MS)
@@ -207,7 +208,8 @@ def test_a_cut_to_where_a_segment_begins_keeps_the_producers_there() -> None:
     kept = log.producer_snapshot_at(4)
     assert kept is not None and [entry.producer_id for entry in kept.producers] == [9]
     seal(log)
-    log.unlink(log.delete_local_before(4))
+    log.delete_local_before(4)
+    log.unlink()
     assert log.local_log_start_offset == 4
     _, found = open_log(disk.kill(), CONFIG)
     assert append(found, bytearray(first)).duplicate
@@ -218,7 +220,8 @@ def test_a_cut_below_the_local_start_starts_there() -> None:
     log = log_of_epochs(CrashDisk(), 1, 2, 3)
     flush(log)
     seal(log)
-    log.unlink(log.delete_local_before(8))
+    log.delete_local_before(8)
+    log.unlink()
     assert log.local_log_start_offset >= 4
     log.truncate_to(3, NOW_MS)
     assert (log.log_end_offset, log.local_log_start_offset, log.local_bytes) == (3, 3, 0)
@@ -278,3 +281,33 @@ def test_what_is_resent_after_a_cut_is_known() -> None:
     again = append(log, batch(2, producer_id=7, epoch=0, sequence=2), 2, NOW_MS + 10)
     assert again.duplicate and again.base_offset == 2 and log.log_end_offset == 4
     assert not append(log, batch(2, producer_id=7, epoch=0, sequence=4), 2, NOW_MS + 10).duplicate
+
+
+def test_a_log_is_cut_where_a_read_found_it_damaged_and_is_sound_then() -> None:
+    """An unclean start keeps what lies before the damage. The cut looked for its place by walking over it, and was
+    refused for ever; and what was written since counted as damaged for as long as the process lived."""
+    disk, config = CrashDisk(), LogConfig(index_interval_bytes=50)
+    directory, log = new_log(disk, config)
+    for _ in range(10):
+        append(log, batch(1))
+    flush(log)
+    log.close(True)
+    directory.checkpoints.sample([log]).run()
+    directory.mark_clean()
+    directory.close()
+    path = f"{LOG_PATH}/{0:020}.log"
+    stat = disk.stat(path)
+    assert stat is not None
+    disk.flip_bit(path, stat.size // 10 * 5 + 7, 3)  # in the base offset of the sixth batch
+    directory, log = open_log(disk, config)
+    with pytest.raises(DamagedLog):
+        log.check(taken(log, 0))
+    assert log.sound_end_offset == 5
+    directory.checkpoints.lower_recovery_point(ORDERS, 5)
+    log.truncate_to(5, NOW_MS)
+    assert log.log_end_offset == log.sound_end_offset == 5
+    for _ in range(20):
+        append(log, batch(1), 1)
+    flush(log)
+    assert log.sound_end_offset == log.log_end_offset == 25
+    log.check(taken(log, 0))

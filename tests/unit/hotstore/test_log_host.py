@@ -311,3 +311,23 @@ def test_a_log_that_this_process_left_unclean_is_not_believed_to_be_flushed(flus
         assert found is not None and found.log.log_end_offset == 6
 
     run_fast(scenario())
+
+
+def test_a_directory_whose_name_was_not_made_durable_is_made_again() -> None:
+    """The rename had taken effect, the sync of the name failed: who tried again found the log made, acknowledged in it,
+    and a power cut took all of it."""
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        logs = host(disk)
+        disk.inject("sync_dir", errno.EIO, DATA)
+        with pytest.raises(OSError):
+            await logs.open_or_create(ORDERS, ID, CONFIG)
+        opened = await logs.open_or_create(ORDERS, ID, CONFIG)
+        append(opened.log, batch(5))
+        await opened.flusher.flush()
+        again = host(disk.crash(SeededRng(1), 0.0))
+        found = await again.open(ORDERS, ID, CONFIG)
+        assert found is not None and found.log.log_end_offset == 5
+
+    run_fast(scenario())

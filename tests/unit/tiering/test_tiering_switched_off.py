@@ -204,7 +204,8 @@ def test_a_replica_whose_files_begin_above_the_log_start_opens_by_what_the_root_
         switch_off(opened)
         await settle(lambda: opened.log.log_start_offset == start)
         await opened.tier.expirer.checkpoint()
-        opened.log.unlink(opened.log.delete_local_before(opened.log.active_info().base_offset))
+        opened.log.delete_local_before(opened.log.active_info().base_offset)
+        opened.log.unlink()
         first = opened.log.local_log_start_offset
         assert first > start
         await life.kill()

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tests.support.broker_kit import play
+from tests.support.crash_disk import CrashDisk
 from tests.support.three_machines import NODES, VALUES, Three, until
 
 MODES = pytest.mark.parametrize("after", ["os", "sync"])
@@ -67,5 +68,45 @@ def test_no_offset_shows_two_records_where_all_lost_power_with_os_flush_and_go_o
         assert not twice, f"seen, and shown now: {twice}"
         for each in three.lives.values():
             await each.crash()
+
+    play(scenario())
+
+
+def test_a_process_that_flushes_vouches_for_nothing_of_the_one_before_until_a_clean_stop() -> None:
+    """A member was killed under `os`, and started again with `sync`; the power went before its logs were opened. The
+    directory said that whoever wrote there flushes: it led, cleanly, without seven acknowledged records."""
+
+    async def scenario() -> None:
+        three = Three("thermocline.flush=os")
+        leader = await three.fill()
+        third, one = sorted(set(NODES) - {leader})
+        await three.lives[third].stop()
+        await until(lambda: set(three.row(leader).in_sync) == {leader, one}, "the third one left")
+        for value in (b"5", b"6"):
+            assert (await three.lives[leader].produce("log", value)).error_code == 0
+        place = three.places[one]
+        await asyncio.gather(three.lives[leader].crash(), three.lives[one].crash())
+        three.places[leader].kill()
+        place.kill()
+        place.settings = ("thermocline.flush=sync", f"node.id={one}")
+        before: list[CrashDisk] = []
+        disk = place.disk
+
+        def opens(kind: str, path: str) -> None:
+            if not before and "/log-0" in path and kind in ("write", "sync", "rename", "unlink", "truncate"):
+                before.append(disk.kill())
+
+        disk.on_effect = opens
+        await three.start(one)
+        await until(lambda: bool(before), "its log is about to be opened")
+        await three.lives[one].crash()
+        place.kill()
+        place.disk = before[0]
+        place.power_cut()
+        await three.start(one)
+        for _ in range(60):
+            await asyncio.sleep(1.0)
+            assert ("log", 0) not in three.lives[one].context.registry.partitions, "it lacks what was acknowledged"
+        await three.lives[one].crash()
 
     play(scenario())
