@@ -2,9 +2,9 @@
 
 Owns which partitions are followed in which leader epoch; `fetchers` has who copies them from each leader. Always true:
 a log has one role at a time, the next begins when the last one's work on it is over; before the first question its tail
-is flushed (D65), and no reservation of an earlier leadership lies beside it, but where nobody else is assigned it; an
-opening that fails is told and tried again, while its role lasts. Must not know how bytes are copied (`followed`), nor
-what leading takes.
+is flushed (D65), and no reservation of an earlier leadership lies beside it, but where nobody else is assigned it, or
+nobody leads and nobody else holds it yet; an opening that fails is tried again while its role lasts, and told where the
+disk refused it. Must not know how bytes are copied (`followed`), nor what leading takes.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Owns which deletions are under way here. Always true: only what the image names as deleted is removed; the controller's
 broker alone deletes objects and has the topic forgotten, whoever decided the deletion, so that what a controller began
-that died is begun again by the next; a topic is forgotten when every broker in session had the time to hear of it, else
-what it has of it would be a stray; what an upload that was under way left until then is deleted too. Must not know how
-files and objects go (removal).
+that died is begun again by the next; while a rebuild stands nothing goes, no file either (R29); a topic is forgotten
+when every broker in session had the time to hear of it, else what it has of it would be a stray; what an upload that
+was under way left until then is deleted too. Must not know how files and objects go (removal).
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Owns what the publisher of the image asks for (its `Effects`): leading, following, resigning, reconfiguring, dropping,
 withdrawing, purging. No call waits: each begins what it names, and goes on with it until a later call says otherwise.
-Always true: a partition has one role at a time, and the next begins when the one before let go of the log; a stop is
-clean only where every log's tail is known. Must not know how a leader comes to serve (leaderships, attempts, opening)
-nor a follower to copy (follows), how a deleted topic goes (removal, purging), what nobody assigned here (aside), how
-logs are closed (ending), nor what partitions need while they serve (upkeep).
+Always true: a partition has one role at a time, and the next begins when the one before let go of the log; once `close`
+began none begins; a stop is clean only where every log's tail is known. Must not know how a leader comes to serve
+(leaderships, attempts, opening) nor a follower to copy (follows), how a deleted topic goes (removal, purging), what
+nobody assigned here (aside), how logs are closed (ending), nor what partitions need while they serve (upkeep).
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ class Troubles:
         self._watchers.append(changed)
 
     def failed(self, place: LogPlace, why: str) -> None:
-        """A write or a sync of this log failed, or it cannot follow its leader: it takes nothing more (D38)."""
+        """A write or a sync of this log failed, the disk refuses to open it, or it cannot follow its leader: it takes
+        nothing more (D38)."""
         if place not in self.unfit:
             self.unfit[place] = why
             self._changed()

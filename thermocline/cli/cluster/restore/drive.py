@@ -1,9 +1,9 @@
 """Leading brokers that were started on a bucket to where every partition serves: the shell around `plan`.
 
 Owns the loop of looks and requests, and how long nothing may happen. Always true: what is to be done follows from what
-`cluster.json` says now, so a restore that was cut off goes on when it is run again; what a broker refuses because the
-cluster has moved on is looked at again; a partition whose manifest is damaged holds up nobody. Must not know what is
-decided (`plan`).
+`cluster.json` says now, so a restore that was cut off goes on when it is run again; who answered since the plan is
+given up no more; what a broker refuses because the cluster has moved on is looked at again; a partition whose manifest
+is damaged holds up nobody. Must not know what is decided (`plan`).
 """
 
 from __future__ import annotations
