@@ -16,7 +16,7 @@ from broker.membership.identity import DirectoryIdentity, Verdict
 from broker.membership.session import Joined, Session
 from broker.metadata.records import Listener
 from hotstore.data_dir import DataDir, Process
-from hotstore.places import Places
+from hotstore.log_directories import LogDirectories
 from logformat.checkpoints import MetaProperties
 from seams.disk import is_full
 from seams.workers import Workers
@@ -36,7 +36,7 @@ async def enter(
     """Wait for the right to serve, commit it, and note in the data directory what that settled: whose it is, and that
     its logs are about to be written. Raises Refused, with logs and clean-shutdown marker as they were."""
     identity, workers = _identity(data_dir, config), world.workers
-    whose = partial(Places(data_dir, world).topic_ids, ())
+    whose = partial(LogDirectories(data_dir, world).topic_ids, ())
     # What a process before left in the page cache is not flushed by the first who flushes, but when its logs are open:
     # until a clean stop a power cut takes it.
     this = Process(session.incarnation, config.flush_sync and not identity.is_unsynced)

@@ -158,7 +158,7 @@ class Start:
             snapshots,
             damaged,
             lambda: feed.position,
-            logs.places.strays,
+            logs.directories.strays,
             cluster,
             following.brokers,
             following.turnover,

@@ -21,10 +21,10 @@ from hotstore.durability import SyncJob
 from hotstore.errors import LogFailed
 from hotstore.flush_states import FlushAction, FlushEvent, FlushState, FlushStates
 from hotstore.partition_log import LogState, PartitionLog
+from hotstore.place import Place
 from hotstore.sync_rounds import SyncRounds
 from seams.disk import is_full
 from seams.tasks import FailureReport, Tasks
-from seams.workers import Lane, Workers
 
 EXPIRE_PRODUCERS_EVERY_MS: Final = 600_000  # Kafka's producer.id.expiration.check.interval.ms
 SEAL_AGAIN_S: Final = 1.0  # between attempts to write small files to a full disk
@@ -39,18 +39,18 @@ _NEEDED, _BEGAN, _ENDED, _START = FlushEvent.NEEDED, FlushEvent.BEGAN, FlushEven
 
 
 class Flusher:
-    """See the module. Tells `log.owner`."""
+    """See the module. Tells `log.owner`; `at`: where its small files are written."""
 
     def __init__(
         self,
         log: PartitionLog,
-        workers: Workers,
+        at: Place,
         sync_rounds: SyncRounds,
         report: FailureReport | None = None,
     ) -> None:
         self._log = log
         self._durability = log.durability
-        self._workers = workers
+        self._at = at
         self._sync_rounds = sync_rounds
         self._tasks = Tasks(report, TASKS_MAX)
         self._states = FlushStates()
@@ -186,7 +186,7 @@ class Flusher:
         try:
             while (job := log.durability.begin_seal(log.epochs)) is not None and not states.is_over:
                 try:
-                    await self._workers.run(job.run, lane=Lane.FILES)
+                    await self._at.call(job.run)
                 except OSError as error:
                     if not is_full(error):
                         log.fail(error)

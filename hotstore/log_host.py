@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
 from typing import NamedTuple, TypeVar, TypeVarTuple
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -20,18 +21,17 @@ from hotstore.data_dir import DataDir
 from hotstore.file_names import LOG
 from hotstore.flusher import Flusher
 from hotstore.kept_log import make_log, recover_log, recover_sound
+from hotstore.lease import Lease
 from hotstore.log_config import LogConfig
+from hotstore.log_directories import LogDirectories
 from hotstore.making import Begin
 from hotstore.partition_log import PartitionLog
-from hotstore.places import Places
+from hotstore.place import Place
 from hotstore.sync_rounds import SyncRounds
 from hotstore.sync_times import SyncTimes
 from logformat.checkpoints import PARTITION_METADATA_FILE
-from logformat.leader_epochs import LeaderEpochs
-from logformat.producer_snapshot import ProducerEntry
 from logformat.values import TopicPartition
 from seams.tasks import FailureReport
-from seams.workers import run_to_end
 from seams.world import World
 
 T = TypeVar("T")
@@ -41,18 +41,32 @@ log = logging.getLogger(__name__)
 
 
 class OpenLog:
-    """A recovered log and what makes it durable. `high_watermark`: as checkpointed, within the log as it is; a replica
-    starts from it. `seen_epoch`: the last leader epoch in which it agreed with its leader, or led, as checkpointed or
-    as its records say (UNDEFINED_EPOCH: none). `is_torn`: it is being cut, or begins elsewhere, or that failed in the
-    middle: what it says of itself is not what lies on the disk. `is_bare`: this process made its directory, and whoever
-    puts a file of his own there says here that it is bare no more: nothing has to be looked for."""
+    """A recovered log and what makes it durable. `at`: the place where it lies. `high_watermark`: as checkpointed,
+    within the log as it is; a replica starts from it. `seen_epoch`: the last leader epoch in which it agreed with its
+    leader, or led, as checkpointed or as its records say (UNDEFINED_EPOCH: none). `is_torn`: it is being cut, or begins
+    elsewhere, or that failed in the middle: what it says of itself is not what lies on the disk. `is_bare`: this
+    process made its directory, and whoever puts a file of his own there says here that it is bare no more: nothing has
+    to be looked for."""
 
-    __slots__ = ("flusher", "high_watermark", "is_bare", "is_torn", "log", "noted_epoch", "seen_epoch")
+    __slots__ = (
+        "at",
+        "flusher",
+        "high_watermark",
+        "is_bare",
+        "is_torn",
+        "lease",
+        "log",
+        "noted_epoch",
+        "seen_epoch",
+    )
 
     def __init__(
-        self, local: PartitionLog, flusher: Flusher, high_watermark: int, noted_epoch: int, *, is_bare: bool
+        self, at: Place, local: PartitionLog, flusher: Flusher, high_watermark: int, noted_epoch: int, *, is_bare: bool
     ) -> None:
+        self.at = at
         self.log = local
+        self.lease: Lease | None = None
+        """Of the role that has it, or had it last."""
         self.is_torn = False
         self.is_bare = is_bare
         self.flusher = flusher
@@ -63,7 +77,17 @@ class OpenLog:
 
     @property
     def place(self) -> TopicPartition:
-        return TopicPartition(self.log.topic, self.log.partition)
+        return self.at.name
+
+    @property
+    def topic_id(self) -> UUID:
+        return UUID(bytes=self.log.topic_id)
+
+
+class _Occupied(Enum):
+    """Of a place that came to another topic while its turn was waited for."""
+
+    BY_ANOTHER = "another topic"
 
 
 class _Found(NamedTuple):
@@ -90,14 +114,15 @@ class LogHost:
         self._world = world
         self._report = report
         self._sync_rounds = SyncRounds(world.syncs, world.workers, report, world.afterwards)
-        self._open: dict[tuple[bytes, int], OpenLog] = {}
+        self._open: dict[TopicPartition, OpenLog] = {}
+        self._places: WeakValueDictionary[TopicPartition, Place] = WeakValueDictionary()
         self._has_unsynced_name = False  # of a directory that a making left in its place, though it failed
         self._left_unclean = False  # some log, by this process: of those the marker of the last one says nothing
-        self._turns: WeakValueDictionary[tuple[bytes, int], asyncio.Lock] = WeakValueDictionary()
         self._checkpointing = asyncio.Lock()
         self.path = data_dir.path
-        self.places = Places(data_dir, world)
+        self.directories = LogDirectories(data_dir, world)
         self.ballast = data_dir.ballast
+        self.late_effect = world.late_effect
 
     @property
     def was_clean(self) -> bool:
@@ -114,7 +139,26 @@ class LogHost:
         return list(self._open.values())
 
     def is_open(self, opened: OpenLog) -> bool:
-        return self._open.get(_key(opened)) is opened
+        return opened.at.occupant is opened
+
+    def found(self, place: TopicPartition, topic_id: UUID) -> OpenLog | None:
+        """The open log of this very topic."""
+        opened = self._open.get(place)
+        return opened if opened is not None and opened.log.topic_id == topic_id.bytes else None
+
+    def place(self, name: TopicPartition) -> Place:
+        """The place of this name; the same for as long as somebody has it in hand."""
+        found = self._places.get(name)
+        if found is None:
+            found = self._places[name] = Place(name, self._world.workers, self._report)
+        return found
+
+    def lend(self, opened: OpenLog, role: str) -> Lease:
+        """The open log, for a role that begins. The role before it is over, and returned its lease."""
+        assert self.is_open(opened), f"{opened.place} is closed"
+        assert opened.lease is None or opened.lease.is_returned, f"{opened.lease} has it still, {role} wants it"
+        opened.lease = Lease(self, opened, role)
+        return opened.lease
 
     # --- opened and created -------------------------------------------------------------------------------------
 
@@ -129,8 +173,8 @@ class LogHost:
 
     async def open(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
         """The log of this very topic, recovered, None where there is none; asking again for an open one returns the
-        same, but for a torn one, which is opened anew. Raises ForeignLog where another topic's lies here; DamagedLog,
-        MissingSegments, NewerFormat, OSError."""
+        same, but for a torn one, which is opened anew. Raises ForeignLog where another topic's lies here; Retryable
+        while that is still open; DamagedLog, MissingSegments, NewerFormat, OSError."""
         return await self._opened(self._recover, place, topic_id, config)
 
     async def open_or_create(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog:
@@ -146,14 +190,30 @@ class LogHost:
         topic_id: UUID,
         config: LogConfig,
     ) -> OpenLog | None:
-        async with self._turn(place, topic_id):
-            known = self._open.get((topic_id.bytes, place.partition))
-            if known is not None and known.is_torn:
-                await self.close(known, clean=False)
-            elif known is not None:
-                return known
-            local, is_bare = await self._run(find, place, topic_id, config, self._world.clock.wall_ms())
-            return None if local is None else self._add(local, is_bare=is_bare)
+        async def open_it(at: Place) -> OpenLog | None:
+            if (known := at.occupant) is not None:
+                if not known.is_torn:
+                    return known
+                await self._close(known, clean=False)
+            local, is_bare = await at.run_alone(find, place, topic_id, config, self._world.clock.wall_ms())
+            return None if local is None else self._add(at, local, is_bare=is_bare)
+
+        return await self._in_turn(place, topic_id, open_it)
+
+    async def _in_turn(self, name: TopicPartition, topic_id: UUID, work: Callable[[Place], Awaitable[T]]) -> T:
+        """`work` in the turn at the name, once no other topic's log is open there."""
+        at = self.place(name)
+
+        async def when_vacated() -> T | _Occupied:
+            if at.occupant is not None and at.occupant.log.topic_id != topic_id.bytes:
+                return _Occupied.BY_ANOTHER
+            return await work(at)
+
+        while True:
+            await at.vacated_by(topic_id.bytes)
+            found = await at.alone(when_vacated)
+            if not isinstance(found, _Occupied):
+                return found
 
     # One call of a worker for all that finding a log takes: thousands are opened by a start, or made by a restore.
 
@@ -178,109 +238,112 @@ class LogHost:
 
     async def open_sound(self, place: TopicPartition, topic_id: UUID, config: LogConfig, sound_end: int) -> OpenLog:
         """A log that is refused for damage at `sound_end`, cut there: what follows is given up for good. Raises
-        DamagedLog where that is not all that is wrong, OSError."""
-        now_ms = self._world.clock.wall_ms()
-        async with self._turn(place, topic_id), self._checkpointing:
-            return self._add(
-                await self._run(recover_sound, self._data_dir, place, config, now_ms, topic_id.bytes, sound_end)
-            )
+        DamagedLog where that is not all that is wrong, Retryable, OSError."""
+
+        async def open_it(at: Place) -> OpenLog:
+            assert at.occupant is None, place
+            now_ms = self._world.clock.wall_ms()
+            async with self._checkpointing:
+                local = await at.run_alone(
+                    recover_sound, self._data_dir, place, config, now_ms, topic_id.bytes, sound_end
+                )
+            return self._add(at, local)
+
+        return await self._in_turn(place, topic_id, open_it)
 
     async def create(
         self, place: TopicPartition, topic_id: UUID, config: LogConfig, begin: Begin | None = None
     ) -> OpenLog:
-        """A new, empty log; what lies in its place and is no log is set aside first. Raises OSError."""
-        async with self._turn(place, topic_id):
-            return self._add(await self._run(self._make, place, topic_id, config, begin), is_bare=True)
+        """A new, empty log; what lies in its place and is no log is set aside first. Raises Retryable, OSError."""
+
+        async def make_it(at: Place) -> OpenLog:
+            assert at.occupant is None, place
+            return self._add(at, await at.run_alone(self._make, place, topic_id, config, begin), is_bare=True)
+
+        return await self._in_turn(place, topic_id, make_it)
 
     def _make(
         self, place: TopicPartition, topic_id: UUID, config: LogConfig, begin: Begin | None = None
     ) -> PartitionLog:
-        self.places.clear(place)
+        self.directories.clear(place)
         try:
             return make_log(self._data_dir, place, topic_id.bytes, config, begin)
         except OSError:
             self._has_unsynced_name = True
             raise
 
-    def _add(self, local: PartitionLog, *, is_bare: bool = False) -> OpenLog:
-        did, place = local.recovery, TopicPartition(local.topic, local.partition)
+    def _add(self, at: Place, local: PartitionLog, *, is_bare: bool = False) -> OpenLog:
+        did = local.recovery
         if did.truncated_bytes:
             log.warning(
                 "%s: %d bytes are cut off its damaged end, it ends at offset %d: %s",
-                place,
+                at.name,
                 did.truncated_bytes,
                 local.log_end_offset,
                 did.truncated_reason,
             )
-        flusher = Flusher(local, self._world.workers, self._sync_rounds, report=self._report)
+        flusher = self._flusher(at, local)
         flusher.seal_soon()  # what found no space before
         checkpoints = self._data_dir.checkpoints
-        mark, epoch = checkpoints.high_watermark(place), checkpoints.seen_epoch(place)
-        opened = OpenLog(local, flusher, mark, epoch, is_bare=is_bare)
-        self._open[_key(opened)] = opened
+        mark, epoch = checkpoints.high_watermark(at.name), checkpoints.seen_epoch(at.name)
+        opened = OpenLog(at, local, flusher, mark, epoch, is_bare=is_bare)
+        at.occupy(opened)
+        self._open[at.name] = opened
         return opened
 
-    def _turn(self, place: TopicPartition, topic_id: UUID) -> asyncio.Lock:
-        return self._turns.setdefault((topic_id.bytes, place.partition), asyncio.Lock())
+    def _flusher(self, at: Place, local: PartitionLog) -> Flusher:
+        return Flusher(local, at, self._sync_rounds, report=self._report)
 
-    async def _run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """In a worker, to its end: a topic may be deleted, and made again, while its log is opened."""
-        return await run_to_end(self._world.workers, function, *args)
+    # --- cut and begun elsewhere: by its lease ------------------------------------------------------------------
 
-    # --- begun again --------------------------------------------------------------------------------------------
-
-    async def start_at(
-        self,
-        opened: OpenLog,
-        offset: int,
-        epochs: LeaderEpochs,
-        producers: Iterable[ProducerEntry],
-        *,
-        forget_start: bool,
-    ) -> None:
-        """Drop everything local and begin at `offset`. `forget_start`: nothing below it is in any tier. Raises OSError,
-        after which the log must be closed and opened again."""
-        if forget_start:
-            await self._run(self._data_dir.checkpoints.forget_log_start, opened.place)
-        await self._run(opened.log.start_at, offset, epochs, producers)
-
-    async def truncate(self, opened: OpenLog, offset: int) -> None:
-        """Drop every batch that ends above `offset` (`PartitionLog.truncate_to`), durably. Nothing else may append or
-        read; what was appended is flushed first. Raises OSError, LogFailed, after which the log must be closed and
-        opened again."""
+    async def truncate(self, opened: OpenLog, offset: int, check: Callable[[], None]) -> None:
+        """See `Lease.truncate`. `check` raises where it is not wanted any more when its turn comes."""
         checkpoints = self._data_dir.checkpoints
-        await opened.flusher.flush()
-        opened.is_torn = True  # first: a checkpoint meanwhile would claim again what is about to be cut
-        async with self._checkpointing:
-            await self._run(checkpoints.lower_recovery_point, opened.place, offset)
-        await self._alone(opened, opened.log.truncate_to, offset, self._world.clock.wall_ms())
 
-    async def begin_at(
-        self,
-        opened: OpenLog,
-        offset: int,
-        epochs: LeaderEpochs,
-        producers: Iterable[ProducerEntry],
-        *,
-        forget_start: bool,
-    ) -> None:
-        """`start_at` of a log that was appended to. Raises as `truncate`."""
-        opened.is_torn = True
-        if forget_start:
+        async def cut() -> None:
+            check()
+            await opened.flusher.flush()
+            check()
+            opened.is_torn = True  # first: a checkpoint meanwhile would claim again what is about to be cut
             async with self._checkpointing:
-                await self._run(self._data_dir.checkpoints.forget_log_start, opened.place)
-        else:
-            await self.checkpoint_start(opened.log)  # the first local segment will not tell where the log starts
-        await self._alone(opened, opened.log.start_at, offset, epochs, producers)
-        if forget_start:
-            opened.log.advance_log_start(offset)  # else the next checkpoint claims what is in no tier
+                await self._run(checkpoints.lower_recovery_point, opened.place, offset)
+            await self._replaced(opened, opened.log.truncate_to, offset, self._world.clock.wall_ms())
 
-    async def _alone(self, opened: OpenLog, work: Callable[[*Ts], None], *args: *Ts) -> None:
-        """While no sync and no sealing job runs: its flusher ends, another takes over. It is torn until then."""
+        await opened.at.alone(cut)
+
+    async def begin_at(self, opened: OpenLog, begin: Begin, check: Callable[[], None], *, forget_start: bool) -> None:
+        """See `Lease.begin_at`. `check` as in `truncate`."""
+
+        async def begin_elsewhere() -> None:
+            check()
+            opened.is_torn = True
+            if forget_start:
+                async with self._checkpointing:
+                    await self._run(self._data_dir.checkpoints.forget_log_start, opened.place)
+            else:
+                await self.checkpoint_start(opened)  # the first local segment will not tell where the log starts
+            await self._replaced(opened, opened.log.start_at, *begin)
+            if forget_start:
+                opened.log.advance_log_start(begin.offset)  # else the next checkpoint claims what is in no tier
+
+        await opened.at.alone(begin_elsewhere)
+
+    async def _replaced(self, opened: OpenLog, work: Callable[[*Ts], None], *args: *Ts) -> None:
+        """While no sync, no sealing job and no other call runs: its flusher ends, another takes over. It is torn until
+        then."""
         await opened.flusher.close()
-        await self._run(work, *args)
+        await opened.at.quiesce()
+        try:
+            await opened.at.run_alone(work, *args)
+        finally:
+            opened.at.resume()
         opened.is_torn = False
-        opened.flusher = Flusher(opened.log, self._world.workers, self._sync_rounds, report=self._report)
+        opened.high_watermark = min(opened.high_watermark, opened.log.log_end_offset)
+        opened.flusher = self._flusher(opened.at, opened.log)
+
+    async def _run(self, function: Callable[[*Ts], None], *args: *Ts) -> None:
+        """Of the data directory's own files."""
+        await self._world.workers.run(function, *args)
 
     def believe_log_start(self, place: TopicPartition, offset: int) -> None:
         """A log that could not be opened begins at `offset`, says who knows: open it again."""
@@ -290,56 +353,119 @@ class LogHost:
 
     async def close(self, opened: OpenLog, *, clean: bool) -> bool:
         """Stop its flusher, close its files; whether it is left so that opening needs no scan, as with `clean` it is
-        unless it failed. Raises OSError; then it is closed all the same. Does nothing to one that is closed."""
-        if not self.is_open(opened):
-            return clean
+        unless it failed. What it says of itself is noted: the next checkpoint writes it. Raises OSError; then it is
+        closed all the same. Does nothing to one that is closed. Who is cut off only stops waiting."""
+
+        async def close_it() -> bool:
+            return await self._close(opened, clean=clean) if self.is_open(opened) else clean
+
+        return await opened.at.alone(close_it)
+
+    async def _close(self, opened: OpenLog, *, clean: bool) -> bool:
+        assert opened.lease is None or opened.lease.is_returned, f"{opened.lease} has it still"
+        at, is_whole = opened.at, False
         try:
             await opened.flusher.close()
-            clean &= not opened.log.failure and not opened.is_torn  # of sealing, perhaps, after its last flush
-            await self._run(opened.log.close, clean)
+            await at.quiesce()
+            is_whole = clean and not opened.log.failure and not opened.is_torn  # of sealing, perhaps, at its last flush
+            await at.run_alone(opened.log.close, is_whole)
         except BaseException:
-            self._left_unclean = True
+            is_whole = False
             raise
         finally:
-            if self.is_open(opened):
-                del self._open[_key(opened)]
-        self._left_unclean |= not clean
-        return clean
+            self._left_unclean |= not is_whole
+            if not opened.is_torn:
+                self._sample(opened, opened.high_watermark)
+            del self._open[at.name]
+            at.vacate()
+        return is_whole
+
+    async def close_of(self, place: TopicPartition, topic_id: UUID) -> None:
+        """Close the log of this very topic as it is, if it is open, or about to be. Raises OSError; then it is closed
+        all the same."""
+        at = self.place(place)
+
+        async def close_it() -> None:
+            if at.occupant is not None and at.occupant.log.topic_id == topic_id.bytes:
+                await self._close(at.occupant, clean=False)
+
+        await at.alone(close_it)
+
+    async def set_aside(self, place: TopicPartition, topic_id: UUID) -> None:
+        """The log of this very topic is opened by no start any more; `delete_set_aside` removes it. Durable when it
+        returns; does nothing where none lies. It is closed first where it is open. Raises Corrupt, OSError."""
+        await self._moved(self.directories.set_aside, place, topic_id)
+
+    async def move_stray(self, place: TopicPartition, topic_id: UUID) -> str | None:
+        """As `set_aside`, of a log that nothing removes for a week; its new path, None where none lies."""
+        return await self._moved(self.directories.move_stray, place, topic_id)
+
+    async def _moved(
+        self, move: Callable[[TopicPartition, UUID], T], place: TopicPartition, topic_id: UUID
+    ) -> T | None:
+        at = self.place(place)
+
+        async def move_it() -> T | None:
+            if at.occupant is not None:
+                if at.occupant.log.topic_id != topic_id.bytes:
+                    return None  # another topic's lies there by now
+                await self._close(at.occupant, clean=False)
+            return await at.run_alone(move, place, topic_id)
+
+        return await at.alone(move_it)
+
+    async def topic_id_at(self, place: TopicPartition) -> UUID | None:
+        """Whose log lies there; None where none lies, or it does not say. Raises Corrupt, OSError."""
+        at = self.place(place)
+
+        async def ask() -> UUID | None:
+            if at.occupant is not None:
+                return at.occupant.topic_id
+            return await at.run_alone(self.directories.topic_id_at, place)
+
+        return await at.alone(ask)
+
+    async def settled(self) -> None:
+        """Wait until nobody has or wants a turn: what is open then stays so."""
+        for at in tuple(self._places.values()):
+            await at.settled()
 
     # --- checkpoints --------------------------------------------------------------------------------------------
 
     async def checkpoint(self, high_watermarks: Mapping[PartitionLog, int]) -> None:
         """Note recovery point, log start and high watermark of these logs, so that the next start looks at less; of
-        torn ones nothing. Raises OSError; what was sampled is written by the next one."""
-        found = ((of, self._open.get((of.topic_id, of.partition))) for of in high_watermarks)
-        whole = {of: opened for of, opened in found if opened is None or not opened.is_torn}
-        marks = {TopicPartition(of.topic, of.partition): high_watermarks[of] for of in whole}
-        job = self._data_dir.checkpoints.sample(whole, marks)
-        for opened in whole.values():
-            if opened is not None:
-                self._sample_seen(opened)
+        torn and closed ones nothing. Raises OSError; what was sampled is written by the next one."""
+        for local, mark in high_watermarks.items():
+            opened = self._open.get(TopicPartition(local.topic, local.partition))
+            if opened is not None and opened.log is local and not opened.is_torn:
+                self._sample(opened, mark)
+        await self.write_checkpoints()
+
+    async def write_checkpoints(self) -> None:
+        """Write what was noted. Raises OSError."""
+        job = self._data_dir.checkpoints.sample(())
         async with self._checkpointing:
-            await self._world.workers.run(job.run)
+            await self._run(job.run)
+
+    def _sample(self, opened: OpenLog, high_watermark: int) -> None:
+        self._data_dir.checkpoints.sample((opened.log,), {opened.place: high_watermark})
+        self._sample_seen(opened)
 
     async def note_seen_epoch(self, opened: OpenLog, epoch: int) -> None:
-        """Durably: this log leads in `epoch`, whatever it held before. Raises OSError."""
+        """See `Lease.note_seen_epoch`."""
         opened.seen_epoch = epoch
         self._sample_seen(opened)
         job = self._data_dir.checkpoints.seen_epochs_job()
         async with self._checkpointing:
-            await self._world.workers.run(job.run)
+            await self._run(job.run)
 
     def _sample_seen(self, opened: OpenLog) -> None:
         opened.noted_epoch = opened.seen_epoch
         self._data_dir.checkpoints.sample_seen_epoch(opened.place, opened.seen_epoch)
 
-    async def checkpoint_start(self, local: PartitionLog) -> None:
-        """Make a log's start durable: its bytes below may go. Many at once are one write. Raises OSError."""
-        job = self._data_dir.checkpoints.sample_start(local)
+    async def checkpoint_start(self, opened: OpenLog) -> None:
+        """See `Lease.checkpoint_start`."""
+        job = self._data_dir.checkpoints.sample_start(opened.log)
         async with self._checkpointing:
             if not job.is_done:  # else with one of those that it waited for
-                await self._world.workers.run(job.run)
-
-
-def _key(opened: OpenLog) -> tuple[bytes, int]:
-    return opened.log.topic_id, opened.log.partition
+                await self._run(job.run)

@@ -15,16 +15,15 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from typing import Final, TypeVar, TypeVarTuple
+from typing import Final, TypeVar
 
-from logformat.errors import Retryable
+from logformat.errors import Fenced, Retryable, ThermoclineError
 from seams.disk import File
 from seams.page_cache import is_cached
 from seams.tasks import FailureReport, Tasks, log_failure
 from seams.workers import Lane, Workers
 
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 STEP_BYTES: Final = 4 << 20
 BUDGET_BYTES: Final = 256 << 20
@@ -55,7 +54,7 @@ class Residency:
         self._tasks = Tasks(report, bound=2 * waiting_max)
         self._known: OrderedDict[Step, None] = OrderedDict()
         self._reading: dict[Step, asyncio.Future[None]] = {}
-        self._failed: OrderedDict[Step, OSError] = OrderedDict()
+        self._failed: OrderedDict[Step, OSError | ThermoclineError] = OrderedDict()
         self._suspect: OrderedDict[Step, None] = OrderedDict()  # failed, and not read since
 
     @property
@@ -87,24 +86,27 @@ class Residency:
             return None
         return self._read(file, missing, last)
 
-    def once(self, name: str, number: int, function: Callable[[*Ts], object], *args: *Ts) -> asyncio.Future[None]:
-        """A blocking call that has to come first, made once however many ask for it under (name, number) meanwhile: ask
-        again when the future is done. As with `ready`, what it met (OSError) is raised by the next call; anything else
-        is reported, and is for the call's owner to remember. Raises Retryable when too many wait already."""
+    def once(self, name: str, number: int, call: Callable[[], Coroutine[None, None, None]]) -> asyncio.Future[None]:
+        """A call that has to come first, made once however many ask for it under (name, number) meanwhile: ask again
+        when the future is done. As with `ready`, what it met (OSError, or that its log is taken away) is raised by the
+        next call; anything else is reported, and is for the call's owner to remember. Raises Retryable when too many
+        wait already."""
         key = (name, number)
         failure = self._failed.pop(key, None)
         if failure is not None:
             raise failure
         if key not in self._reading:
             self._check_room(name)
-            self._begin(key, f"{name} {number}", self._call(key, function, *args))
+            self._begin(key, f"{name} {number}", self._call(key, call))
         return self._future(key)
 
-    async def _call(self, key: Step, function: Callable[[*Ts], object], *args: *Ts) -> None:
+    async def _call(self, key: Step, call: Callable[[], Coroutine[None, None, None]]) -> None:
         try:
-            await self._workers.run(function, *args, lane=Lane.HOT_READ)
+            await call()
         except OSError as failure:
             self._met(key, failure)
+        except (Fenced, Retryable) as gone:
+            _note(self._failed, key, gone, self._waiting_max)
         finally:
             waiting = self._reading.pop(key, None)
             if waiting is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,9 +15,15 @@ from seams.rng import Rng
 from seams.syncs import Syncs
 from seams.workers import Workers
 
+log = logging.getLogger(__name__)
+
 
 def _as_it_is() -> None:
     """Python's collector goes on looking at everything."""
+
+
+def _is_refused(why: str) -> None:
+    log.error("a defect, please report it: %s", why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +43,5 @@ class World:
     """For what the answers to a round of syncs lead to."""
     beats: Beats = field(default_factory=Beats)
     """When what looks now and then does so."""
+    late_effect: Callable[[str], None] = _is_refused
+    """Told of work that would have changed a log after its role was over, and was refused: a defect. Tests raise."""

@@ -21,6 +21,7 @@ from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import AccessRefused, ObjectStore
 from coldstore.root import RootMissing
 from hotstore.errors import ForeignLog, MissingSegments
+from hotstore.lease import Lease
 from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Retryable, ThermoclineError
@@ -127,11 +128,9 @@ class Attached:
         """
         if not lead.new and await self._manifests_of((topic_id, place.partition), lead).load() is not None:
             raise foreign
-        before = await self._logs.places.topic_id_at(place)
-        if before is None or lead.is_deleted(before):
-            await self._logs.places.set_aside(place, None)
-        else:
-            await self._logs.places.move_stray(place, before)
+        before = await self._logs.topic_id_at(place)
+        if before is not None and not lead.is_deleted(before):
+            await self._logs.move_stray(place, before)  # else `create` sets aside what lies there
 
     async def _begin_at(self, missing: MissingSegments, place: TopicPartition, topic_id: UUID, lead: Lead) -> Manifest:
         """The root of a log whose first segments only the bucket holds, because its topic was tiered until the last
@@ -192,12 +191,14 @@ class Attached:
         self._manifests[key] = lead.leader_epoch, made
         return made
 
-    async def attach(self, opened: OpenLog, lead: Lead) -> PartitionTier:
-        """The log's tier, ready to be served; asking again in the same epoch returns the same.
+    async def attach(self, lease: Lease, lead: Lead) -> PartitionTier:
+        """The log's tier for the leader that holds `lease`, ready to be served; asking again in the same epoch returns
+        the same.
 
         Raises Retryable (the bucket is needed and away; ask again), Fenced, Corrupt (damage: a person decides),
         StorageFailed, OSError; after these the log has to be closed and opened again."""
-        key = UUID(bytes=opened.log.topic_id), opened.log.partition
+        opened = lease.opened
+        key = opened.topic_id, opened.log.partition
         known = self._tiers.get(key)
         if known is not None:
             assert known.partition_state.epoch == lead.leader_epoch, f"{known.name} is still led in another epoch"
@@ -205,7 +206,7 @@ class Attached:
         partition = TieredPartition(
             *key,
             lead.leader_epoch,
-            opened=opened,
+            lease=lease,
             manifests=self._manifests_of(key, lead),
             store=self._store,
             world=self._world,
@@ -219,8 +220,7 @@ class Attached:
         )
         tail = LostTail(
             partition,
-            self._logs,
-            opened,
+            was_clean=self._logs.was_clean,
             new=lead.new,
             followed=not lead.holds_alone,
             led_before=self._led.get(key),
@@ -310,8 +310,7 @@ class Attached:
             await self._give_back(partition)
         session = self._sessions.pop(key, NO_SESSION)
         if not partition.is_alone and not partition.fenced and Block.BEHIND not in partition.blocks:
-            self._told[key] = ToldEnd(partition.log.reserved_end, session)
-        partition.log.reserved_end = partition.log.log_end_offset
+            self._told[key] = ToldEnd(partition.lease.reserved_end, session)
 
     def let_go(self, topic_id: UUID, partition: int) -> None:
         """It is assigned others: what a leader said it may give, they give, or gave back (R21)."""

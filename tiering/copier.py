@@ -117,7 +117,7 @@ class Copier:
         local = partition.log
         ranges = local.batch_ranges(wanted.start_offset, wanted.end_offset)
         lineage = local.epochs.truncate_from_end(wanted.end_offset)
-        return await partition.world.workers.run(
+        return await partition.lease.call(
             source_of, local, partition.config.topic, ranges, wanted, lineage, lane=Lane.COPY
         )
 

@@ -9,16 +9,13 @@ found again by the next run. Must not know who wakes it, nor what the disk's lim
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
 from coldstore.object_store import AccessRefused, ObjectMissing
 from hotstore.local_retention import active_expired, expirable
 from hotstore.log_config import LogConfig
-from hotstore.partition_log import PartitionLog
 from logformat.errors import Corrupt, Retryable
-from seams.workers import run_to_end
 from tiering.cold_expirer import ColdExpirer, ExpireCounters, Forget
 from tiering.copier import Copier
 from tiering.log_starts import first_local_offset
@@ -28,24 +25,20 @@ log = logging.getLogger(__name__)
 
 IDLE_LOOK_S_MAX: Final = 3600.0
 
-Checkpoint = Callable[[PartitionLog], Awaitable[None]]
-
 
 class Expirer:
-    """One partition's retention. `checkpoint` makes its log start durable on disk; `forget` hears what was deleted."""
+    """One partition's retention. `forget` hears what was deleted."""
 
     def __init__(
         self,
         partition: TieredPartition,
         copier: Copier,
         counters: ExpireCounters,
-        checkpoint: Checkpoint,
         forget: Forget,
     ) -> None:
         self._partition = partition
         self._copier = copier
         self._counters = counters
-        self._checkpoint = checkpoint
         self._cold = ColdExpirer(partition, counters, forget)
         self._checkpointed_start = -1
         self._seen_end = -1  # of the log, at the last look
@@ -103,10 +96,6 @@ class Expirer:
             return False
         self._is_asked = True
         return True
-
-    async def checkpoint(self) -> None:
-        """Make the local log start durable on disk."""
-        await self._checkpoint(self._partition.log)
 
     # ── local segments ───────────────────────────────────────────────────────────────────────────────────────────
     async def _expire_local(self) -> None:
@@ -205,8 +194,9 @@ class Expirer:
             self._is_behind = True  # it is looked at again
             return
         if active_expired(local.active_info(), visible, now_ms, config):
-            local.roll()
+            partition.lease.roll()
             await partition.flusher.flush()
+            partition.lease.check()
         sealed = local.sealed_segments()
         wanted = expirable(
             sealed,
@@ -234,19 +224,21 @@ class Expirer:
         if partition.claimed and (not partition.is_alone or (manifest is not None and manifest.live.segments)):
             await partition.move_start(lambda m: m.set_log_start(offset))
         else:
-            partition.log.advance_log_start(offset)
+            partition.lease.advance_log_start(offset)
         await self._drop_local(offset)
         self._is_behind = first_local_offset(partition.log) < offset
 
     async def _drop_local(self, offset: int) -> None:
-        partition = self._partition
+        partition, lease = self._partition, self._partition.lease
+        lease.check()
         if self._checkpointed_start != partition.log.log_start_offset:
             # The first local segment will not tell any more where the log starts.
-            await self._checkpoint(partition.log)
+            await lease.checkpoint_start()
+            lease.check()
             self._checkpointed_start = partition.log.log_start_offset
-        dropped = partition.log.delete_local_before(offset)
+        dropped = lease.delete_local_before(offset)
         if not dropped and not partition.log.awaits_unlink:
             return
         self._counters.deleted_local_bytes += sum(segment.size for segment in dropped)
         partition.verified.forget(partition.log.local_log_start_offset)
-        await run_to_end(partition.world.workers, partition.log.unlink)
+        await lease.unlink()

@@ -7,16 +7,18 @@ names, whatever the topic's configs say by now. Pure but for the log it is told 
 from __future__ import annotations
 
 from coldstore.manifest import Manifest
+from hotstore.lease import Lease
 from hotstore.partition_log import PartitionLog
 
 
-def start_at_least(local: PartitionLog, manifest: Manifest) -> None:
+def start_at_least(lease: Lease, manifest: Manifest) -> None:
     """Let the local log's start agree with the root: the greater of both; where the bucket holds nothing that is still
     readable, not below the first local segment."""
+    local = lease.log
     start = max(local.log_start_offset, manifest.log_start_offset)
     if manifest.remote_end_offset <= max(start, manifest.coverage_start):
         start = max(start, first_local_offset(local))
-    local.advance_log_start(min(start, local.log_end_offset))
+    lease.advance_log_start(min(start, local.log_end_offset))
 
 
 def is_held_below(first_local: int, manifest: Manifest) -> bool:

@@ -13,29 +13,23 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
 from enum import Enum
-from typing import TypeVar, TypeVarTuple
 
 from coldstore.keys import partition_prefix
 from coldstore.manifest import Manifest
 from coldstore.root import RootMissing
 from hotstore.errors import LogFull
-from hotstore.log_host import LogHost, OpenLog
+from hotstore.lease import Lease
 from logformat.errors import Corrupt
 from logformat.gap import gap_batches
 from logformat.leader_epochs import kept_end
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
 from seams.disk import is_full
-from seams.workers import run_to_end
 from tiering.cold_start import begin_at_end
 from tiering.log_starts import first_local_offset, is_held_below, start_at_least
 from tiering.partition_state import TieredPartition
 from tiering.reservation import LocalReservation, ToldEnd, read_reservation, remove_reservation
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +59,8 @@ class LostTail:
     def __init__(
         self,
         partition: TieredPartition,
-        logs: LogHost,
-        opened: OpenLog,
         *,
+        was_clean: bool,
         new: bool,
         followed: bool,
         led_before: int | None,
@@ -75,9 +68,10 @@ class LostTail:
         hole_end: int | None = None,
     ) -> None:
         self._partition = partition
-        self._logs = logs
-        self._opened = opened
-        self._log = opened.log
+        self._lease: Lease = partition.lease
+        self._opened = partition.lease.opened
+        self._log = partition.log
+        self._was_clean = was_clean  # the last process left every log whole
         self._new = new
         self._followed = followed  # it was in sync with whoever led before: others may hold the log too
         self._led_before = led_before  # the epoch it was led in before it resigned: another may have led since
@@ -91,7 +85,7 @@ class LostTail:
         this may be done again), Fenced, Corrupt, StorageFailed, OSError (open the log again first)."""
         told = self._told
         if told is not None and not self._new and told.reserved_end >= self._log.log_end_offset:
-            self._log.reserved_end = told.reserved_end
+            self._lease.reserve(told.reserved_end)
             self._partition.is_noted = False
             return
         if self._followed and not self._new:
@@ -100,12 +94,12 @@ class LostTail:
         partition, world = self._partition, self._partition.world
         reservation = None
         if not self._opened.is_bare:
-            reservation = await self._run(
+            reservation = await self._lease.call(
                 read_reservation, world.disk, self._log.path, partition.topic_id, partition.partition
             )
         self.is_own = reservation is not None  # a log that is copied has none (R21)
         boot_id = world.clock.boot_id()
-        match tail_of(reservation, new=self._new, boot_id=boot_id, clean=self._logs.was_clean):
+        match tail_of(reservation, new=self._new, boot_id=boot_id, clean=self._was_clean):
             case Tail.NEW:
                 await self._create()
             case Tail.WHOLE:
@@ -145,7 +139,7 @@ class LostTail:
                 local.log_end_offset,
                 reservation.reserved_end,
             )
-            await self._run(remove_reservation, self._partition.world.disk, local.path)
+            await self._lease.call(remove_reservation, self._partition.world.disk, local.path)
             await self._close_hole(await self._claim())
             return
         # A release of the last epoch may have landed after its copy was read.
@@ -155,14 +149,14 @@ class LostTail:
         if reserved_end == reservation.reserved_end and reservation.stands_for(
             flush_sync=local.config.flush_sync, boot_id=boot_id
         ):
-            local.reserved_end = reservation.reserved_end
+            self._lease.reserve(reservation.reserved_end)
             return
         try:
             await self._reserved(reserved_end)
         except OSError as error:
             if not is_full(error):
                 raise
-            local.reserved_end = local.log_end_offset  # reads only, until a reservation can be written
+            self._lease.reserve(local.log_end_offset)  # reads only, until a reservation can be written
 
     @property
     def _may_another_have_led(self) -> bool:
@@ -187,8 +181,8 @@ class LostTail:
             )
             self._partition.on_behind(lost)
             raise Corrupt(lost)
-        start_at_least(local, manifest)
-        await self._logs.checkpoint_start(local)
+        start_at_least(self._lease, manifest)
+        await self._lease.checkpoint_start()
         reserve = min(local.log_end_offset + self._partition.limits.reservation_offsets, INT64_MAX)
         manifest = await self._partition.commit(lambda m: m.reserve(reserve))
         await self._reserved(manifest.reserved_end_offset)
@@ -203,12 +197,12 @@ class LostTail:
             return
         # Not before the claim: without the bucket the local log stays as it is.
         if not self._opened.is_bare:
-            await self._run(remove_reservation, self._partition.world.disk, self._log.path)
+            await self._lease.call(remove_reservation, self._partition.world.disk, self._log.path)
         if unclean_after is not None:
             await self._cut_to_kept(unclean_after)
         await self._close_hole(manifest)
         if unclean_after is not None:  # all that is in the bucket was committed
-            self._opened.high_watermark = max(self._opened.high_watermark, manifest.bucket_end_offset)
+            self._lease.move_high_watermark(max(self._opened.high_watermark, manifest.bucket_end_offset))
 
     async def _cut_to_kept(self, served_epoch: int) -> None:
         """Drop what may have been overwritten since; then enter the epoch, which says that this was done (D72)."""
@@ -223,9 +217,9 @@ class LostTail:
                 keep,
                 served_epoch,
             )
-            await self._logs.checkpoint({local: opened.high_watermark})  # the next attempt knows it too
-            await self._logs.truncate(opened, keep)
-        await self._logs.note_seen_epoch(opened, self._partition.epoch)
+            await self._lease.checkpoint()  # the next attempt knows it too
+            await self._lease.truncate(keep)
+        await self._lease.note_seen_epoch(self._partition.epoch)
 
     async def _was_unmade(self, missing: RootMissing, *, may_be_unmade: bool) -> None:
         """Its creation was cut off before its root: it is made now. Raises Corrupt where there was one."""
@@ -262,9 +256,9 @@ class LostTail:
         await self._adopt_bucket_end(manifest)
         if is_held_below(first_local_offset(local), manifest):
             # A log that was cut off in here before may have taken its first segment for its start.
-            local.log_start_offset = min(manifest.log_start_offset, local.log_end_offset)
-        start_at_least(local, manifest)
-        await self._logs.checkpoint_start(local)  # the first local segment does not tell where a tiered log starts
+            self._lease.set_log_start(min(manifest.log_start_offset, local.log_end_offset))
+        start_at_least(self._lease, manifest)
+        await self._lease.checkpoint_start()  # the first local segment does not tell where a tiered log starts
         await self._append_gaps(manifest.reserved_end_offset if self._hole_end is None else self._hole_end)
         if self._hole_end is None:
             reserve = min(local.log_end_offset + self._partition.limits.reservation_offsets, INT64_MAX)
@@ -273,7 +267,7 @@ class LostTail:
         if self._opened.is_bare:
             # Noted once it serves: a directory without a copy has the next start ask the root before it gives any.
             self._partition.is_noted = False
-            local.reserved_end = manifest.reserved_end_offset
+            self._lease.reserve(manifest.reserved_end_offset)
         else:
             await self._reserved(manifest.reserved_end_offset)
 
@@ -288,22 +282,22 @@ class LostTail:
             of.store, of.manifests, (of.topic_id, of.partition), manifest, of.epoch, of.limits.store_timeout_s
         )
         forget_start = not manifest.live.segments
-        await self._logs.start_at(self._opened, start, begin.epochs, begin.producers, forget_start=forget_start)
+        await self._lease.begin_at(start, begin.epochs, begin.producers, forget_start=forget_start)
 
     async def _append_gaps(self, reserved_end: int) -> None:
-        local = self._log
+        local, lease = self._log, self._lease
         first = local.log_end_offset
         if first >= reserved_end:
             return
-        local.reserved_end = reserved_end
+        lease.reserve(reserved_end)
         try:
             for batch in gap_batches(first, reserved_end, self._partition.epoch):
-                local.append_gap(batch, self._partition.world.clock.wall_ms())
-            await self._opened.flusher.flush()
+                lease.append_gap(batch, self._partition.world.clock.wall_ms())
+            await lease.flusher.flush()
             reach("gap.appended")
             if self._partition.config.enabled:
                 # Sealed at once, so that its copy makes the manifest, and with it `tier status`, name the gap now.
-                local.roll()
+                lease.roll()
         except LogFull as full:
             raise OSError(errno.ENOSPC, str(full)) from full  # a shortage that passes: to be opened again, not offline
         self.lost = first, reserved_end
@@ -312,8 +306,4 @@ class LostTail:
     async def _reserved(self, end: int) -> None:
         """The root gives us what lies below `end`: note it on disk, then use it."""
         await self._partition.write_local_reservation(end)
-        self._log.reserved_end = end
-
-    async def _run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """In a worker, to its end: a topic may be deleted, and made again, meanwhile."""
-        return await run_to_end(self._partition.world.workers, function, *args)
+        self._lease.reserve(end)

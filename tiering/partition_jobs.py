@@ -14,6 +14,7 @@ from typing import Final
 
 from coldstore.object_store import AccessRefused, ObjectMissing
 from hotstore.errors import LogFull
+from hotstore.lease import LeaseOver
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.record_batch import INT64_MAX
 from seams.disk import is_full
@@ -133,6 +134,8 @@ class PartitionJobs:
             partition = self._partition
             try:
                 again_s = await work()
+            except LeaseOver:
+                return None  # it is led no more: `close` ends this job
             except (OSError, LogFull) as failure:
                 if isinstance(failure, OSError) and not is_full(failure):
                     raise
@@ -166,7 +169,7 @@ class PartitionJobs:
         """Claim, keep the reservation ahead of the appends, keep the root's copy of the configs."""
         partition = self._partition
         if partition.local_gaps is None:
-            partition.local_gaps = await partition.world.workers.run(local_gaps, partition.log, lane=Lane.HOT_READ)
+            partition.local_gaps = await partition.lease.call(local_gaps, partition.log, lane=Lane.HOT_READ)
         if partition.fenced:
             return None
         try:
@@ -197,6 +200,7 @@ class PartitionJobs:
         # Not while copies are refused: that is asked by the copy itself, once a look.
         if self._copier.has_garbage and Block.STORE not in partition.blocks:
             await self._collect_garbage()
+        partition.lease.check()
         self._seal_when_due()
         local = partition.log
         match self._plan():
@@ -272,7 +276,7 @@ class PartitionJobs:
         if self._seal_due_ms() != 0:
             return
         try:
-            self._partition.log.roll()
+            self._partition.lease.roll()
         except LogFull as full:  # what is sealed already goes to the bucket all the same, and gives room
             log.debug("%s cannot be sealed now: %s", self._partition.name, full)
             return
@@ -301,7 +305,8 @@ class PartitionJobs:
         partition = self._partition
         target = partition.log.log_end_offset
         self._broken = None
-        partition.log.roll()
+        partition.lease.check()
+        partition.lease.roll()
         await partition.flusher.flush()
         if not partition.config.copies:
             return

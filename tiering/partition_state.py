@@ -20,11 +20,10 @@ from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore
 from coldstore.root import RootVanished
 from hotstore.flusher import Flusher
-from hotstore.log_host import OpenLog
+from hotstore.lease import Lease
 from logformat.errors import Fenced, Retryable
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
-from seams.workers import run_to_end
 from seams.world import World
 from tiering.log_starts import first_local_offset, start_at_least
 from tiering.reservation import (
@@ -64,7 +63,7 @@ class TieredPartition:
         partition: int,
         epoch: int,
         *,
-        opened: OpenLog,
+        lease: Lease,
         manifests: ManifestStore,
         store: ObjectStore,
         world: World,
@@ -76,9 +75,8 @@ class TieredPartition:
         is_fresh: Callable[[], bool] = lambda: True,
         is_complete: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._opened = opened
-        log = opened.log
-        self.is_led = True  # by this broker, as the image that it obeys has it
+        self.lease = lease
+        log = lease.log
         self._is_fresh = is_fresh
         self.is_complete = is_complete
         """Whether what is believed of topics and configs is all there is; else nothing goes, here or there (R29)."""
@@ -118,7 +116,7 @@ class TieredPartition:
     @property
     def flusher(self) -> Flusher:
         """The log's; another one after a cut, as an unclean start may make."""
-        return self._opened.flusher
+        return self.lease.flusher
 
     @property
     def name(self) -> str:
@@ -207,7 +205,8 @@ class TieredPartition:
         """Commit a log start, with what else `edit` does, to the root, then follow it locally (C26). Raises as
         `commit`."""
         manifest = await self.commit(edit, lets_go=True)
-        self.log.advance_log_start(min(manifest.log_start_offset, self.log.log_end_offset))
+        self.lease.check()
+        self.lease.advance_log_start(min(manifest.log_start_offset, self.log.log_end_offset))
 
     def obey(self, config: TierConfig) -> None:
         """The topic's configs are others from now on."""
@@ -248,18 +247,18 @@ class TieredPartition:
         Retryable where it is not known to be the newest one: a new leader that is idle has not claimed yet, and would
         not fence it (R23)."""
         self.check_not_fenced()
-        if not self.is_led:
-            raise Fenced(f"{self.name}: leader epoch {self.epoch} is over")
+        self.lease.check()
         if not self._is_fresh() or not self.is_complete():
             raise Retryable(f"{self.name}: who leads it now, or what there is, is not known here; nothing is let go")
 
     async def _reconcile(self, manifest: Manifest) -> None:
         """What the root says, met for the first time in this epoch, against the local log that serves already."""
         local = self.log
+        self.lease.check()
         if manifest.bucket_end_offset > local.log_end_offset:
             # Only an old copy of the data directory can be behind what was flushed before it was copied (C6).
-            local.reserved_end = local.log_end_offset
-            await run_to_end(self.world.workers, remove_reservation, self.world.disk, local.path)
+            self.lease.reserve(local.log_end_offset)
+            await self.lease.call(remove_reservation, self.world.disk, local.path)
             what = "restart to go on there" if self.is_alone else "another replica has to lead"
             self.blocks[Block.BEHIND] = (
                 f"{self.name} ends at {local.log_end_offset}, the bucket at {manifest.bucket_end_offset}; {what}"
@@ -267,7 +266,7 @@ class TieredPartition:
             log.error("%s takes no appends: %s", self.name, self.blocks[Block.BEHIND])
             self.on_behind(self.blocks[Block.BEHIND])
             return
-        start_at_least(local, manifest)
+        start_at_least(self.lease, manifest)
         self.on_remote_end(manifest.remote_end_offset)
 
     # ── reservation ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -302,7 +301,7 @@ class TieredPartition:
                 manifest = await self.commit(lambda m: m.reserve(target))
             reach("reserve.committed")
             await self.write_local_reservation(manifest.reserved_end_offset)
-            self.log.reserved_end = manifest.reserved_end_offset
+            self.lease.reserve(manifest.reserved_end_offset)
             self._released_from = 0
             self.blocks.pop(Block.RESERVATION, None)
             return True
@@ -320,7 +319,8 @@ class TieredPartition:
                 await self.write_local_reservation(self.log.reserved_end)
 
     async def write_local_reservation(self, reserved_end: int) -> None:
-        """The broker's copy, durable when this returns. Raises OSError."""
+        """The broker's copy, durable when this returns. Raises LeaseOver, OSError."""
+        self.lease.check()
         value = LocalReservation(
             self.topic_id,
             self.partition,
@@ -328,8 +328,9 @@ class TieredPartition:
             self.log.config.flush_sync,
             self.world.clock.boot_id(),
         )
-        self._opened.is_bare = False
-        await run_to_end(self.world.workers, write_reservation, self.world.disk, self.log.path, value)
+        self.lease.opened.is_bare = False
+        await self.lease.call(write_reservation, self.world.disk, self.log.path, value)
+        self.lease.check()
         self.is_noted = True
 
     async def give_back(self) -> bool:
@@ -344,10 +345,11 @@ class TieredPartition:
             return False
         async with self._reserving:
             manifest = await self.claim()
+            self.lease.check()
             end = self.log.log_end_offset  # nothing is awaited until no append passes it any more
             if not self.is_alone or manifest.bucket_end_offset != end or Block.BEHIND in self.blocks:
                 return False  # others may have come while it waited
-            self.log.reserved_end = end
+            self.lease.reserve(end)
             self._is_parked = True
             self._needed_end = 0
             if manifest.reserved_end_offset > end:

@@ -17,7 +17,7 @@ from tiering.cold_expirer import ExpireCounters
 from tiering.collector import Collector
 from tiering.copier import Copier, CopyCounters
 from tiering.copy_plan import copy_lag
-from tiering.expirer import Checkpoint, Expirer
+from tiering.expirer import Expirer
 from tiering.local_gaps import all_gaps
 from tiering.partition_jobs import PartitionJobs
 from tiering.partition_state import TieredPartition
@@ -41,7 +41,6 @@ class PartitionTier:
         collector: Collector,
         copy_counters: CopyCounters,
         expire_counters: ExpireCounters,
-        checkpoint: Checkpoint,
         backlog: Backlog,
     ) -> None:
         self._partition = partition
@@ -50,7 +49,7 @@ class PartitionTier:
         self._backlog = backlog
         self._cold = cold
         copier = Copier(partition, copy_counters)
-        self.expirer = Expirer(partition, copier, expire_counters, checkpoint, cold.forget)
+        self.expirer = Expirer(partition, copier, expire_counters, cold.forget)
         self._jobs = PartitionJobs(
             partition, queues, collector, copier, self.expirer, note=lambda: self._backlog.note(self)
         )
@@ -147,10 +146,6 @@ class PartitionTier:
         self._partition.need(end_offset)
         self._jobs.keep_up()
 
-    def resigned(self) -> None:
-        """The image has another leader, or none: nothing is let go in this epoch any more."""
-        self._partition.is_led = False
-
     def assigned(self, *, is_alone: bool) -> None:
         """The image says whether others are assigned the partition too."""
         self._partition.is_alone = is_alone
@@ -172,10 +167,9 @@ class PartitionTier:
         if self.enabled or partition.remote_end_offset or not partition.is_alone:
             await partition.claim()
             await self.expirer.move_start(offset)
-        if partition.closed:  # another log may have the name by now: its checkpoint lines are not ours to write
-            raise Fenced(f"{partition.name} was closed meanwhile")
-        partition.log.advance_log_start(offset)
-        await self.expirer.checkpoint()
+        partition.lease.check()
+        partition.lease.advance_log_start(offset)
+        await partition.lease.checkpoint_start()
         self._jobs.expire()
 
     # ── snapshots of internal topics ─────────────────────────────────────────────────────────────────────────────

@@ -15,6 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from coldstore.object_store import ObjectStore
+from hotstore.lease import Lease
 from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost, OpenLog
 from hotstore.sync_times import SyncTimes
@@ -115,9 +116,9 @@ class TierService:
         """See `Attached.open_copy`."""
         return await self._attached.open_copy(place, topic_id, config)
 
-    async def attach(self, opened: OpenLog, lead: Lead) -> PartitionTier:
+    async def attach(self, lease: Lease, lead: Lead) -> PartitionTier:
         """See `Attached.attach`. It begins to claim, copy and expire when nothing is being opened (`holding_back`)."""
-        tier = await self._attached.attach(opened, lead)
+        tier = await self._attached.attach(lease, lead)
         self._held_back.attached(tier.start)
         return tier
 
@@ -141,9 +142,9 @@ class TierService:
         """See `Attached.detach`. The log stays open."""
         await self._attached.detach(tier, give_back=give_back)
 
-    def forget(self, opened: OpenLog) -> None:
+    def forget(self, topic_id: UUID, index: int) -> None:
         """The log is closed."""
-        self._attached.forget(UUID(bytes=opened.log.topic_id), opened.log.partition)
+        self._attached.forget(topic_id, index)
 
     def holding_back(self, *, is_start: bool = False) -> AbstractContextManager[None]:
         """See `HeldBack.while_opening`. At a start clients wait until all is open."""
@@ -157,7 +158,6 @@ class TierService:
             self._collector,
             self.copy_counters,
             self.expire_counters,
-            self._logs.checkpoint_start,
             self._backlog,
         )
 

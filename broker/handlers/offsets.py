@@ -31,7 +31,6 @@ from broker.wire.messages import (
 )
 from logformat.errors import Retryable, ThermoclineError
 from seams.turns import Turns, next_turn
-from seams.workers import Lane
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -141,7 +140,7 @@ def _check_end(partition: Readable, call: Call) -> None:
 
 async def _newest(context: Context, partition: Readable, answer: ListOffsetsResponsePartition) -> None:
     """The first record with the greatest timestamp, in either tier (Kafka looks at local segments only)."""
-    local = await context.world.workers.run(partition.log.max_timestamp, lane=Lane.HOT_READ)
+    local = await partition.local.max_timestamp()
     cold_timestamp = partition.tier.max_timestamp_ms
     if cold_timestamp >= 0 and (local is None or cold_timestamp >= local.timestamp):
         await _by_time(context, partition, cold_timestamp, answer)
@@ -188,7 +187,7 @@ async def _by_time(context: Context, partition: Readable, timestamp: int, answer
             async with asyncio.timeout(context.config.list_offsets_wait_ms_max / 1000):
                 found = await partition.tier.offset_for_timestamp(timestamp, seam)
         if found is None:
-            local = await context.world.workers.run(partition.log.offset_for_timestamp, timestamp, lane=Lane.HOT_READ)
+            local = await partition.local.offset_for_timestamp(timestamp)
             found = None if local is None else (local.timestamp, local.offset)
         if partition.log.local_log_start_offset == seam:
             break  # else local segments went to the bucket while we looked: neither look saw what lay in them

@@ -40,6 +40,6 @@ class ColdState(Protocol):
         """What its leader said last of what may be given."""
         ...
 
-    def forget(self, opened: OpenLog) -> None:
+    def forget(self, topic_id: UUID, index: int) -> None:
         """The log is closed: what was told of it says nothing of the next one."""
         ...

@@ -19,7 +19,7 @@ from broker.replication.catch_up import Start
 from broker.replication.copied import Copied
 from broker.replication.follower import Follower
 from coldstore.object_store import AccessRefused, ObjectMissing
-from hotstore.log_host import LogHost, OpenLog
+from hotstore.lease import Lease
 from logformat.errors import Corrupt, Retryable
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import BatchHeader
@@ -37,18 +37,16 @@ class Elsewhere:
 
     def __init__(
         self,
-        opened: OpenLog,
+        lease: Lease,
         follower: Follower,
-        logs: LogHost,
         cold: ColdState,
         clock: Clock,
         copied: Copied,
         ended: asyncio.Event,
     ) -> None:
-        self._opened = opened
-        self._log = opened.log
+        self._lease = lease
+        self._log = lease.log
         self._follower = follower
-        self._logs = logs
         self._cold = cold
         self._clock = clock
         self._copied = copied
@@ -58,15 +56,15 @@ class Elsewhere:
 
     async def cut(self, offset: int) -> None:
         """Drop what lies at or above it."""
-        await self._going_on(self._logs.truncate(self._opened, offset), self._follower.cut)
+        await self._going_on(self._lease.truncate(offset), self._follower.cut)
 
     async def begin_at(self, start: Start) -> None:
         """With nothing, and with what the bucket knows there."""
 
         async def begin() -> None:
             epochs, producers, held_bytes = await self._state_at(start.offset)
-            self._check_role()
-            await self._logs.begin_at(self._opened, start.offset, epochs, producers, forget_start=start.is_bare)
+            self._lease.check()  # the log is the next role's, however long the bucket took to answer
+            await self._lease.begin_at(start.offset, epochs, producers, forget_start=start.is_bare)
             self._copied.bytes_skipped += held_bytes
             self._copied.begun += not start.is_bare
 
@@ -80,12 +78,13 @@ class Elsewhere:
         async def begin() -> None:
             base = headers[0].base_offset
             epochs, producers, _ = await self._state_at(base)
-            self._check_role()
-            await self._logs.begin_at(self._opened, base, epochs, producers, forget_start=False)
-            self._log.append_as_follower((records,), headers, self._clock.wall_ms())
-            self._log.advance_log_start(start)
+            self._lease.check()
+            await self._lease.begin_at(base, epochs, producers, forget_start=False)
+            self._lease.check()
+            self._lease.append_as_follower((records,), headers, self._clock.wall_ms())
+            self._lease.advance_log_start(start)
             if self._log.config.waits_for_flush:
-                await self._opened.flusher.flush()
+                await self._lease.flusher.flush()
 
         follower = self._follower
         await self._going_on(begin(), lambda lineage, end: follower.began_with(lineage, end, leader_high_watermark))
@@ -96,6 +95,7 @@ class Elsewhere:
             await work
         except Retryable as away:
             name = f"{local.topic}-{local.partition}"
+            self._lease.check()
             log.warning("%s does not begin elsewhere yet: %s; it tries again", name, away)
             pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _AGAIN_S[1])
             await until(self._ended, pause_s)
@@ -104,11 +104,6 @@ class Elsewhere:
             self._pause_s, self._was_unusable, follower.copies_on = _AGAIN_S[0], False, False
             follower.log_start_offset = local.log_start_offset
             then(local.epochs, local.log_end_offset)
-
-    def _check_role(self) -> None:
-        """The log is the next role's, however long the bucket took to answer."""
-        if self._ended.is_set():
-            raise Retryable("the leader epoch it was for is over")
 
     async def _state_at(self, offset: int) -> ColdStart:
         """What the bucket gives may be damaged on its way, or gone since its root was read. Twice: it may be damaged

@@ -27,8 +27,7 @@ from broker.replication.copied import Copied
 from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Take
 from broker.wire.messages import FetchResponsePartition
 from hotstore.errors import LogFailed, LogFull
-from hotstore.log_host import LogHost, OpenLog
-from hotstore.log_owner import UNOWNED
+from hotstore.lease import Lease, LeaseOver
 from logformat.errors import StorageFailed, ThermoclineError
 from logformat.leader_epochs import EpochEnd
 from logformat.record_batch import (
@@ -43,7 +42,6 @@ from logformat.record_batch import (
 from seams.clock import Clock
 from seams.disk import is_full
 from seams.tasks import Tasks, failure_of_task
-from seams.workers import Workers, run_to_end
 from tiering.reservation import ToldEnd
 
 log = logging.getLogger(__name__)
@@ -59,9 +57,8 @@ class Followed:
 
     def __init__(
         self,
-        opened: OpenLog,
+        lease: Lease,
         row: Row,
-        logs: LogHost,
         cold: ColdState,
         tasks: Tasks,
         clock: Clock,
@@ -72,7 +69,8 @@ class Followed:
         torn: Callable[[], None],
         session: Callable[[], int],
     ) -> None:
-        local = opened.log
+        opened, local = lease.opened, lease.log
+        self.lease = lease
         self.opened = opened
         self.log = local
         self.topic = local.topic
@@ -83,7 +81,6 @@ class Followed:
         """Why nothing is copied any more; empty while something is."""
         self.verified_end = -1
         """As its leader said last."""
-        self._logs = logs
         self._cold = cold
         self._tasks = tasks
         self._clock = clock
@@ -94,18 +91,16 @@ class Followed:
         self._torn = torn
         self._session = session
         self._damaged_offset = -1  # where what came was damaged last
-        self._is_over = False
         self._ended = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
         self.follower = Follower(local.epochs, local.stable_end_offset, opened.high_watermark, opened.seen_epoch)
         self.follower.begin(row.leader_epoch, row.unclean_epoch)
         self.follower.log_start_offset = local.log_start_offset  # of a checkpoint, or of its files
-        self._elsewhere = Elsewhere(opened, self.follower, logs, cold, clock, copied, self._ended)
+        self._elsewhere = Elsewhere(lease, self.follower, cold, clock, copied, self._ended)
         self._noting: asyncio.Task[None] | None = None
-        self._unlinking: asyncio.Task[None] | None = None
         self.reads: FollowedReads | None = None
         """Of consumers: made when the first one comes."""
-        local.owner = self
+        lease.listen(self)
         if local.failure:  # of a sync, perhaps, while nobody had a role for it
             troubles.failed(self._place, local.failure)
         else:
@@ -122,7 +117,7 @@ class Followed:
     def readable(self) -> FollowedReads | None:
         """What consumers may read here now (KIP-392); None before the first clean answer of the epoch (D24), while the
         log is cut or begins elsewhere, and once nothing is copied any more."""
-        if self._is_over or self.failure or self.follower.phase is not Phase.FOLLOWING:
+        if self.lease.is_over or self.failure or self.follower.phase is not Phase.FOLLOWING:
             return None
         if self.reads is None:
             log = self.log
@@ -130,41 +125,36 @@ class Followed:
             tier = self._cold.view(
                 self.topic_id, self.index, lambda: max(self.verified_end, log.local_log_start_offset)
             )
-            self.reads = FollowedReads(log, self.follower, self.leader_epoch, tier, self._troubles)
+            self.reads = FollowedReads(self.lease, self.follower, self.leader_epoch, tier, self._troubles)
         return self.reads
 
     def resign(self) -> None:
         """Its role is over: nothing more is written, and who waits for something to read goes elsewhere."""
-        self._is_over = True
+        if self.lease.is_over:
+            return
+        self.lease.move_high_watermark(self.high_watermark)
+        self.lease.end()
+        self._ended.set()
         if self.reads is not None:
             self.reads.wake()
 
     async def over(self) -> None:
-        """Copy nothing more, and wait for what is under way in its directory. Its log knows the high watermark then."""
+        """Copy nothing more, and wait for what is under way in its directory."""
         self.resign()
-        self._ended.set()
-        for work in (self._work, self._noting, self._unlinking):
+        for work in (self._work, self._noting):
             if work is not None:
                 await asyncio.wait([work])  # not `await work`: whoever cuts this wait off must not cut off that
-                if (failure := failure_of_task(work)) is not None:
+                if (failure := failure_of_task(work)) is not None and not isinstance(failure, LeaseOver):
                     log.error("%s: %s failed as its role ended: %r", self._name, work.get_name(), failure)
-        if self.log.owner is self:
-            self.log.owner = UNOWNED
-        self.opened.high_watermark = min(self.high_watermark, self.log.log_end_offset)
-
-    async def unlink(self, workers: Workers) -> None:
-        """Remove the files of segments that the log forgot; whoever has the place next waits until that is over."""
-        work = run_to_end(workers, self.log.unlink)
-        self._unlinking = self._tasks.spawn(f"unlink {self._name}", work, awaited=True)
-        await asyncio.shield(self._unlinking)
+        await self.lease.returned()
 
     # ── as a copy of the fetcher's ───────────────────────────────────────────────────────────────────────────────
     def next_fetch(self) -> FetchPosition | None:
         """See `Copy`."""
-        return None if self._is_over or self.failure else self.follower.next_fetch()
+        return None if self.lease.is_over or self.failure else self.follower.next_fetch()
 
     def _is_at(self, asked: FetchPosition) -> bool:
-        return not self._is_over and not self.failure and self.follower.is_at(asked)
+        return not self.lease.is_over and not self.failure and self.follower.is_at(asked)
 
     def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
         """See `Copy`. Raises CorruptBatch, DivergingAppend, LogFull."""
@@ -205,7 +195,7 @@ class Followed:
         """What a clean answer says beside its records: a leader says it once."""
         self._touched.add(self)
         self._cold.told(self.topic_id, self.index, ToldEnd(reserved_end, self._session()))
-        self.opened.seen_epoch = max(self.opened.seen_epoch, self.leader_epoch)
+        self.lease.saw_epoch(self.leader_epoch)
         self._start_at(log_start)
         if self.reads is not None:
             self.reads.look()
@@ -214,7 +204,7 @@ class Followed:
         self, records: bytes, headers: list[BatchHeader], high_watermark: int, reserved_end: int, log_start: int
     ) -> None:
         await self._elsewhere.begin_before(records, headers, high_watermark)
-        if self.follower.phase is Phase.FOLLOWING and not self._is_over:
+        if self.follower.phase is Phase.FOLLOWING and not self.lease.is_over:
             self._came_whole()
             self._heard(reserved_end, log_start)
 
@@ -238,7 +228,7 @@ class Followed:
 
     def _append(self, records: memoryview, headers: list[BatchHeader]) -> bool:
         try:
-            self.log.append_as_follower((records,), headers, self._clock.wall_ms())
+            self.lease.append_as_follower((records,), headers, self._clock.wall_ms())
         except LogFailed as failed:
             self._fail(str(failed))
             return False
@@ -250,15 +240,15 @@ class Followed:
     def _start_at(self, offset: int) -> None:
         """Where the leader's log starts: not from our first file, what lies below that may be in the bucket, or deleted
         (R7). It is reported when it is durable (R26)."""
-        self.log.advance_log_start(min(offset, self.log.log_end_offset))
+        self.lease.advance_log_start(min(offset, self.log.log_end_offset))
         if self.log.log_start_offset != self.follower.log_start_offset and self._noting is None:
             self._noting = self._tasks.spawn(f"note the start of {self._name}", self._note_start(), awaited=True)
 
     async def _note_start(self) -> None:
         """Until what was told last is noted: a leader tells a start once."""
-        while not self._is_over and self.follower.log_start_offset != (start := self.log.log_start_offset):
+        while not self.lease.is_over and self.follower.log_start_offset != (start := self.log.log_start_offset):
             try:
-                await self._logs.checkpoint_start(self.log)
+                await self.lease.checkpoint_start()
             except OSError as failure:
                 log.warning("%s: its log start %d is not noted yet: %s", self._name, start, failure)
                 await until(self._ended, _AGAIN_S)
@@ -303,10 +293,12 @@ class Followed:
     async def _worked(self, work: Awaitable[None]) -> None:
         try:
             await work
+        except LeaseOver:
+            return  # the next role goes on with the log as it is
         except (ThermoclineError, OSError) as failure:
             if isinstance(failure, LogFull) or (isinstance(failure, OSError) and is_full(failure)):
                 log.warning("%s is opened again, once there is room: %s", self._name, failure)
-                self._is_over = True
+                self.resign()
                 self._torn()
                 return
             self._fail(str(failure))
@@ -315,7 +307,7 @@ class Followed:
 
     def _fail(self, why: str) -> None:
         self.failure = why
-        if not self._is_over:  # else the next role says so, or the place is gone
+        if not self.lease.is_over:  # else the next role says so, or the place is gone
             self._troubles.failed(self._place, why)
         log.error("%s is copied no more: %s", self._name, why)
         if self.reads is not None:

@@ -15,7 +15,7 @@ from broker.partition.troubles import Troubles
 from broker.partition.waiters import WaitedFor, Waiters, Watcher
 from broker.replication.follower import Follower
 from hotstore.errors import DamagedLog
-from hotstore.partition_log import PartitionLog
+from hotstore.lease import Lease
 from logformat.leader_epochs import EpochEnd
 from tiering.cold_view import ColdView
 
@@ -31,6 +31,7 @@ class FollowedReads(WaitedFor):
         "follower",
         "index",
         "leader_epoch",
+        "lease",
         "local",
         "log",
         "tier",
@@ -39,17 +40,17 @@ class FollowedReads(WaitedFor):
         "waiters",
     )
 
-    def __init__(
-        self, log: PartitionLog, follower: Follower, leader_epoch: int, tier: ColdView, troubles: Troubles
-    ) -> None:
+    def __init__(self, lease: Lease, follower: Follower, leader_epoch: int, tier: ColdView, troubles: Troubles) -> None:
+        log = lease.log
         self.topic = log.topic
         self.topic_id = UUID(bytes=log.topic_id)
         self.index = log.partition
         self.log = log
+        self.lease = lease
         self.follower = follower
         self.leader_epoch = leader_epoch
         self.tier = tier
-        self.local = LocalReads(log, self._damaged)
+        self.local = LocalReads(lease, self._damaged)
         self.waiters = Waiters()
         self.fetched_answers = self.fetched_bytes = 0
         self._troubles = troubles

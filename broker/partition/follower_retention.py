@@ -17,9 +17,7 @@ from broker.config.topics import TopicConfig
 from broker.metadata.image import Topic
 from broker.partition.followed import Followed
 from hotstore.local_retention import expirable
-from hotstore.log_host import LogHost
 from seams.turns import Turns, next_turn
-from seams.workers import Workers
 
 _NO_LIMIT = -1
 _COPIES_PER_TURN: Final = 100  # of which each may have a topic, and segments, of its own: 0.1 ms
@@ -28,8 +26,6 @@ _COPIES_PER_TURN: Final = 100  # of which each may have a topic, and segments, o
 async def expire_all(
     copies: Iterable[tuple[Followed, Topic]],
     topic_config: Callable[[Topic], TopicConfig],
-    logs: LogHost,
-    workers: Workers,
     now_ms: int,
 ) -> None:
     """Drop what may go of each, with its topic as the image has it. Raises OSError."""
@@ -40,14 +36,14 @@ async def expire_all(
             if known is None or known[0] is not topic:
                 known = topic, topic_config(topic)
             _, config = known
-            await expire(followed, config, logs, workers, now_ms)
+            await expire(followed, config, now_ms)
         if turns.over():
             await next_turn()
 
 
-async def expire(followed: Followed, config: TopicConfig, logs: LogHost, workers: Workers, now_ms: int) -> None:
+async def expire(followed: Followed, config: TopicConfig, now_ms: int) -> None:
     """Drop what may go from this disk. Raises OSError."""
-    log = followed.log
+    log, lease = followed.log, followed.lease
     is_tiered = config.remote_storage_enable and followed.verified_end >= 0
     wanted = expirable(
         log.sealed_segments(),
@@ -67,6 +63,6 @@ async def expire(followed: Followed, config: TopicConfig, logs: LogHost, workers
     )
     if wanted.segment_count == 0 or followed.next_fetch() is None:
         return
-    await logs.checkpoint_start(log)  # the first local segment will not tell any more where the log starts
-    if followed.next_fetch() is not None and log.delete_local_before(wanted.offset):
-        await followed.unlink(workers)
+    await lease.checkpoint_start()  # the first local segment will not tell any more where the log starts
+    if followed.next_fetch() is not None and lease.delete_local_before(wanted.offset):
+        await lease.unlink()

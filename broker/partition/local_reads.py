@@ -9,23 +9,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar, TypeVarTuple
 
 from hotstore.errors import DamagedLog
+from hotstore.lease import Lease
 from hotstore.locator import LogSlice
-from hotstore.partition_log import PartitionLog
 from hotstore.residency import Residency
+from hotstore.timestamps import TimestampedOffset
+from seams.workers import Lane
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _PREPARED_MAX: Final = 64
 
 
 class LocalReads:
-    """Of one log. `damaged` hears of what a read found."""
+    """Of one log, for the role that holds `lease`. `damaged` hears of what a read found."""
 
-    __slots__ = ("_damaged", "_log", "_prepared")
+    __slots__ = ("_damaged", "_lease", "_log", "_prepared")
 
-    def __init__(self, log: PartitionLog, damaged: Callable[[DamagedLog], None]) -> None:
-        self._log = log
+    def __init__(self, lease: Lease, damaged: Callable[[DamagedLog], None]) -> None:
+        self._lease = lease
+        self._log = lease.log
         self._damaged = damaged
         self._prepared: set[int] = set()
 
@@ -39,7 +46,7 @@ class LocalReads:
         Raises as `PartitionLog.read`, Retryable, and the OSError that a worker met for an earlier call."""
         log = self._log
         if not log.is_cheap(offset) and offset not in self._prepared:
-            return residency.once(f"index of {log.path} at", offset, self._load_index, offset)
+            return residency.once(f"index of {log.path} at", offset, partial(self._call, self._load_index, offset))
         try:
             found = log.read(offset, bytes_max, end_offset, min_one=min_one)
             if found is None or found.length == 0:
@@ -52,8 +59,21 @@ class LocalReads:
         if found.sealed and (loading := residency.ready(found.file, found.position, found.length)) is not None:
             return loading
         if not log.is_checked(found):  # damage is reported, and told by `sound` from then on
-            return residency.once(f"check of {log.path} at", found.segment_base, log.check, found)
+            return residency.once(f"check of {log.path} at", found.segment_base, partial(self._call, log.check, found))
         return found
+
+    async def max_timestamp(self) -> TimestampedOffset | None:
+        """The first local record with the greatest timestamp. Raises LeaseOver, DamagedLog, OSError."""
+        return await self._call(self._log.max_timestamp)
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
+        """The first local record that is not older. Raises LeaseOver, DamagedLog, OSError."""
+        return await self._call(self._log.offset_for_timestamp, timestamp_ms)
+
+    async def _call(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """In a worker. The role may have ended since it was asked for: then nothing is looked at for it."""
+        self._lease.check()
+        return await self._lease.call(function, *args, lane=Lane.HOT_READ)
 
     def _load_index(self, offset: int) -> None:
         """Blocking. The next read at `offset` is done on the loop, also where this failed: it meets the failure, and

@@ -30,7 +30,7 @@ class NotKnownYet(Retryable):
 
 
 class ReadableLog(Protocol):
-    """What lies on the local disk, and where the log ends. Searches block."""
+    """Where the log begins on the local disk, and where it ends."""
 
     @property
     def local_log_start_offset(self) -> int: ...
@@ -40,9 +40,6 @@ class ReadableLog(Protocol):
     def epochs(self) -> LeaderEpochs:
         """The lineage, as far as it is known without asking anybody."""
         ...
-
-    def max_timestamp(self) -> TimestampedOffset | None: ...
-    def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None: ...
 
 
 class FetchableTier(Protocol):
@@ -69,6 +66,8 @@ class ReadableLocal(Protocol):
     def read(
         self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool
     ) -> LogSlice | asyncio.Future[None] | None: ...
+    async def max_timestamp(self) -> TimestampedOffset | None: ...
+    async def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None: ...
 
 
 class Fetchable(Source, Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from uuid import UUID
 
 from broker.error_codes import ErrorCode
 from broker.following.metadata_cache import MetadataCache
@@ -67,24 +68,45 @@ class Registry:
         self.starting[partition.topic, partition.index] = partition
         self.resigned.pop((partition.topic, partition.index), None)
 
-    def withdraw(self, name: str) -> list[Partition]:
-        """Take a topic away from clients; returns its partitions."""
+    def withdraw(self, topic: Topic) -> None:
+        """Take a topic away from clients; one of its name that came since stays."""
         self.changes += 1
-        topic = self.topics.pop(name)
-        tables = self.partitions, self.resigned, self.starting
-        found = (of.pop((name, index), None) for of in tables for index in range(topic.partitions))
-        gone = [partition for partition in found if partition is not None]
-        self.touched.difference_update(gone)  # a closed log is never seen clean again: ticks would hold it for ever
-        return gone
+        if (known := self.topics.get(topic.name)) is not None and known.topic_id == topic.topic_id:
+            del self.topics[topic.name]
+        for table in (self.partitions, self.resigned, self.starting):
+            for index in range(topic.partitions):
+                found = table.get((topic.name, index))
+                if found is not None and found.topic_id == UUID(topic.topic_id):
+                    del table[topic.name, index]
+                    self.touched.discard(found)  # a closed log is never seen clean again: ticks would hold it for ever
 
     def resign(self, partition: Partition) -> None:
         """Take a partition that is led no longer away from clients. Its topic stays, and so do its ticks: what was
         appended has to be synced in time."""
         self.changes += 1
         key = partition.topic, partition.index
-        self.partitions.pop(key, None)
-        self.starting.pop(key, None)
+        for table in (self.partitions, self.starting):
+            if table.get(key) is partition:
+                del table[key]
         self.resigned[key] = partition
+
+    def is_starting(self, partition: Partition) -> bool:
+        """Whether it is led, and not to be seen by clients or replicas yet."""
+        return self.starting.get((partition.topic, partition.index)) is partition
+
+    def forget(self, partition: Partition) -> None:
+        """It is led no more, and its log is another role's, or goes."""
+        key = partition.topic, partition.index
+        if self.resigned.get(key) is partition:
+            del self.resigned[key]
+        self.touched.discard(partition)
+
+    def unfollow(self, followed: Followed) -> None:
+        """It is copied no more."""
+        key = followed.topic, followed.index
+        if self.followed.get(key) is followed:
+            del self.followed[key]
+        self.touched.discard(followed)
 
     def refusal(self, name: str, index: int) -> ErrorCode:
         """What a client hears who asks for a partition that is not led here: that somebody else leads it, or nobody;

@@ -27,8 +27,7 @@ from broker.partition.written import Written
 from broker.replication.in_sync import AppliedRow
 from broker.replication.leader import Leader, Report
 from hotstore.errors import DamagedLog, LogFailed, ReservationExhausted
-from hotstore.log_host import OpenLog
-from hotstore.log_owner import UNOWNED
+from hotstore.lease import Lease
 from hotstore.partition_log import Appended, LogState
 from logformat.errors import Fenced
 from logformat.leader_epochs import EpochEnd
@@ -57,6 +56,7 @@ class Partition(WaitedFor):
         "leader",
         "leader_epoch",
         "leading",
+        "lease",
         "local",
         "log",
         "opened",
@@ -72,7 +72,7 @@ class Partition(WaitedFor):
 
     def __init__(
         self,
-        opened: OpenLog,
+        lease: Lease,
         tier: PartitionTier,
         row: AppliedRow,
         config: TopicConfig,
@@ -81,19 +81,17 @@ class Partition(WaitedFor):
         troubles: Troubles,
         node_id: int,
     ) -> None:
-        log = opened.log
+        opened, log = lease.opened, lease.log
         self._node_id = node_id
         self.topic = log.topic
         self.topic_id = UUID(bytes=log.topic_id)
         self.index = log.partition
         self.opened = opened
         self.log = log
-        self.flusher = opened.flusher
         self.config = config
         self.high_watermark = opened.high_watermark
         self.waiters = Waiters()
         self.start_waits = StartWaits()
-        self.local = LocalReads(log, self._damaged)
         self._touched = touched
         self._restless = restless
         self._troubles = troubles
@@ -101,12 +99,14 @@ class Partition(WaitedFor):
         # Since it was opened, bumped by handlers and read by /metrics.
         self.produced_batches = self.produced_records = self.produced_bytes = 0
         self.fetched_answers = self.fetched_bytes = 0
-        self.lead(tier, row)
+        self.lead(lease, tier, row)
 
-    def lead(self, tier: PartitionTier, row: AppliedRow) -> None:
+    def lead(self, lease: Lease, tier: PartitionTier, row: AppliedRow) -> None:
         """Lead it from now on, in a higher epoch than before, over the log as it is."""
         log = self.log
+        self.lease = lease
         self.leading = True
+        self.local = LocalReads(lease, self._damaged)
         self.leader_epoch = row.leader_epoch
         self.tier = tier
         self._reserve_at = 0
@@ -118,12 +118,12 @@ class Partition(WaitedFor):
             high_watermark=self.high_watermark,
             own_end=log.stable_end_offset,
         )
-        log.owner = self
-        self.opened.seen_epoch = max(self.opened.seen_epoch, row.leader_epoch)
+        lease.listen(self)
+        lease.saw_epoch(row.leader_epoch)
         # An unclean start may have cut the log, and begun it where the bucket ends.
         self.flusher, self.high_watermark = self.opened.flusher, max(self.high_watermark, self.opened.high_watermark)
         if log.leader_epoch <= row.leader_epoch:  # else it is only read: each append is refused
-            log.begin_epoch(row.leader_epoch)
+            lease.begin_epoch(row.leader_epoch)
         tier.visible_end = lambda: self.high_watermark
         tier.on_remote_end = self._held
         tier.on_verified = self.waiters.verified
@@ -166,9 +166,8 @@ class Partition(WaitedFor):
         """Lead it no more: whoever waits for an acknowledgement, or for something to read, learns it now."""
         self.leading = False
         self._restless.pop(self, None)
-        self.tier.resigned()
-        self.opened.high_watermark = self.high_watermark  # for the next role of the log
-        self.log.owner = UNOWNED
+        self.lease.move_high_watermark(self.high_watermark)  # for the next role of the log
+        self.lease.end()
         self.waiters.fail(why)
         self.start_waits.fail(why)
 
@@ -209,7 +208,7 @@ class Partition(WaitedFor):
         if not self.leading:
             raise Fenced(f"{self.topic}-{self.index}: leader epoch {self.leader_epoch} is over; refresh metadata")
         try:
-            appended = log.append_as_leader(batches, headers, self.leader_epoch, now_ms)
+            appended = self.lease.append_as_leader(batches, headers, self.leader_epoch, now_ms)
         except ReservationExhausted as short:
             self.tier.reserve_soon(short.end_offset)  # a sealed log gave its offsets back (ADR 13)
             raise

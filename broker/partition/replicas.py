@@ -1,36 +1,38 @@
 """The replicas of this broker: from a topic in the image to roles that partitions have here, and back.
 
-Owns what the publisher of the image asks for (its `Effects`): leading, following, resigning, reconfiguring, dropping,
-withdrawing, purging. No call waits: each begins what it names, and goes on with it until a later call says otherwise.
-Always true: a partition has one role at a time, and the next begins when the one before let go of the log; once `close`
-began none begins; a stop is clean only where every log's tail is known. Must not know how a leader comes to serve
-(leaderships, attempts, opening) nor a follower to copy (follows), how a deleted topic goes (removal, purging), what
-nobody assigned here (aside), how logs are closed (ending), nor what partitions need while they serve (upkeep).
+Has an owner for each replica, and gives it what the publisher of the image asks for (its `Effects`). No call waits:
+each begins what it names, and goes on with it until a later call says otherwise. Always true: once `close` began no
+role begins; a stop is clean only where every log's tail is known. Must not know how a role begins or ends (owner), how a
+deleted topic's objects go (purging), what nobody assigned here (aside), nor what partitions need while they serve
+(upkeep).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
-from uuid import UUID
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from functools import partial
 
 from broker.config.live import LiveConfig
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.partition.aside import Aside
 from broker.partition.configuring import Configuring
-from broker.partition.dropping import Dropping
 from broker.partition.ending import Ending
-from broker.partition.follows import Follows
-from broker.partition.leaderships import Leaderships, LeadershipWatcher
-from broker.partition.opening import Opening
+from broker.partition.fetchers import Fetchers
+from broker.partition.follower_retention import expire_all
+from broker.partition.follower_role import FollowerRole
+from broker.partition.leader_role import LeaderRole, publish
+from broker.partition.owner import ReplicaOwner
+from broker.partition.publication import Publication
 from broker.partition.purging import Purging
 from broker.partition.registry import Registry
-from broker.partition.removal import Removal
-from broker.partition.replica import Partition
+from broker.partition.roles import LeadershipWatcher, Roles
+from broker.partition.topic_configs import TopicConfigs
 from broker.partition.upkeep import Upkeep
 from broker.peers.links import Links
 from hotstore.log_host import LogHost
-from logformat.errors import Fenced
+from logformat.errors import Fenced, Retryable
 from logformat.values import TopicPartition
 from seams.crash_points import reach
 from seams.tasks import Tasks
@@ -56,134 +58,148 @@ class Replicas:
         forget: Callable[[Topic], Awaitable[None]],
     ) -> None:
         node_id, session_s = config.now.node_id, config.now.times.session_s
-        self._metadata = metadata
+        self._live = config
         self._is_closing = False  # no role begins any more, whatever an image says: the clean marker vouches for it
-        self._logs = logs
-        self._registry = registry
-        self._tiers = tiers
-        self._report = report
-        self._topics: dict[str, Topic] = {}  # by id, as last decided: also those that are still being opened
+        self._topics: dict[str, Topic] = {}  # by id, as last decided
+        self._owners: dict[str, dict[int, ReplicaOwner]] = {}  # by topic id and index
+        self._publications: dict[str, list[Publication]] = {}  # by topic id, until they are over
         self._configuring = Configuring(self._topics, self._configure, tasks)
-        self._opening = Opening(config, logs, tiers, registry, metadata)
-        self._removal = Removal(logs, tiers, tasks, report)
-        self.aside = Aside(node_id, logs.places, metadata, self._removal, report)
-        self._purging = Purging(node_id, metadata, self._removal, forget, tasks, world.rng, report, session_s)
-        self._dropping = Dropping(node_id, metadata, self._removal, tasks, self._ended, tiers.let_go)
+        self.aside = Aside(node_id, logs, metadata, report)
         self.upkeep = Upkeep(config, world, logs, registry)
-        self._follows = Follows(
+        self._roles = Roles(
             config,
             world,
             logs,
+            tiers,
             registry,
             metadata,
-            tiers,
-            links.to,
+            TopicConfigs(config),
+            Fetchers(config, world.rng, metadata, links.to, tasks, report),
             tasks,
             report,
-            self._free,
-            self._make_way,
             self.upkeep.opened,
-            self._opening.topic_config,
+            self.aside.make_way,
         )
-        self._leaderships = Leaderships(
-            node_id,
-            self._topics,
-            metadata,
-            registry,
-            self._opening,
-            tiers,
-            tasks,
-            world.rng,
-            report,
-            turn=self._removal.turn,
-            made_open=self.upkeep.opened,
-            left=self._follows.left,
-            make_way=self.aside.make_way,
+        self._purging = Purging(
+            node_id, metadata, logs, tiers, self._closed, forget, tasks, world.rng, report, session_s
         )
-        self._attempts = self._leaderships.attempts
 
     @property
     def damaged(self) -> dict[TopicPartition, str]:
         """Partitions that refuse to open, and why."""
-        return self._attempts.damaged
+        return {owner.place: owner.damaged for owner in self._all() if owner.damaged}
 
     def watch(self, watcher: LeadershipWatcher) -> None:
         """Tell `watcher` of everything that happens from now on, in the order in which watchers came."""
-        self._leaderships.watchers.append(watcher)
+        self._roles.watchers.append(watcher)
+
+    # ── owners ───────────────────────────────────────────────────────────────────────────────────────────────────
+    def _all(self) -> Iterator[ReplicaOwner]:
+        return (owner for owners in self._owners.values() for owner in owners.values())
+
+    def _of(self, topic: Topic) -> Iterable[ReplicaOwner]:
+        return tuple(self._owners.get(topic.topic_id, {}).values())
+
+    def _owner(self, topic: Topic, index: int) -> ReplicaOwner:
+        owners = self._owners.setdefault(topic.topic_id, {})
+        if (owner := owners.get(index)) is None:
+            owner = owners[index] = ReplicaOwner(self._roles, topic, index, self._gone)
+        return owner
+
+    def _gone(self, owner: ReplicaOwner) -> None:
+        topic_id, index = owner.key
+        owners = self._owners[topic_id]
+        if owners.get(index) is owner:
+            del owners[index]
+        if not owners:
+            del self._owners[topic_id]
+
+    def _decided(self, topic: Topic) -> None:
+        """The topic as it is now, for all that have a role in it."""
+        self._topics[topic.topic_id] = topic
+        for owner in self._of(topic):
+            owner.update(topic)
 
     # ── what the publisher asks for ──────────────────────────────────────────────────────────────────────────────
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
         """Begin to lead these partitions; they are published when all of them are open (`opened` waits for it).
 
         Opening is tried until it succeeds, and is given up by `withdraw` and `close` only."""
-        self._topics[topic.topic_id] = topic
-        if not self._is_closing:
-            self._leaderships.lead(topic, indexes)
+        self._decided(topic)
+        if self._is_closing:
+            return
+        if new := [index for index in indexes if topic.rows[index].partition_epoch == 0]:
+            reach("topic.committed")
+            self._lead(topic, new, reach_rooted=True)
+        if old := [index for index in indexes if topic.rows[index].partition_epoch > 0]:
+            self._lead(topic, old)
+
+    def _lead(self, topic: Topic, indexes: list[int], *, reach_rooted: bool = False) -> None:
+        topic_id = topic.topic_id
+        publication = Publication(topic.name, indexes, partial(self._publish, topic_id, reach_rooted))
+        self._publications[topic_id] = [of for of in self._publications.get(topic_id, ()) if not of.over.is_set()]
+        self._publications[topic_id].append(publication)
+        for index in indexes:
+            self._owner(topic, index).lead(topic, publication)
+
+    def _publish(self, topic_id: str, is_new: bool, ready: list[LeaderRole]) -> None:
+        topic = self._topics.get(topic_id)
+        if topic is not None:
+            if is_new and not any(role.damaged for role in ready):
+                reach("topic.rooted")
+            publish(self._roles, topic, ready)
 
     async def opened(self, topic_id: str) -> None:
         """Wait until what was asked so far of the topic serves, or is withdrawn. Raises Retryable when the broker stops
         first. Whoever waits no longer ends the wait only."""
-        await self._leaderships.opened(topic_id)
+        for publication in tuple(self._publications.get(topic_id, ())):
+            await publication.over.wait()
+            if publication.was_given_up and (topic := self._topics.get(topic_id)) is not None:
+                raise Retryable(f"the broker stops before topic {topic.name!r} is open")
 
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Stop leading these partitions: who waits for an acknowledgement learns at once that this is not the leader
-        (NOT_LEADER_OR_FOLLOWER), their jobs at the bucket end, their logs stay open.
-
-        One that is on its way to being led resigns when it got there: its claim may be under way."""
-        self._topics[topic.topic_id] = topic
+        """Stop leading or copying these partitions: who waits for an acknowledgement learns at once that this is not
+        the leader (NOT_LEADER_OR_FOLLOWER), their jobs at the bucket end, their logs stay open."""
+        self._decided(topic)
         for index in indexes:
-            self._attempts.damaged.pop(TopicPartition(topic.name, index), None)  # what is wrong the next role says
-        self._follows.leave(topic, indexes)
-        self._leaderships.resign(topic, indexes)
+            self._owner(topic, index).rest()
 
     @property
     def opened_count(self) -> int:
         """Partitions that are open, those of topics that are still being opened too."""
-        return len(self._registry.partitions) + self._attempts.opened_count
+        ready = sum(of.ready_count for publications in self._publications.values() for of in publications)
+        return len(self._roles.registry.partitions) + ready
 
     def apply(self, topic: Topic, indexes: Collection[int]) -> None:
         """Their leaders count by the image as it is now; those on their way to be led do when they got there."""
-        self._topics[topic.topic_id] = topic
-        self._leaderships.apply(topic, indexes)
+        self._decided(topic)
+        for index in indexes:
+            role = self._owner(topic, index).role
+            if isinstance(role, LeaderRole):
+                role.apply()
 
     def follow(self, topic: Topic, indexes: Collection[int]) -> None:
         """Begin to copy these partitions from those who lead them."""
-        self._topics[topic.topic_id] = topic
+        self._decided(topic)
         if not self._is_closing:
             for index in indexes:
-                self._follows.follow(topic, index)
+                self._owner(topic, index).follow(topic)
 
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
         """Let go of the logs of these partitions, which others hold now."""
         if self._is_closing:
             return  # the next start finds them strays
         for index in indexes:
-            self._attempts.damaged.pop(TopicPartition(topic.name, index), None)
-            self._registry.troubles.over((topic.topic_id, index))
-            self._dropping.drop(topic, index, is_seen=is_seen)
-
-    async def _free(self, topic: Topic, index: int) -> None:
-        """As `_ended`, and the log was not dropped, or is gone."""
-        await self._dropping.over(topic.topic_id, index)
-        await self._leaderships.over(topic, index)
-
-    async def _make_way(self, place: TopicPartition) -> None:
-        """As `Aside.make_way`, in the turn of the topic's name: who has that now may be closing what lies there."""
-        async with self._removal.turn(place.topic):
-            await self.aside.make_way(place)
-
-    async def _ended(self, topic: Topic, index: int) -> None:
-        """Wait until no role, past or begun, works on the log."""
-        await self._follows.left(UUID(topic.topic_id), index)
-        await self._leaderships.over(topic, index)
+            self._roles.registry.troubles.over((topic.topic_id, index))
+            self._owner(topic, index).drop(is_seen=is_seen)
 
     def reconfigure(self, topic: Topic) -> None:
         """Let the partitions of `topic` follow its configs: those that are being opened, when they are open."""
-        self._topics[topic.topic_id] = topic
-        self._opening.configure(topic, self._registry.of_topic(topic.name))
-        self._follows.reconfigure(topic)
-        if topic.name in self._registry.topics:
-            self._registry.topics[topic.name] = topic
+        self._decided(topic)
+        self._configure(topic.topic_id)
+        registry = self._roles.registry
+        if (known := registry.topics.get(topic.name)) is not None and known.topic_id == topic.topic_id:
+            registry.topics[topic.name] = topic
 
     def follow_config(self) -> None:
         """Let every partition obey what was set on brokers as it is now; those being opened do when they are open."""
@@ -191,9 +207,14 @@ class Replicas:
 
     def _configure(self, topic_id: str) -> None:
         topic = self._topics.get(topic_id)
-        if topic is not None:
-            self._opening.configure(topic, self._registry.of_topic(topic.name))
-            self._follows.reconfigure(topic)
+        if topic is None:
+            return
+        roles = [owner.role for owner in self._of(topic) if owner.role is not None and not owner.role.is_over]
+        led = [role.partition for role in roles if isinstance(role, LeaderRole) and role.is_visible]
+        self._roles.configs.apply(topic, [partition for partition in led if partition is not None])
+        for role in roles:
+            if isinstance(role, FollowerRole):
+                role.reconfigure()
 
     def withdraw(self, topic: Topic) -> None:
         """Stop serving a deleted topic: its waiters learn it now. Its logs are closed in the background, before a new
@@ -202,43 +223,57 @@ class Replicas:
             return  # its logs are closed with all others; the next start sees that it is deleted
         reach("topic.deleted")
         self._topics.pop(topic.topic_id, None)
-        given_up = self._attempts.give_up(topic)
-        self._follows.leave(topic, range(topic.partitions))
-        withdrawn = self._registry.withdraw(topic.name) if topic.name in self._registry.topics else []
-        for watcher in self._leaderships.watchers:
+        registry = self._roles.registry
+        registry.withdraw(topic)
+        for watcher in self._roles.watchers:
             watcher.withdrawn(topic.name)
-        for partition in withdrawn:
-            partition.resign(Fenced(f"topic {topic.name} was deleted"))
-        for index in range(topic.partitions):
-            self._registry.troubles.over((topic.topic_id, index))
-
-        async def ended() -> list[Partition]:
-            await self._follows.all_left(topic)
-            unpublished = await given_up()
-            return withdrawn + [partition for partition in unpublished if partition not in withdrawn]
 
         def is_remembered() -> bool:
-            return self._purging.removes(topic.topic_id) or topic.topic_id in self._metadata.image.deleted
+            deleted = self._roles.metadata.image.deleted
+            return self._purging.removes(topic.topic_id) or topic.topic_id in deleted
 
-        self._removal.close(topic, ended, is_remembered)
+        for owner in self._of(topic):
+            owner.delete(is_remembered)
+        for index in range(topic.partitions):
+            registry.troubles.over((topic.topic_id, index))
+        self._publications.pop(topic.topic_id, None)
 
     def purge(self, topic: Topic) -> None:
         """See `Purging.purge`."""
         if not self._is_closing:
             self._purging.purge(topic)
 
+    async def _closed(self, topic_id: str) -> None:
+        """Wait until no log of a withdrawn topic is open, or about to be."""
+        for owner in tuple(self._owners.get(topic_id, {}).values()):
+            await owner.settled()
+
+    # ── for as long as the broker serves ─────────────────────────────────────────────────────────────────────────
     async def keep_expiring(self) -> None:
         """Until cancelled: local retention of what is copied; what is led expires with its tier."""
-        await self._follows.keep_expiring()
+        while True:
+            await asyncio.sleep(self._live.now.retention_check_interval_ms / 1000)
+            copies = [
+                (role.followed, role.topic)
+                for owner in self._all()
+                if isinstance(role := owner.role, FollowerRole) and role.followed is not None
+            ]
+            await expire_all(copies, self._roles.configs.of, self._roles.world.clock.wall_ms())
 
     async def close(self, *, clean: bool) -> bool:
         """See `Ending.close`. Whether every log could be left clean."""
         self._is_closing = True
         # A log whose tail is in doubt until the bucket answers must be in doubt at the next start, too.
-        all_known = self._follows.are_open
-        followed = await self._follows.close()
-        all_known &= await self._attempts.close()
-        ending = Ending(
-            self._logs, self._tiers, self._registry, self.upkeep, self._leaderships.resigning, self._report, clean=clean
-        )
-        return await ending.close(followed, self._removal.closed()) and all_known
+        owners = tuple(self._all())
+        all_known = not any(owner.role is not None and owner.role.is_in_doubt for owner in owners)
+        self._roles.fetchers.cancel()
+        for owner in owners:
+            owner.stop(Fenced(f"{owner.place}: the broker is stopping"))
+        serving = [role for owner in owners if isinstance(role := owner.role, LeaderRole) and not role.is_over]
+
+        async def others_end() -> None:
+            for owner in owners:
+                await owner.settled()
+
+        ending = Ending(self._roles.logs, self._roles.tiers, self._roles.report, clean=clean)
+        return await ending.close(serving, others_end()) and all_known

@@ -44,16 +44,10 @@ class Upkeep:
         """Note recovery points, log starts and high watermarks of what was written to or opened since the last time, so
         that the next start looks at less. Raises OSError."""
         changed = [p for p in self._changed | self._registry.touched if self._registry.is_open(p)]
-        await self._note(sorted(changed, key=lambda p: (p.topic, p.index)))
-
-    async def checkpoint_all(self) -> None:
-        """The same of every one, before they are closed."""
-        await self._note(self._registry.written)
-
-    async def _note(self, partitions: Iterable[Written]) -> None:
         self._has_new = False
         self._changed.clear()
-        await self._logs.checkpoint({partition.log: partition.high_watermark for partition in partitions})
+        in_order = sorted(changed, key=lambda p: (p.topic, p.index))
+        await self._logs.checkpoint({partition.log: partition.high_watermark for partition in in_order})
 
     async def keep_checkpoints(self) -> None:
         """Until cancelled: the checkpoints are written together, as often as the most frequent one asks, and when a

@@ -52,6 +52,12 @@ class NothingLocal:
     def read(self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool) -> None:
         """None: there is nothing yet."""
 
+    async def max_timestamp(self) -> None:
+        """None: there is nothing."""
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> None:
+        """None: there is nothing."""
+
 
 _NOTHING_LOCAL: Final = NothingLocal()
 

@@ -102,12 +102,6 @@ class ArchivedLog:
     def epochs(self) -> LeaderEpochs:
         return self._root.lineage
 
-    def max_timestamp(self) -> None:
-        """Nothing is local."""
-
-    def offset_for_timestamp(self, timestamp: int) -> None:
-        """Nothing is local."""
-
 
 class ArchivedTier:
     """`ReadableTier`."""

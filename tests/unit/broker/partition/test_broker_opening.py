@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from broker.partition.opening import Opening
 
 from broker.error_codes import ErrorCode
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit
 from broker.internal_topics.shard_life import ShardState
-from broker.partition.opening import Opening
 from coldstore.object_store import StoreUnavailable
 from logformat.values import TopicPartition
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play

@@ -7,9 +7,10 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from broker.partition.attempts import Attempts
+
 from broker.metadata.image import Topic
 from broker.metadata.records import Row
-from broker.partition.attempts import Attempts
 from broker.partition.replica import Partition
 from seams.rng import SeededRng
 from seams.tasks import Tasks

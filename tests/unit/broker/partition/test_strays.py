@@ -9,12 +9,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from broker.partition.dropping import Dropping
 
 from broker.metadata.cluster_content import Controller, ControllerAt
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Row, TopicCreated, TopicDeleted, TopicPurged
-from broker.partition.dropping import Dropping
 from broker.partition.strays import assigned, is_stray, strays
 from hotstore.durability import SealJob
 from logformat.values import TopicPartition

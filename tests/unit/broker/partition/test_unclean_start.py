@@ -9,11 +9,11 @@ import struct
 from typing import Any
 
 import pytest
+from broker.partition.opening import Opening
 from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_LEADER
-from broker.partition.opening import Opening
 from broker.partition.replica import Partition
 from hotstore.partition_log import PartitionLog
 from logformat.checkpoints import SEEN_EPOCH_FILE, decode_offsets

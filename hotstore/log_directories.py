@@ -1,27 +1,24 @@
-"""The places of one data directory where logs lie: whose each is, and how one that is closed leaves it.
+"""The log directories of one data directory: whose each is, and how one whose log is closed leaves its place.
 
 Owns the renaming and the removal of log directories. Always true: what is set aside is opened by no start; a directory
 is touched only while it is of the topic that was named; what was set aside on proof is removed at once, a stray a week
-after it was first seen here (R24): its name is in `cluster status` so long. Must not know open logs, nor which topics
-there are. Source: Kafka's `-delete` and `-stray` directories.
+after it was first seen here (R24): its name is in `cluster status` so long. Methods of one place block, and are called
+in its turn (`LogHost`); the others do their work in a worker, and touch no place. Must not know open logs, nor which
+topics there are. Source: Kafka's `-delete` and `-stray` directories.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from typing import Final, TypeVar, TypeVarTuple
+from collections.abc import Collection
+from typing import Final
 from uuid import UUID
 
 from hotstore.data_dir import DataDir
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
 from logformat.values import TopicPartition
 from seams.disk import read_file, remove_tree, replace_file
-from seams.workers import run_to_end
 from seams.world import World
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 log = logging.getLogger(__name__)
 
@@ -30,60 +27,41 @@ SEEN_FILE: Final = "thermocline-stray"
 """In a stray's directory: when it was first seen there, milliseconds of the wall clock in decimal."""
 
 
-class Places:
-    """Of one data directory. Every method that waits does its work in a worker."""
+class LogDirectories:
+    """Of one data directory."""
 
     def __init__(self, data_dir: DataDir, world: World) -> None:
         self._data_dir = data_dir
         self._world = world
 
-    async def _run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """To its end: a topic may be deleted, and made again, meanwhile."""
-        return await run_to_end(self._world.workers, function, *args)
+    # --- of one place: blocking, in its turn ----------------------------------------------------------------------
 
-    async def set_aside(self, place: TopicPartition, topic_id: UUID | None) -> None:
+    def set_aside(self, place: TopicPartition, topic_id: UUID) -> None:
         """Rename the directory of a closed log so that no start opens it; does nothing where a log of another topic
-        than `topic_id` lies (None: whatever lies there). Durable when it returns. Raises OSError."""
-        await self._run(self._set_aside, place, topic_id)
+        lies. Durable when it returns. Raises Corrupt, OSError."""
+        if self.topic_id_at(place) == topic_id:
+            self._mark_deleted(place)
 
     def clear(self, place: TopicPartition) -> None:
-        """Blocking: `set_aside` of whatever lies there."""
-        self._set_aside(place, None)
+        """`set_aside` of whatever lies there. Raises OSError."""
+        if self._world.disk.stat(self._data_dir.log_path(place.topic, place.partition)) is not None:
+            self._mark_deleted(place)
 
-    def _set_aside(self, place: TopicPartition, topic_id: UUID | None) -> None:
-        path = self._data_dir.log_path(place.topic, place.partition)
-        if self._world.disk.stat(path) is None or (topic_id is not None and self._topic_id_at(place) != topic_id):
-            return
+    def _mark_deleted(self, place: TopicPartition) -> None:
         self._data_dir.mark_deleted(place.topic, place.partition, self._world.rng.uuid().hex)
 
-    async def topic_id_at(self, place: TopicPartition) -> UUID | None:
+    def topic_id_at(self, place: TopicPartition) -> UUID | None:
         """Whose log lies there; None where none lies, or it does not say. Raises Corrupt, OSError."""
-        return await self._run(self._topic_id_at, place)
-
-    async def topic_ids(self, apart_from: Collection[TopicPartition]) -> dict[TopicPartition, UUID]:
-        """Whose the logs are that lie here, by place, those in `apart_from` excepted, which are not looked at. One that
-        does not say so is left out. Raises Corrupt, OSError."""
-        return await self._run(self._topic_ids, apart_from)
-
-    def _topic_ids(self, apart_from: Collection[TopicPartition]) -> dict[TopicPartition, UUID]:
-        places = (place for place in self._data_dir.partitions() if place not in apart_from)
-        found = ((place, self._topic_id_at(place)) for place in places)
-        return {place: topic_id for place, topic_id in found if topic_id is not None}
-
-    def _topic_id_at(self, place: TopicPartition) -> UUID | None:
         disk = self._world.disk
         metadata = f"{self._data_dir.log_path(place.topic, place.partition)}/{PARTITION_METADATA_FILE}"
         if disk.stat(metadata) is None:
             return None
         return UUID(bytes=decode_partition_metadata(read_file(disk, metadata)))
 
-    async def move_stray(self, place: TopicPartition, topic_id: UUID) -> str | None:
+    def move_stray(self, place: TopicPartition, topic_id: UUID) -> str | None:
         """Rename the directory of this very topic's closed log so that nothing opens or removes it; its new path, None
         where it does not lie here. Durable when it returns. Raises Corrupt, OSError."""
-        return await self._run(self._move_stray, place, topic_id)
-
-    def _move_stray(self, place: TopicPartition, topic_id: UUID) -> str | None:
-        if self._topic_id_at(place) != topic_id:
+        if self.topic_id_at(place) != topic_id:
             return None
         path = self._data_dir.mark_stray(place.topic, place.partition, self._world.rng.uuid().hex)
         log.warning(
@@ -94,13 +72,25 @@ class Places:
         )
         return path
 
+    # --- of all -----------------------------------------------------------------------------------------------------
+
+    async def topic_ids(self, apart_from: Collection[TopicPartition]) -> dict[TopicPartition, UUID]:
+        """Whose the logs are that lie here, by place, those in `apart_from` excepted, which are not looked at. One that
+        does not say so is left out. Raises Corrupt, OSError."""
+        return await self._world.workers.run(self._topic_ids, apart_from)
+
+    def _topic_ids(self, apart_from: Collection[TopicPartition]) -> dict[TopicPartition, UUID]:
+        places = (place for place in self._data_dir.partitions() if place not in apart_from)
+        found = ((place, self.topic_id_at(place)) for place in places)
+        return {place: topic_id for place, topic_id in found if topic_id is not None}
+
     async def strays(self) -> list[str]:
         """Directories that were moved aside so, by name. Raises OSError."""
-        return await self._run(self._data_dir.strays)
+        return await self._world.workers.run(self._data_dir.strays)
 
     async def delete_set_aside(self) -> None:
         """Remove what was set aside, by whomever. Raises OSError."""
-        await self._run(self._delete_set_aside)
+        await self._world.workers.run(self._delete_set_aside)
 
     def _delete_set_aside(self) -> None:
         for path in self._data_dir.deleted_directories():
@@ -108,7 +98,7 @@ class Places:
 
     async def remove_old_strays(self) -> None:
         """Remove strays that lie here for a week; of others note when they were first seen. Raises OSError."""
-        await self._run(self._remove_old_strays, self._world.clock.wall_ms())
+        await self._world.workers.run(self._remove_old_strays, self._world.clock.wall_ms())
 
     def _remove_old_strays(self, now_ms: int) -> None:
         disk = self._world.disk
