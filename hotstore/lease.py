@@ -63,7 +63,7 @@ class Lease:
         self.append_as_follower = log.append_as_follower
 
     def __str__(self) -> str:
-        return f"{self.log.topic}-{self.log.partition} {self.role}"
+        return f"{self.log.topic}-{self.log.partition}: {self.role}"
 
     # --- its end ----------------------------------------------------------------------------------------------------
 

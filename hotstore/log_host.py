@@ -359,6 +359,8 @@ class LogHost:
         async def close_it() -> bool:
             return await self._close(opened, clean=clean) if self.is_open(opened) else clean
 
+        if opened.lease is not None:
+            await opened.lease.returned()
         return await opened.at.alone(close_it)
 
     async def _close(self, opened: OpenLog, *, clean: bool) -> bool:

@@ -20,7 +20,7 @@ from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore
 from coldstore.root import RootVanished
 from hotstore.flusher import Flusher
-from hotstore.lease import Lease
+from hotstore.lease import Lease, LeaseOver
 from logformat.errors import Fenced, Retryable
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
@@ -190,6 +190,8 @@ class TieredPartition:
         self.check_not_fenced()
         try:
             manifest = await self.manifests.commit(edit, self.check_fresh if lets_go else None)
+        except LeaseOver:
+            raise  # no root says so: the role is over
         except Fenced as fenced:
             raise self.fence(fenced) from fenced
         self.check_not_fenced()

@@ -163,7 +163,7 @@ class FollowerRole:
                 return
             if opened.log.config.waits_for_flush and not opened.log.failure:
                 await opened.flusher.flush()
-        lease = self._lease = roles.logs.lend(opened, f"follower in epoch {self.row.leader_epoch}")
+        lease = self._lease = roles.logs.lend(opened, f"follower epoch {self.row.leader_epoch}")
         try:
             await self._remove_reservation(lease)
         except BaseException:

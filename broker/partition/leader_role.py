@@ -230,7 +230,7 @@ class LeaderRole:
         opened = await self._open_log(lead) if before is None else before.opened
         if self._lease is not None:
             await self._lease.returned()  # of an attempt before
-        lease = self._lease = roles.logs.lend(opened, f"leader in epoch {lead.leader_epoch}")
+        lease = self._lease = roles.logs.lend(opened, f"leader epoch {lead.leader_epoch}")
         try:
             tier = await roles.tiers.attach(lease, lead)
         except (Retryable, Fenced):
@@ -259,8 +259,6 @@ class LeaderRole:
         )
 
     async def _close(self, opened: OpenLog) -> None:
-        assert opened.lease is not None
-        await opened.lease.returned()
         try:
             await self._roles.logs.close(opened, clean=False)
         finally:

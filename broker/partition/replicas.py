@@ -2,8 +2,8 @@
 
 Has an owner for each replica, and gives it what the publisher of the image asks for (its `Effects`). No call waits:
 each begins what it names, and goes on with it until a later call says otherwise. Always true: once `close` began no
-role begins; a stop is clean only where every log's tail is known. Must not know how a role begins or ends (owner), how a
-deleted topic's objects go (purging), what nobody assigned here (aside), nor what partitions need while they serve
+role begins; a stop is clean only where every log's tail is known. Must not know how a role begins or ends (owner), how
+a deleted topic's objects go (purging), what nobody assigned here (aside), nor what partitions need while they serve
 (upkeep).
 """
 
@@ -59,6 +59,10 @@ class Replicas:
     ) -> None:
         node_id, session_s = config.now.node_id, config.now.times.session_s
         self._live = config
+        self._logs = logs
+        self._tiers = tiers
+        self._registry = registry
+        self._report = report
         self._is_closing = False  # no role begins any more, whatever an image says: the clean marker vouches for it
         self._topics: dict[str, Topic] = {}  # by id, as last decided
         self._owners: dict[str, dict[int, ReplicaOwner]] = {}  # by topic id and index
@@ -168,7 +172,7 @@ class Replicas:
     def opened_count(self) -> int:
         """Partitions that are open, those of topics that are still being opened too."""
         ready = sum(of.ready_count for publications in self._publications.values() for of in publications)
-        return len(self._roles.registry.partitions) + ready
+        return len(self._registry.partitions) + ready
 
     def apply(self, topic: Topic, indexes: Collection[int]) -> None:
         """Their leaders count by the image as it is now; those on their way to be led do when they got there."""
@@ -190,14 +194,14 @@ class Replicas:
         if self._is_closing:
             return  # the next start finds them strays
         for index in indexes:
-            self._roles.registry.troubles.over((topic.topic_id, index))
+            self._registry.troubles.over((topic.topic_id, index))
             self._owner(topic, index).drop(is_seen=is_seen)
 
     def reconfigure(self, topic: Topic) -> None:
         """Let the partitions of `topic` follow its configs: those that are being opened, when they are open."""
         self._decided(topic)
         self._configure(topic.topic_id)
-        registry = self._roles.registry
+        registry = self._registry
         if (known := registry.topics.get(topic.name)) is not None and known.topic_id == topic.topic_id:
             registry.topics[topic.name] = topic
 
@@ -223,7 +227,7 @@ class Replicas:
             return  # its logs are closed with all others; the next start sees that it is deleted
         reach("topic.deleted")
         self._topics.pop(topic.topic_id, None)
-        registry = self._roles.registry
+        registry = self._registry
         registry.withdraw(topic)
         for watcher in self._roles.watchers:
             watcher.withdrawn(topic.name)
@@ -275,5 +279,5 @@ class Replicas:
             for owner in owners:
                 await owner.settled()
 
-        ending = Ending(self._roles.logs, self._roles.tiers, self._roles.report, clean=clean)
+        ending = Ending(self._logs, self._tiers, self._report, clean=clean)
         return await ending.close(serving, others_end()) and all_known

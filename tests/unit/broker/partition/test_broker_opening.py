@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from broker.partition.opening import Opening
 
 from broker.error_codes import ErrorCode
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit
 from broker.internal_topics.shard_life import ShardState
+from broker.partition.leader_role import LeaderRole
 from coldstore.object_store import StoreUnavailable
 from logformat.values import TopicPartition
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play
@@ -90,7 +90,7 @@ def test_a_partition_is_opened_once_however_many_attempts_its_topic_takes(monkey
     """Partition 0 comes damaged while the store refuses partition 1: the second attempt opened both, and the look
     after the damaged one then put another `Partition` over the same log in the registry. Who waited for the first one
     (consumers, acknowledgements) was never told again."""
-    open_one = Opening.open
+    open_one = LeaderRole._opened
     refusals = iter([True])
 
     async def scenario() -> None:
@@ -98,14 +98,14 @@ def test_a_partition_is_opened_once_however_many_attempts_its_topic_takes(monkey
         await _written_and_lost(place)
         _flip_footers(place)
 
-        async def refused_once(self: Opening, topic: Any, index: int, epoch: int, **more: Any) -> Any:
-            if topic.name == "log" and index == 1 and next(refusals, False):
+        async def refused_once(self: LeaderRole) -> Any:
+            if self.topic.name == "log" and self.index == 1 and next(refusals, False):
                 await asyncio.sleep(1.0)
                 _flip_footers(place)
                 raise StoreUnavailable("made up")
-            return await open_one(self, topic, index, epoch, **more)
+            return await open_one(self)
 
-        monkeypatch.setattr(Opening, "open", refused_once)
+        monkeypatch.setattr(LeaderRole, "_opened", refused_once)
         life = await place.start()
         host = life.broker.rooms.replicas
         assert host is not None and next(refusals, None) is None
@@ -125,17 +125,17 @@ def test_a_partition_is_opened_once_however_many_attempts_its_topic_takes(monkey
 
 def test_a_topic_deleted_while_it_opens_leaves_no_partition_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was opened and not published yet is closed with it."""
-    open_one = Opening.open
+    open_one = LeaderRole._opened
 
     async def scenario() -> None:
         life = await Place().start()
 
-        async def refused(self: Opening, topic: Any, index: int, epoch: int, **more: Any) -> Any:
-            if index == 1:
+        async def refused(self: LeaderRole) -> Any:
+            if self.index == 1:
                 raise StoreUnavailable("made up")
-            return await open_one(self, topic, index, epoch, **more)
+            return await open_one(self)
 
-        monkeypatch.setattr(Opening, "open", refused)
+        monkeypatch.setattr(LeaderRole, "_opened", refused)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(life.create("log", 2), 5.0)
         replicas = life.broker.rooms.replicas

@@ -7,6 +7,7 @@ import asyncio
 from msgspec.structs import replace
 
 from broker.metadata.records import NO_LEADER, Row, RowsSet
+from logformat.values import TopicPartition
 from tests.support.broker_kit import Life, Place, play
 from tests.support.neighbours import commit, join
 
@@ -72,7 +73,7 @@ def test_a_log_given_back_before_its_turn_came_stays() -> None:
         life = await _held(place)
         replicas = life.broker.rooms.replicas
         assert replicas is not None
-        async with replicas._removal.turn("log"):
+        async with replicas._logs.place(TopicPartition("log", 0))._turn:
             await _commit(life, _others(life))
             await asyncio.sleep(1.0)
             await _commit(life, replace(_row(life), replicas=(1, 2), leader=1, in_sync=(1, 2)))

@@ -6,7 +6,7 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -22,8 +22,9 @@ from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailabl
 from hotstore.data_dir import DataDir
 from hotstore.errors import DivergingAppend, LogFull
 from hotstore.kept_log import recover_log
+from hotstore.lease import Lease
 from hotstore.log_config import LogConfig
-from hotstore.log_host import LogHost, OpenLog
+from hotstore.log_host import LogHost
 from hotstore.partition_log import PartitionLog
 from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
@@ -55,7 +56,7 @@ class Cold:
     def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
         self.end = end
 
-    def forget(self, opened: OpenLog) -> None:
+    def forget(self, topic_id: UUID, index: int) -> None:
         pass
 
 
@@ -118,11 +119,11 @@ def batch_at(offset: int, epoch: int = EPOCH, count: int = 1) -> bytes:
     return encode_batch([Record(offset + at, 1_000, None, b"v") for at in range(count)], leader_epoch=epoch)
 
 
-def watched(opened: OpenLog, row: Row, logs: LogHost, tasks: Tasks, troubles: Troubles) -> Watched:
+def watched(lease: Lease, row: Row, tasks: Tasks, troubles: Troubles) -> Watched:
     def moved() -> None:
         made.look()
 
-    made = Watched(opened, row, logs, Cold(), tasks, FastClock(), set(), troubles, Copied(), moved, moved, lambda: 7)
+    made = Watched(lease, row, Cold(), tasks, FastClock(), set(), troubles, Copied(), moved, moved, lambda: 7)
     made.look()  # it is followed from now on
     return made
 
@@ -139,10 +140,10 @@ def copying(scenario: Callable[[Copy], Awaitable[None]], **config: Any) -> None:
         opened = await logs.create(ORDERS, TOPIC_ID, LogConfig(**config))
         row = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH)
         troubles = Troubles()
-        followed = watched(opened, row, logs, tasks, troubles)
+        followed = watched(logs.lend(opened, "follower"), row, tasks, troubles)
         copy = Copy(logs, followed, tasks, syncs, disk, troubles)
         await scenario(copy)
-        assert copy.it._is_over or copy.it.known == copy.it.next_fetch()
+        assert copy.it.lease.is_over or copy.it.known == copy.it.next_fetch()
         await tasks.close()
 
     run_fast(run())
@@ -174,7 +175,7 @@ def test_cluster_d22_who_led_without_a_record_takes_older_records_there() -> Non
         copy.it.log.begin_epoch(EPOCH - 1)
         await copy.it.over()
         row, logs, tasks = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH), copy.logs, copy.tasks
-        copy.it = watched(copy.it.opened, row, logs, tasks, Troubles())
+        copy.it = watched(logs.lend(copy.it.opened, "follower"), row, tasks, Troubles())
         older = batch_at(3, epoch=2)
         assert copy.asked() == FetchPosition(3, 2, EPOCH) and not copy.given(older)
         await asyncio.sleep(0.01)
@@ -348,10 +349,10 @@ def test_a_copy_that_has_no_room_for_the_batch_it_begins_with_is_opened_again() 
         assert copy.it.refused(copy.asked(), out)
         await asyncio.sleep(0.1)
         copy.it.log.advance_log_start(502)
-        with patch.object(type(copy.it.log), "append_as_follower", side_effect=LogFull("no space left on device")):
-            copy.given(batch_at(500, count=5), high_watermark=505, log_start_offset=502)
-            await asyncio.sleep(0.1)
-        assert copy.it._is_over and not copy.it.failure and not copy.troubles.unfit
+        copy.it.lease.append_as_follower = Mock(side_effect=LogFull("no space left on device"))  # type: ignore[method-assign]
+        copy.given(batch_at(500, count=5), high_watermark=505, log_start_offset=502)
+        await asyncio.sleep(0.1)
+        assert copy.it.lease.is_over and not copy.it.failure and not copy.troubles.unfit
 
     copying(scenario)
 

@@ -110,7 +110,7 @@ def test_cluster_d26_a_reader_never_gets_other_records_under_an_old_answer() -> 
         answered = [found.file.read_at(found.position, found.length) for found in held]
         await copy.it.over()
         unclean = replace(ROW, leader_epoch=EPOCH + 1, partition_epoch=2, unclean_epoch=EPOCH + 1)
-        copy.it = watched(copy.it.opened, unclean, copy.logs, copy.tasks, Troubles())
+        copy.it = watched(copy.logs.lend(copy.it.opened, "follower"), unclean, copy.tasks, Troubles())
         assert copy.it.readable() is None and copy.it.high_watermark == 6
         copy.given(diverging_epoch=FetchResponseEpochEndOffset(epoch=EPOCH, end_offset=2))
         assert copy.it.readable() is None
@@ -181,7 +181,7 @@ def test_whatever_happens_it_shows_a_prefix_of_what_is_committed(seed: int) -> N
                     await cut(copy)
                     await copy.it.over()
                     row = replace(ROW, leader_epoch=leaders.epoch, partition_epoch=leaders.epoch)
-                    copy.it = watched(copy.it.opened, row, copy.logs, copy.tasks, Troubles())
+                    copy.it = watched(copy.logs.lend(copy.it.opened, "follower"), row, copy.tasks, Troubles())
                 case _ if copy.it.next_fetch() is not None:
                     batches, parts = leaders.answer(copy.asked())
                     diverging = None if parts is None else FetchResponseEpochEndOffset(*parts)

@@ -8,7 +8,6 @@ from broker.config.resolve import resolve
 from broker.config.topics import TopicConfig, resolve_topic
 from broker.metadata.image import Topic
 from broker.partition.follower_retention import expire, expire_all
-from tests.support.hotstore_kit import SteppedWorkers
 from tests.unit.broker.partition.test_followed import TOPIC_ID, Copy, batch_at, copying
 
 TIERED = {"remote.storage.enable": "true", "local.retention.ms": "0", "local.retention.bytes": "0"}
@@ -24,7 +23,7 @@ def test_cluster_d33_a_copy_keeps_what_only_an_unverified_object_holds() -> None
         async def expired(verified_end: int) -> int:
             assert not copy.given(high_watermark=6, verified_end=verified_end)
             await asyncio.sleep(0.1)
-            await expire(copy.it, CONFIG, copy.logs, SteppedWorkers(immediate=True), LONG_AFTER_MS)
+            await expire(copy.it, CONFIG, LONG_AFTER_MS)
             return copy.it.log.local_log_start_offset
 
         for offset in (0, 2, 4, 6):
@@ -62,7 +61,7 @@ def test_a_look_at_many_copies_costs_what_is_sealed_and_leaves_the_loop_to_other
 
         async def look(count: int) -> None:
             many = [(copy.it, orders)] * count
-            await expire_all(many, topic_config, copy.logs, SteppedWorkers(immediate=True), LONG_AFTER_MS)
+            await expire_all(many, topic_config, LONG_AFTER_MS)
 
         assert copy.given(batch_at(0, count=2), verified_end=-1)
         beside = asyncio.ensure_future(others())

@@ -4,46 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from typing import Any
 
-from broker.partition.attempts import Attempts
-
-from broker.metadata.image import Topic
-from broker.metadata.records import Row
-from broker.partition.replica import Partition
-from seams.rng import SeededRng
-from seams.tasks import Tasks
+from broker.partition.publication import Publication
+from broker.partition.replicas import Replicas
 from tests.support.collector import without_collector
 
 
 def cpu_s_of_waiting(count: int) -> float:
     """For `count` topics that are being opened, each waited for by somebody."""
 
-    async def never(topic: Topic, index: int, new: bool) -> Partition:
-        await asyncio.Event().wait()
-        raise AssertionError("nothing sets it")
-
-    @asynccontextmanager
-    async def turn(name: str) -> AsyncIterator[None]:
-        yield
-
     async def scenario() -> float:
-        tasks = Tasks()
-        attempts = Attempts(never, lambda *_: None, turn, tasks, SeededRng(1), lambda *_: None)
-        row = Row((1,), 1, 0, 0, (1,), 0)
-        topics = [Topic(str(at), str(at), (row,), {}, False) for at in range(count)]
-        for topic in topics:
-            attempts.begin(topic, [0], new=False)
-        await asyncio.sleep(0)
+        replicas: Any = Replicas.__new__(Replicas)
+        replicas._topics = {}
+        replicas._publications = {str(at): [Publication(str(at), [0], lambda _: None)] for at in range(count)}
         began_s = time.process_time()
-        waiting = [asyncio.ensure_future(attempts.opened(topic.topic_id)) for topic in topics]
+        waiting = [asyncio.ensure_future(replicas.opened(str(at))) for at in range(count)]
         await asyncio.sleep(0)
         taken_s = time.process_time() - began_s
         for each in waiting:
             each.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        await tasks.close()
         return taken_s
 
     with without_collector():  # how often it walks so many tasks is not what is asked: it made 8 into 18 to 25

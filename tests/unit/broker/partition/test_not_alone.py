@@ -32,7 +32,7 @@ def test_what_a_member_of_the_set_did_not_report_is_neither_shown_nor_acknowledg
         partition = life.partition("log")
         me = life.context.config.node_id
         row = AppliedRow(partition.leader_epoch + 1, 1, frozenset((me, 7)), 1, {me: NO_SESSION, 7: 70})
-        partition.lead(partition.tier, row)
+        partition.lead(partition.lease, partition.tier, row)
         assert (await _latest(life)).offset == 1
         await life.produce("log", b"b", acks=1)
         await partition.flusher.flush()
@@ -40,7 +40,7 @@ def test_what_a_member_of_the_set_did_not_report_is_neither_shown_nor_acknowledg
         assert (await life.produce("log", b"c")).error_code == ErrorCode.REQUEST_TIMED_OUT
         assert await life.read_all("log") == [(0, b"a")]
 
-        partition.lead(partition.tier, replace(row, leader_epoch=row.leader_epoch + 1))
+        partition.lead(partition.lease, partition.tier, replace(row, leader_epoch=row.leader_epoch + 1))
         assert not partition.is_end_known
         assert (await _latest(life)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
         assert (await _latest(life, 4)).error_code == ErrorCode.LEADER_NOT_AVAILABLE
@@ -61,7 +61,7 @@ def test_acks_all_is_refused_while_fewer_of_the_set_have_a_session_than_the_mini
         partition = life.partition("log")
         me = life.context.config.node_id
         few = AppliedRow(partition.leader_epoch + 1, 1, frozenset((me, 7)), 2, {me: NO_SESSION})
-        partition.lead(partition.tier, few)
+        partition.lead(partition.lease, partition.tier, few)
         refused = ErrorCode.NOT_ENOUGH_REPLICAS
         assert [(await life.produce("log", b"a")).error_code for _ in range(4)] == [refused] * 4
         assert (await life.produce("log", b"a", acks=1)).error_code == 0

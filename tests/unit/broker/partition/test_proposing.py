@@ -215,7 +215,7 @@ def test_who_stops_asking_while_the_log_rests_does_not_hold_back_delete_records_
             partition.reported(2, Report(1, SESSION), partition.leader_epoch)
             assert proposing.look(now_ms) == []
         assert partition.at_rest
-        partition.log.advance_log_start(1)
+        partition.lease.advance_log_start(1)
         waiting = partition.start_known(1)
         assert waiting is not None
         now_ms = 1_000

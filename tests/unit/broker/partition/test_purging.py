@@ -5,27 +5,37 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 from broker.metadata.image import Topic
 from broker.metadata.records import Row
 from broker.partition.purging import Purging
+from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.broker_kit import play
+
+TOPIC_ID = UUID(int=77)
 
 
 class Removed:
     """What was removed, by name."""
 
     def __init__(self) -> None:
-        self.files: list[str] = []
-        self.objects: list[str] = []
+        self.objects: list[UUID] = []
+        self.directories = self
 
-    async def purge_files(self, topic: Topic) -> None:
-        self.files.append(topic.name)
+    async def closed(self, topic_id: str) -> None:
+        pass
 
-    async def purge_objects(self, topic: Topic) -> None:
-        self.objects.append(topic.name)
+    async def set_aside(self, place: TopicPartition, topic_id: UUID) -> None:
+        pass
+
+    async def delete_set_aside(self) -> None:
+        pass
+
+    async def purge_topic(self, topic_id: UUID, partitions: int) -> None:
+        self.objects.append(topic_id)
 
 
 def test_a_topic_is_forgotten_a_session_after_it_was_removed_however_long_that_is() -> None:
@@ -40,15 +50,24 @@ def test_a_topic_is_forgotten_a_session_after_it_was_removed_however_long_that_i
         forgotten: asyncio.Future[float] = loop.create_future()
 
         async def forget(_: Topic) -> None:
-            assert removed.objects == ["log", "log"]
+            assert removed.objects == [TOPIC_ID, TOPIC_ID]
             forgotten.set_result(loop.time())
 
         tasks = Tasks()
         purging = Purging(
-            1, cast(Any, metadata), cast(Any, removed), forget, tasks, SeededRng(1), lambda *_: None, session_s
+            1,
+            cast(Any, metadata),
+            cast(Any, removed),
+            cast(Any, removed),
+            removed.closed,
+            forget,
+            tasks,
+            SeededRng(1),
+            lambda *_: None,
+            session_s,
         )
         began_s = loop.time()
-        purging.purge(Topic("id", "log", (Row((1, 2), 1, 0, 0, (1, 2), 0),), {}, True))
+        purging.purge(Topic(str(TOPIC_ID), "log", (Row((1, 2), 1, 0, 0, (1, 2), 0),), {}, True))
         assert await forgotten - began_s > session_s
         await tasks.close()
 

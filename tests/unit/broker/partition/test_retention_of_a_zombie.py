@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.metadata.records import Row, TopicCreated
+from broker.partition.leader_role import LeaderRole
 from logformat.errors import Fenced
 from tests.support.broker_kit import play
 from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
@@ -64,7 +65,9 @@ def test_a_leader_that_is_asked_lets_go_by_size_what_is_due() -> None:
 
 
 @pytest.mark.parametrize("when", ["open", "being opened"])
-def test_a_leader_that_waits_for_its_neighbours_lets_nothing_go_once_another_leads(when: str) -> None:
+def test_a_leader_that_waits_for_its_neighbours_lets_nothing_go_once_another_leads(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Found by reading: `log-0` is open here, and not published yet, for `log-1` is not open. Another broker leads it
     since: nobody told its tier, which was in order with the newest image and might have moved the log start in the
     root, for as long as the neighbour took; that keeps nobody waiting for more than half a second now."""
@@ -76,18 +79,18 @@ def test_a_leader_that_waits_for_its_neighbours_lets_nothing_go_once_another_lea
         row = Row((1, 2), 1, 0, 0, (1, 2), 0)
         pair.note(TopicCreated(TOPIC_ID, NAME, (row, row), {}))
         replicas: Any = pair.lives[1].broker.rooms.replicas
-        goes_on, is_open, opening = asyncio.Event(), asyncio.Event(), replicas._opening.open
+        goes_on, is_open, opening = asyncio.Event(), asyncio.Event(), LeaderRole._opened
 
-        async def held_up(topic: Any, index: int, *args: Any, **named: Any) -> Any:
-            if index == 1:
+        async def held_up(self: LeaderRole) -> Any:
+            if self.index == 1:
                 await asyncio.Event().wait()  # until the broker stops
-            partition = await opening(topic, index, *args, **named)
+            partition = await opening(self)
             is_open.set()
             if when == "being opened":
                 await goes_on.wait()
             return partition
 
-        replicas._opening.open = held_up
+        monkeypatch.setattr(LeaderRole, "_opened", held_up)
         pair.publish()
         await is_open.wait()
         if when == "open":
@@ -98,7 +101,6 @@ def test_a_leader_that_waits_for_its_neighbours_lets_nothing_go_once_another_lea
         pair.elect(2, (1, 2))
         pair.publish(1)  # the other claims nothing yet: no root of it tells
         goes_on.set()
-        await until(lambda: replicas.opened_count == 1, "one of two is open")
         assert not replicas._registry.partitions, "it waits for its neighbour"
         with pytest.raises(Fenced):
             tier.partition_state.check_fresh()

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
-from broker.partition.dropping import Dropping
 
 from broker.metadata.cluster_content import Controller, ControllerAt
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Row, TopicCreated, TopicDeleted, TopicPurged
+from broker.partition.owner import ReplicaOwner
 from broker.partition.strays import assigned, is_stray, strays
 from hotstore.durability import SealJob
 from logformat.values import TopicPartition
@@ -115,7 +114,7 @@ def test_a_copy_of_a_topic_made_again_waits_until_the_log_before_is_closed() -> 
                 await goes_on.wait()
             return await run(function, *args, **named)
 
-        old.flusher._workers = SimpleNamespace(run=slow)  # type: ignore[assignment]
+        workers.run = slow  # type: ignore[method-assign]
         old.log.roll()
         old.flusher.request()
         await until(lambda: old.flusher._states.is_sealing, "it writes what belongs beside the sealed segment")
@@ -137,7 +136,7 @@ def test_a_copy_of_a_topic_made_again_waits_until_the_log_before_is_closed() -> 
 
 def test_what_others_lead_now_is_moved_aside_by_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """And stays whole there. The process ended before it did anything about the row that it saw (ADR 20)."""
-    monkeypatch.setattr(Dropping, "drop", lambda *_, **__: None)
+    monkeypatch.setattr(ReplicaOwner, "drop", lambda *_, **__: None)
 
     async def scenario() -> None:
         place = Place()

@@ -14,6 +14,7 @@ from coldstore.manifest_store import ManifestStore
 from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from logformat.records import Record, encode_batch
+from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from tests.support.broker_kit import EPOCH_MS, Life, play, produce_request
 from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
@@ -256,13 +257,13 @@ def test_what_a_leader_said_may_be_given_is_void_once_a_partition_is_let_go(monk
         attached, key = replicas._tiers._attached, (UUID(TOPIC_ID), 0)
         assert key in attached._told
         go_on = asyncio.Event()
-        let_go = replicas._removal.let_go
+        close_of = replicas._logs.close_of
 
-        async def slow(*asked: object, **more: object) -> None:
+        async def slow(place: TopicPartition, topic_id: UUID) -> None:
             await go_on.wait()
-            await let_go(*asked, **more)  # type: ignore[arg-type]
+            await close_of(place, topic_id)
 
-        monkeypatch.setattr(replicas._removal, "let_go", slow)
+        monkeypatch.setattr(replicas._logs, "close_of", slow)
         pair.change(replicas=(1,), in_sync=(1,), leader_epoch=pair.row.leader_epoch + 1)
         pair.publish()
         await until(lambda: key not in attached._told, "it is forgotten before anything of it goes")

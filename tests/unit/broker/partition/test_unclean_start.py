@@ -6,14 +6,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import struct
-from typing import Any
 
 import pytest
-from broker.partition.opening import Opening
 from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_LEADER
+from broker.partition.leader_role import LeaderRole
 from broker.partition.replica import Partition
 from hotstore.partition_log import PartitionLog
 from logformat.checkpoints import SEEN_EPOCH_FILE, decode_offsets
@@ -221,10 +220,10 @@ def test_cluster_d72_a_start_that_is_cut_off_is_done_again(crashes: str) -> None
 def test_a_start_that_was_overtaken_by_a_row_goes_on_from_that_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partition was moved while its log was opened: it said on top of the row before that its start is done, and
     was refused for ever (seed 12 of restored clusters)."""
-    open_one, may_go_on, opened = Opening.open, asyncio.Event(), asyncio.Event()
+    open_one, may_go_on, opened = LeaderRole._opened, asyncio.Event(), asyncio.Event()
 
-    async def slow(self: Opening, *asked: Any, **more: Any) -> Partition:
-        found = await open_one(self, *asked, **more)
+    async def slow(self: LeaderRole) -> Partition:
+        found = await open_one(self)
         opened.set()
         await may_go_on.wait()
         return found
@@ -232,7 +231,7 @@ def test_a_start_that_was_overtaken_by_a_row_goes_on_from_that_row(monkeypatch: 
     async def scenario() -> None:
         pair = await both()
         empty(pair)
-        monkeypatch.setattr(Opening, "open", slow)
+        monkeypatch.setattr(LeaderRole, "_opened", slow)
         epoch = pair.row.leader_epoch + 1
         pair.change(leader=2, leader_epoch=epoch, in_sync=(2,), unclean_epoch=epoch, clean=False)
         pair.publish()
