@@ -18,6 +18,7 @@ from coldstore.object_store import AccessRefused, Got, ObjectInfo, ObjectStore, 
 from coldstore.stores.operations import Operation
 from seams.disk import File
 from seams.rng import SeededRng
+from tests.sim.late import Late
 from tests.sim.links import STORE, Links
 
 REFUSING_S = 0.01
@@ -53,7 +54,7 @@ class WayToStore:
 class RemoteBucket:
     """`ObjectStore` over `store`, whose work runs in `outside`, the context of no process. While `down`, requests from
     here are refused at once; `refused` counts them. `rights`: of its place, when they arrive there; `denied` counts
-    those of this process that were answered 403."""
+    those of this process that were answered 403. `late`: requests that arrive late, or are answered late, if any."""
 
     def __init__(
         self,
@@ -62,11 +63,13 @@ class RemoteBucket:
         outside: Context,
         way: WayToStore | None = None,
         rights: Rights | None = None,
+        late: Late | None = None,
     ) -> None:
         self._loop = loop
         self._store = store
         self._outside = outside
         self._way = way
+        self._late = late
         self.down = False
         self.refused = 0
         self.rights = rights or Rights()
@@ -78,13 +81,15 @@ class RemoteBucket:
 
     async def _ask(self, operation: Operation, request: Coroutine[Any, Any, Any]) -> Any:
         answer: asyncio.Future[Any] = self._loop.create_future()
-        way = self._way
+        way, late = self._way, self._late
 
         async def serve() -> None:
             result, failure = None, None
             if way is not None and not await way.there(answer):
                 request.close()
                 return
+            if late is not None:
+                await late.pause("store begins")
             try:
                 if operation in self.rights.denies:
                     request.close()
@@ -92,6 +97,8 @@ class RemoteBucket:
                 result = await request
             except Exception as refused:  # noqa: BLE001 - it travels to the caller
                 failure = refused
+            if late is not None:
+                await late.pause("store is heard")
             if way is not None:
                 await way.back()
             if answer.done():

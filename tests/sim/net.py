@@ -16,6 +16,7 @@ from typing import Any
 from seams.disk import File
 from seams.net import SocketBuffers
 from seams.rng import SeededRng
+from tests.sim.late import Late
 from tests.sim.links import Links, place_of
 from tests.sim.loop import PROCESS, Process
 from tests.sim.transport import LATENCY_S, Address, SimTransport
@@ -46,7 +47,7 @@ class SimListener:
 
 class SimNet:
     """The network of one run. `hits` counts what took effect; `places` says where an address is, also while nobody
-    listens there; `dark` are places without power."""
+    listens there; `dark` are places without power; `late`: which answers between brokers are late, if any."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rng: SeededRng) -> None:
         self.loop = loop
@@ -56,6 +57,7 @@ class SimNet:
         self.links.hits = self.hits
         self.places: dict[Address, str] = {}
         self.dark: set[str] = set()
+        self.late: Late | None = None
         self._unheard: list[SimTransport] = []  # they sent to the dark, and will be told when power is back
         self.listeners: dict[Address, SimListener] = {}
         self.open: dict[SimTransport, None] = {}
@@ -111,7 +113,7 @@ class SimNet:
         if listener is None or not listener.accepts or (listener.process is not None and listener.process.dead):
             raise ConnectionRefusedError(111, f"connection refused: {address}")
         self._ports += 1
-        server = SimTransport(self, None, listener.context, ("127.0.0.1", self._ports))
+        server = SimTransport(self, None, listener.context, ("127.0.0.1", self._ports), answers=True)
         client = SimTransport(self, protocol, copy_context(), address)
         server.other, client.other = client, server
         self.open[client] = self.open[server] = None

@@ -9,16 +9,17 @@ from collections.abc import Mapping
 
 ROWS = {
     "C1 kill": ("kill -9",),
-    "C2 stop": ("clean restart", "refused at start"),
+    "C2 stop": ("clean restart", "clean stop", "refused at start"),
     "C3 pause": ("pause", "replaced directory"),
     "C4 crash loop": ("crash loop",),
     "D1-D3 power cut": ("power cut",),
     "D5 fsync EIO": ("disk fault:sync",),
-    "D6 disk full": ("disk fault:full", "no room to begin"),
+    "D6 disk full": ("disk fault:full", "no room to begin", "disk fault:write", "disk fault:rename"),
     "D7 flipped bits": ("a log damaged among whole ones",),
     "D9 slow disk": ("slow fsync",),
     "D10 a refused log": (
         *("disk refuses a log", "disk fault:read", "disk fault:open", "disk fault:list"),
+        *("disk fault:truncate", "disk fault:unlink"),
         "restarted for a failed log",
     ),
     "R1 lost disk": ("disk loss", "replaced by an empty directory", "all machines lost"),
@@ -36,8 +37,11 @@ ROWS = {
     "N1-N3 network": ("net ", "connection cut", "partition", "a follower that lags"),
     "T1' clocks": ("wall clock jump",),
     "Z1 two brokers": ("a second broker beside it",),
+    "topics": ("topic deleted and made again",),
+    "unclean starts": ("unclean election",),
     "settings": ("another min.insync.replicas", "restored by", "replicas placed anew"),
-    "moves": ("reassignment", "replicas drained", "drain", "let go, begun empty"),
+    "moves": ("reassignment", "reassigned", "replicas drained", "drain", "let go, begun empty"),
+    "late work": ("late",),
     "read-only beside them": ("read-only broker",),
 }
 

@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from seams.rng import SeededRng
-from tests.sim.links import Links, place_of
+from tests.sim.late import Late
+from tests.sim.links import CLIENTS, Links, place_of
 from tests.sim.loop import PROCESS
 
 WINDOW = 64 << 10
@@ -32,6 +33,7 @@ class Between(Protocol):
     rng: SeededRng
     hits: Counter[str]
     links: Links
+    late: Late | None
     open: dict[SimTransport, None]
 
     def unheard(self, sender: SimTransport) -> None: ...
@@ -39,10 +41,13 @@ class Between(Protocol):
 
 
 class SimTransport(asyncio.Transport):
-    """One end of a connection."""
+    """One end of a connection; `answers`: the one that was connected to."""
 
-    def __init__(self, net: Between, protocol: Any, context: Context, peername: Address) -> None:
+    def __init__(
+        self, net: Between, protocol: Any, context: Context, peername: Address, *, answers: bool = False
+    ) -> None:
         super().__init__()
+        self._answers = answers
         self._net = net
         self._loop = net.loop
         self.protocol = protocol
@@ -146,7 +151,7 @@ class SimTransport(asyncio.Transport):
             piece = bytes(self._buffer[:count])
             del self._buffer[:count]
             self._in_flight += count
-            self._arrives_at = max(self._arrives_at, self._loop.time() + self._latency_s())
+            self._arrives_at = max(self._arrives_at, self._loop.time() + self._latency_s() + self._late_s())
             self._loop.call_at(
                 self._arrives_at, self.other._cross, self.other._arrived, piece, context=self.other.context
             )
@@ -158,6 +163,13 @@ class SimTransport(asyncio.Transport):
     def _latency_s(self) -> float:
         """Of what we send now."""
         return self._net.rng.uniform(*LATENCY_S) + self._net.links.delay_s(self.place, self.other.place)
+
+    def _late_s(self) -> float:
+        """Of an answer to another broker; clients' are in time."""
+        late = self._net.late
+        if late is None or not self._answers or CLIENTS in (self.place, self.other.place):
+            return 0.0
+        return late.answered_s()
 
     def _cross(self, arrive: Callable[..., None], *args: Any) -> None:
         """Something of the other side comes in, now or when its link is healed; who lost power sends nothing again."""

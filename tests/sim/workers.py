@@ -11,25 +11,28 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from seams.rng import SeededRng
 from seams.workers import Lane
+from tests.sim.late import LaneLate
 
 BEFORE_MS = {Lane.FLUSH: (0.2, 6.0), Lane.BULK_FLUSH: (0.2, 6.0), Lane.STORE: (0.5, 15.0), Lane.COPY: (0.1, 2.0)}
 SLOW = 100.0  # a slow disk is so many times slower
 
 
 class SimWorkers:
-    """`slow` makes every flush a hundred times slower while set (fault D9)."""
+    """`slow` makes every flush a hundred times slower while set (fault D9); `late`: which calls are late, if any."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rng: SeededRng) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, rng: SeededRng, late: LaneLate | None = None) -> None:
         self._loop = loop
         self._rng = rng
         self._waiting: dict[Lane, deque[tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any]]]] = {
             lane: deque() for lane in Lane
         }
         self._running = dict.fromkeys(Lane, 0)
+        self.late = late
         self.slow = False
         self.slowed = 0
 
@@ -38,6 +41,11 @@ class SimWorkers:
         self._waiting[lane].append((function, args, future))
         self._start(lane)
         return await future
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no thread of it works, nor waits to be heard of."""
+        return not any(self._running.values())
 
     def _start(self, lane: Lane) -> None:
         waiting = self._waiting[lane]
@@ -51,20 +59,40 @@ class SimWorkers:
             if self.slow and lane in (Lane.FLUSH, Lane.BULK_FLUSH):
                 delay_s *= SLOW
                 self.slowed += 1
-            self._loop.call_later(delay_s, self._work, lane, function, args, future, context=copy_context())
+            begins_s = 0.0 if self.late is None else self.late.begins_s(lane)
+            work = partial(self._work, lane, function, args, future, begins_s > 0.0)
+            if begins_s == 0.0 or self.late is None:
+                self._loop.call_later(delay_s, work, context=copy_context())
+            else:
+                self.late.late.after(delay_s + begins_s, work, copy_context())
 
     def _work(
-        self, lane: Lane, function: Callable[..., Any], args: tuple[Any, ...], future: asyncio.Future[Any]
+        self,
+        lane: Lane,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        future: asyncio.Future[Any],
+        is_late: bool,
     ) -> None:
         result, failure = None, None
         try:
             result = function(*args)
         except Exception as raised:  # noqa: BLE001 - handed to whoever awaits it, as a thread pool does
             failure = raised
-        self._loop.call_later(self._rng.uniform(0.0, 0.001), self._finish, lane, future, result, failure)
+        after_s = self._rng.uniform(0.0, 0.001)
+        heard_s = 0.0 if self.late is None else self.late.is_heard_s(lane, is_late=is_late)
+        finish = partial(self._finish, lane, future, result, failure, is_late or heard_s > 0.0)
+        if heard_s == 0.0 or self.late is None:
+            self._loop.call_later(after_s, finish)
+        else:
+            self.late.late.after(after_s + heard_s, finish)
 
-    def _finish(self, lane: Lane, future: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:
+    def _finish(
+        self, lane: Lane, future: asyncio.Future[Any], result: Any, failure: Exception | None, was_late: bool
+    ) -> None:
         self._running[lane] -= 1
+        if was_late and self.late is not None:
+            self.late.over(lane)
         if not future.done():
             if failure is not None:
                 future.set_exception(failure)

@@ -9,8 +9,8 @@ the codec from the very parts the socket would get. Faults: `place.store` (see `
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Coroutine, Sequence
-from contextvars import copy_context
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -47,6 +47,7 @@ from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.sim.bucket import RemoteBucket
 from tests.sim.clock import EPOCH_MS, SimClock
+from tests.sim.late import LaneLate, Late
 from tests.sim.loop import SimLoop
 from tests.sim.net import SimNet
 from tests.sim.workers import SimWorkers
@@ -117,6 +118,8 @@ class Place(Machine):
         self.settings = settings
         self.store = FaultyStore(self.memory, SeededRng(f"store/{seed}"))
         self.net = SimNet(self.loop, SeededRng(f"net/{seed}"))  # type: ignore[arg-type]
+        self.outside: contextvars.Context | None = None  # where requests to the store run; None: with who sent them
+        self.late: Late | None = None  # of all its lives
 
     def make(
         self,
@@ -144,7 +147,7 @@ class Place(Machine):
         rng = SeededRng(f"{self.seed}/{self.lives}")
         beats = Beats(SeededRng(f"beats/{self.seed}/{self.lives}").uniform(0.0, BEAT_S))
         world = World(self.disk, workers, WorkerSyncs(workers), clock, rng, self.net, beats=beats)  # type: ignore[arg-type]
-        bucket = RemoteBucket(self.loop, self.store, copy_context())
+        bucket = RemoteBucket(self.loop, self.store, self.outside or contextvars.copy_context(), late=self.late)
 
         def open_bucket(_: Any, __: World) -> ObjectStore:
             return bucket
@@ -153,7 +156,8 @@ class Place(Machine):
 
     def workers(self) -> SimWorkers:
         """Those of the next life."""
-        return SimWorkers(self.loop, SeededRng(f"workers/{self.seed}/{self.lives}"))
+        late = None if self.late is None else LaneLate(self.late)
+        return SimWorkers(self.loop, SeededRng(f"workers/{self.seed}/{self.lives}"), late)
 
     async def start(
         self, *settings: str, directory: str = "a", take_over: bool = False, read_only: bool = False
