@@ -174,7 +174,7 @@ class Segment:
         each batch begins where the one before it ends, and an index entry or the segment's own base says where the
         first one does. Raises DamagedLog, as `sound_bytes` does from then on.
         """
-        end = min(position + length, self.trusted_bytes)
+        end = min(position + length, self.trusted_bytes, self.size)  # it may have been cut since it was asked for
         begin = checked = self._checked
         if not checked.start <= position <= checked.end:
             begin = self._indexed_start(position, cache)

@@ -39,6 +39,7 @@ from tests.sim.net import SimNet
 from tests.sim.read_roots import ReadRoots
 from tests.sim.workers import SimWorkers
 from tests.support.crash_disk import CAPACITY_BYTES, CrashDisk
+from tests.support.late import must_not_come
 from tests.support.memory_store import MemoryStore
 
 HOST = "127.0.0.1"
@@ -165,7 +166,16 @@ class Cluster:
         config = resolve(flags, [*self.settings, *extra], {}, None, launch)
         beats = Beats(SeededRng(f"{self.seed}/{name}/beats").uniform(0.0, BEAT_S))
         syncs = WorkerSyncs(node.workers)
-        world = World(node.disk, node.workers, syncs, node.clock, rng, self.net, beats=beats)  # type: ignore[arg-type]
+        world = World(
+            node.disk,
+            node.workers,
+            syncs,
+            node.clock,
+            rng,
+            self.net,
+            beats=beats,
+            late_effect=must_not_come,  # type: ignore[arg-type]
+        )
         node.main = node.context.run(self._launch, node, config, world, way)
         self.nodes.append(node)
         return node

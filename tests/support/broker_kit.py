@@ -51,6 +51,7 @@ from tests.sim.late import LaneLate, Late
 from tests.sim.loop import SimLoop
 from tests.sim.net import SimNet
 from tests.sim.workers import SimWorkers
+from tests.support.late import must_not_come
 from tests.support.machine import Machine
 
 T = TypeVar("T")
@@ -146,7 +147,16 @@ class Place(Machine):
         workers = self.workers()
         rng = SeededRng(f"{self.seed}/{self.lives}")
         beats = Beats(SeededRng(f"beats/{self.seed}/{self.lives}").uniform(0.0, BEAT_S))
-        world = World(self.disk, workers, WorkerSyncs(workers), clock, rng, self.net, beats=beats)  # type: ignore[arg-type]
+        world = World(
+            self.disk,
+            workers,
+            WorkerSyncs(workers),
+            clock,
+            rng,
+            self.net,
+            beats=beats,
+            late_effect=must_not_come,  # type: ignore[arg-type]
+        )
         bucket = RemoteBucket(self.loop, self.store, self.outside or contextvars.copy_context(), late=self.late)
 
         def open_bucket(_: Any, __: World) -> ObjectStore:

@@ -211,5 +211,5 @@ def waits_for_restart(fleet: Fleet, seat: Seat) -> bool:
         return False
     registry = replicas._registry
     logs = [*(partition.log for partition in registry), *(copy.log for copy in registry.followed.values())]
-    refused = [fleet.row_of((place.topic, place.partition)) for place in replicas._attempts.damaged]
+    refused = [fleet.row_of((place.topic, place.partition)) for place in replicas.damaged]
     return any(log.failure for log in logs) or any(row is not None and is_alone(row, seat.node_id) for row in refused)

@@ -2,31 +2,68 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+from uuid import UUID
+
+from hotstore.data_dir import DataDir
 from hotstore.log_config import LogConfig
+from hotstore.log_host import LogHost
 from logformat.leader_epochs import LeaderEpochs
+from seams.rng import SeededRng
+from seams.syncs import WorkerSyncs
+from seams.workers import Lane
+from seams.world import World
 from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import append, batch, flush, new_log, seal
+from tests.support.fast_loop import FastClock, run_fast
+from tests.support.hotstore_kit import DATA, META, ORDERS, append, batch
+from tests.support.late import must_not_come
+
+TOPIC_ID = UUID(int=7)
 
 
-def test_a_beginning_elsewhere_goes_on_where_an_unlink_took_files_that_it_listed() -> None:
-    """FileNotFoundError: the replica was offline until its next role."""
-    disk = CrashDisk()
-    _, log = new_log(disk, LogConfig(index_interval_bytes=100, segment_bytes=1000))
-    for _ in range(40):
-        append(log, batch(1))
-    flush(log)
-    seal(log)
-    log.delete_local_before(30)
-    assert log.awaits_unlink
-    list_dir, done = disk.list_dir, []
+class SlowUnlinks:
+    """`Workers` on the loop; an unlink of expired segments begins when `goes_on` is set."""
 
-    def listed(path: str) -> list[str]:
-        names = list_dir(path)
-        if not done:
-            done.append(path)
-            log.unlink()  # the other thread of the lane, meanwhile
-        return names
+    def __init__(self) -> None:
+        self.goes_on = asyncio.Event()
+        self.has_begun = asyncio.Event()
 
-    disk.list_dir = listed  # type: ignore[method-assign]
-    log.start_at(40, LeaderEpochs(), ())
-    assert log.log_end_offset == 40
+    async def run(self, function: Any, *args: Any, lane: Lane = Lane.FILES) -> Any:
+        if getattr(function, "__name__", "") == "unlink":
+            self.has_begun.set()
+            await self.goes_on.wait()
+        await asyncio.sleep(0)
+        return function(*args)
+
+
+def test_a_beginning_elsewhere_waits_for_an_unlink_that_goes_on_after_its_caller() -> None:
+    """FileNotFoundError: it listed files that the unlink then took; the replica was offline until its next role."""
+
+    async def scenario() -> None:
+        disk, workers = CrashDisk(), SlowUnlinks()
+        net: Any = None
+        world = World(disk, workers, WorkerSyncs(workers), FastClock(), SeededRng(1), net, late_effect=must_not_come)
+        directory = DataDir.open(disk, DATA)
+        directory.format(META)
+        directory.unmark()
+        logs = LogHost(directory, world)
+        opened = await logs.create(ORDERS, TOPIC_ID, LogConfig(index_interval_bytes=100, segment_bytes=1000))
+        for _ in range(40):
+            append(opened.log, batch(1))
+        await opened.flusher.flush()
+        await asyncio.sleep(1.0)  # small files of sealed segments
+        lease = logs.lend(opened, "follower")
+        assert lease.delete_local_before(30)
+        unlink = asyncio.ensure_future(lease.unlink())
+        await workers.has_begun.wait()
+        unlink.cancel()
+        begin = asyncio.ensure_future(lease.begin_at(40, LeaderEpochs(), (), forget_start=False))
+        await asyncio.sleep(20.0)
+        assert unlink.cancelled() and not begin.done(), "the thread of the unlink works in the directory"
+        workers.goes_on.set()
+        await begin
+        assert (opened.log.local_log_start_offset, opened.log.log_end_offset) == (40, 40)
+        assert [name for name in disk.list_dir(opened.log.path) if name.endswith(".log")] == [f"{40:020}.log"]
+
+    run_fast(scenario())
