@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--replication-factor", type=int, help="of several brokers' topics; not given: each seed draws")
     parser.add_argument("--archive", action="store_true", help="a read-only broker beside several brokers")
     parser.add_argument("--power-cut-all", action="store_true", help="all of several brokers lose power at one moment")
+    parser.add_argument("--late", action="store_true", help="work that begins or is heard of late, in every run")
     parser.add_argument("--duration", type=float, help="simulated seconds of faults: 12, of several brokers 60")
     parser.add_argument("--until-found", action="store_true", help="stop at the first seed with findings")
     parser.add_argument("--jobs", type=int, default=1, help="processes that play at once, a seed each")
@@ -82,12 +83,14 @@ def _played(arguments: argparse.Namespace, seeds: range) -> Iterator[Played]:
 def _play(arguments: argparse.Namespace, seed: int) -> Played:
     began = time.monotonic()
     if arguments.brokers:
-        play = several.simulate
+        duration_s, factor = arguments.duration or several.DURATION_S, arguments.replication_factor
         if arguments.archive or arguments.power_cut_all:
             play = archive.simulate if arguments.archive else power.simulate
-        outcome = play(seed, arguments.brokers, arguments.duration or several.DURATION_S, arguments.replication_factor)
+            outcome = play(seed, arguments.brokers, duration_s, factor)
+        else:
+            outcome = several.simulate(seed, arguments.brokers, duration_s, factor, late=arguments.late)
     else:
-        outcome = simulate(seed, arguments.duration or 12.0)
+        outcome = simulate(seed, arguments.duration or 12.0, late=arguments.late)
     return seed, outcome, time.monotonic() - began
 
 

@@ -33,6 +33,7 @@ from seams.world import World
 from tests.sim.bucket import RemoteBucket, Rights, WayToStore
 from tests.sim.clock import SimClock
 from tests.sim.history import Place
+from tests.sim.late import LaneLate, Late
 from tests.sim.loop import PROCESS, Process, SimLoop
 from tests.sim.machines import Machine
 from tests.sim.net import SimNet
@@ -117,6 +118,7 @@ class Cluster:
         directory_bucket: bool,
         settings: Sequence[str] = (),
         machines: Sequence[str] = ("",),
+        late: Late | None = None,
     ) -> None:
         assert len(machines) == 1 or not directory_bucket, "a directory bucket lies on one machine"
         self.loop = loop
@@ -125,6 +127,7 @@ class Cluster:
         self.directory_bucket = directory_bucket
         self.machines = [Machine(loop, name) for name in machines]
         self.net = SimNet(loop, SeededRng(f"{seed}/net"))
+        self.late = self.net.late = late
         self.outside = copy_context()
         self.store = FaultyStore(MemoryStore(), SeededRng(f"{seed}/store"))
         self.rights: defaultdict[str, Rights] = defaultdict(Rights)  # by place
@@ -156,7 +159,7 @@ class Cluster:
         self.net.places[node.address] = node.place
         self.net.power_on(node.place)
         rng = SeededRng(f"{self.seed}/{name}")
-        node.workers = SimWorkers(self.loop, SeededRng(f"{self.seed}/{name}/workers"))
+        node.workers = SimWorkers(self.loop, SeededRng(f"{self.seed}/{name}/workers"), self._lanes())
         flags = {
             "log.dirs": f"/data/{directory}",
             "thermocline.bucket": f"file://{BUCKET_DIR}",
@@ -180,6 +183,9 @@ class Cluster:
         self.nodes.append(node)
         return node
 
+    def _lanes(self) -> LaneLate | None:
+        return None if self.late is None else LaneLate(self.late)
+
     def _launch(
         self, node: Node, config: Any, world: World, way_of: Callable[[ObjectStore], ObjectStore]
     ) -> asyncio.Task[int]:
@@ -196,7 +202,7 @@ class Cluster:
                 node.store = faulty
             else:
                 way = WayToStore(self.net.links, node.place, SeededRng(f"{self.seed}/{node.name}/way"))
-                node.store = RemoteBucket(self.loop, self.store, self.outside, way, self.rights[node.place])
+                node.store = RemoteBucket(self.loop, self.store, self.outside, way, self.rights[node.place], self.late)
             return way_of(node.store)
 
         async def main() -> int:
@@ -208,6 +214,8 @@ class Cluster:
                 self.failures.append(f"{node.name} ended by {failure!r}")
                 logging.getLogger("tests.sim").exception("%s ended", node.name)
                 raise
+            while not node.workers.is_idle and self.late is not None:
+                await asyncio.sleep(0.05)  # a process ends when its threads have
             node.had_no_room = node.machine.disk.capacity_bytes < CAPACITY_BYTES
             self.exits.append((self.loop.time(), node.name, int(code)))
             return int(code)

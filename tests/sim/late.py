@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextvars import Context
 
-from seams.rng import Rng
+from seams.rng import Rng, SeededRng
 from seams.workers import Lane
 
 NAME = "late"
@@ -28,6 +28,7 @@ SHORT_S = (0.01, 0.2, 0.2, 2.0, 2.0, 6.0)
 """Of runs in which roles are short, so that many of them are met."""
 OF_PEERS_S = (0.01, 0.2, 2.0, 8.0)
 """What comes behind a late answer on its connection waits for it."""
+CHANCES = (0.01, 0.05, 0.2)
 SELDOM = 8
 """A broker asks the store, and other brokers, again and again, and waits for a dozen answers of the store before it
 serves: so many times seldomer than calls of workers are these late."""
@@ -100,6 +101,25 @@ class Late:
             _, _, go_on, context, handle = heapq.heappop(held)
             handle.cancel()
             self._loop.call_soon(go_on, context=context)
+
+
+def late_of(
+    loop: asyncio.AbstractEventLoop, seed: str, chance: float, longest_s: tuple[float, ...] = LONG_S
+) -> Late | None:
+    """Of a run with this chance; off until its faults begin. None: nothing of it is late."""
+    if not chance:
+        return None
+    late = Late(loop, SeededRng(f"{seed}/late"), chance, longest_s)
+    late.is_on = False
+    return late
+
+
+def drawn_chance(seed: str, *, always: bool) -> float:
+    """Of the run that a seed stands for, drawn apart: one in three has it, unless all are to."""
+    rng = SeededRng(f"{seed}/late")
+    has_it = rng.randrange(3) == 0
+    chance = CHANCES[rng.randrange(len(CHANCES))]
+    return chance if has_it or always else 0.0
 
 
 class LaneLate:

@@ -232,7 +232,8 @@ class Nemesis:
         while not node.main.done() and not node.dead and self.stage.now() < deadline_s:
             await asyncio.sleep(0.05)
         if not node.main.done():
-            self.stage.unexpected.append(f"{node.name} did not stop within 30 s of SIGTERM")
+            if self.cluster.late is None:
+                self.stage.unexpected.append(f"{node.name} did not stop within 30 s of SIGTERM")
             self.cluster.kill(node)
         self.hits[Kind.RESTART.value] += 1
         await self._start_again()
@@ -323,7 +324,8 @@ class Nemesis:
         while old.alive and self.stage.now() < deadline_s:
             await asyncio.sleep(0.1)
         if old.alive:
-            if not any(store.down for store in self.cluster.stores()):
+            # It may wait for a thread, or for the store, that is late.
+            if self.cluster.late is None and not any(store.down for store in self.cluster.stores()):
                 self.stage.unexpected.append(f"{old.name} was replaced, resumed, and still runs")
             self.cluster.kill(old)
 

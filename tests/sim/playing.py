@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 from unittest import mock
 
 from broker import app
@@ -27,6 +27,7 @@ from tests.sim.actors import Admin, GroupMember, Producer, Reader, Stage
 from tests.sim.cluster import Cluster, Observed
 from tests.sim.history import Place
 from tests.sim.loop import Deadlock, Livelock, SimLoop
+from tests.support.unexpected import unexpected_failures
 
 WRITES_RESUME_S = 40.0
 TIERING_DRAINS_S = 60.0
@@ -57,6 +58,12 @@ class Load:
     producers: int
     pace_s: float
     segment_bytes: int
+
+
+class Actor(Protocol):
+    """Acts until it is told to stop, or cancelled."""
+
+    async def run(self) -> None: ...
 
 
 class Play(ABC):
@@ -111,6 +118,10 @@ class Play(ABC):
     def admin(self) -> Admin:
         return Admin(self._stage, self._places)
 
+    def others(self) -> Sequence[Actor]:
+        """Whoever else is about while things break, and is cut off then."""
+        return ()
+
     # --- the acts ---
     def found(self, kind: str, detail: str) -> None:
         self._findings.append(checker.Finding(kind, detail))
@@ -133,11 +144,16 @@ class Play(ABC):
         producers = [Producer(stage, f"p{i}", places[i % len(places)], load.pace_s) for i in range(load.producers)]
         member = GroupMember(stage, "group0", ("log", 0))
         writing = [asyncio.create_task(producer.run()) for producer in producers]
-        others = [asyncio.create_task(actor.run()) for actor in (*self.readers(), member, self.admin())]
+        others = [asyncio.create_task(actor.run()) for actor in (*self.readers(), member, self.admin(), *self.others())]
+        late = self.cluster.late
+        if late is not None:
+            late.is_on = True
         breaking = asyncio.create_task(self.break_things())
         await asyncio.sleep(load.duration_s)
         stage.stopping.set()
         await breaking
+        if late is not None:
+            late.calm()
         await self.mend()
         _, late = await asyncio.wait(writing, timeout=WRITES_RESUME_S)
         if late:
@@ -166,6 +182,7 @@ class Play(ABC):
         counted = Counter(self.hits)
         counted.update({f"bucket {fault.value}": count for fault, count in cluster.store.hits.items()})
         counted.update({f"net {name}": count for name, count in cluster.net.hits.items()})
+        counted.update({} if cluster.late is None else cluster.late.hits)
         for machine in cluster.machines:
             counted.update({f"disk {name}": n for name, n in machine.disk.hits.items() if name.startswith("fault:")})
         return Outcome(
@@ -204,7 +221,10 @@ def played(make: Callable[[SimLoop], Play]) -> Outcome:
         with mock.patch.object(app, "Broker", Observed), mock.patch.object(ahead, "UNIT_BYTES", AHEAD_UNIT_BYTES):
             run = make(loop)
             try:
-                return loop.run_until_complete(run.play())
+                with unexpected_failures() as unexpected:
+                    outcome = loop.run_until_complete(run.play())
+                outcome.findings += (checker.Finding("unexpected", text) for text in unexpected.found)
+                return outcome
             except (Deadlock, Livelock) as stuck:
                 return run.outcome(checker.Finding("stuck", str(stuck)))
             except Corrupt as broken:  # what lies in the bucket, met by those who look behind the brokers' backs

@@ -19,6 +19,7 @@ from tests.sim.actors import Reader, Stage
 from tests.sim.cluster import Cluster, Observed
 from tests.sim.history import History
 from tests.sim.invariants import watch_partitions, watch_roots
+from tests.sim.late import drawn_chance, late_of
 from tests.sim.loop import SimLoop
 from tests.sim.nemesis import LATER, LEASE_S, Kind, Nemesis
 from tests.sim.playing import Load, Outcome, Play, played
@@ -61,10 +62,11 @@ class Shape:
     producers: int
     pace_s: float
     segment_bytes: int
+    late: float  # the chance that a call of a worker is; 0: none is
 
 
-def shape_of(seed: int, duration_s: float) -> Shape:
-    """The run that `seed` stands for."""
+def shape_of(seed: int, duration_s: float, *, late: bool = False) -> Shape:
+    """The run that `seed` stands for; `late`: with late work, which else is drawn."""
     rng = SeededRng(f"shape/{seed}")
     half = [
         kind for kind in Kind if kind not in LATER and (rng.randrange(2) or (kind is Kind.TOXIC and rng.randrange(2)))
@@ -92,18 +94,20 @@ def shape_of(seed: int, duration_s: float) -> Shape:
         2 + rng.randrange(3),
         (0.06, 0.2, 0.6)[rng.randrange(3)],
         (2500, 6000, 20_000)[rng.randrange(3)],
+        drawn_chance(f"shape/{seed}", always=late),
     )
 
 
-def simulate(seed: int, duration_s: float = 12.0) -> Outcome:
+def simulate(seed: int, duration_s: float = 12.0, *, late: bool = False) -> Outcome:
     """Run a seed to its end. Deterministic; nothing of it touches the real world."""
-    shape = shape_of(seed, duration_s)
+    shape = shape_of(seed, duration_s, late=late)
 
     def make(loop: SimLoop) -> OneBroker:
         settings = [*BROKER_SETTINGS, *shape.settings]
-        return OneBroker(
-            shape, Cluster(loop, f"run/{seed}", directory_bucket=shape.directory_bucket, settings=settings)
-        )
+        name = f"run/{seed}"
+        late_work = late_of(loop, name, shape.late)
+        cluster = Cluster(loop, name, directory_bucket=shape.directory_bucket, settings=settings, late=late_work)
+        return OneBroker(shape, cluster)
 
     return played(make)
 

@@ -26,6 +26,7 @@ MUST_HIT = (
     "disk fault:full",
     "disk fault:sync",
     "net split",
+    *("late, files begins", "late, files is heard", "late, flush begins", "late, store begins", "late, store is heard"),
 )
 
 

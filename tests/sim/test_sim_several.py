@@ -28,6 +28,8 @@ MUST_HIT = (
     *("bucket before", "bucket lost", "bucket late", "bucket conflict", "bucket truncated"),
     *("net split", "net held", "net waited"),  # what cut and slow links did to what was sent
     "partition, one stays deaf",
+    *("late, files begins", "late, files is heard", "late, store begins", "late, peer"),
+    *("topic deleted and made again", "reassigned, and back"),
 )
 
 

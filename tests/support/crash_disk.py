@@ -7,7 +7,8 @@ every change of names that nothing had synced survives or not, independently, la
 grown files may be long and empty (zeros). `kill` is SIGKILL: the cache survives, locks and descriptors do not.
 Faults: `inject` makes an operation raise (once, later, always), `capacity_bytes` fills the disk with a short write
 first. A failed sync behaves as Linux does: its pages are marked clean, so that the next sync "succeeds" without them.
-`on_effect(kind, path)` is called before each change, so that a hook that raises cuts the power between two effects;
+`on_effect(kind, path)` is called before each change, so that a hook that raises cuts the power between two effects
+(`on_rename(source, target)` before that: an effect names the target alone);
 `hits` counts what took effect, injected faults too (`fault:<kind>`). A disk after `crash` or `kill` shares the counts
 and has neither hook nor faults.
 Not modelled: latency (wrap the workers), permissions, symlinks, and directory cycles.
@@ -249,6 +250,7 @@ class CrashDisk:
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.on_effect = on_effect
+        self.on_rename: Callable[[str, str], None] | None = None
         self.hits: Counter[str] = Counter()
         self.faults: list[Fault] = []
         self.names_changes = 0  # of which names there are, durably or not
@@ -419,6 +421,8 @@ class CrashDisk:
             raise FileNotFoundError(errno.ENOENT, "no such file", source)
         if self._names[source].is_dir and self.stat(target) is not None:
             raise FileExistsError(errno.EEXIST, "directory exists", target)
+        if self.on_rename is not None:
+            self.on_rename(source, target)
         # A directory's rename is one entry on a real disk; its children move with it here, durable or not as they are.
         adds = tuple((target + path[len(source) :], inode) for path, inode in moved)
         if len(moved) == 1 and not self._names[source].is_dir:

@@ -36,10 +36,13 @@ class Unexpected(logging.Handler):
 
 @contextmanager
 def unexpected_failures() -> Iterator[Unexpected]:
-    """While it is entered nothing is printed of what brokers log; errors with a trace are kept."""
+    """While it is entered errors with a trace are kept; nothing is printed of what brokers log, but where all of it is
+    to be."""
     root, handler = logging.getLogger(), Unexpected()
     handlers, level = root.handlers[:], root.level
-    root.handlers, root.level = [handler], logging.ERROR
+    is_verbose = logging.NOTSET < level <= logging.INFO
+    root.handlers = [*handlers, handler] if is_verbose else [handler]
+    root.level = level if is_verbose else logging.ERROR
     logging.root.manager._clear_cache()  # type: ignore[attr-defined]  # levels are cached by each logger
     try:
         yield handler

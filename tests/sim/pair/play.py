@@ -94,6 +94,7 @@ class PairPlay:
         for node_id in (1, 2):
             assert await self._brokers.begin(node_id)
         late.is_on = True
+        self._told(f"{'sync' if self._sync else 'os'}, {self._configs}")
         self._make()
         self._brokers.publish()
         try:
@@ -157,11 +158,10 @@ class PairPlay:
         if led is None or str(led.topic_id) != topic_id:
             return
         epoch = led.leader_epoch
-        unclean = self._controller.row.unclean_epoch
         answer = await life.produce(NAME, value)
         if answer.error_code != 0 or self._controller.topic_id != topic_id:
             return
-        if epoch < self._controller.row.unclean_epoch != unclean:
+        if epoch < self._controller.row.unclean_epoch:
             return  # a leader that an unclean start overtook promises nothing
         promises.acknowledged(answer.base_offset, value)
         self._outcome.acked += 1

@@ -31,6 +31,7 @@ from tests.sim.bucket import RemoteBucket
 from tests.sim.checker import COMMIT_LOSS_S
 from tests.sim.cluster import HOST, Cluster, Node
 from tests.sim.history import Place
+from tests.sim.late import Late
 from tests.sim.links import STORE
 from tests.sim.loop import PROCESS, SimLoop
 from tests.sim.machines import Machine
@@ -119,9 +120,18 @@ class Fleet(Cluster):
     """`count` brokers, node ids from 0. `spares` more, of the next ids, are nobody's before somebody takes a seat of
     them into `seats`; `everywhere`: of all."""
 
-    def __init__(self, loop: SimLoop, seed: str, count: int, settings: Sequence[str] = (), *, spares: int = 0) -> None:
+    def __init__(
+        self,
+        loop: SimLoop,
+        seed: str,
+        count: int,
+        settings: Sequence[str] = (),
+        *,
+        spares: int = 0,
+        late: Late | None = None,
+    ) -> None:
         machines = [f"m{node_id}" for node_id in range(count + spares)]
-        super().__init__(loop, seed, directory_bucket=False, settings=settings, machines=machines)
+        super().__init__(loop, seed, directory_bucket=False, settings=settings, machines=machines, late=late)
         self.everywhere = [Seat(node_id, machine) for node_id, machine in enumerate(self.machines)]
         self.seats = self.everywhere[:count]
         self.acks = Acks()

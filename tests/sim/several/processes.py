@@ -150,7 +150,8 @@ class Processes:
             self._hits[Kind.RESTART.value] += 1
             return True
         if not node.dead:
-            self._stage.unexpected.append(f"{node.name} did not stop within {STOPS_S:.0f} s of SIGTERM")
+            if self._fleet.late is None:  # else it waits for a thread
+                self._stage.unexpected.append(f"{node.name} did not stop within {STOPS_S:.0f} s of SIGTERM")
             self._fleet.kill(node)
         return False
 

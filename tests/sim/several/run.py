@@ -9,8 +9,8 @@ and number of brokers, same digest (for one commit and Python minor version).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coldstore.stores.faulty import Fault
@@ -19,8 +19,9 @@ from tests.sim import acts
 from tests.sim.actors import Admin, Reader
 from tests.sim.history import History
 from tests.sim.invariants import watch_roots
+from tests.sim.late import drawn_chance, late_of
 from tests.sim.loop import SimLoop
-from tests.sim.playing import Load, Outcome, Play, played
+from tests.sim.playing import Actor, Load, Outcome, Play, played
 from tests.sim.run import BROKER_SETTINGS, FAULTY
 from tests.sim.several.crowd import Crowd, Operator
 from tests.sim.several.ends import Ends
@@ -30,6 +31,7 @@ from tests.sim.several.kinds import DRAWN_APART, OF_REFUSALS, Kind
 from tests.sim.several.losses import Losses
 from tests.sim.several.near import near_readers
 from tests.sim.several.nemesis import SeveralNemesis
+from tests.sim.several.reborn import Reborn, ThereAndBack
 
 DURATION_S = 40.0
 LEADERS_S = 30.0  # for every partition, from the end of the last fault
@@ -56,6 +58,8 @@ class Shape:
     segment_bytes: int
     local_bytes: int | None  # what logs keep on disk of what the bucket holds; None: as each topic says
     throttled: bool = False  # replicas that are out of sync, all of them
+    late: float = 0.0  # the chance that a call of a worker is; 0: none is
+    reborn: bool = False  # a topic is deleted and made again while it is written to, replicas leave and come back
 
 
 def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int | None = None) -> Shape:
@@ -122,18 +126,33 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
     )
 
 
+def with_late(shape: Shape, *, always: bool) -> Shape:
+    """Late work, and what it is dangerous to: drawn apart, so that all else is as it was, or always."""
+    name = f"several/{shape.brokers}/{shape.seed}"
+    is_reborn = SeededRng(f"{name}/reborn").randrange(3) == 0
+    return replace(shape, late=drawn_chance(name, always=always), reborn=always or is_reborn)
+
+
 def seats_of(shape: Shape) -> int:
     """How many brokers there are: one more than asked for, where one is drained and its replicas need another place."""
     return shape.brokers + (Kind.DRAIN in shape.kinds)
 
 
-def simulate(seed: int, brokers: int, duration_s: float = DURATION_S, replication_factor: int | None = None) -> Outcome:
+def simulate(
+    seed: int,
+    brokers: int,
+    duration_s: float = DURATION_S,
+    replication_factor: int | None = None,
+    *,
+    late: bool = False,
+) -> Outcome:
     """Run a seed to its end. Deterministic; nothing of it touches the real world."""
-    shape = shape_of(seed, brokers, duration_s, replication_factor)
+    shape = with_late(shape_of(seed, brokers, duration_s, replication_factor), always=late)
 
     def make(loop: SimLoop) -> SeveralBrokers:
-        settings = [*BROKER_SETTINGS, *shape.settings]
-        return SeveralBrokers(shape, Fleet(loop, f"several/{brokers}/{seed}", seats_of(shape), settings))
+        settings, name = [*BROKER_SETTINGS, *shape.settings], f"several/{brokers}/{seed}"
+        fleet = Fleet(loop, name, seats_of(shape), settings, late=late_of(loop, name, shape.late))
+        return SeveralBrokers(shape, fleet)
 
     with brokers_are_seen():
         return played(make)
@@ -159,6 +178,9 @@ class SeveralBrokers(Play):
         )
         self._god = God(fleet, stage, losses, sync=sync)
         self._ends = Ends(fleet, stage, self._places)
+        hits = self._nemesis.hits
+        self._reborn = Reborn(stage, replicas, hits) if shape.reborn else None
+        self._back = ThereAndBack(stage, hits) if shape.reborn and replicas > 1 else None
 
     @property
     def hits(self) -> Mapping[str, int]:
@@ -187,6 +209,9 @@ class SeveralBrokers(Play):
     def admin(self) -> Admin:
         return Operator(self._crowd, self._places)
 
+    def others(self) -> Sequence[Actor]:
+        return [actor for actor in (self._reborn, self._back) if actor is not None]
+
     async def break_things(self) -> None:
         await self._nemesis.run()
 
@@ -204,6 +229,8 @@ class SeveralBrokers(Play):
 
     async def end(self) -> None:
         await self._are_whole("after the last write")
+        if self._reborn is not None:
+            await self._reborn.read(self.found)
         await self._ends.read_copies(self.found)
         await self.drained(lambda: [*self._lagging()])
         await self._nemesis.restart_all()

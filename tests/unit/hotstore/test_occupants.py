@@ -1,0 +1,45 @@
+"""The checker of late work on disks: it sees a call that works by path in another topic's directory, and only that."""
+
+from __future__ import annotations
+
+import contextlib
+from contextvars import ContextVar
+from uuid import UUID
+
+from tests.support.crash_disk import CrashDisk
+from tests.support.fast_loop import run_fast
+from tests.support.hotstore_kit import LOG_PATH, ORDERS, append, batch
+from tests.support.occupants import watch
+from tests.unit.hotstore.test_log_host import CONFIG, ID, OTHER, host
+
+WORKS_FOR: ContextVar[UUID | None] = ContextVar("works for", default=None)
+
+
+def caller() -> bytes | None:
+    topic_id = WORKS_FOR.get()
+    return None if topic_id is None else topic_id.bytes
+
+
+def test_a_call_for_one_topic_in_the_directory_of_another_is_seen() -> None:
+    """Making, sealing and removing for the topic that lies there is not; nor is a call of nobody's."""
+
+    async def scenario() -> None:
+        disk, found = CrashDisk(), []
+        watch(disk, caller, found.append)
+        logs = host(disk)
+        WORKS_FOR.set(ID)
+        opened = await logs.create(ORDERS, ID, CONFIG)
+        append(opened.log, batch(5))
+        await logs.close(opened, clean=True)
+        assert not found
+        WORKS_FOR.set(OTHER)
+        with contextlib.suppress(OSError):
+            disk.open(f"{LOG_PATH}/leader-epoch-checkpoint.tmp", write=True, create=True).close()
+        assert [f"topic {OTHER}" in said and f"topic {ID}" in said for said in found] == [True]
+        disk.rename(LOG_PATH, f"{LOG_PATH}.aside")
+        assert len(found) >= 2 and "rename of" in found[1]
+        WORKS_FOR.set(None)
+        disk.unlink(f"{LOG_PATH}.aside/leader-epoch-checkpoint.tmp")
+        assert len([said for said in found if "unlink" in said]) == 0
+
+    run_fast(scenario())
