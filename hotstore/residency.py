@@ -16,6 +16,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 from logformat.errors import Fenced, Retryable, ThermoclineError
 from seams.disk import File
@@ -52,6 +53,7 @@ class Residency:
         self._waiting_max = waiting_max
         self._report = report or log_failure
         self._tasks = Tasks(report, bound=2 * waiting_max)
+        self._files: WeakValueDictionary[str, File] = WeakValueDictionary()  # whose steps these are, by path
         self._known: OrderedDict[Step, None] = OrderedDict()
         self._reading: dict[Step, asyncio.Future[None]] = {}
         self._failed: OrderedDict[Step, OSError | ThermoclineError] = OrderedDict()
@@ -69,6 +71,9 @@ class Residency:
         Raises Retryable when too many reads wait already.
         """
         path = file.path
+        if self._files.get(path) is not file:  # the path has another file since: nothing that is remembered is of it
+            self._forget(path)
+            self._files[path] = file
         first = position // self._step_bytes
         last = max(first, (position + length - 1) // self._step_bytes)
         # More than that would push out its own beginning; only that much is vouched for.
@@ -87,8 +92,8 @@ class Residency:
         return self._read(file, missing, last)
 
     def once(self, name: str, number: int, call: Callable[[], Coroutine[None, None, None]]) -> asyncio.Future[None]:
-        """A call that has to come first, made once however many ask for it under (name, number) meanwhile: ask again
-        when the future is done. As with `ready`, what it met (OSError, or that its log is taken away) is raised by the
+        """A call that has to come first, made once however many ask for it under (name, number) meanwhile; `name` is of
+        one opening of a log. Ask again when the future is done. As with `ready`, what it met (OSError, or that its log is taken away) is raised by the
         next call; anything else is reported, and is for the call's owner to remember. Raises Retryable when too many
         wait already."""
         key = (name, number)
@@ -121,8 +126,7 @@ class Residency:
         if len(self._reading) >= self._waiting_max:
             raise Retryable(f"{what}: {self._waiting_max} reads of old segments wait already; fetch again")
 
-    def forget(self, path: str) -> None:
-        """The file at `path` is gone or was cut: nothing is remembered of it."""
+    def _forget(self, path: str) -> None:
         for memory in (self._known, self._failed, self._suspect):
             for step in [step for step in memory if step[0] == path]:
                 del memory[step]
@@ -172,11 +176,13 @@ class Residency:
                 read_through, file, position, self._step_bytes, step in self._suspect, lane=Lane.HOT_READ
             )
         except OSError as failure:
-            self._met(step, failure)
-            _note(self._suspect, step, None, self._waiting_max)
+            if self._files.get(file.path) is file:
+                self._met(step, failure)
+                _note(self._suspect, step, None, self._waiting_max)
         else:
-            self._suspect.pop(step, None)
-            _note(self._known, step, None, self._steps_max)
+            if self._files.get(file.path) is file:
+                self._suspect.pop(step, None)
+                _note(self._known, step, None, self._steps_max)
         finally:
             waiting = self._reading.pop(step, None)
             if waiting is not None:

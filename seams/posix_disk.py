@@ -28,7 +28,7 @@ _FALLOCATE: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None
 class PosixFile:
     """`File` over a descriptor."""
 
-    __slots__ = ("_fd", "_path")
+    __slots__ = ("__weakref__", "_fd", "_path")
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd = fd

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Final, TypeVar, TypeVarTuple
 
 from hotstore.errors import DamagedLog
@@ -23,16 +24,18 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _PREPARED_MAX: Final = 64
+_ROLES: Final = count()
 
 
 class LocalReads:
     """Of one log, for the role that holds `lease`. `damaged` hears of what a read found."""
 
-    __slots__ = ("_damaged", "_lease", "_log", "_prepared")
+    __slots__ = ("_damaged", "_lease", "_log", "_name", "_prepared")
 
     def __init__(self, lease: Lease, damaged: Callable[[DamagedLog], None]) -> None:
         self._lease = lease
         self._log = lease.log
+        self._name = f"{lease.log.path} (role {next(_ROLES)})"  # what is asked for one role answers no other
         self._damaged = damaged
         self._prepared: set[int] = set()
 
@@ -46,7 +49,7 @@ class LocalReads:
         Raises as `PartitionLog.read`, Retryable, and the OSError that a worker met for an earlier call."""
         log = self._log
         if not log.is_cheap(offset) and offset not in self._prepared:
-            return residency.once(f"index of {log.path} at", offset, partial(self._call, self._load_index, offset))
+            return residency.once(f"index of {self._name} at", offset, partial(self._call, self._load_index, offset))
         try:
             found = log.read(offset, bytes_max, end_offset, min_one=min_one)
             if found is None or found.length == 0:
@@ -59,7 +62,9 @@ class LocalReads:
         if found.sealed and (loading := residency.ready(found.file, found.position, found.length)) is not None:
             return loading
         if not log.is_checked(found):  # damage is reported, and told by `sound` from then on
-            return residency.once(f"check of {log.path} at", found.segment_base, partial(self._call, log.check, found))
+            return residency.once(
+                f"check of {self._name} at", found.segment_base, partial(self._call, log.check, found)
+            )
         return found
 
     async def max_timestamp(self) -> TimestampedOffset | None:

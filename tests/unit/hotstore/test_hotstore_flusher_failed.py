@@ -11,10 +11,11 @@ from hotstore.errors import LogFailed
 from hotstore.flusher import Flusher
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import LogState
+from hotstore.place import Place
 from hotstore.sync_rounds import SyncRounds
 from seams.syncs import WorkerSyncs
 from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import RecordingOwner, SteppedWorkers, append, batch, new_log, settle
+from tests.support.hotstore_kit import ORDERS, RecordingOwner, SteppedWorkers, append, batch, new_log, settle
 
 
 def test_waiters_learn_of_a_write_that_failed_during_a_sync() -> None:
@@ -25,7 +26,7 @@ def test_waiters_learn_of_a_write_that_failed_during_a_sync() -> None:
         _, log = new_log(disk, LogConfig())
         workers = SteppedWorkers()
         log.owner = owner = RecordingOwner()
-        flusher = Flusher(log, workers, SyncRounds(WorkerSyncs(workers), workers))
+        flusher = Flusher(log, Place(ORDERS, workers), SyncRounds(WorkerSyncs(workers), workers))
         for _ in range(2):
             append(log, batch())
             flusher.request()
@@ -48,7 +49,7 @@ def test_flush_of_a_failed_log_fails_although_nothing_waits() -> None:
         disk = CrashDisk()
         _, log = new_log(disk, LogConfig())
         workers = SteppedWorkers(immediate=True)
-        flusher = Flusher(log, workers, SyncRounds(WorkerSyncs(workers), workers))
+        flusher = Flusher(log, Place(ORDERS, workers), SyncRounds(WorkerSyncs(workers), workers))
         append(log, batch())
         await flusher.flush()
         disk.inject("write", errno.EIO, ".log")

@@ -253,6 +253,10 @@ def test_closing_ends_every_wait() -> None:
     run_fast(scenario())
 
 
+async def nothing() -> None:
+    pass
+
+
 def test_a_closed_residency_leaves_nobody_waiting_for_what_never_begins() -> None:
     async def scenario() -> None:
         residency = Residency(LoopWorkers(), 64 * STEP, step_bytes=STEP)
@@ -262,22 +266,23 @@ def test_a_closed_residency_leaves_nobody_waiting_for_what_never_begins() -> Non
             with pytest.raises(Retryable):
                 residency.ready(file, 0, 10)
             with pytest.raises(Retryable):
-                residency.once("index", 1, lambda: None)
+                residency.once("index", 1, nothing)
 
     run_fast(scenario())
 
 
-def test_a_forgotten_file_is_read_again() -> None:
+def test_another_file_at_a_path_is_read_again() -> None:
     """A path may be used again after a deletion: nothing remembered of the old file speaks for the new one."""
 
     async def scenario() -> None:
         residency = Residency(LoopWorkers(), 64 * STEP, step_bytes=STEP)
-        file = a_file(CrashDisk(), STEP)
+        disk = CrashDisk()
+        file = a_file(disk, STEP)
         waiting = residency.ready(file, 0, 10)
         assert waiting is not None
         await waiting
-        residency.forget(file.path)
-        assert residency.ready(file, 0, 10) is not None
+        assert residency.ready(file, 0, 10) is None
+        assert residency.ready(a_file(disk, STEP), 0, 10) is not None
         await residency.close()
 
     run_fast(scenario())
@@ -298,20 +303,24 @@ def test_a_call_that_has_to_come_first_is_made_once_and_its_failure_told_once() 
         residency = Residency(LoopWorkers(), 16 * STEP, step_bytes=STEP, waiting_max=2, report=noting(failed))
         calls: list[int] = []
 
-        def load(number: int) -> None:
+        async def load(number: int) -> None:
+            await asyncio.sleep(0)
             calls.append(number)
             if len(calls) == 1:
                 raise OSError(errno.EIO, "unreadable")
 
-        first, second = residency.once("index", 7, load, 7), residency.once("index", 7, load, 7)
+        def once(number: int) -> asyncio.Future[None]:
+            return residency.once("index", number, lambda: load(number))
+
+        first, second = once(7), once(7)
         assert first is second and residency.waiting == 1
-        residency.once("index", 8, load, 8)
+        once(8)
         with pytest.raises(Retryable):
-            residency.once("index", 9, load, 9)
+            once(9)
         await first
         with pytest.raises(OSError, match="unreadable"):
-            residency.once("index", 7, load, 7)
-        await residency.once("index", 7, load, 7)
+            once(7)
+        await once(7)
         assert calls == [7, 8, 7] and failed == [errno.EIO] and residency.waiting == 0
         await residency.close()
 

@@ -24,7 +24,7 @@ def test_a_checkpoint_of_a_log_that_is_closed_changes_no_line_of_the_next_one() 
         append(old.log, batch(20))
         await old.flusher.flush()
         await logs.close(old, clean=False)
-        await logs.places.move_stray(ORDERS, ID)
+        await logs.move_stray(ORDERS, ID)
         new = await logs.create(ORDERS, OTHER, CONFIG)
         append(new.log, batch(5))
         await new.flusher.flush()
@@ -75,7 +75,7 @@ def test_a_log_that_begins_elsewhere_is_checkpointed_as_it_is() -> None:
         await opened.flusher.flush()
         await asyncio.gather(
             logs.checkpoint({opened.log: 20}),
-            logs.begin_at(opened, 7, LeaderEpochs(), (), forget_start=True),
+            logs.lend(opened, "follower").begin_at(7, LeaderEpochs(), (), forget_start=True),
         )
         await logs.checkpoint({opened.log: 7})
         await opened.flusher.close()

@@ -24,6 +24,7 @@ from seams.world import World
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.hotstore_kit import DATA, LOG_PATH, META, ORDERS, SteppedWorkers, append, batch, flush, new_log
+from tests.support.late import must_not_come
 
 ID = UUID(int=1)
 OTHER = UUID(int=2)
@@ -34,7 +35,9 @@ DAY_S = 24 * 3600.0
 def host(disk: CrashDisk, workers: Any = None) -> LogHost:
     at_once: Any = SteppedWorkers(immediate=True)
     net: Any = None
-    world = World(disk, workers or at_once, WorkerSyncs(at_once), FastClock(), SeededRng(1), net)
+    world = World(
+        disk, workers or at_once, WorkerSyncs(at_once), FastClock(), SeededRng(1), net, late_effect=must_not_come
+    )
     directory = DataDir.open(disk, DATA)
     if directory.meta is None:
         directory.format(META)
@@ -90,15 +93,15 @@ def test_a_log_of_another_topic_is_left_alone() -> None:
         await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
         with pytest.raises(ForeignLog):
             await logs.open(ORDERS, OTHER, CONFIG)
-        await logs.places.set_aside(ORDERS, OTHER)
+        await logs.set_aside(ORDERS, OTHER)
         again = await logs.open(ORDERS, ID, CONFIG)
         assert again is not None, "it is not the one that was to go"
         await logs.close(again, clean=True)
-        await logs.places.set_aside(ORDERS, ID)
+        await logs.set_aside(ORDERS, ID)
         assert await logs.open(ORDERS, OTHER, CONFIG) is None
         left = [name for name in disk.list_dir(DATA) if name.startswith("orders-0.")]
         assert len(left) == 1
-        await logs.places.delete_set_aside()
+        await logs.directories.delete_set_aside()
         assert not any(name.startswith("orders-0") for name in disk.list_dir(DATA))
 
     run_fast(scenario())
@@ -173,9 +176,9 @@ def test_a_checkpoint_beside_a_cut_claims_nothing_that_goes(how: str) -> None:
 
         checkpoint = asyncio.create_task(beside())
         if how == "cut":
-            await logs.truncate(opened, 4)
+            await logs.lend(opened, "follower").truncate(4)
         else:
-            await logs.begin_at(opened, 40, LeaderEpochs(), (), forget_start=True)
+            await logs.lend(opened, "follower").begin_at(40, LeaderEpochs(), (), forget_start=True)
         await checkpoint
         found = await host(disk.kill()).open(ORDERS, ID, CONFIG)
         assert found is not None and found.log.log_end_offset == opened.log.log_end_offset
@@ -196,7 +199,7 @@ def test_what_comes_after_a_cut_is_not_taken_for_committed() -> None:
         for _ in range(10):
             append(opened.log, batch(1))
         await logs.checkpoint({opened.log: 10})
-        await logs.truncate(opened, 4)
+        await logs.lend(opened, "follower").truncate(4)
         append(opened.log, batch(3))
         await opened.flusher.flush()
         found = await host(disk.kill()).open(ORDERS, ID, CONFIG)
@@ -212,17 +215,17 @@ def test_a_stray_is_removed_a_week_after_it_was_seen() -> None:
         disk = CrashDisk()
         logs = host(disk)
         await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
-        await logs.places.move_stray(ORDERS, ID)
-        await logs.places.remove_old_strays()
+        await logs.move_stray(ORDERS, ID)
+        await logs.directories.remove_old_strays()
         await asyncio.sleep(4 * DAY_S)
         again = host(disk.crash(SeededRng(1), 0.0))
-        await again.places.remove_old_strays()
+        await again.directories.remove_old_strays()
         await asyncio.sleep(2.9 * DAY_S)
-        await again.places.remove_old_strays()
-        assert len(await again.places.strays()) == 1
+        await again.directories.remove_old_strays()
+        assert len(await again.directories.strays()) == 1
         await asyncio.sleep(0.2 * DAY_S)
-        await again.places.remove_old_strays()
-        assert await again.places.strays() == []
+        await again.directories.remove_old_strays()
+        assert await again.directories.strays() == []
 
     run_fast(scenario())
 
@@ -241,7 +244,7 @@ def test_starts_of_many_logs_are_checkpointed_together() -> None:
             each.log.advance_log_start(5)
         await asyncio.sleep(1)  # what else they have to write
         before, workers = disk.hits["rename"], len(logs._world.workers.lanes)  # type: ignore[attr-defined]
-        await asyncio.gather(*(logs.checkpoint_start(each.log) for each in opened))
+        await asyncio.gather(*(logs.checkpoint_start(each) for each in opened))
         assert disk.hits["rename"] - before == 1
         assert len(logs._world.workers.lanes) - workers == 1  # type: ignore[attr-defined]
         starts = decode_offsets(read_file(disk, f"{DATA}/{LOG_START_FILE}"), "")
