@@ -93,9 +93,9 @@ class Residency:
 
     def once(self, name: str, number: int, call: Callable[[], Coroutine[None, None, None]]) -> asyncio.Future[None]:
         """A call that has to come first, made once however many ask for it under (name, number) meanwhile; `name` is of
-        one opening of a log. Ask again when the future is done. As with `ready`, what it met (OSError, or that its log is taken away) is raised by the
-        next call; anything else is reported, and is for the call's owner to remember. Raises Retryable when too many
-        wait already."""
+        one role of one log. Ask again when the future is done. As with `ready`, what it met (OSError, or that the log
+        is taken away) is raised by the next call; anything else is reported, and is for the call's owner to remember.
+        Raises Retryable when too many wait already."""
         key = (name, number)
         failure = self._failed.pop(key, None)
         if failure is not None:

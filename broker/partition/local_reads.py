@@ -62,9 +62,8 @@ class LocalReads:
         if found.sealed and (loading := residency.ready(found.file, found.position, found.length)) is not None:
             return loading
         if not log.is_checked(found):  # damage is reported, and told by `sound` from then on
-            return residency.once(
-                f"check of {self._name} at", found.segment_base, partial(self._call, log.check, found)
-            )
+            check = partial(self._call, log.check, found)
+            return residency.once(f"check of {self._name} at", found.segment_base, check)
         return found
 
     async def max_timestamp(self) -> TimestampedOffset | None:

@@ -32,6 +32,7 @@ from seams.tasks import Tasks
 from seams.world import World
 from tests.support.fast_loop import FastClock
 from tests.support.hotstore_kit import batches_of
+from tests.support.late import must_not_come
 from tests.support.machine import Machine
 from tests.support.workers import LoopWorkers
 from tiering.partition_tier import PartitionTier
@@ -129,7 +130,8 @@ class House(Machine):
         """A process's."""
         workers: Any = LoopWorkers()
         net: Any = None
-        return World(self.disk, workers, WorkerSyncs(workers), BootClock(self.boot), self.rng, net)
+        clock = BootClock(self.boot)
+        return World(self.disk, workers, WorkerSyncs(workers), clock, self.rng, net, late_effect=must_not_come)
 
     async def manifest(self, partition: int = 0) -> Manifest:
         """The root as the bucket has it now."""
@@ -189,13 +191,14 @@ class Life:
         lead = Lead(self.epoch, tier, self.house.fenced.append, new)
         place, config = TopicPartition(TOPIC, partition), replace(log, tiered=tier.enabled)
         open_log = await self.service.open_log(place, topic_id, config, lead)
+        lease = self.logs.lend(open_log, f"leader epoch {self.epoch}")
         try:
-            opened = Opened(open_log, await self.service.attach(open_log, lead))
-        except Retryable:
-            raise
-        except BaseException:
-            await self.logs.close(open_log, clean=False)
-            self.service.forget(open_log)
+            opened = Opened(open_log, await self.service.attach(lease, lead))
+        except BaseException as refused:
+            lease.end()
+            if not isinstance(refused, Retryable):
+                await self.logs.close(open_log, clean=False)
+                self.service.forget(topic_id, partition)
             raise
         self.opened[partition] = opened
         return opened
@@ -236,6 +239,14 @@ class Life:
             self.append(count, size=size, partition=partition)
         await self.opened[partition].flusher.flush()
         return self.opened[partition].log.log_end_offset
+
+    async def detach(self, partition: int = 0) -> None:
+        """Its leader epoch is over; the log stays open."""
+        opened = self.opened[partition]
+        lease = opened.tier.partition_state.lease
+        lease.end()
+        await self.service.detach(opened.tier, give_back=False)
+        await lease.returned()
 
     async def stop(self, *, seal: bool = False) -> None:
         """A clean stop, in the broker's order."""

@@ -49,7 +49,7 @@ def test_a_new_partition_is_not_listed_before_it_has_an_earlier_epoch() -> None:
         house.memory.list = counting  # type: ignore[method-assign]
         await asyncio.sleep(3600)
         assert life.opened[0].tier.partition_state.claimed and lists == []
-        await life.service.detach(life.opened[0].tier, give_back=False)
+        await life.detach()
         life.epoch += 1
         await life.open()
         await asyncio.sleep(60)
@@ -77,7 +77,7 @@ def test_a_partition_that_is_claimed_again_waits_for_its_turn() -> None:
         house.memory.list = counting  # type: ignore[method-assign]
         await asyncio.sleep(60)
         assert lists == 1
-        await life.service.detach(life.opened[0].tier, give_back=False)
+        await life.detach()
         life.epoch += 1
         await life.open()
         await asyncio.sleep(3600)

@@ -377,7 +377,7 @@ def test_deleted_objects_do_not_keep_their_disk(how: str) -> None:
             opened.tier.reconfigure(replace(COLD_FAST, retention_ms=1))
             await settle(lambda: opened.tier.status().cold_segments == 0, within_s=LIMITS.gc_grace_ms / 1000 + 60)
         else:
-            await life.service.detach(opened.tier, give_back=False)
+            await life.detach()
             await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
             life.opened.clear()
         assert not len(at_hand.chunks) and not len(at_hand.segments)
@@ -530,7 +530,7 @@ def test_delete_records_that_outlives_its_partition_writes_no_checkpoint() -> No
         opened.tier.expirer.move_start = slowly  # type: ignore[method-assign]
         deleting = asyncio.ensure_future(opened.tier.delete_records(25))
         await asyncio.sleep(1)
-        await life.service.detach(opened.tier, give_back=False)
+        await life.detach()
         held.set()
         with pytest.raises(Fenced):
             await deleting
@@ -690,7 +690,7 @@ def test_purging_a_topic_deletes_its_root_last() -> None:
         house.memory = house.store = Noting()
         life, opened = await filled(house, TIER)
         await opened.tier.seal_and_copy()
-        await life.service.detach(opened.tier, give_back=False)
+        await life.detach()
         await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
         assert house.memory.objects == {}
         assert order[-1].endswith("manifest.json") and len(order) > 3
@@ -711,7 +711,7 @@ def test_a_purge_that_the_store_only_pretended_is_noticed() -> None:
         opened = await life.open(new=True)
         await life.fill(30)
         await opened.tier.seal_and_copy()
-        await life.service.detach(opened.tier, give_back=False)
+        await life.detach()
         store.script(Operation.DELETE, Fault.IGNORED, times=100)
         with pytest.raises(Exception, match="still listed"):
             await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
