@@ -192,17 +192,13 @@ class Attached:
         return made
 
     async def attach(self, lease: Lease, lead: Lead) -> PartitionTier:
-        """The log's tier for the leader that holds `lease`, ready to be served; asking again in the same epoch returns
-        the same.
+        """The log's tier for the leader that holds `lease`, ready to be served.
 
         Raises Retryable (the bucket is needed and away; ask again), Fenced, Corrupt (damage: a person decides),
         StorageFailed, OSError; after these the log has to be closed and opened again."""
         opened = lease.opened
         key = opened.topic_id, opened.log.partition
-        known = self._tiers.get(key)
-        if known is not None:
-            assert known.partition_state.epoch == lead.leader_epoch, f"{known.name} is still led in another epoch"
-            return known
+        assert key not in self._tiers, f"{lease}: the tier of the epoch before is still attached"
         partition = TieredPartition(
             *key,
             lead.leader_epoch,

@@ -23,6 +23,7 @@ from hotstore.flusher import SEAL_AGAIN_S
 from hotstore.log_host import LogHost, OpenLog
 from hotstore.making import Begin
 from hotstore.partition_log import PartitionLog
+from hotstore.place import Place
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.gap import gap_range
 from logformat.producer_snapshot import ProducerState, decode_producer_state, encode_producer_state
@@ -105,20 +106,6 @@ def test_a_new_partition_is_not_served_without_the_bucket() -> None:
         store.down = False
         opened = await life.open(new=True)
         assert opened.log.reserved_end == BLOCK
-        await life.stop()
-
-    run_fast(scenario())
-
-
-def test_opening_twice_gives_the_same_partition() -> None:
-    """The broker tries a topic's opening again when one of its partitions failed: the others are open already."""
-
-    async def scenario() -> None:
-        house = House()
-        life = await house.start()
-        first = await life.open(new=True)
-        again = await life.open(new=True)
-        assert again.log is first.log and again.tier is first.tier
         await life.stop()
 
     run_fast(scenario())
@@ -633,8 +620,8 @@ def opened_logs(monkeypatch: pytest.MonkeyPatch) -> list[OpenLog]:
     found: list[OpenLog] = []
     add = LogHost._add
 
-    def noted(self: LogHost, local: PartitionLog, *, is_bare: bool = False) -> OpenLog:
-        found.append(add(self, local, is_bare=is_bare))
+    def noted(self: LogHost, at: Place, local: PartitionLog, *, is_bare: bool = False) -> OpenLog:
+        found.append(add(self, at, local, is_bare=is_bare))
         return found[-1]
 
     monkeypatch.setattr(LogHost, "_add", noted)

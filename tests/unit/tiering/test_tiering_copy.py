@@ -99,7 +99,7 @@ def test_a_log_that_an_unclean_start_cut_still_sinks() -> None:
         life = await house.start()
         opened = await life.open(new=True)
         await life.fill(3)
-        await life.logs.truncate(opened.open_log, 2)
+        await opened.tier.partition_state.lease.truncate(2)
         await life.fill(60)
         await settle(lambda: sunk(opened))
         assert opened.tier.remote_end_offset > 3 and not house.failures

@@ -203,7 +203,7 @@ def test_a_replica_whose_files_begin_above_the_log_start_opens_by_what_the_root_
         opened.tier.assigned(is_alone=False)
         switch_off(opened)
         await settle(lambda: opened.log.log_start_offset == start)
-        await opened.tier.expirer.checkpoint()
+        await opened.tier.partition_state.lease.checkpoint_start()
         opened.log.delete_local_before(opened.log.active_info().base_offset)
         opened.log.unlink()
         first = opened.log.local_log_start_offset
