@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from logformat.errors import ThermoclineError
 from tests.sim.loop import PowerCut
 
 
@@ -24,7 +25,7 @@ class Unexpected(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         failure = record.exc_info[1] if record.exc_info else None
-        if failure is None or isinstance(failure, PowerCut):
+        if failure is None or isinstance(failure, PowerCut | ThermoclineError | OSError):
             return
         where = traceback.extract_tb(failure.__traceback__)[-1:]
         at = f" at {where[0].filename.rpartition('/')[2]}:{where[0].lineno}" if where else ""
