@@ -12,11 +12,14 @@ tasks, one at a time a connection, as in Kafka.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
 from broker.authorizer import Authorizer
 from broker.context import Call, Context
+from broker.controller.decision import DecidedElsewhere
+from broker.controller.door import ControllerDoor
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import (
@@ -158,6 +161,10 @@ def is_wide(request: Message) -> bool:
     return len(topics) > ROWS_PER_TURN or rows > fetch.LOOKED_AT_ONCE_MAX
 
 
+async def _opened(_: str) -> None:
+    """Nothing was decided that could be waited for."""
+
+
 class BrokerDispatcher:
     """`broker.net.dispatch.Dispatcher` over the handlers."""
 
@@ -175,6 +182,8 @@ class BrokerDispatcher:
         `own`: handlers that this broker has instead of others."""
         self._handlers = HANDLERS | dict(own or {})
         self.context = context
+        door = ControllerDoor(DecidedElsewhere(), context.metadata, context.live, context.world.rng, _opened)
+        self._elsewhere = replace(context, controller=door)
         self.fast_path = FastPath(context)
         self._answering = Answering(context.gate, self._tasks)
         self._producing = ProduceFlow(context, self._answering)
@@ -270,7 +279,9 @@ class BrokerDispatcher:
             answer = await context.forward.pass_on(call.peer, header, request)
             if answer is not None:
                 return await self._answering.passed_on(answer)
-            # Nobody took it: the door to this broker's own office says so, in the words of each API.
+            # Nobody is known to have taken it: each API says so in its words. It is not decided here, though this
+            # broker may be the controller by now: it may have been heard, and what it names may be another topic.
+            return await self._respond(self._elsewhere, header, call, request)
         if header.api_key == _ENVELOPE:
             sent = cast(EnvelopeRequest, request)
             opened = await envelope.opened(context, self._authorizer, self._decide, sent, call)
@@ -278,7 +289,10 @@ class BrokerDispatcher:
         return await self._decide(header, call, request)
 
     async def _decide(self, header: RequestHeader, call: Call, request: Message) -> list[Part]:
-        response = await self._handlers[header.api_key](self.context, request, call)
+        return await self._respond(self.context, header, call, request)
+
+    async def _respond(self, context: Context, header: RequestHeader, call: Call, request: Message) -> list[Part]:
+        response = await self._handlers[header.api_key](context, request, call)
         return await self._answering.in_turns(header, response)
 
     def _unsupported(self, header: RequestHeader, body: memoryview) -> list[Part]:

@@ -74,7 +74,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     # the cluster
     "broker.session.timeout.ms": H(
         "The controller ends the session of a broker that was silent for this long: others lead what it led. Two "
-        "seconds after its connection was closed, or a quarter of this, if that is less."
+        "seconds after its connection was closed, or a quarter of this, if that is less; but not before 4/3 of "
+        "broker.heartbeat.interval.ms."
     ),
     "broker.heartbeat.interval.ms": H(
         "A heartbeat waits at the controller this long for news, and the next one follows; at most a quarter of "

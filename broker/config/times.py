@@ -35,8 +35,9 @@ class ClusterTimes:
     @property
     def closed_s(self) -> float:
         """A session ends so long after the connection of its heartbeats closed: a process that was killed is missed
-        sooner than one that is silent, one that connects anew is not missed."""
-        return min(_CLOSED_S, self.session_s / 4)
+        sooner than one that is silent, one that connects anew is not missed: its next heartbeat may be parked when the
+        end of the connection before is noticed."""
+        return max(min(_CLOSED_S, self.session_s / 4), self.parked_s * 4 / 3)
 
     @property
     def knock_s(self) -> float:

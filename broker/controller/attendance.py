@@ -13,13 +13,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol
 
 from broker.config.times import ClusterTimes
 from broker.controller import proposals, registrations
 from broker.controller.brokers import NOT_READ, HeartbeatAnswer, HeartbeatAsked, ProposalsAsked, RegistrationAsked
 from broker.controller.claimants import Claimants
-from broker.controller.decision import not_controller
+from broker.controller.decision import Decision, not_controller
 from broker.controller.fitness import Fitness
 from broker.controller.office import Office
 from broker.controller.registrations import SessionId
@@ -132,20 +133,25 @@ class Attendance:
     # ── what brokers ask ─────────────────────────────────────────────────────────────────────────────────────────
     async def register(self, asked: RegistrationAsked) -> int:
         """See `Brokers`."""
-        sessions = self._there()
+        self._there()
         if asked.node_id == self._node_id:
             raise ApiError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                 f"broker {self._node_id} is the controller and lives: give this one another --node-id",
             )
         self._refuse_copies(asked)
-        now_s = self._clock.monotonic_s()
-        is_live, is_silent = sessions.is_live(asked.node_id, now_s), sessions.is_silent(asked.node_id, now_s)
-        epoch = await self._office.decide(
-            lambda image: registrations.register(image, asked, self._cluster_id, is_live=is_live, is_silent=is_silent)
-        )
+        epoch = await self._office.decide(partial(self._register, asked=asked))
         log.info("broker %d has a session: broker epoch %d", asked.node_id, epoch)
         return epoch
+
+    def _register(self, image: ClusterImage, asked: RegistrationAsked) -> Decision[int]:
+        """By who is heard when it is decided: it may have waited long."""
+        sessions, now_s = self._there(), self._clock.monotonic_s()
+        is_live, is_silent = sessions.is_live(asked.node_id, now_s), sessions.is_silent(asked.node_id, now_s)
+        found = registrations.register(image, asked, self._cluster_id, is_live=is_live, is_silent=is_silent)
+        if found.records:
+            sessions.replaced(asked.node_id)
+        return found
 
     def _refuse_copies(self, asked: RegistrationAsked) -> None:
         """Of who reads a copy of this bucket: the ids of cluster, nodes and sessions are the same there, but nobody
@@ -261,15 +267,20 @@ class Attendance:
         over_s = self._sessions.soonest_s(self._clock.monotonic_s())
         return min(self._beats.after(now_s), now_s + over_s)
 
-    async def _end_silent(self, ended: tuple[SessionId, ...]) -> None:
-        who = ", ".join(str(node_id) for node_id, _ in ended)
+    async def _end_silent(self, due: tuple[SessionId, ...]) -> None:
+        def decide(image: ClusterImage) -> Decision[tuple[SessionId, ...]]:
+            # Who was heard while this waited stays: it rests on that answer that nobody leads what it leads (R25).
+            over = self._there().end(due, self._clock.monotonic_s())
+            return Decision(registrations.end(image, over).records, over)
+
         try:
-            await self._end(ended)
+            ended = await self._office.decide(decide)
         except (ThermoclineError, OSError) as refused:
-            log.warning("the sessions of brokers %s are over and cannot be ended: %s", who, refused)
+            log.warning("the sessions of brokers %s are over and cannot be ended: %s", _nodes(due), refused)
             await asyncio.sleep(_REFUSED_S)
         else:
-            log.warning("silent, so the session ended and others lead what it led: broker %s", who)
+            if ended:
+                log.warning("silent, so the session ended and others lead what it led: broker %s", _nodes(ended))
 
     async def _end(self, sessions: tuple[SessionId, ...]) -> None:
         await self._office.decide(lambda image: registrations.end(image, sessions))
@@ -297,3 +308,7 @@ class Attendance:
         if self._sessions is None:
             raise not_controller()
         return self._sessions
+
+
+def _nodes(sessions: tuple[SessionId, ...]) -> str:
+    return ", ".join(str(node_id) for node_id, _ in sessions)

@@ -61,3 +61,14 @@ def check_room(image_bytes: int) -> None:
 def not_controller() -> ApiError:
     """What whoever asks hears where another broker decides, in Kafka's words."""
     return ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
+
+
+class DecidedElsewhere:
+    """`Decides` of a broker that asked another one, and does not know whether it was heard: it decides nothing itself,
+    also where it is the controller by now."""
+
+    epoch = -1
+    image_bytes = 0
+
+    async def decide(self, decider: Decider[T]) -> T:
+        raise not_controller()

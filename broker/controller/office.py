@@ -3,8 +3,9 @@
 Owns the queue of changes, and whether a commit is in doubt. Always true: a change is decided on the newest image and
 what was decided before it, committed, and only then obeyed (image feed) and answered, in this order; after a commit
 whose outcome is unknown nothing else is decided until the bucket settled it, so that a retry never makes a second topic
-of one name; who lost the controller epoch decides no more and does nothing else about it (R1). Must not know what the
-changes are, nor Kafka's requests.
+of one name; who lost the controller epoch decides no more and does nothing else about it (R1), and what was begun in
+one epoch neither commits in a later one of this process nor ends it. Must not know what the changes are, nor Kafka's
+requests.
 
 What waits together is committed together: a bucket takes a few commits a second, whatever the number of clients.
 """
@@ -156,14 +157,14 @@ class Office:
 
     async def _settled(self) -> bool:
         """Learn what became of a commit in doubt, and obey; False when the bucket does not tell: who waits is told."""
-        doubtful = self._doubtful
+        doubtful, epoch = self._doubtful, self._root.epoch
         if doubtful is None:
             return True
         try:
             at = await self._root.settle()
         except (ThermoclineError, OSError) as unanswered:
             log.warning("a change of the cluster is still in doubt: %s", unanswered)
-            why = self._refusal(unanswered)
+            why = self._refusal(unanswered, epoch)
             for asked in self._taken():
                 asked.refuse(why)
             return False
@@ -176,12 +177,15 @@ class Office:
     async def _commit_next(self) -> None:
         """Decide what waits, commit it, obey it, answer it."""
         begun: list[_Asked] = []
+        epoch = self._root.epoch
         try:
             records = await self._decide_next(begun)
+            if self._root.epoch != epoch:
+                raise not_controller()  # lost, and claimed anew: another one may have decided meanwhile
             if records:
                 await self._commit(records)
         except (ThermoclineError, OSError) as failure:
-            why = self._refusal(failure)
+            why = self._refusal(failure, epoch)
             for asked in begun:
                 asked.refuse(why)
         else:
@@ -227,13 +231,14 @@ class Office:
         self._doubtful = None
         self._feed.take(at)
 
-    def _refusal(self, failure: Exception) -> Exception:
-        """What to tell those whose change failed; a fence ends this controller."""
+    def _refusal(self, failure: Exception, epoch: int) -> Exception:
+        """What to tell those whose change, begun in this epoch, failed; a fence ends the controller of that epoch."""
         # A root that is gone may be a directory that was unmounted: nobody took our place in it.
         if not isinstance(failure, Fenced) or isinstance(failure, RootVanished):
             return failure
-        log.error("not the controller any more: %s", failure)
-        self.stand_down()
+        if epoch == self._root.epoch:  # else this process claimed anew while its change was under way
+            log.error("not the controller any more: %s", failure)
+            self.stand_down()
         return not_controller()
 
     def _taken(self) -> list[_Asked]:

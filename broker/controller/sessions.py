@@ -2,14 +2,16 @@
 
 Owns how long a broker may be silent. Always true: every session of the image has its full time anew when the epoch
 begins (D8); time is that of the controller's own loop, so that its stall extends every session by as much (D9); one
-whose connection closed ends sooner, and sooner still where its port refuses; before more than half of all brokers are
-given up, the controller steps back: then it is more likely itself that is cut off (R27). Must not know clocks,
-connections, nor what the end of a session does to rows.
+whose connection closed ends sooner, and sooner still where its port refuses; who is heard before its end is decided
+stays, and is heard no more from then on, for the commit may land at any time (R25); before more than half of all
+brokers are given up, the controller steps back: then it is more likely itself that is cut off (R27). Must not know
+clocks, connections, nor what the end of a session does to rows.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -31,6 +33,7 @@ class _Session:
     ends_s: float
     is_closed: bool = False  # the connection of its heartbeats, and none came since
     knock_s: float = inf  # when its port is to be asked
+    is_ending: bool = False  # its end was decided, or that of another process' session in its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +89,30 @@ class Sessions:
             self._had.append((time_s, members))
 
     def heard(self, node_id: int, broker_epoch: int, now_s: float) -> bool:
-        """A heartbeat came; whether of a session that there is."""
+        """A heartbeat came; whether of a session that there is, and goes on."""
         session = self._sessions.get(node_id)
-        if session is None or session.broker_epoch != broker_epoch:
+        if session is None or session.broker_epoch != broker_epoch or session.is_ending:
             return False
         session.heard_s = self._at(now_s)
         session.ends_s = session.heard_s + self._session_s
         session.is_closed, session.knock_s = False, inf
         return True
+
+    def end(self, due: Collection[SessionId], now_s: float) -> tuple[SessionId, ...]:
+        """The end of `due` is decided now: of those whose time is over still. Nothing is heard of them any more."""
+        time_s, found = self._at(now_s), []
+        for node_id, broker_epoch in due:
+            session = self._sessions.get(node_id)
+            if session is not None and session.broker_epoch == broker_epoch and session.ends_s <= time_s:
+                session.is_ending = True
+                found.append((node_id, broker_epoch))
+        return tuple(found)
+
+    def replaced(self, node_id: int) -> None:
+        """Another process of this node gets a session, which is decided now: nothing is heard of the one there was."""
+        session = self._sessions.get(node_id)
+        if session is not None:
+            session.is_ending = True
 
     def closed(self, node_id: int, broker_epoch: int, now_s: float) -> None:
         """The connection of its heartbeats was closed: unless it comes again, it ends soon. That is a word of it too:

@@ -37,6 +37,7 @@ from broker.internal_topics.led_shard import Shard
 from broker.internal_topics.partition_door import LogLimits
 from broker.internal_topics.shard_life import ShardState
 from broker.metadata.topic_facts import TopicLookup
+from broker.wire.primitives import ZERO_UUID
 from logformat.errors import ThermoclineError
 from seams.clock import Clock
 from seams.rng import Rng
@@ -160,6 +161,11 @@ class GroupCoordinator:
     async def survey(self, ends: EndLookup) -> Survey:
         """How far behind the groups are."""
         return await survey(self.log.all_ready(), self._topics, ends)
+
+    def topic_id(self, name: str) -> UUID:
+        """Of the topic that has the name now; zero: of none."""
+        facts = self._topics(name)
+        return ZERO_UUID if facts is None else facts.topic_id
 
     # ---- where a group is ---------------------------------------------------------------------------------------
 

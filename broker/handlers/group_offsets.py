@@ -53,14 +53,15 @@ async def handle_offset_commit(
     coordinator: GroupCoordinator, request: OffsetCommitRequest, version: int, client: ClientInfo
 ) -> OffsetCommitResponse:
     """v9+ tells a member of a group that does not exist so; before, its generation is called illegal."""
+    by_id = version >= _TOPIC_IDS_SINCE
     strangers: set[int] = set()  # places in request.topics of ids that nobody has
     rows: list[CommitRow] = []
     for at, topic in enumerate(request.topics):
-        name = coordinator.topic_name(topic.topic_id) if version >= _TOPIC_IDS_SINCE else topic.name
+        name = coordinator.topic_name(topic.topic_id) if by_id else topic.name
         if name is None:
             strangers.add(at)
-        else:
-            rows += _commit_rows(name, topic)
+        else:  # a topic of the name may be made again while the first rows are written: what is meant stays the same
+            rows += _commit_rows(name, topic, topic.topic_id if by_id else coordinator.topic_id(name))
     member = AdmitCommit(None, request.member_id, request.generation_id_or_member_epoch, request.group_instance_id)
     unknown_group = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
     # In turns of one write each. As in Kafka every row has its own answer; unlike there, rows of so large a commit may
@@ -76,7 +77,7 @@ async def handle_offset_commit(
             unknown_group=unknown_group,
             until_s=until_s,
         )
-    codes = iter(answered)
+    codes = iter(answered if by_id else map(_by_name, answered))
     answers = [
         OffsetCommitResponseTopic(
             name=topic.name,
@@ -94,7 +95,12 @@ async def handle_offset_commit(
     return OffsetCommitResponse(topics=answers)
 
 
-def _commit_rows(name: str, topic: OffsetCommitRequestTopic) -> Iterable[CommitRow]:
+def _by_name(code: ErrorCode) -> ErrorCode:
+    """Whoever names topics by their names knows no ids."""
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if code is ErrorCode.UNKNOWN_TOPIC_ID else code
+
+
+def _commit_rows(name: str, topic: OffsetCommitRequestTopic, topic_id: UUID) -> Iterable[CommitRow]:
     for partition in topic.partitions:
         yield CommitRow(
             name,
@@ -102,7 +108,7 @@ def _commit_rows(name: str, topic: OffsetCommitRequestTopic) -> Iterable[CommitR
             partition.committed_offset,
             partition.committed_leader_epoch,
             partition.committed_metadata or "",
-            topic.topic_id,
+            topic_id,
         )
 
 

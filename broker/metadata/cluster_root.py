@@ -181,14 +181,15 @@ class ClusterRoot:
 
         Raises Fenced when this process is not the controller any more, also where the records stand and another claimed
         since; Corrupt for records that make an impossible image, CommitTooLarge for more than a page may hold: nothing
-        is written then.
+        is written then. The epoch is that of the call: one that is claimed meanwhile commits nothing of it.
         """
+        epoch = self.epoch
         for _ in range(_TRIES):
             known = self._root.known
             assert known is not None and isinstance(known.content, ClusterContent), "commit before claim"
             began_s = self._clock.monotonic_s()
             try:
-                root = await self._write(known.content, records, known.content.controller, self.epoch)
+                root = await self._write(known.content, records, known.content.controller, epoch)
                 return await self._ours(root)
             except _Moved:
                 continue  # a commit whose outcome was unknown came true meanwhile

@@ -7,15 +7,18 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from broker.config.times import ClusterTimes
 from broker.controller.attendance import Attendance
-from broker.controller.brokers import NO_LEASE, NOT_READ, RegistrationAsked
+from broker.controller.brokers import NO_LEASE, NOT_READ, HeartbeatAsked, RegistrationAsked
+from broker.controller.fitness import FIT
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import Node
+from broker.metadata.records import MetadataRecord, Node
 from seams.beats import Beats
 from tests.support.cluster_kit import session
 from tests.support.fast_loop import FastClock, run_fast
@@ -35,6 +38,59 @@ class Decides:
     async def decide(self, change: Callable[[ClusterImage], Any]) -> Any:
         self.at_s.append(asyncio.get_running_loop().time())
         return change(self.image).answer
+
+
+class DecidesLate(Decides):
+    """Each change waits `waits_s` for those before it, and its commit takes `takes_s`; `made` are the records."""
+
+    def __init__(self, image: ClusterImage, *, waits_s: float = 0.0, takes_s: float = 0.0) -> None:
+        super().__init__(image)
+        self.epoch = 1
+        self.waits_s, self.takes_s = waits_s, takes_s
+        self.made: list[MetadataRecord] = []
+
+    async def decide(self, change: Callable[[ClusterImage], Any]) -> Any:
+        await asyncio.sleep(self.waits_s)
+        decision = change(self.image)
+        await asyncio.sleep(self.takes_s)
+        self.made += decision.records
+        self.at_s.append(asyncio.get_running_loop().time())
+        return decision.answer
+
+
+class Kept:
+    """The attendance of broker 1, the controller, which beats its lease; broker 2 has a session."""
+
+    def __init__(self, *, waits_s: float = 0.0, takes_s: float = 0.0) -> None:
+        self.clock = FastClock()
+        self.image = ClusterImage().with_records([session(node_id=n, broker_epoch=n) for n in (1, 2)])
+        self.office: Any = DecidesLate(self.image, waits_s=waits_s, takes_s=takes_s)
+
+        async def refuses(node: Node) -> bool:
+            return False
+
+        world: Any = SimpleNamespace(clock=self.clock, beats=Beats())
+        root: Any = SimpleNamespace(encoded=None)
+        self.attendance = Attendance(
+            self.office, root, world, 1, "c", TIMES, refuses=refuses, step_back=lambda: None, bump=lambda: None
+        )
+        at = ImageAt(2, self.image, ControllerAt(1, "ours", 1))
+        self.attendance.begin(at, is_sure=False, claimed_s=self.clock.boottime_s())
+
+    async def go(self, seconds: float) -> None:
+        """Let time pass, with a bump of the lease each second."""
+        until_s = self.clock.monotonic_s() + seconds
+        while (left_s := until_s - self.clock.monotonic_s()) > 0:
+            self.attendance.beaten(1, self.clock.boottime_s())
+            await asyncio.sleep(min(left_s, 0.5))
+
+    async def heartbeat(self) -> ErrorCode:
+        """Of broker 2, that knows nothing yet, so that it is answered at once."""
+        try:
+            await self.attendance.heartbeat(HeartbeatAsked(2, 2, 1, FIT))
+        except ApiError as refused:
+            return refused.code
+        return ErrorCode.NONE
 
 
 def test_a_port_is_asked_while_the_store_is_away() -> None:
@@ -106,5 +162,57 @@ def test_who_reads_a_copy_of_the_bucket_is_not_let_in() -> None:
         decided = len(office.at_s)
         assert await ask(9, wants_bump=True) == ErrorCode.NOT_CONTROLLER and bumped == [1]
         assert len(office.at_s) == decided
+
+    run_fast(scenario())
+
+
+def test_who_is_heard_before_its_end_is_decided_keeps_its_session() -> None:
+    """A bucket that takes a commit in seconds has the end of a session wait behind others. It was decided as it was
+    asked: who came back meanwhile, and was answered that it is in session, lost all that it led."""
+
+    async def scenario() -> None:
+        place = Kept(waits_s=4.0)
+        keeping = asyncio.ensure_future(place.attendance.keep())
+        await place.go(TIMES.session_s + 1)
+        assert not place.office.at_s
+        assert await place.heartbeat() is ErrorCode.NONE
+        await place.go(4.0)
+        keeping.cancel()
+        assert place.office.at_s and not place.office.made
+
+    run_fast(scenario())
+
+
+def test_who_is_heard_after_its_end_was_decided_is_not_told_that_it_is_in_session() -> None:
+    """The commit is under way and lands at any time: a coordinator of groups rested on such an answer that nobody else
+    can coordinate them, for a session from then on, and showed offsets of before (R25)."""
+
+    async def scenario() -> None:
+        place = Kept(takes_s=4.0)
+        keeping = asyncio.ensure_future(place.attendance.keep())
+        await place.go(TIMES.session_s + 1)
+        assert not place.office.at_s, "under way"
+        assert await place.heartbeat() is ErrorCode.STALE_BROKER_EPOCH
+        await place.go(4.0)
+        keeping.cancel()
+        assert [record.active for record in place.office.made if isinstance(record, Node)] == [False]
+
+    run_fast(scenario())
+
+
+def test_a_process_that_is_heard_again_while_another_one_registers_as_its_node_stays() -> None:
+    """Its connection was closed when the other one asked; the decision waits, and it is back by then."""
+
+    async def scenario() -> None:
+        place = Kept(waits_s=3.0)
+        assert await place.heartbeat() is ErrorCode.NONE
+        place.attendance.closed(2, 2)
+        other = RegistrationAsked(2, "c", "0" * 32, "another", "boot", (), previous_broker_epoch=2)
+        registering = asyncio.ensure_future(place.attendance.register(other))
+        await place.go(1.0)
+        assert await place.heartbeat() is ErrorCode.NONE
+        with pytest.raises(ApiError) as refused:
+            await registering
+        assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION and not place.office.made
 
     run_fast(scenario())

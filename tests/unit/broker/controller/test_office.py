@@ -358,3 +358,46 @@ def test_nobody_waits_for_ever() -> None:
         assert loop.time() - began_s < 600.0
 
     run_fast(scenario())
+
+
+def test_a_change_that_outlives_its_controller_epoch_does_not_end_the_next_one() -> None:
+    """It is under way when the epoch is lost, and the same process claims the next: the fence it meets at last is that
+    of its own epoch. The process went on as the controller, and decided nothing until somebody else claimed."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with place.open() as office:
+            place.root.fails.append(Fenced("controller epoch 1 is over"))
+            late = asyncio.ensure_future(place.make("late"))
+            await asyncio.sleep(0.5)
+            office.stand_down()
+            place.root.epoch = 2
+            office.take_office()
+            with pytest.raises(ApiError) as refused:
+                await late
+            assert refused.value.code is ErrorCode.NOT_CONTROLLER
+            assert await place.make("next") == "next"
+
+    run_fast(scenario())
+
+
+def test_what_was_decided_in_one_controller_epoch_is_not_committed_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deciding takes turns: another controller may have decided between the epoch that is lost and the next one."""
+    monkeypatch.setattr(office_module, "_TOPICS_PER_TURN", 1)
+
+    async def scenario() -> None:
+        place = Place()
+        async with place.open() as office:
+
+            def decide(image: ClusterImage) -> Decision[None]:
+                office.stand_down()
+                place.root.epoch = 2
+                office.take_office()
+                return Decision((TopicCreated(_id_of("old"), "old", (row(),), {}),), None)
+
+            with pytest.raises(ApiError) as refused:
+                await office.decide(decide)
+            assert refused.value.code is ErrorCode.NOT_CONTROLLER and not place.root.commits
+            assert await place.make("next") == "next"
+
+    run_fast(scenario())

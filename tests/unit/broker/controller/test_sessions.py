@@ -193,3 +193,17 @@ def test_a_long_session_is_ended_by_a_controller_that_came_back() -> None:
     sessions.follow(image(1, 2, 3), 0.0)
     looks = (sessions.look(STEP_S * number) for number in range(1, 200))
     assert next(due for due in looks if due != Due()) == Due(((2, 2), (3, 3)))
+
+
+def test_a_connection_whose_end_is_noticed_late_ends_no_session_that_beats_on_another() -> None:
+    """Its last segment was lost, and sent again when the broker beat on a new connection already. That heartbeat is
+    parked for broker.heartbeat.interval.ms; with 3 s of it the session was over in 2."""
+    times = ClusterTimes(session_s=18.0, parked_s=3.0)
+    sessions = Sessions(1, 100.0, times)
+    sessions.follow(image(1, 2), 100.0)
+    assert sessions.look(100.0) == Due()
+    assert sessions.heard(2, 2, 100.0), "on the new connection"
+    sessions.closed(2, 2, 100.1)
+    due = [sessions.look(100.0 + at * STEP_S) for at in range(1, 7)]
+    assert not any(each.ended for each in due)
+    assert sessions.heard(2, 2, 103.1)
