@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 from broker.context import Context
 from broker.handlers.offsets import _by_time
@@ -21,11 +21,10 @@ def test_records_that_change_tiers_during_the_search_are_found() -> None:
         log.local_log_start_offset = 20
         return (timestamp, timestamp) if timestamp < before else None
 
-    async def run(_: object, timestamp: int, **__: Any) -> SimpleNamespace:
+    async def local(timestamp: int) -> SimpleNamespace:
         first = max(timestamp, log.local_log_start_offset)
         return SimpleNamespace(timestamp=first, offset=first)
 
-    log.offset_for_timestamp = None
     partition = SimpleNamespace(
         topic="t",
         index=0,
@@ -33,9 +32,9 @@ def test_records_that_change_tiers_during_the_search_are_found() -> None:
         log_start_offset=0,
         high_watermark=100,
         tier=SimpleNamespace(offset_for_timestamp=cold),
+        local=SimpleNamespace(offset_for_timestamp=local),
     )
-    world = SimpleNamespace(workers=SimpleNamespace(run=run))
-    context = SimpleNamespace(world=world, config=SimpleNamespace(list_offsets_wait_ms_max=1000))
+    context = SimpleNamespace(config=SimpleNamespace(list_offsets_wait_ms_max=1000))
     answer = ListOffsetsResponsePartition()
     asyncio.run(_by_time(cast(Context, context), cast(Partition, partition), 15, answer))
     assert (answer.timestamp, answer.offset, answer.leader_epoch) == (15, 15, 3)
