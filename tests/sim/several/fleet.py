@@ -282,12 +282,12 @@ def _took(feed: ImageFeed, at: ImageAt) -> bool:
     return is_newer
 
 
-def _led(partition: Partition, tier: Any, row: AppliedRow) -> None:
+def _led(partition: Partition, lease: Any, tier: Any, row: AppliedRow) -> None:
     process = PROCESS.get()
     if isinstance(process, Node) and process.led is not None:
         at_s = asyncio.get_running_loop().time()
         process.led((partition.topic, partition.index), Began(at_s, row.leader_epoch, process.name))
-    _lead(partition, tier, row)
+    _lead(partition, lease, tier, row)
 
 
 def brokers_are_seen() -> AbstractContextManager[object]:
