@@ -13,6 +13,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from broker.net.dispatch import Answer, CloseConnection, Part, Peer
@@ -168,4 +169,5 @@ def _metered(cost: Cost, *, count_calls: bool, clock: bool) -> Iterator[None]:
 
 
 def _is_a_workers(callback: Callable[..., Any] | None) -> bool:
-    return getattr(callback, "__func__", None) is SimWorkers._work
+    function = callback.func if isinstance(callback, partial) else callback
+    return getattr(function, "__func__", None) is SimWorkers._work

@@ -107,14 +107,23 @@ def test_a_deleted_topics_files_and_objects_stay_until_the_operator_says_done() 
 
         tasks = Tasks()
         purging = Purging(
-            1, cast(Any, metadata), cast(Any, removed), forget_it, tasks, SeededRng(1), lambda *_: None, 9.0
+            1,
+            cast(Any, metadata),
+            cast(Any, removed),
+            cast(Any, removed),
+            removed.closed,
+            forget_it,
+            tasks,
+            SeededRng(1),
+            lambda *_: None,
+            9.0,
         )
         purging.purge(topic)
         await asyncio.sleep(600)
-        assert not removed.files and not removed.objects and not forgotten.is_set()
+        assert not removed.set_asides and not removed.objects and not forgotten.is_set()
         metadata.image = ClusterImage(nodes={1: session()})
         await asyncio.wait_for(forgotten.wait(), 600)
-        assert removed.files and removed.objects
+        assert removed.set_asides and removed.objects
         await tasks.close()
 
     play(scenario())

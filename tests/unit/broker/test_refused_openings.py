@@ -26,10 +26,13 @@ async def crash_all(three: Three) -> None:
 async def served(three: Three, *seen_by: int) -> int:
     """Who leads, once it serves."""
     first = seen_by[0]
-    await until(lambda: three.row(first).leader in seen_by and three.row(first).clean, "one of them leads")
-    leader = three.row(first).leader
-    await until(lambda: ("log", 0) in three.lives[leader].context.registry.partitions, "it serves")
-    return leader
+
+    def is_served() -> bool:
+        row = three.row(first)
+        return row.leader in seen_by and row.clean and ("log", 0) in three.lives[row.leader].context.registry.partitions
+
+    await until(is_served, "one of them leads, and serves")
+    return three.row(first).leader
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])

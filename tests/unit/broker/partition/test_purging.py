@@ -22,6 +22,7 @@ class Removed:
     """What was removed, by name."""
 
     def __init__(self) -> None:
+        self.set_asides: list[TopicPartition] = []
         self.objects: list[UUID] = []
         self.directories = self
 
@@ -29,7 +30,7 @@ class Removed:
         pass
 
     async def set_aside(self, place: TopicPartition, topic_id: UUID) -> None:
-        pass
+        self.set_asides.append(place)
 
     async def delete_set_aside(self) -> None:
         pass
