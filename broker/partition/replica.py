@@ -166,8 +166,9 @@ class Partition(WaitedFor):
         """Lead it no more: whoever waits for an acknowledgement, or for something to read, learns it now."""
         self.leading = False
         self._restless.pop(self, None)
-        self.lease.move_high_watermark(self.high_watermark)  # for the next role of the log
-        self.lease.end()
+        if not self.lease.is_over:
+            self.lease.move_high_watermark(self.high_watermark)  # for the next role of the log
+            self.lease.end()
         self.waiters.fail(why)
         self.start_waits.fail(why)
 

@@ -325,7 +325,12 @@ class Way:
             partition = registry.resigned.get(key)
             if partition is not None:
                 row = partition.leader.in_sync.row
-                partition.lead(partition.tier, replace(row, leader_epoch=row.leader_epoch + 1))
+                replicas = self.life.broker.rooms.replicas
+                assert replicas is not None
+                lease = replicas._logs.lend(partition.opened, f"leader epoch {row.leader_epoch + 1}")
+                lease.reserve(partition.lease.reserved_end)
+                partition.tier.partition_state.lease = lease
+                partition.lead(lease, partition.tier, replace(row, leader_epoch=row.leader_epoch + 1))
                 registry.publish(registry.topics[what.topic], [partition])
             return
         if what.kind is Kind.RESERVED:
