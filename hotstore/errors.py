@@ -10,6 +10,7 @@ import errno
 from typing import Final
 
 from logformat.errors import Corrupt, Fenced, InvalidRequest, StorageFailed
+from seams.disk import is_full
 
 
 class OffsetOutOfRange(InvalidRequest):
@@ -106,10 +107,12 @@ class MissingSegments(DamagedLog):
         self.first = first
 
 
-_PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+_PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def may_pass(refused: BaseException) -> bool:
     """Whether the machine lacked descriptors, memory or space, and may have some again soon: the same is worth trying
     again, and says nothing against the disk."""
-    return isinstance(refused, LogFull) or (isinstance(refused, OSError) and refused.errno in _PASSING)
+    if isinstance(refused, OSError):
+        return is_full(refused) or refused.errno in _PASSING
+    return isinstance(refused, LogFull)

@@ -25,7 +25,8 @@ from seams.workers import Lane
 
 if TYPE_CHECKING:
     from hotstore.flusher import Flusher
-    from hotstore.log_host import LogHost, OpenLog
+    from hotstore.log_host import LogHost
+    from hotstore.open_log import OpenLog
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

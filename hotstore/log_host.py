@@ -25,6 +25,7 @@ from hotstore.lease import Lease
 from hotstore.log_config import LogConfig
 from hotstore.log_directories import LogDirectories
 from hotstore.making import Begin
+from hotstore.open_log import OpenLog, Remains
 from hotstore.partition_log import PartitionLog
 from hotstore.place import Place
 from hotstore.sync_rounds import SyncRounds
@@ -40,50 +41,6 @@ Ts = TypeVarTuple("Ts")
 log = logging.getLogger(__name__)
 
 
-class OpenLog:
-    """A recovered log and what makes it durable. `at`: the place where it lies. `high_watermark`: as checkpointed,
-    within the log as it is; a replica starts from it. `seen_epoch`: the last leader epoch in which it agreed with its
-    leader, or led, as checkpointed or as its records say (UNDEFINED_EPOCH: none). `is_torn`: it is being cut, or begins
-    elsewhere, or that failed in the middle: what it says of itself is not what lies on the disk. `is_bare`: this
-    process made its directory, and whoever puts a file of his own there says here that it is bare no more: nothing has
-    to be looked for."""
-
-    __slots__ = (
-        "at",
-        "flusher",
-        "high_watermark",
-        "is_bare",
-        "is_torn",
-        "lease",
-        "log",
-        "noted_epoch",
-        "seen_epoch",
-    )
-
-    def __init__(
-        self, at: Place, local: PartitionLog, flusher: Flusher, high_watermark: int, noted_epoch: int, *, is_bare: bool
-    ) -> None:
-        self.at = at
-        self.log = local
-        self.lease: Lease | None = None
-        """Of the role that has it, or had it last."""
-        self.is_torn = False
-        self.is_bare = is_bare
-        self.flusher = flusher
-        self.high_watermark = max(local.log_start_offset, min(high_watermark, local.log_end_offset))
-        self.noted_epoch = noted_epoch
-        """What the checkpoint was last told."""
-        self.seen_epoch = max(noted_epoch, local.leader_epoch)
-
-    @property
-    def place(self) -> TopicPartition:
-        return self.at.name
-
-    @property
-    def topic_id(self) -> UUID:
-        return UUID(bytes=self.log.topic_id)
-
-
 class _Occupied(Enum):
     """Of a place that came to another topic while its turn was waited for."""
 
@@ -95,14 +52,6 @@ class _Found(NamedTuple):
 
     local: PartitionLog | None
     is_bare: bool = False
-
-
-class Remains(NamedTuple):
-    """What is left of a log that is refused: as its checkpoints say, and where the damage begins."""
-
-    seen_epoch: int
-    high_watermark: int
-    end: int
 
 
 class LogHost:

@@ -20,7 +20,7 @@ from seams.tasks import FailureReport, log_failure
 from seams.workers import Lane, Workers
 
 if TYPE_CHECKING:
-    from hotstore.log_host import OpenLog
+    from hotstore.open_log import OpenLog
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

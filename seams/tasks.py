@@ -73,6 +73,15 @@ class Tasks:
         await asyncio.gather(*running, return_exceptions=True)
 
 
+def tell(told: Callable[[Exception | None], None], failure: Exception | None, whom: str) -> None:
+    """Call one of many who wait. The others have their turn whatever it raises: that is reported as of a callback of
+    the loop's own. `whom`: who waited, for the report."""
+    try:
+        told(failure)
+    except Exception as bug:  # noqa: BLE001 - reported, not carried
+        asyncio.get_running_loop().call_exception_handler({"message": f"{whom} could not be told", "exception": bug})
+
+
 def failure_of_task(task: asyncio.Future[Any]) -> BaseException | None:
     """What ended a task that is done, a cancellation among it; None where it has a result."""
     return asyncio.CancelledError() if task.cancelled() else task.exception()

@@ -23,7 +23,8 @@ from coldstore.root import RootMissing
 from hotstore.errors import ForeignLog, MissingSegments
 from hotstore.lease import Lease
 from hotstore.log_config import LogConfig
-from hotstore.log_host import LogHost, OpenLog
+from hotstore.log_host import LogHost
+from hotstore.open_log import OpenLog
 from logformat.errors import Retryable, ThermoclineError
 from logformat.values import TopicPartition
 from seams.disk import is_full

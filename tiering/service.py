@@ -17,7 +17,8 @@ from uuid import UUID
 from coldstore.object_store import ObjectStore
 from hotstore.lease import Lease
 from hotstore.log_config import LogConfig
-from hotstore.log_host import LogHost, OpenLog
+from hotstore.log_host import LogHost
+from hotstore.open_log import OpenLog
 from hotstore.sync_times import SyncTimes
 from logformat.values import TopicPartition
 from seams.tasks import Tasks, supervise

@@ -19,7 +19,7 @@ from broker.internal_topics.batches import BATCH_BYTES_MAX, KeyValue, batch_of
 from broker.internal_topics.partition_door import LogLimits, PartitionDoor
 from logformat.errors import Fenced, InvalidRequest, Retryable, ThermoclineError
 from seams.clock import Clock
-from seams.tasks import Tasks
+from seams.tasks import Tasks, tell
 
 log = logging.getLogger(__name__)
 
@@ -157,19 +157,9 @@ class Appender:
         """Tell the writes of the batch under way, unless they were told."""
         writes, self._under_way = self._under_way, []
         for write in writes:
-            _tell(write.done, failure)
+            tell(write.done, failure, "the writer of an append")
 
     def _fail_queued(self, failure: Exception) -> None:
         self._queued_bytes = 0
         while self._queue:
-            _tell(self._queue.popleft().done, failure)
-
-
-def _tell(done: Done, failure: Exception | None) -> None:
-    """The others have their turn whatever this one raises, and so has whoever resigns."""
-    try:
-        done(failure)
-    except Exception as bug:  # noqa: BLE001 - as after a callback of the loop's own: reported, not carried
-        asyncio.get_running_loop().call_exception_handler(
-            {"message": "who waits for an append could not be told", "exception": bug}
-        )
+            tell(self._queue.popleft().done, failure, "the writer of an append")

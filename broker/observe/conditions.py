@@ -120,7 +120,8 @@ def _of_broker(facts: Facts) -> dict[Condition, str]:
         )
     if facts.copies_stopped:
         said[Condition.COPY_STOPPED] = (
-            f"{_named(facts.copies_stopped)}: copied no more; check the disk and the log, then restart"
+            f"{_named(facts.copies_stopped)}: copied no more; check the disk and the log, then restart "
+            "where it is not tried again by itself"
         )
     return said
 

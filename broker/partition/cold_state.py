@@ -12,7 +12,7 @@ from typing import Protocol
 from uuid import UUID
 
 from hotstore.log_config import LogConfig
-from hotstore.log_host import OpenLog
+from hotstore.open_log import OpenLog
 from logformat.values import TopicPartition
 from tiering.cold_start import ColdStart
 from tiering.cold_view import ColdView

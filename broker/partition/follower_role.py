@@ -27,7 +27,7 @@ from broker.replication.from_leader import FromLeader
 from broker.replication.rate import is_throttled
 from hotstore.errors import DamagedLog, ForeignLog, may_pass
 from hotstore.lease import Lease
-from hotstore.log_host import OpenLog
+from hotstore.open_log import OpenLog
 from logformat.errors import StorageFailed
 from logformat.values import TopicPartition
 from seams.tasks import supervise

@@ -26,7 +26,7 @@ from broker.replication.applied import applied_row
 from coldstore.root import RootVanished
 from hotstore.errors import DamagedLog, ForeignLog, may_pass
 from hotstore.lease import Lease
-from hotstore.log_host import OpenLog
+from hotstore.open_log import OpenLog
 from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed, ThermoclineError
 from logformat.values import TopicPartition
 from seams.tasks import supervise

@@ -157,7 +157,7 @@ class ReplicaOwner:
         """Until the newest aim is reached."""
         while True:
             if self.role is not None and self.role.is_over:
-                await self._let_go(self.role)
+                await self._take_back(self.role)
                 continue
             aim = self._aim
             if aim.goal is Goal.LEAD and self.role is None:
@@ -178,7 +178,7 @@ class ReplicaOwner:
         if aim.goal in (Goal.DROP, Goal.DELETE):
             self._gone(self)
 
-    async def _let_go(self, role: LeaderRole | FollowerRole) -> None:
+    async def _take_back(self, role: LeaderRole | FollowerRole) -> None:
         """The role is over: the log is free when this returns."""
         await role.over()
         if isinstance(role, LeaderRole) and role.partition is not None:

@@ -9,18 +9,22 @@ requests.
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from broker.fetch_session import Target
+from seams.tasks import tell
 
 Watcher = Callable[[], None]
 
 Acked = Callable[[Exception | None], None]
 """Told that what waits for its acknowledgement is committed, or why it is not known to be. On the loop, once, in the
 same turn in which that came about, and never while it is still asking; it may append and ask again."""
+
+_PRODUCER: Final = "a producer that waits for an acknowledgement"
+_LATE: Final = "appended, but not committed within the request's timeout"
 
 
 class Waiters:
@@ -62,7 +66,7 @@ class Waiters:
         if late:
             self._acks = deque(ack for ack in self._acks if ack[1] > now_s)
             for acked in late:
-                _tell(acked, TimeoutError("appended, but not committed within the request's timeout"))
+                tell(acked, TimeoutError(_LATE), _PRODUCER)
 
     def moved(self, high_watermark: int) -> None:
         """Acknowledge what is committed now, and wake all readers; to replicas it is no more than news of the high
@@ -75,7 +79,7 @@ class Waiters:
             while True:
                 upto = self._high_watermark
                 while self._acks and self._acks[0][0] <= upto:
-                    _tell(self._acks.popleft()[2], None)
+                    tell(self._acks.popleft()[2], None, _PRODUCER)
                 self._advanced()
                 if self._high_watermark == upto:
                     break
@@ -86,7 +90,7 @@ class Waiters:
         """Nothing that waits will be committed here: whoever waits for an ack learns it now."""
         acks, self._acks = self._acks, deque()  # who asks again while being told waits for what comes next
         for _, _, acked in acks:
-            _tell(acked, failure)
+            tell(acked, failure, _PRODUCER)
         self.wake()
 
     def watch(self, watcher: Watcher, *, at_tail: bool = False) -> None:
@@ -162,13 +166,3 @@ class WaitedFor:
 
     def forget(self, reader: Target) -> None:
         self.waiters.forget(reader)
-
-
-def _tell(acked: Acked, failure: Exception | None) -> None:
-    """The others have their turn whatever this one raises."""
-    try:
-        acked(failure)
-    except Exception as bug:  # noqa: BLE001 - as after a callback of the loop's own: reported, not carried
-        asyncio.get_running_loop().call_exception_handler(
-            {"message": "an acknowledgement could not be answered", "exception": bug}
-        )

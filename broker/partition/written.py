@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hotstore.log_host import OpenLog
+from hotstore.open_log import OpenLog
 from hotstore.partition_log import PartitionLog
 
 

@@ -68,3 +68,15 @@ class Three:
         assert self.lives[lost].context.registry.followed["log", 0].log.log_end_offset == len(values)
         for life in self.lives.values():
             await life.crash()
+
+
+async def served(three: Three, *seen_by: int) -> int:
+    """Who leads, once it serves."""
+    first = seen_by[0]
+
+    def is_served() -> bool:
+        row = three.row(first)
+        return row.leader in seen_by and row.clean and ("log", 0) in three.lives[row.leader].context.registry.partitions
+
+    await until(is_served, "one of them leads, and serves")
+    return three.row(first).leader

@@ -20,7 +20,8 @@ from coldstore.object_store import ObjectStore
 from hotstore.data_dir import DataDir
 from hotstore.flusher import Flusher
 from hotstore.log_config import LogConfig
-from hotstore.log_host import LogHost, OpenLog
+from hotstore.log_host import LogHost
+from hotstore.open_log import OpenLog
 from hotstore.partition_log import PartitionLog
 from logformat.errors import Retryable
 from logformat.record_batch import walk

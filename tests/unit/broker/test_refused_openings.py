@@ -11,7 +11,7 @@ import pytest
 from logformat.record_batch import walk
 from seams.disk import read_file
 from tests.support.broker_kit import play
-from tests.support.three_machines import NODES, VALUES, Three, until
+from tests.support.three_machines import NODES, VALUES, Three, served, until
 
 LOG = f"/data/a/log-0/{0:020}.log"
 
@@ -21,18 +21,6 @@ async def crash_all(three: Three) -> None:
         await three.lives.pop(node_id).crash()
     for place in three.places.values():
         place.kill()
-
-
-async def served(three: Three, *seen_by: int) -> int:
-    """Who leads, once it serves."""
-    first = seen_by[0]
-
-    def is_served() -> bool:
-        row = three.row(first)
-        return row.leader in seen_by and row.clean and ("log", 0) in three.lives[row.leader].context.registry.partitions
-
-    await until(is_served, "one of them leads, and serves")
-    return three.row(first).leader
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])

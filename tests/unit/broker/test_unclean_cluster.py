@@ -15,19 +15,10 @@ from broker.wire.messages import ElectLeadersRequest, ElectLeadersRequestTopic
 from logformat.record_batch import walk
 from seams.disk import read_file
 from tests.support.broker_kit import play
-from tests.support.three_machines import NODES, VALUES, Three, until
+from tests.support.three_machines import NODES, VALUES, Three, served, until
 
 LOG = "/data/a/log-0/00000000000000000000.log"
 GAP_BYTES = 6  # of the value of the control record that makes a gap; no value here has as many
-
-
-async def served(three: Three, *seen_by: int) -> int:
-    """Who leads, once it serves."""
-    first = seen_by[0]
-    await until(lambda: three.row(first).leader in seen_by and three.row(first).clean, "an unclean start is done")
-    leader = three.row(first).leader
-    await until(lambda: ("log", 0) in three.lives[leader].context.registry.partitions, "it serves")
-    return leader
 
 
 async def records(three: Three, leader: int) -> list[tuple[int, bytes | None]]:

@@ -20,8 +20,9 @@ from coldstore.stores.operations import Operation
 from hotstore.errors import ReservationExhausted
 from hotstore.file_names import EPOCHS_FILE, TEMPORARY
 from hotstore.flusher import SEAL_AGAIN_S
-from hotstore.log_host import LogHost, OpenLog
+from hotstore.log_host import LogHost
 from hotstore.making import Begin
+from hotstore.open_log import OpenLog
 from hotstore.partition_log import PartitionLog
 from hotstore.place import Place
 from logformat.errors import Corrupt, Fenced, Retryable
