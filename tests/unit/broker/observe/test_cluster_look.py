@@ -91,6 +91,5 @@ def test_how_silent_a_controller_may_be() -> None:
         "the controller, broker 2, has not answered for 1m1s: what this broker leads it leads on"
     )
     (held,) = conditions(Facts("/data", copies_stopped=("log-0 (I/O error)",)))
-    assert held.says == (
-        "log-0 (I/O error): copied no more; check the disk and the log, then restart where it is not tried again by itself"
-    )
+    stopped = "log-0 (I/O error): copied no more; check the disk and the log, then restart"
+    assert held.says == f"{stopped} where it is not tried again by itself"
