@@ -115,8 +115,9 @@ class LeaderRole:
     def stop(self, why: Exception) -> None:
         """The broker stops, and the tier is detached: as `end`, but that nobody is told who leads."""
         assert self.partition is not None, self.place
-        self.is_over = True
-        self.partition.resign(why)
+        if not self.is_over:  # else the image ended it while its log was flushed for the stop
+            self.is_over = True
+            self.partition.resign(why)
 
     async def over(self) -> None:
         """Wait until nothing that it began works on the log."""

@@ -17,6 +17,7 @@ from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER, Row, RowsSet, TopicCreated, TopicDeleted
 from broker.metadata.row_steps import assigned_to, led_by, next_row
 from broker.metadata.rows import begun_uncleanly, proposed, session_began, sessions_ended
+from broker.replication.follower import Phase
 from tests.sim.pair.brokers import Brokers
 from tests.support.cluster_kit import id_of
 from tests.support.shared_bucket import NAME
@@ -183,6 +184,8 @@ class Controller:
         topics = {str(leads.topic_id), str(copy.topic_id), self.topic_id}
         if len(epochs) > 1 or len(topics) > 1 or copy.failure:
             return
+        if copy.follower.phase is not Phase.FOLLOWING:
+            return  # whether its log agrees with the leader's is not known yet
         if min(copy.follower.end, copy.log.stable_end_offset) < leads.log.log_end_offset:
             return
         before = self._brokers.image
