@@ -8,6 +8,7 @@ what is served.
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from functools import partial
 
 from broker.config.broker_config import BrokerConfig
@@ -72,7 +73,8 @@ def _doubt(data_dir: DataDir) -> None:
     """Blocking: an older copy of the directory, in which offsets were given since. Its logs ask the bucket before they
     give any: what only they held is a declared gap then, as where a disk is lost."""
     for place in data_dir.partitions():
-        remove_reservation(data_dir.disk, data_dir.log_path(*place))
+        with closing(data_dir.disk.open_dir(data_dir.log_path(*place))) as directory:
+            remove_reservation(directory)
 
 
 def _identity(data_dir: DataDir, config: BrokerConfig) -> DirectoryIdentity:

@@ -19,7 +19,7 @@ from hotstore.segment import Segment
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import encode_kafka_snapshot, encode_producer_state
 from seams import crash_points
-from seams.disk import Disk, File, read_file, replace_file
+from seams.disk import Directory, File, read_in, replace_in
 
 
 class SyncJob(NamedTuple):
@@ -30,8 +30,8 @@ class SyncJob(NamedTuple):
     written_bytes: int
     files: tuple[File, ...]
     rolled: int
-    disk: Disk
-    directory: str | None
+    directory: Directory | None
+    """Where names are new; None: nowhere."""
 
     def run(self) -> None:
         """Blocking; raises OSError, after which nothing may be believed (C10)."""
@@ -43,7 +43,7 @@ class SyncJob(NamedTuple):
     def sync_names(self) -> None:
         """Blocking, once the files are durable; raises OSError."""
         if self.directory is not None:
-            self.disk.sync_dir(self.directory)
+            self.directory.sync()
 
 
 class PendingSeal(NamedTuple):
@@ -56,23 +56,22 @@ class PendingSeal(NamedTuple):
 class SealJob(NamedTuple):
     """Small files beside sealed, synced segments, and the epoch checkpoint when it changed. All can be rebuilt."""
 
-    disk: Disk
-    directory: str
+    directory: Directory
     epochs: LeaderEpochs | None
     seals: tuple[PendingSeal, ...]
 
     def run(self) -> None:
         """Blocking; raises OSError, and may then be run again."""
         if self.epochs is not None:
-            replace_file(self.disk, f"{self.directory}/{EPOCHS_FILE}", self.epochs.to_bytes())
+            replace_in(self.directory, EPOCHS_FILE, self.epochs.to_bytes())
         for segment, producers in self.seals:
             if segment is not None:
                 segment.trim()
                 write_index_files(segment)
             if producers is not None:
-                write_producer_files(self.disk, self.directory, producers)
+                write_producer_files(self.directory, producers)
         if self.seals:
-            self.disk.sync_dir(self.directory)
+            self.directory.sync()
 
 
 class Durability:
@@ -80,7 +79,6 @@ class Durability:
 
     __slots__ = (
         "_directory",
-        "_disk",
         "_epochs_dirty_from",
         "_flushed_bytes",
         "_seals",
@@ -91,8 +89,7 @@ class Durability:
         "written_bytes",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, directory: str, flushed_end_offset: int) -> None:
-        self._disk = disk
+    def __init__(self, directory: Directory, flushed_end_offset: int) -> None:
         self._directory = directory
         self.flushed_end_offset = flushed_end_offset
         self.written_bytes = 0
@@ -159,7 +156,6 @@ class Durability:
             self.written_bytes,
             files,
             len(self._unsynced),
-            self._disk,
             directory,
         )
 
@@ -175,7 +171,7 @@ class Durability:
         seals = tuple(seal for seal in self._seals if seal.segment not in self._unsynced)
         if not seals and self.recovery_point >= self.flushed_end_offset:
             return None  # an epoch without a durable record is no reason: idle logs cost a stop no syncs
-        return SealJob(self._disk, self._directory, None if self._epochs_dirty_from is None else epochs, seals)
+        return SealJob(self._directory, None if self._epochs_dirty_from is None else epochs, seals)
 
     def finish_seal(self, job: SealJob, epochs: LeaderEpochs) -> None:
         """The job succeeded; `epochs` as they are now, which may have gone on meanwhile."""
@@ -204,33 +200,31 @@ def write_index_files(segment: Segment) -> None:
     """Blocking. The segment's bytes must be durable. Names are durable after the directory is synced."""
     indexer = segment.indexer
     assert indexer is not None, segment
-    disk, offsets = segment.disk, segment.path_of(OFFSET_INDEX)
+    directory, offsets, times = segment.directory, segment.name_of(OFFSET_INDEX), segment.name_of(TIME_INDEX)
     # The end of a segment is looked for from the last entry of the offset index on, and no time that lies before it: an
     # offset index of before beside new times costs reading, new offsets beside times of before would hide the greatest.
-    if write_whole(disk, segment.path_of(TIME_INDEX), indexer.time_index.to_bytes()) and disk.stat(offsets) is not None:
-        disk.sync_dir(segment.directory)
-    write_whole(disk, offsets, indexer.offset_index.to_bytes())
+    if write_whole(directory, times, indexer.time_index.to_bytes()) and directory.stat(offsets) is not None:
+        directory.sync()
+    write_whole(directory, offsets, indexer.offset_index.to_bytes())
 
 
-def write_producer_files(disk: Disk, directory: str, producers: ProducersAt) -> None:
+def write_producer_files(directory: Directory, producers: ProducersAt) -> None:
     """Blocking: Kafka's snapshot and ours for one offset, below which everything must be durable already."""
     state = producers.state()
-    name = f"{directory}/{offset_file(producers.end_offset, SNAPSHOT)}"
-    write_whole(disk, name, encode_kafka_snapshot(state.producers))
-    name = f"{directory}/{offset_file(producers.end_offset, PRODUCERS)}"
-    write_whole(disk, name, encode_producer_state(state))
+    write_whole(directory, offset_file(producers.end_offset, SNAPSHOT), encode_kafka_snapshot(state.producers))
+    write_whole(directory, offset_file(producers.end_offset, PRODUCERS), encode_producer_state(state))
 
 
-def write_whole(disk: Disk, path: str, data: bytes) -> bool:
-    """As seams.disk.replace_file, without its sync of the directory: several files share one. Whether it was written.
+def write_whole(directory: Directory, name: str, data: bytes) -> bool:
+    """As seams.disk.replace_in, without its sync of the directory: several files share one. Whether it was written.
 
     What is there already was synced before it got its name: a log that nobody wrote to costs a clean stop no syncs.
     """
-    found = disk.stat(path)
-    if found is not None and found.size == len(data) and read_file(disk, path) == data:
+    found = directory.stat(name)
+    if found is not None and found.size == len(data) and read_in(directory, name) == data:
         return False
-    temporary = path + TEMPORARY
-    file = disk.open(temporary, write=True, create=True)
+    temporary = name + TEMPORARY
+    file = directory.open(temporary, write=True, create=True)
     try:
         if file.size():
             file.truncate(0)
@@ -238,5 +232,5 @@ def write_whole(disk: Disk, path: str, data: bytes) -> bool:
         file.sync()
     finally:
         file.close()
-    disk.rename(temporary, path)
+    directory.rename(temporary, name)
     return True

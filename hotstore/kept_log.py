@@ -7,6 +7,8 @@ LogManager.loadLog.
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from hotstore.data_dir import DataDir
 from hotstore.log_config import LogConfig
 from hotstore.making import Begin
@@ -68,6 +70,7 @@ def recover_sound(
 ) -> PartitionLog:
     """Blocking: a log that was refused for damage at `sound_end`, cut there: nothing above counts as durable any more.
     Raises DamagedLog where that is not all that is wrong, OSError."""
-    remove_proofs_above(data_dir.disk, data_dir.log_path(place.topic, place.partition), sound_end)
+    with closing(data_dir.disk.open_dir(data_dir.log_path(place.topic, place.partition))) as directory:
+        remove_proofs_above(directory, sound_end)
     data_dir.checkpoints.lower_recovery_point(place, sound_end)
     return recover_log(data_dir, place, config, now_ms, topic_id, all_is_read=True)

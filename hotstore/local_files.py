@@ -12,32 +12,32 @@ from collections.abc import Iterable
 
 from hotstore.file_names import DELETED, OFFSET_SUFFIXES, PRODUCERS, SNAPSHOT, offset_file, parse_offset_file
 from seams import crash_points
-from seams.disk import Disk
+from seams.disk import Directory
 
 
-def drop_segment_files(disk: Disk, directory: str, bases: Iterable[int]) -> None:
+def drop_segment_files(directory: Directory, bases: Iterable[int]) -> None:
     """Remove the segments of these base offsets, in the order given: oldest first for retention, newest first for a
     truncation. What is gone already is fine. Raises OSError."""
     for base in bases:
         names = [offset_file(base, suffix) for suffix in OFFSET_SUFFIXES]
-        present = [name for name in names if disk.stat(f"{directory}/{name}") is not None]
+        present = [name for name in names if directory.stat(name) is not None]
         for name in present:
-            disk.rename(f"{directory}/{name}", f"{directory}/{name}{DELETED}")
-        disk.sync_dir(directory)
+            directory.rename(name, name + DELETED)
+        directory.sync()
         for name in present:
-            disk.unlink(f"{directory}/{name}{DELETED}")
+            directory.unlink(name + DELETED)
             crash_points.reach("expire.local_unlinked")
 
 
-def remove_files(disk: Disk, directory: str, names: Iterable[str]) -> None:
+def remove_files(directory: Directory, names: Iterable[str]) -> None:
     """Unlink files by name, those that are there, and make that durable. Raises OSError."""
     found = False
     for name in names:
         with contextlib.suppress(FileNotFoundError):
-            disk.unlink(f"{directory}/{name}")
+            directory.unlink(name)
             found = True
     if found:
-        disk.sync_dir(directory)
+        directory.sync()
 
 
 def producer_file_offsets(names: Iterable[str], suffixes: tuple[str, ...] = (SNAPSHOT, PRODUCERS)) -> list[int]:

@@ -26,7 +26,7 @@ from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerState
 from logformat.record_batch import INT64_MAX
 from seams import crash_points
-from seams.disk import Disk, is_full, replace_file
+from seams.disk import Directory, is_full, replace_in
 
 
 class LogState(Enum):
@@ -45,8 +45,7 @@ class LogCore:
 
     def __init__(
         self,
-        disk: Disk,
-        path: str,
+        directory: Directory,
         topic: str,
         partition: int,
         topic_id: bytes,
@@ -55,8 +54,7 @@ class LogCore:
         found: Recovered,
         ballast: Ballast,
     ) -> None:
-        self.disk = disk
-        self.path = path
+        self.directory = directory
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
@@ -74,7 +72,7 @@ class LogCore:
         self._locator = Locator(found.segments, cache)
         self._active = found.segments[-1]
         self._sealed_bytes = sum(segment.size for segment in found.segments[:-1])
-        self._durability = Durability(disk, path, self.log_end_offset)
+        self._durability = Durability(directory, self.log_end_offset)
         self._durability.owe(found.unwritten)
         if found.epochs_unsaved:
             self._durability.epoch_began(found.segments[0].base_offset)
@@ -88,6 +86,11 @@ class LogCore:
         self.config = config
         self.producers.expiration_ms = config.producer_id_expiration_ms
         self._index_room_bytes = index_room_bytes(config)
+
+    @property
+    def path(self) -> str:
+        """For messages."""
+        return self.directory.path
 
     # --- offsets and sizes --------------------------------------------------------------------------------------
 
@@ -161,7 +164,7 @@ class LogCore:
 
     def _save_epochs(self) -> None:
         """*Blocking*."""
-        replace_file(self.disk, f"{self.path}/{EPOCHS_FILE}", self.epochs.to_bytes())
+        replace_in(self.directory, EPOCHS_FILE, self.epochs.to_bytes())
         self._durability.epochs_saved()
 
     def _superseded(self, leader_epoch: int) -> LeaderEpochFenced:
@@ -211,7 +214,7 @@ class LogCore:
         old = self._active
         assert old.size > 0, "an empty segment takes whatever comes: it begins at the log's end"
         try:
-            new = create_segment(self.disk, self.path, self.log_end_offset, self.config.index_interval_bytes)
+            new = create_segment(self.directory, self.log_end_offset, self.config.index_interval_bytes)
         except OSError as error:
             raise self._write_failed(error) from error
         crash_points.reach("roll.created")
@@ -228,7 +231,7 @@ class LogCore:
         for seal in self._durability.pending_seals:
             if seal.producers is not None and seal.producers.end_offset == offset:
                 return seal.producers.state()
-        return read_producers_at(self.disk, self.path, offset)
+        return read_producers_at(self.directory, offset)
 
     def _sync_all(self) -> None:
         durability = self._durability

@@ -90,7 +90,7 @@ class LogCut(LogCore):
         A crash in between is finished by the next open. Raises OSError, after which the log must be opened again.
         """
         fresh = Producers(self.config.producer_id_expiration_ms, producers)
-        segment = restart_at(self.disk, self.path, offset, epochs, fresh, self.config.index_interval_bytes)
+        segment = restart_at(self.directory, offset, epochs, fresh, self.config.index_interval_bytes)
         self._locator.replace([segment])
         self._leaving.clear()
         self.producers = fresh
@@ -113,16 +113,16 @@ class LogCut(LogCore):
         if last.damage is not None and last.damage.offset >= last.end_offset:
             last.damage = None  # it went
         end = last.end_offset
-        truncate(self.disk, self.path, self._locator.segments, keep)
+        truncate(self.directory, self._locator.segments, keep)
         if is_cut:
             last.indexer = build_indexer(last)
-        active = create_segment(self.disk, self.path, end, self.config.index_interval_bytes)
-        self.disk.sync_dir(self.path)
+        active = create_segment(self.directory, end, self.config.index_interval_bytes)
+        self.directory.sync()
         segments = [*kept, active]
         self._locator.replace(segments)
         self._restart(end, self.epochs.truncate_from_end(end))
         self.producers = load_producers(
-            self.disk, self.path, self.disk.list_dir(self.path), segments, end,
+            self.directory, self.directory.list(), segments, end,
             self.config.producer_id_expiration_ms, now_ms, self._locator.cache,
         )  # fmt: skip
         # What was kept beside the roll point went with the segment that began there.

@@ -7,6 +7,7 @@ removed as a deleted log is. Blocks. Must not know why a log begins where it doe
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import NamedTuple
 
 from hotstore.durability import write_producer_files
@@ -16,7 +17,7 @@ from hotstore.producer_state import Producers
 from logformat.checkpoints import PARTITION_METADATA_FILE, encode_partition_metadata
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry
-from seams.disk import Disk
+from seams.disk import Directory, Disk
 
 
 class Begin(NamedTuple):
@@ -31,19 +32,20 @@ def make_directory(disk: Disk, path: str, staged: str, topic_id: bytes, begin: B
     """An empty log at `path`, where nothing lies, durable when this returns. `staged`: a free path beside it. Raises
     OSError; then something may lie at `staged`."""
     disk.make_dirs(staged)
-    _write(disk, f"{staged}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id))
-    if begin.offset:
-        _write(disk, f"{staged}/{EPOCHS_FILE}", begin.epochs.to_bytes())
-        if begin.producers:
-            write_producer_files(disk, staged, Producers(NEVER, begin.producers).at(begin.offset))
-    disk.open(f"{staged}/{offset_file(begin.offset, LOG)}", write=True, create=True).close()
-    disk.sync_dir(staged)
+    with closing(disk.open_dir(staged)) as directory:
+        _write(directory, PARTITION_METADATA_FILE, encode_partition_metadata(topic_id))
+        if begin.offset:
+            _write(directory, EPOCHS_FILE, begin.epochs.to_bytes())
+            if begin.producers:
+                write_producer_files(directory, Producers(NEVER, begin.producers).at(begin.offset))
+        directory.open(offset_file(begin.offset, LOG), write=True, create=True).close()
+        directory.sync()
     disk.rename(staged, path)
     disk.sync_dir(path.rsplit("/", 1)[0] or "/")
 
 
-def _write(disk: Disk, path: str, data: bytes) -> None:
-    file = disk.open(path, write=True, create=True, exclusive=True)
+def _write(directory: Directory, name: str, data: bytes) -> None:
+    file = directory.open(name, write=True, create=True, exclusive=True)
     try:
         file.write_at(0, [data])
         file.sync()

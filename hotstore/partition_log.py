@@ -65,10 +65,15 @@ class PartitionLog(LogAppend, LogCut):
         OSError."""
         begin, cache, ballast = begin or Begin(), cache or IndexCache(), ballast or Ballast(disk, path)
         make_directory(disk, path, staged, topic_id, begin)
-        segment = create_segment(disk, path, begin.offset, config.index_interval_bytes)
-        producers = Producers(config.producer_id_expiration_ms, begin.producers)
-        found = Recovered([segment], begin.offset, begin.epochs, producers, RecoveryReport())
-        return cls(disk, path, topic, partition, topic_id, config, cache, found, ballast)
+        directory = disk.open_dir(path)
+        try:
+            segment = create_segment(directory, begin.offset, config.index_interval_bytes)
+            producers = Producers(config.producer_id_expiration_ms, begin.producers)
+            found = Recovered([segment], begin.offset, begin.epochs, producers, RecoveryReport())
+            return cls(directory, topic, partition, topic_id, config, cache, found, ballast)
+        except BaseException:
+            directory.close()
+            raise
 
     @classmethod
     def open(
@@ -92,18 +97,22 @@ class PartitionLog(LogAppend, LogCut):
         Raises DamagedLog (Corrupt) for a log that must not be opened, or one of another `topic_id`; OSError.
         """
         cache, ballast = cache or IndexCache(), ballast or Ballast(disk, path)
-        found_id, found = recover(
-            disk,
-            path,
-            config,
-            recovery_point=recovery_point,
-            log_start=log_start,
-            clean=clean,
-            now_ms=now_ms,
-            topic_id=topic_id,
-            cache=cache,
-        )
-        return cls(disk, path, topic, partition, found_id, config, cache, found, ballast)
+        directory = disk.open_dir(path)
+        try:
+            found_id, found = recover(
+                directory,
+                config,
+                recovery_point=recovery_point,
+                log_start=log_start,
+                clean=clean,
+                now_ms=now_ms,
+                topic_id=topic_id,
+                cache=cache,
+            )
+            return cls(directory, topic, partition, found_id, config, cache, found, ballast)
+        except BaseException:
+            directory.close()
+            raise
 
     # --- read ---------------------------------------------------------------------------------------------------
 
@@ -243,7 +252,7 @@ class PartitionLog(LogAppend, LogCut):
         """*Blocking*, beside the loop: remove the files of what `delete_local_before` forgot. Raises OSError; what is
         left then the next call removes first, so that what lies here is one run of segments."""
         while self._leaving:
-            drop_segment_files(self.disk, self.path, self._leaving[:1])
+            drop_segment_files(self.directory, self._leaving[:1])
             del self._leaving[:1]
 
     # --- kept ---------------------------------------------------------------------------------------------------
@@ -261,14 +270,17 @@ class PartitionLog(LogAppend, LogCut):
         Readers that hold a slice keep its file. Raises OSError; then the stop is not clean and the marker must not be
         written.
         """
-        if clean and self.state is not LogState.FAILED:
-            self._sync_all()
-            assert self._active.indexer is not None
-            self._active.indexer.seal()
-            self._active.trim()
-            write_index_files(self._active)
-            write_producer_files(self.disk, self.path, self.producers.at(self.log_end_offset))
-            self.disk.sync_dir(self.path)
-        self.ballast.ahead.drop(self._active)
-        for segment in self._locator.segments:
-            segment.let_go()
+        try:
+            if clean and self.state is not LogState.FAILED:
+                self._sync_all()
+                assert self._active.indexer is not None
+                self._active.indexer.seal()
+                self._active.trim()
+                write_index_files(self._active)
+                write_producer_files(self.directory, self.producers.at(self.log_end_offset))
+                self.directory.sync()
+            self.ballast.ahead.drop(self._active)
+            for segment in self._locator.segments:
+                segment.let_go()
+        finally:
+            self.directory.close()

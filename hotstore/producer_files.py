@@ -18,16 +18,16 @@ from logformat.errors import Corrupt
 from logformat.producer_snapshot import ProducerState, decode_kafka_snapshot, decode_producer_state
 from logformat.record_batch import BatchHeader
 from logformat.values import NewerFormat
-from seams.disk import Disk, read_file
+from seams.disk import Directory, read_in
 
 
-def read_producers_at(disk: Disk, directory: str, offset: int) -> ProducerState | None:
+def read_producers_at(directory: Directory, offset: int) -> ProducerState | None:
     """The state in the files of `offset`; None when there are none that can be read. Raises NewerFormat, OSError."""
-    own = read_own_producers(disk, directory, offset)
+    own = read_own_producers(directory, offset)
     if own is not None:
         return own
     try:
-        data = read_file(disk, f"{directory}/{offset_file(offset, SNAPSHOT)}")
+        data = read_in(directory, offset_file(offset, SNAPSHOT))
         return ProducerState(offset, decode_kafka_snapshot(data))
     except FileNotFoundError:
         return None
@@ -37,10 +37,10 @@ def read_producers_at(disk: Disk, directory: str, offset: int) -> ProducerState 
         return None
 
 
-def read_own_producers(disk: Disk, directory: str, offset: int) -> ProducerState | None:
+def read_own_producers(directory: Directory, offset: int) -> ProducerState | None:
     """Our five-batch file of `offset`; None when it is missing, damaged or of another offset. Raises NewerFormat."""
     try:
-        state = decode_producer_state(read_file(disk, f"{directory}/{offset_file(offset, PRODUCERS)}"))
+        state = decode_producer_state(read_in(directory, offset_file(offset, PRODUCERS)))
     except FileNotFoundError:
         return None
     except NewerFormat:
@@ -50,17 +50,16 @@ def read_own_producers(disk: Disk, directory: str, offset: int) -> ProducerState
     return state if state.end_offset == offset else None
 
 
-def proven_end(disk: Disk, directory: str, names: Iterable[str]) -> int:
+def proven_end(directory: Directory, names: Iterable[str]) -> int:
     """The greatest offset below which a five-batch file proves that everything was durable; 0 without any."""
     for offset in producer_file_offsets(names, (PRODUCERS,)):
-        if read_own_producers(disk, directory, offset) is not None:
+        if read_own_producers(directory, offset) is not None:
             return offset
     return 0
 
 
 def load_producers(
-    disk: Disk,
-    directory: str,
+    directory: Directory,
     names: Sequence[str],
     segments: Sequence[Segment],
     end_offset: int,
@@ -79,7 +78,7 @@ def load_producers(
     replay_from = first
     for offset in producer_file_offsets(names):
         if first <= offset <= end_offset:
-            state = read_producers_at(disk, directory, offset)
+            state = read_producers_at(directory, offset)
             if state is not None:
                 producers = Producers(expiration_ms, state.producers)
                 replay_from = offset

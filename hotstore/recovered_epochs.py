@@ -16,16 +16,15 @@ from logformat.errors import Corrupt
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.record_batch import HEADER_SIZE, BatchHeader, CorruptBatch, read_header
 from logformat.values import NewerFormat
-from seams.disk import Disk, read_file, replace_file
+from seams.disk import Directory, read_in, replace_in
 
 
 class RecoveredEpochs:
     """Of one opening: `load` what trusted segments hold, `read` the batches after them, then ask what holds `up_to`
     the log's end."""
 
-    def __init__(self, disk: Disk, path: str, cache: IndexCache) -> None:
-        self._disk = disk
-        self._file = f"{path}/{EPOCHS_FILE}"
+    def __init__(self, directory: Directory, cache: IndexCache) -> None:
+        self._directory = directory
         self._cache = cache
         self._epochs = LeaderEpochs()
         self._epoch = -1
@@ -39,7 +38,7 @@ class RecoveredEpochs:
         `last_epochs`: of the last batch of each trusted segment that has one, by base offset. Raises NewerFormat."""
         loaded = LeaderEpochs()
         try:
-            loaded = LeaderEpochs.from_bytes(read_file(self._disk, self._file))
+            loaded = LeaderEpochs.from_bytes(read_in(self._directory, EPOCHS_FILE))
             self._checkpointed = loaded.latest
             loaded = loaded.truncate_from_end(scan_start)
             agrees = self._confirms(loaded, trusted, last_epochs, log_start)
@@ -103,9 +102,11 @@ class RecoveredEpochs:
 
     def save(self, epochs: LeaderEpochs) -> None:
         """Write the checkpoint where it says something else. Raises OSError."""
-        has_file = self._disk.stat(self._file) is not None
-        if (epochs.entries or has_file) and (not has_file or read_file(self._disk, self._file) != epochs.to_bytes()):
-            replace_file(self._disk, self._file, epochs.to_bytes())
+        has_file = self._directory.stat(EPOCHS_FILE) is not None
+        if (epochs.entries or has_file) and (
+            not has_file or read_in(self._directory, EPOCHS_FILE) != epochs.to_bytes()
+        ):
+            replace_in(self._directory, EPOCHS_FILE, epochs.to_bytes())
 
 
 def _walked(loaded: LeaderEpochs, trusted: Sequence[Segment]) -> LeaderEpochs:

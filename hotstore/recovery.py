@@ -38,7 +38,7 @@ from hotstore.segment_end import find_end, first_timestamp_ms, resume
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata, encode_partition_metadata
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import BatchHeader
-from seams.disk import Disk, is_full, read_file, replace_file
+from seams.disk import Directory, is_full, read_in, replace_in
 
 Ts = TypeVarTuple("Ts")
 
@@ -80,8 +80,7 @@ def judge(path: str, damage: Damage, recovery_point: int) -> None:
 
 
 def recover(
-    disk: Disk,
-    path: str,
+    directory: Directory,
     config: LogConfig,
     *,
     recovery_point: int,
@@ -92,16 +91,16 @@ def recover(
     cache: IndexCache,
 ) -> tuple[bytes, Recovered]:
     """Blocking: (topic id, the log), see the module. Raises DamagedLog, NewerFormat, OSError."""
-    names = disk.list_dir(path)
-    plan = plan_directory(path, names)
-    found_id = _topic_id(disk, path, topic_id, plan.bases)
+    names = directory.list()
+    plan = plan_directory(directory.path, names)
+    found_id = _topic_id(directory, topic_id, plan.bases)
     restart = pending_restart(names)
     if restart is not None:
-        finish_restart(disk, path, restart, config.index_interval_bytes)
-        names = disk.list_dir(path)
-        plan = plan_directory(path, names)
+        finish_restart(directory, restart, config.index_interval_bytes)
+        names = directory.list()
+        plan = plan_directory(directory.path, names)
         recovery_point = min(recovery_point, restart)
-    run = _Recovery(disk, path, config, names, now_ms, cache)
+    run = _Recovery(directory, config, names, now_ms, cache)
     found = run.open(plan, recovery_point, log_start, clean)
     log_end = found.segments[-1].end_offset
     if found.log_start_offset > log_end:
@@ -111,30 +110,30 @@ def recover(
             raise DamagedLog(found.segments[-1].file.path, found.segments[-1].size, log_end, what, _HINT)
         # Every record here was deleted, and the end was lost: go on where offsets were promised to (Kafka too).
         epochs = found.epochs.truncate_from_start(found.log_start_offset)
-        segment = restart_at(disk, path, found.log_start_offset, epochs, found.producers, config.index_interval_bytes)
+        segment = restart_at(directory, found.log_start_offset, epochs, found.producers, config.index_interval_bytes)
         found = Recovered([segment], found.log_start_offset, epochs, found.producers, found.report)
     return found_id, found
 
 
-def _topic_id(disk: Disk, path: str, expected: bytes | None, bases: Sequence[int]) -> bytes:
+def _topic_id(directory: Directory, expected: bytes | None, bases: Sequence[int]) -> bytes:
     """The directory's topic id; written where a creation was interrupted before there was any data."""
-    file = f"{path}/{PARTITION_METADATA_FILE}"
-    if disk.stat(file) is None:
-        if expected is None or any(_has_bytes(disk, f"{path}/{offset_file(base, LOG)}") for base in bases):
+    if directory.stat(PARTITION_METADATA_FILE) is None:
+        if expected is None or any(_has_bytes(directory, offset_file(base, LOG)) for base in bases):
+            file = f"{directory.path}/{PARTITION_METADATA_FILE}"
             raise DamagedLog(file, 0, 0, "missing", "a log without topic id is not opened; restore the file")
-        replace_file(disk, file, encode_partition_metadata(expected))
+        replace_in(directory, PARTITION_METADATA_FILE, encode_partition_metadata(expected))
         return expected
-    found = decode_partition_metadata(read_file(disk, file))
+    found = decode_partition_metadata(read_in(directory, PARTITION_METADATA_FILE))
     if expected is not None and found != expected:
         raise ForeignLog(
-            f"{path} belongs to topic id {UUID(bytes=found)}, not to {UUID(bytes=expected)}; "
+            f"{directory.path} belongs to topic id {UUID(bytes=found)}, not to {UUID(bytes=expected)}; "
             "move it away, or wait for its topic's deletion"
         )
     return found
 
 
-def _has_bytes(disk: Disk, path: str) -> bool:
-    found = disk.stat(path)
+def _has_bytes(directory: Directory, name: str) -> bool:
+    found = directory.stat(name)
     return found is not None and found.size > 0
 
 
@@ -142,16 +141,15 @@ class _Recovery:
     """One opening of one log: the state its steps share. `open` decides everything before it changes anything."""
 
     def __init__(
-        self, disk: Disk, path: str, config: LogConfig, names: Sequence[str], now_ms: int, cache: IndexCache
+        self, directory: Directory, config: LogConfig, names: Sequence[str], now_ms: int, cache: IndexCache
     ) -> None:
-        self._disk = disk
-        self._path = path
+        self._directory = directory
         self._config = config
         self._names = names
         self._sealed_ends = frozenset(producer_file_offsets(names))
         self._now_ms = now_ms
         self._cache = cache
-        self._epochs = RecoveredEpochs(disk, path, cache)
+        self._epochs = RecoveredEpochs(directory, cache)
         self._durable = 0
         self._last_epochs: dict[int, int] = {}
         """By base offset of a trusted segment: the epoch of its last batch."""
@@ -164,13 +162,13 @@ class _Recovery:
         self._scanner = BatchScanner(self._on_batch)
 
     def open(self, plan: DirectoryPlan, recovery_point: int, log_start: int | None, clean: bool) -> Recovered:
-        durable = max(recovery_point, proven_end(self._disk, self._path, self._names))
+        durable = max(recovery_point, proven_end(self._directory, self._names))
         self._durable = durable
         if not plan.bases:
             return self._open_empty(plan, durable, log_start or 0)
         first = plan.bases[0]
         if log_start is not None and first > log_start and not self._config.tiered:
-            raise MissingSegments(self._path, log_start, first, _HINT)
+            raise MissingSegments(self._directory.path, log_start, first, _HINT)
         segments = [self._open_file(base) for base in plan.bases]
         # After a clean stop nothing is scanned. Otherwise the segment that holds the recovery point, and all after it.
         trusted = len(segments) if clean else max(sum(base <= durable for base in plan.bases) - 1, 0)
@@ -179,7 +177,7 @@ class _Recovery:
         scan_start = segments[-1].end_offset if clean else plan.bases[trusted]
         self._epochs.load(segments[:trusted], self._last_epochs, scan_start, log_start or 0)
         self._producers = load_producers(
-            self._disk, self._path, self._names, segments, scan_start, self._config.producer_id_expiration_ms,
+            self._directory, self._names, segments, scan_start, self._config.producer_id_expiration_ms,
             self._now_ms, self._cache, self._to_snapshot,
         )  # fmt: skip
         kept = self._scan(segments, trusted, durable)
@@ -192,18 +190,17 @@ class _Recovery:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def _open_file(self, base: int) -> Segment:
-        file = self._disk.open(f"{self._path}/{offset_file(base, LOG)}", write=True)
-        return Segment(self._disk, self._path, base, file, self._config.index_interval_bytes)
+        file = self._directory.open(offset_file(base, LOG), write=True)
+        return Segment(self._directory, base, file, self._config.index_interval_bytes)
 
     def _open_empty(self, plan: DirectoryPlan, durable: int, log_start: int) -> Recovered:
         """A directory without segments: a creation that was interrupted, or a log that is gone."""
         if durable > log_start:
-            raise DamagedLog(
-                self._path, 0, log_start, f"all segments are missing; {durable} offsets were durable", _HINT
-            )
-        segment = create_segment(self._disk, self._path, log_start, self._config.index_interval_bytes)
-        self._disk.sync_dir(self._path)
-        remove_files(self._disk, self._path, plan.leftovers)
+            what = f"all segments are missing; {durable} offsets were durable"
+            raise DamagedLog(self._directory.path, 0, log_start, what, _HINT)
+        segment = create_segment(self._directory, log_start, self._config.index_interval_bytes)
+        self._directory.sync()
+        remove_files(self._directory, plan.leftovers)
         return Recovered([segment], log_start, LeaderEpochs(), self._producers)
 
     def _measure(self, segment: Segment, following: int | None) -> None:
@@ -269,11 +266,10 @@ class _Recovery:
         self, plan: DirectoryPlan, segments: Sequence[Segment], kept: Sequence[Segment], log_start: int
     ) -> Recovered:
         """Make the files what was decided, and everything that is kept durable."""
-        disk, path = self._disk, self._path
         lost_bytes = 0
         if self._cut is not None:
             lost_bytes = sum(segment.file.size() for segment in segments[len(kept) - 1 :]) - kept[-1].size
-            truncate(disk, path, segments, len(kept))
+            truncate(self._directory, segments, len(kept))
         for segment in kept:
             segment.trim()
         for segment, rewrite_from in self._rewrites:
@@ -300,15 +296,15 @@ class _Recovery:
                 else:
                     found.unwritten.append(PendingSeal(segment, None))
         for producers in self._to_snapshot:
-            if not _fits(write_producer_files, disk, path, producers):
+            if not _fits(write_producer_files, self._directory, producers):
                 found.unwritten.append(PendingSeal(None, producers))
-        disk.sync_dir(path)
+        self._directory.sync()
         return found
 
     def _remove_strays(self, plan: DirectoryPlan, bases: Sequence[int], log_end: int) -> None:
-        names = self._disk.list_dir(self._path)
+        names = self._directory.list()
         leftovers = [name for name in plan.leftovers if name in names]
-        remove_files(self._disk, self._path, [*leftovers, *stray_producer_files(names, bases, log_end)])
+        remove_files(self._directory, [*leftovers, *stray_producer_files(names, bases, log_end)])
 
 
 def _fits(write: Callable[[*Ts], None], *args: *Ts) -> bool:

@@ -21,20 +21,20 @@ from hotstore.segment import Segment, create_segment
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import MAGIC as PRODUCERS_MAGIC
 from logformat.producer_snapshot import ProducerState, decode_producer_state, encode_producer_state
-from seams.disk import Disk, read_file, replace_file
+from seams.disk import Directory, read_in, replace_in
 
 RESTART: Final = ".restart"
 _MARKER: Final = re.compile(r"([0-9]{20})\.restart")
 
 
 def restart_at(
-    disk: Disk, directory: str, offset: int, epochs: LeaderEpochs, producers: Producers, interval_bytes: int
+    directory: Directory, offset: int, epochs: LeaderEpochs, producers: Producers, interval_bytes: int
 ) -> Segment:
     """Drop every local segment and begin an empty one at `offset`; durable when it returns. Raises OSError."""
     # Producers not under their own name yet: a file at `offset` would claim that the old log reaches so far.
     decided = epochs.to_bytes() + encode_producer_state(producers.at(offset).state())
-    replace_file(disk, f"{directory}/{offset_file(offset, RESTART)}", decided)
-    return finish_restart(disk, directory, offset, interval_bytes)
+    replace_in(directory, offset_file(offset, RESTART), decided)
+    return finish_restart(directory, offset, interval_bytes)
 
 
 def pending_restart(names: Iterable[str]) -> int | None:
@@ -42,51 +42,51 @@ def pending_restart(names: Iterable[str]) -> int | None:
     return next((int(match[1]) for name in names if (match := _MARKER.fullmatch(name)) is not None), None)
 
 
-def finish_restart(disk: Disk, directory: str, offset: int, interval_bytes: int) -> Segment:
+def finish_restart(directory: Directory, offset: int, interval_bytes: int) -> Segment:
     """Carry out the restart whose marker is durable. May be repeated from any point: while the marker stands nothing
     else here is looked at, so one sync of the directory is enough for all names, before the marker goes."""
-    epochs, producers = _decided(disk, directory, offset)
-    write_whole(disk, f"{directory}/{EPOCHS_FILE}", epochs.to_bytes())
-    for name in disk.list_dir(directory):
+    epochs, producers = _decided(directory, offset)
+    write_whole(directory, EPOCHS_FILE, epochs.to_bytes())
+    for name in directory.list():
         place = parse_offset_file(name)
         # An old segment may have the same base: its file is not empty, its indexes would not fit.
         if place is not None and (place[0] != offset or place[1] in SEGMENT_SUFFIXES):
-            disk.unlink(f"{directory}/{name}")
+            directory.unlink(name)
     if producers is not None:
-        write_producer_files(disk, directory, Producers(NEVER, producers.producers).at(offset))
-    segment = create_segment(disk, directory, offset, interval_bytes)
-    disk.sync_dir(directory)
-    disk.unlink(f"{directory}/{offset_file(offset, RESTART)}")
-    disk.sync_dir(directory)
+        write_producer_files(directory, Producers(NEVER, producers.producers).at(offset))
+    segment = create_segment(directory, offset, interval_bytes)
+    directory.sync()
+    directory.unlink(offset_file(offset, RESTART))
+    directory.sync()
     return segment
 
 
-def _decided(disk: Disk, directory: str, offset: int) -> tuple[LeaderEpochs, ProducerState | None]:
+def _decided(directory: Directory, offset: int) -> tuple[LeaderEpochs, ProducerState | None]:
     """What the marker says. One of an earlier version of ours has the producers in a file beside it, which goes when
     they have their own name: None."""
-    text, magic, state = read_file(disk, f"{directory}/{offset_file(offset, RESTART)}").partition(PRODUCERS_MAGIC)
+    text, magic, state = read_in(directory, offset_file(offset, RESTART)).partition(PRODUCERS_MAGIC)
     epochs = LeaderEpochs.from_bytes(text)
     if magic:
         return epochs, decode_producer_state(magic + state)
-    staged = f"{directory}/{offset_file(offset, STAGED_PRODUCERS)}"
-    if disk.stat(staged) is None:
+    staged = offset_file(offset, STAGED_PRODUCERS)
+    if directory.stat(staged) is None:
         return epochs, None
-    return epochs, decode_producer_state(read_file(disk, staged))
+    return epochs, decode_producer_state(read_in(directory, staged))
 
 
-def truncate(disk: Disk, directory: str, segments: Sequence[Segment], keep: int) -> None:
+def truncate(directory: Directory, segments: Sequence[Segment], keep: int) -> None:
     """Cut a log back to its first `keep` segments (at least one), the last of them to its `size` and `end_offset`.
 
     What proves more than is left goes first, then whole segments from the newest on, then the tail of the file: any
     prefix of these steps is a log that opens. Durable when it returns. Raises OSError.
     """
     last = segments[keep - 1]
-    remove_proofs_above(disk, directory, last.end_offset)
-    drop_segment_files(disk, directory, [segment.base_offset for segment in reversed(segments[keep:])])
+    remove_proofs_above(directory, last.end_offset)
+    drop_segment_files(directory, [segment.base_offset for segment in reversed(segments[keep:])])
     last.file.truncate(last.size)
     last.file.sync()
 
 
-def remove_proofs_above(disk: Disk, directory: str, offset: int) -> None:
+def remove_proofs_above(directory: Directory, offset: int) -> None:
     """Producer files above `offset`, which say that the log was durable up to there."""
-    remove_files(disk, directory, producer_files_above(disk.list_dir(directory), offset))
+    remove_files(directory, producer_files_above(directory.list(), offset))

@@ -18,7 +18,7 @@ from logformat.offset_index import OffsetIndex
 from logformat.record_batch import HEADER_SIZE, NO_TIMESTAMP, read_header
 from logformat.segment_index import SegmentIndexer
 from logformat.time_index import TimeIndex, TimestampOffset
-from seams.disk import ClosedFile, Disk, File, read_file
+from seams.disk import ClosedFile, Directory, File, read_in
 
 INDEX_CACHE_BYTES: Final = 64 << 20
 
@@ -58,7 +58,6 @@ class Segment:
         "base_offset",
         "damage",
         "directory",
-        "disk",
         "end_offset",
         "file",
         "first_append_ms",
@@ -69,9 +68,8 @@ class Segment:
         "trusted_bytes",
     )
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int, file: File, interval_bytes: int) -> None:
+    def __init__(self, directory: Directory, base_offset: int, file: File, interval_bytes: int) -> None:
         """An empty segment over an open, empty file; recovery sets the other fields of one that is not."""
-        self.disk = disk
         self.directory = directory
         self.base_offset = base_offset
         self.file = file
@@ -120,8 +118,8 @@ class Segment:
             self.file.truncate(self.size)
             self.has_ahead = False
 
-    def path_of(self, suffix: str) -> str:
-        return f"{self.directory}/{offset_file(self.base_offset, suffix)}"
+    def name_of(self, suffix: str) -> str:
+        return offset_file(self.base_offset, suffix)
 
     def release_indexes(self, max_timestamp: TimestampOffset | None = None) -> None:
         """The index files are on disk: from now on the cache answers."""
@@ -269,8 +267,8 @@ class IndexCache:
 
 def load_indexes(segment: Segment) -> SegmentIndexes:
     """From the two files; raises Corrupt when they cannot be right, FileNotFoundError."""
-    offsets = OffsetIndex(segment.base_offset, read_file(segment.disk, segment.path_of(OFFSET_INDEX)))
-    times = TimeIndex(segment.base_offset, read_file(segment.disk, segment.path_of(TIME_INDEX)))
+    offsets = OffsetIndex(segment.base_offset, read_in(segment.directory, segment.name_of(OFFSET_INDEX)))
+    times = TimeIndex(segment.base_offset, read_in(segment.directory, segment.name_of(TIME_INDEX)))
     last = max(offsets.last.offset, times.last.offset)
     if offsets.last.position > max(segment.size - 1, 0) or last > max(segment.end_offset - 1, segment.base_offset):
         raise Corrupt(f"indexes of {segment.file.path} point beyond its end")
@@ -295,16 +293,15 @@ def build_indexer(segment: Segment, *, seal: bool = True) -> SegmentIndexer:
     return indexer
 
 
-def create_segment(disk: Disk, directory: str, base_offset: int, interval_bytes: int) -> Segment:
+def create_segment(directory: Directory, base_offset: int, interval_bytes: int) -> Segment:
     """A new, empty segment file. Its name is durable after the directory is synced. Raises OSError.
 
     An empty file of that name is what an earlier attempt left, and is used; one with content raises DamagedLog.
     """
-    path = f"{directory}/{offset_file(base_offset, LOG)}"
-    file = disk.open(path, write=True, create=True)
+    file = directory.open(offset_file(base_offset, LOG), write=True, create=True)
     if file.size():
-        raise DamagedLog(path, 0, base_offset, "a new segment's file has content already", "move it away")
-    return Segment(disk, directory, base_offset, file, interval_bytes)
+        raise DamagedLog(file.path, 0, base_offset, "a new segment's file has content already", "move it away")
+    return Segment(directory, base_offset, file, interval_bytes)
 
 
 def _weight(indexes: SegmentIndexes) -> int:

@@ -97,7 +97,7 @@ def _by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:
 
 def _tail(segment: Segment, suffix: str, entry: struct.Struct) -> tuple[int, int] | None:
     """The last entry of an index file; None when it has none. Raises FileNotFoundError, Corrupt."""
-    file = segment.disk.open(segment.path_of(suffix))
+    file = segment.directory.open(segment.name_of(suffix))
     try:
         size = file.size()
         if size % entry.size:

@@ -1,8 +1,9 @@
-"""Files as a parameter: the `File` and `Disk` protocols, and what is made of their calls alone.
+"""Files as a parameter: the `File`, `Directory` and `Disk` protocols, and what is made of their calls alone.
 
 Always true: a write is either complete or raises `OSError`; nothing is durable before `File.sync` (content) and
-`Disk.sync_dir` (names) returned. All calls block: call them from the loop only where they hit the page cache by design,
-otherwise through `Workers`. Must not know the system (`seams.posix_disk` does), nor what the bytes mean.
+`Disk.sync_dir` or `Directory.sync` (names) returned. All calls block: call them from the loop only where they hit the
+page cache by design, otherwise through `Workers`. Must not know the system (`seams.posix_disk` does), nor what the
+bytes mean.
 """
 
 from __future__ import annotations
@@ -81,6 +82,39 @@ class FileRange:
     length: int
 
 
+class Directory(Protocol):
+    """An open directory of a disk: the names in it. It stays the same directory wherever it is renamed to, so that a
+    call which comes late works where it began. Names hold no `/`; in a directory that was removed there are none, and
+    none can be made (ENOENT). After `close` every call raises OSError (EBADF)."""
+
+    @property
+    def path(self) -> str:
+        """Where it lay when it was opened: for messages only."""
+        ...
+
+    def open(self, name: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        """As `Disk.open`."""
+        ...
+
+    def stat(self, name: str) -> FileStat | None: ...
+    def list(self) -> list[str]:
+        """The names in it, sorted."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Both names in this directory."""
+        ...
+
+    def unlink(self, name: str) -> None: ...
+    def sync(self) -> None:
+        """Make the names in it durable."""
+        ...
+
+    def close(self) -> None:
+        """Calls that run already go on to their end."""
+        ...
+
+
 class Lock(Protocol):
     """An exclusive advisory lock, held until released or the process dies."""
 
@@ -94,6 +128,7 @@ class Disk(Protocol):
         """Open for reading, or both. `exclusive` with `create` refuses an existing file (FileExistsError)."""
         ...
 
+    def open_dir(self, path: str) -> Directory: ...
     def stat(self, path: str) -> FileStat | None:
         """None when there is nothing at `path`."""
         ...
@@ -134,25 +169,44 @@ def is_full(error: OSError) -> bool:
 
 def read_file(disk: Disk, path: str) -> bytes:
     """The whole content of a (small) file."""
-    file = disk.open(path)
+    return _read_all(disk.open(path))
+
+
+def read_in(directory: Directory, name: str) -> bytes:
+    """As `read_file`."""
+    return _read_all(directory.open(name))
+
+
+def replace_file(disk: Disk, path: str, data: bytes) -> None:
+    """Put `data` at `path` so that after any crash it is whole: the old content or the new, never half (ALICE)."""
+    temporary = path + ".tmp"
+    _write_all(disk.open(temporary, write=True, create=True), data)
+    disk.rename(temporary, path)
+    disk.sync_dir(path.rsplit("/", 1)[0] or "/")
+
+
+def replace_in(directory: Directory, name: str, data: bytes) -> None:
+    """As `replace_file`."""
+    temporary = name + ".tmp"
+    _write_all(directory.open(temporary, write=True, create=True), data)
+    directory.rename(temporary, name)
+    directory.sync()
+
+
+def _read_all(file: File) -> bytes:
     try:
         return file.read_at(0, file.size())
     finally:
         file.close()
 
 
-def replace_file(disk: Disk, path: str, data: bytes) -> None:
-    """Put `data` at `path` so that after any crash it is whole: the old content or the new, never half (ALICE)."""
-    temporary = path + ".tmp"
-    file = disk.open(temporary, write=True, create=True)
+def _write_all(file: File, data: bytes) -> None:
     try:
         file.truncate(0)
         file.write_at(0, [data])
         file.sync()
     finally:
         file.close()
-    disk.rename(temporary, path)
-    disk.sync_dir(path.rsplit("/", 1)[0] or "/")
 
 
 def remove_tree(disk: Disk, path: str) -> None:

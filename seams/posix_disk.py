@@ -1,7 +1,8 @@
 """The disk of this machine: `seams.disk` by system calls (`seams.syncs` has those for many files at once).
 
-Owns descriptors and locks. Always true: a short write is gone on with until all is written, or raised; a file that is
-let go of stays open until the last who holds it is done. Must not know what the bytes mean.
+Owns descriptors and locks. Always true: a short write is gone on with until all is written, or raised; a file or
+directory that is let go of stays open until the last who works with it is done: the kernel gives its number to another
+file then, and a late call must not find that one. Must not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Sequence
 from typing import Final
 
 from seams import syscalls
-from seams.disk import Buffer, File, FileStat, Lock, Space
+from seams.disk import Buffer, Directory, File, FileStat, Lock, Space
 
 _IOV_MAX = 1024  # Linux' limit for one pwritev
 _LOCK_POLL_S = 0.002
 
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _KEEP_SIZE: Final = 1  # FALLOC_FL_KEEP_SIZE; posix_fallocate would change the size
 # Without the interpreter's lock: it may wait for the journal. off_t is what c_int64 is wherever MACHINE is named.
 _FALLOCATE: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None) if syscalls.MACHINE else None
@@ -99,7 +102,7 @@ class PosixFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
-    def descriptor(self) -> int | None:
+    def descriptor(self) -> int:
         return self._fd
 
     def close(self) -> None:
@@ -110,6 +113,77 @@ class PosixFile:
     def __del__(self) -> None:
         # A file that is still being sent when its segment is deleted stays open until the last reader lets go.
         self.close()
+
+
+class PosixDirectory:
+    """`Directory` over a descriptor. Errors name the path where it lay when it was opened."""
+
+    __slots__ = ("_held", "_path")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        # Each call holds it while it runs.
+        self._held: PosixFile | None = PosixFile(os.open(path, _DIRECTORY), path)
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def open(self, name: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        held, flags = self._opened(), _open_flags(write=write, create=create, exclusive=exclusive)
+        try:
+            fd = os.open(name, flags, 0o644, dir_fd=held.descriptor())
+        except OSError as error:
+            raise self._located(error, name) from None
+        return PosixFile(fd, f"{self._path}/{name}")
+
+    def stat(self, name: str) -> FileStat | None:
+        held = self._opened()
+        try:
+            found = os.stat(name, dir_fd=held.descriptor())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._located(error, name) from None
+        return FileStat(found.st_size, stat.S_ISDIR(found.st_mode))
+
+    def list(self) -> list[str]:
+        held = self._opened()
+        return sorted(os.listdir(held.descriptor()))
+
+    def rename(self, source: str, target: str) -> None:
+        held = self._opened()
+        fd = held.descriptor()
+        try:
+            os.replace(source, target, src_dir_fd=fd, dst_dir_fd=fd)
+        except OSError as error:
+            raise self._located(error, source, target) from None
+
+    def unlink(self, name: str) -> None:
+        held = self._opened()
+        try:
+            os.unlink(name, dir_fd=held.descriptor())
+        except OSError as error:
+            raise self._located(error, name) from None
+
+    def sync(self) -> None:
+        held = self._opened()
+        os.fsync(held.descriptor())
+
+    def close(self) -> None:
+        self._held = None
+
+    def _opened(self) -> PosixFile:
+        held = self._held
+        if held is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
+        return held
+
+    def _located(self, error: OSError, name: str, second: str | None = None) -> OSError:
+        error.filename = f"{self._path}/{name}"
+        if second is not None:
+            error.filename2 = f"{self._path}/{second}"
+        return error
 
 
 class _FileLock:
@@ -128,12 +202,11 @@ class PosixDisk:
     """`Disk` over the real file system."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
-        flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
-        if create:
-            flags |= os.O_CREAT
-        if exclusive:
-            flags |= os.O_EXCL
+        flags = _open_flags(write=write, create=create, exclusive=exclusive)
         return PosixFile(os.open(path, flags, 0o644), path)
+
+    def open_dir(self, path: str) -> Directory:
+        return PosixDirectory(path)
 
     def stat(self, path: str) -> FileStat | None:
         try:
@@ -161,7 +234,7 @@ class PosixDisk:
         os.rmdir(path)
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(path, _DIRECTORY)
         try:
             os.fsync(fd)
         finally:
@@ -195,3 +268,12 @@ class PosixDisk:
             except BaseException:
                 os.close(fd)
                 raise
+
+
+def _open_flags(*, write: bool, create: bool, exclusive: bool) -> int:
+    flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
+    if create:
+        flags |= os.O_CREAT
+    if exclusive:
+        flags |= os.O_EXCL
+    return flags

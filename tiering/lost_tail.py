@@ -95,7 +95,7 @@ class LostTail:
         reservation = None
         if not self._opened.is_bare:
             reservation = await self._lease.call(
-                read_reservation, world.disk, self._log.path, partition.topic_id, partition.partition
+                read_reservation, self._log.directory, partition.topic_id, partition.partition
             )
         self.is_own = reservation is not None  # a log that is copied has none (R21)
         boot_id = world.clock.boot_id()
@@ -139,7 +139,7 @@ class LostTail:
                 local.log_end_offset,
                 reservation.reserved_end,
             )
-            await self._lease.call(remove_reservation, self._partition.world.disk, local.path)
+            await self._lease.call(remove_reservation, local.directory)
             await self._close_hole(await self._claim())
             return
         # A release of the last epoch may have landed after its copy was read.
@@ -197,7 +197,7 @@ class LostTail:
             return
         # Not before the claim: without the bucket the local log stays as it is.
         if not self._opened.is_bare:
-            await self._lease.call(remove_reservation, self._partition.world.disk, self._log.path)
+            await self._lease.call(remove_reservation, self._log.directory)
         if unclean_after is not None:
             await self._cut_to_kept(unclean_after)
         await self._close_hole(manifest)

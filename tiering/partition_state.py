@@ -260,7 +260,7 @@ class TieredPartition:
         if manifest.bucket_end_offset > local.log_end_offset:
             # Only an old copy of the data directory can be behind what was flushed before it was copied (C6).
             self.lease.reserve(local.log_end_offset)
-            await self.lease.call(remove_reservation, self.world.disk, local.path)
+            await self.lease.call(remove_reservation, local.directory)
             what = "restart to go on there" if self.is_alone else "another replica has to lead"
             self.blocks[Block.BEHIND] = (
                 f"{self.name} ends at {local.log_end_offset}, the bucket at {manifest.bucket_end_offset}; {what}"
@@ -331,7 +331,7 @@ class TieredPartition:
             self.world.clock.boot_id(),
         )
         self.lease.opened.is_bare = False
-        await self.lease.call(write_reservation, self.world.disk, self.log.path, value)
+        await self.lease.call(write_reservation, self.log.directory, value)
         self.lease.check()
         self.is_noted = True
 

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from seams.disk import Disk, read_file, replace_file
+from seams.disk import Directory, read_in, replace_in
 
 RESERVATION_FILE: Final = "thermocline-reservation"
 HOUR_MS: Final = 3_600_000
@@ -89,28 +89,26 @@ def decode_reservation(data: bytes) -> LocalReservation | None:
     return value if value.reserved_end >= 0 else None
 
 
-def read_reservation(disk: Disk, directory: str, topic_id: UUID, partition: int) -> LocalReservation | None:
+def read_reservation(directory: Directory, topic_id: UUID, partition: int) -> LocalReservation | None:
     """Blocking: the copy in a partition's directory, None when there is no usable one. Raises OSError."""
-    path = f"{directory}/{RESERVATION_FILE}"
-    if disk.stat(path) is None:
+    if directory.stat(RESERVATION_FILE) is None:
         return None
-    found = decode_reservation(read_file(disk, path))
+    found = decode_reservation(read_in(directory, RESERVATION_FILE))
     if found is None or (found.topic_id, found.partition) != (topic_id, partition):
         return None
     return found
 
 
-def write_reservation(disk: Disk, directory: str, value: LocalReservation) -> None:
+def write_reservation(directory: Directory, value: LocalReservation) -> None:
     """Blocking: durable when it returns. Raises OSError."""
-    replace_file(disk, f"{directory}/{RESERVATION_FILE}", encode_reservation(value))
+    replace_in(directory, RESERVATION_FILE, encode_reservation(value))
 
 
-def remove_reservation(disk: Disk, directory: str) -> None:
+def remove_reservation(directory: Directory) -> None:
     """Blocking: durably without a copy: until a new one is written, the next opening must ask the root first."""
-    path = f"{directory}/{RESERVATION_FILE}"
-    if disk.stat(path) is not None:
-        disk.unlink(path)
-        disk.sync_dir(directory)
+    if directory.stat(RESERVATION_FILE) is not None:
+        directory.unlink(RESERVATION_FILE)
+        directory.sync()
 
 
 class AppendRate:

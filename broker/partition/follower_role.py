@@ -229,4 +229,4 @@ class FollowerRole:
         row, me = self.row, self._roles.node_id
         is_ours = is_alone(row, me) or (row.leader == NO_LEADER and holds_alone(row, me))
         if not lease.opened.is_bare and not is_ours:
-            await lease.call(remove_reservation, self._roles.world.disk, lease.log.path)
+            await lease.call(remove_reservation, lease.log.directory)

@@ -5,6 +5,7 @@ What it owns: a page cache and, beside it, what would survive a power cut. A wri
 only by `sync_dir` of their directory (ALICE). `crash` gives the disk a machine finds after a power cut: every piece and
 every change of names that nothing had synced survives or not, independently, later ones without earlier ones;
 grown files may be long and empty (zeros). `kill` is SIGKILL: the cache survives, locks and descriptors do not.
+An open directory is followed through renames: what is done in it counts, and is told, under its path of that moment.
 Faults: `inject` makes an operation raise (once, later, always), `capacity_bytes` fills the disk with a short write
 first. A failed sync behaves as Linux does: its pages are marked clean, so that the next sync "succeeds" without them.
 `on_effect(kind, path)` is called before each change, so that a hook that raises cuts the power between two effects
@@ -21,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from seams.disk import Buffer, File, FileStat, Lock, Space
+from seams.disk import Buffer, Directory, File, FileStat, Lock, Space
 from seams.rng import Rng
 
 PIECE_BYTES = 512
@@ -242,6 +243,60 @@ class CrashFile:
             raise OSError(errno.EBADF, "bad file descriptor", self._path)
 
 
+class CrashDirectory:
+    """`Directory` of a CrashDisk: an inode, which is looked for where it lies now."""
+
+    def __init__(self, disk: CrashDisk, inode: Inode, path: str) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._path = self._found_at = path
+        self._open = True
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def open(self, name: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        return self._disk.open(self._at(name), write=write, create=create, exclusive=exclusive)
+
+    def stat(self, name: str) -> FileStat | None:
+        return None if self._place() is None else self._disk.stat(self._at(name))
+
+    def list(self) -> list[str]:
+        place = self._place()
+        return [] if place is None else self._disk.list_dir(place)
+
+    def rename(self, source: str, target: str) -> None:
+        self._disk.rename(self._at(source), self._at(target))
+
+    def unlink(self, name: str) -> None:
+        self._disk.unlink(self._at(name))
+
+    def sync(self) -> None:
+        place = self._place()
+        if place is not None:
+            self._disk.sync_dir(place)
+
+    def close(self) -> None:
+        self._open = False
+
+    def _at(self, name: str) -> str:
+        assert "/" not in name, name
+        place = self._place()
+        if place is None:
+            raise FileNotFoundError(errno.ENOENT, "directory was removed", f"{self._path}/{name}")
+        return f"{place.rstrip('/')}/{name}"
+
+    def _place(self) -> str | None:
+        """Its path now; None once it was removed."""
+        if not self._open:
+            raise OSError(errno.EBADF, "bad file descriptor", self._path)
+        found = self._disk.path_of_directory(self._inode, self._found_at)
+        if found is not None:
+            self._found_at = found
+        return found
+
+
 class CrashDisk:
     """`Disk` in memory; see the module."""
 
@@ -267,8 +322,8 @@ class CrashDisk:
     def inject(
         self, operation: str, code: int, suffix: str = "", *, skip: int = 0, times: int = 1, below: str = ""
     ) -> Fault:
-        """Make `operation` (an effect's kind, "read", "open", "list") fail; the returned fault may be taken back with
-        `heal`."""
+        """Make `operation` (an effect's kind, "read", "open", "open_dir", "list") fail; the returned fault may be
+        taken back with `heal`."""
         fault = Fault(operation, code, suffix, skip, times, below)
         self.faults.append(fault)
         return fault
@@ -386,6 +441,16 @@ class CrashDisk:
             inode = Inode()
             self._change("create", path, NameChange((), ((path, inode),)))
         return CrashFile(self, inode, path, write=write)
+
+    def open_dir(self, path: str) -> Directory:
+        self.fault("open_dir", path)
+        return CrashDirectory(self, self._directory(path), path)
+
+    def path_of_directory(self, inode: Inode, likely: str) -> str | None:
+        """Where a directory lies now, which lay at `likely`; None where it was removed."""
+        if self._names.get(likely) is inode:
+            return likely
+        return next((path for path, found in self._names.items() if found is inode), None)
 
     def stat(self, path: str) -> FileStat | None:
         inode = self._names.get(path)

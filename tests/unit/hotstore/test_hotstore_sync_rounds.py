@@ -61,7 +61,7 @@ class Stage:
 
         def begin() -> SyncJob:
             self.began.append(name)
-            return SyncJob(1, dirty_bytes, (file,), 0, self.disk, None)
+            return SyncJob(1, dirty_bytes, (file,), 0, None)
 
         return ask(self.rounds, begin, dirty_bytes)
 
@@ -170,7 +170,7 @@ def test_a_sync_that_got_no_answer_has_failed(lane: Lane, dirty_bytes: int) -> N
         stage = Stage()
         rounds = SyncRounds(WorkerSyncs(workers), workers, lambda name, failure: reported.append(name))
         file = stage.file("a")
-        job = SyncJob(1, 10, (file,), 0, stage.disk, "/d")
+        job = SyncJob(1, 10, (file,), 0, stage.disk.open_dir("/d"))
         asked = [ask(rounds, lambda: job, dirty_bytes), ask(rounds, lambda: job, dirty_bytes)]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert [type(answer) for answer in answers] == [CutOff, CutOff], answers
@@ -236,7 +236,9 @@ def test_names_that_got_no_answer_are_nobody_elses_failure() -> None:
         stage = Stage()
         stage.workers.immediate = True
         rounds = SyncRounds(WorkerSyncs(stage.workers), Unstartable(Lane.FLUSH), lambda *_: None)
-        jobs = [SyncJob(1, 10, (stage.file(name),), 0, stage.disk, "/d" if name == "b" else None) for name in "abc"]
+        jobs = [
+            SyncJob(1, 10, (stage.file(name),), 0, stage.disk.open_dir("/d") if name == "b" else None) for name in "abc"
+        ]
         begins = [iter([job]).__next__ for job in jobs]
         answers = await asyncio.gather(*(ask(rounds, begin, 10) for begin in begins), return_exceptions=True)
         assert [type(answer) for answer in answers] == [SyncJob, CutOff, SyncJob]
@@ -253,7 +255,7 @@ def test_the_next_round_begins_in_the_turn_in_which_the_answers_came() -> None:
         first = stage.ask("a")
         await settle()
         again: list[Answer] = []
-        job = SyncJob(1, 10, (stage.file("c"),), 0, stage.disk, None)
+        job = SyncJob(1, 10, (stage.file("c"),), 0, None)
 
         def told(_: SyncJob | None, failure: OSError | None) -> None:
             again.append(stage.ask("d"))
@@ -278,7 +280,7 @@ def test_who_fails_over_hearing_keeps_nobody_from_hearing() -> None:
         stage, syncs = Stage(), InHand()
         reported: list[str] = []
         stage.rounds = SyncRounds(syncs, stage.workers, lambda name, bug: reported.append(f"{name}: {bug}"))
-        job = SyncJob(1, 10, (stage.file("x"),), 0, stage.disk, None)
+        job = SyncJob(1, 10, (stage.file("x"),), 0, None)
 
         def broken(_: SyncJob | None, failure: OSError | None) -> None:
             raise RuntimeError("a bug of ours")
@@ -304,7 +306,7 @@ def test_a_sync_that_may_not_start_is_told_as_a_failed_one(dirty_bytes: int) -> 
         reported: list[str] = []
         stage.rounds = SyncRounds(syncs, stage.workers, lambda name, bug: reported.append(f"{name}: {bug}"))
         await stage.rounds._tasks.close()
-        named = SyncJob(1, 10, (stage.file("c"),), 0, stage.disk, "/d")
+        named = SyncJob(1, 10, (stage.file("c"),), 0, stage.disk.open_dir("/d"))
         answer = ask(stage.rounds, lambda: named, dirty_bytes)
         await settle()
         if dirty_bytes <= ALONE_BYTES:

@@ -86,9 +86,8 @@ def test_to_begin_an_epoch_costs_no_sync_and_a_stop_does_not_either() -> None:
     """5 000 partitions begin to lead at every start, and most of them are not written to before the next."""
     disk = CrashDisk()
     log_of_epochs(disk, 2).close(clean=True)
-    _, log = open_log(disk.kill(), CONFIG)
-    assert isinstance(log.disk, CrashDisk)
-    disk = log.disk
+    disk = disk.kill()
+    _, log = open_log(disk, CONFIG)
     before = disk.hits["sync"]
     log.begin_epoch(5)
     log.close(clean=True)

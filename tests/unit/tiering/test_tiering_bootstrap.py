@@ -87,7 +87,7 @@ def test_a_new_partition_has_root_and_reservation_before_it_is_served() -> None:
         opened = await life.open(new=True)
         manifest = await house.manifest()
         assert manifest.reserved_end_offset == BLOCK == opened.log.reserved_end
-        copy = read_reservation(house.disk, opened.log.path, TOPIC_ID, 0)
+        copy = read_reservation(house.disk.open_dir(opened.log.path), TOPIC_ID, 0)
         assert copy is not None and copy.reserved_end == BLOCK
         await life.stop()
 
@@ -659,7 +659,7 @@ async def left_in_doubt(house: House) -> None:
     life = await house.start()
     path = (await life.open(new=True)).log.path
     await life.kill()
-    remove_reservation(house.disk, path)
+    remove_reservation(house.disk.open_dir(path))
 
 
 @pytest.mark.parametrize(("left", "reserving"), [("new", 1), ("lost", 1), ("in doubt", 2)])
@@ -693,7 +693,7 @@ def test_a_reservation_that_another_leader_made_is_never_ours(left: str, reservi
 
 
 def copy_of(house: House, opened: Opened) -> LocalReservation | None:
-    return read_reservation(house.disk, opened.log.path, TOPIC_ID, 0)
+    return read_reservation(house.disk.open_dir(opened.log.path), TOPIC_ID, 0)
 
 
 def test_a_log_made_again_costs_one_commit_and_notes_what_it_may_give_once_it_serves() -> None:

@@ -266,8 +266,8 @@ def test_design_c05_a_segment_that_straddles_the_remote_end_gives_its_rest() -> 
         for position, header in walk(data):
             batch = bytearray(data[position : position + header.size])
             log.append_as_leader([memoryview(batch)], [header], header.leader_epoch, 0)
+        write_reservation(log.directory, LocalReservation(TOPIC_ID, 0, 1000, True, "boot-1"))
         log.close(True)
-        write_reservation(other.disk, log.path, LocalReservation(TOPIC_ID, 0, 1000, True, "boot-1"))
         directory.close()
         life = await other.start(epoch=2)
         opened = await life.open(log=config)

@@ -178,13 +178,14 @@ def test_a_reservation_of_another_partition_is_not_ours() -> None:
     """A directory that was copied or renamed has no usable reservation."""
     disk = CrashDisk()
     disk.make_dirs("/data/a-0")
-    write_reservation(disk, "/data/a-0", LocalReservation(TOPIC_ID, 0, 5, True, "b"))
-    assert read_reservation(disk, "/data/a-0", TOPIC_ID, 0) is not None
-    assert read_reservation(disk, "/data/a-0", TOPIC_ID, 1) is None
-    assert read_reservation(disk, "/data/a-0", UUID(int=8), 0) is None
-    remove_reservation(disk, "/data/a-0")
-    remove_reservation(disk, "/data/a-0")
-    assert read_reservation(disk, "/data/a-0", TOPIC_ID, 0) is None
+    directory = disk.open_dir("/data/a-0")
+    write_reservation(directory, LocalReservation(TOPIC_ID, 0, 5, True, "b"))
+    assert read_reservation(directory, TOPIC_ID, 0) is not None
+    assert read_reservation(directory, TOPIC_ID, 1) is None
+    assert read_reservation(directory, UUID(int=8), 0) is None
+    remove_reservation(directory)
+    remove_reservation(directory)
+    assert read_reservation(directory, TOPIC_ID, 0) is None
 
 
 # ── work queue ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -31,7 +31,7 @@ def test_it_is_raised_at_half_and_appends_never_wait() -> None:
                 life.append(10)
             await asyncio.sleep(0.05)
         assert opened.log.log_end_offset == 5 * BLOCK
-        copy = read_reservation(house.disk, opened.log.path, TOPIC_ID, 0)
+        copy = read_reservation(house.disk.open_dir(opened.log.path), TOPIC_ID, 0)
         root = (await house.manifest()).reserved_end_offset
         assert copy is not None and opened.log.log_end_offset < copy.reserved_end == opened.log.reserved_end == root
         await life.power_cut()

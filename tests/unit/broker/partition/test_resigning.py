@@ -263,12 +263,12 @@ def test_a_reservation_given_back_while_its_leader_resigned_is_not_used() -> Non
         await life.create("log", 1, remote_storage_enable="true")
         await life.produce("log", b"a")
         partition, topic = life.partition("log", 0), life.context.registry.topics["log"]
-        path = partition.log.path
-        copy = read_reservation(place.disk, path, partition.topic_id, 0)
+        directory = place.disk.open_dir(partition.log.path)
+        copy = read_reservation(directory, partition.topic_id, 0)
         assert copy is not None and copy.reserved_end > 1
         await tiers.seal_all(None)  # the root reserves nothing any more
         replicas.resign(topic, [0])
-        write_reservation(place.disk, path, copy)  # as it is read when the release is under way
+        write_reservation(directory, copy)  # as it is read when the release is under way
         leading = asyncio.Event()
         at_first: list[int] = []
 
