@@ -49,22 +49,3 @@ class ThreadWorkers:
         """Let running calls finish, drop the ones still queued."""
         for pool in self._pools.values():
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-async def run_to_end(workers: Workers, function: Callable[[*Ts], T], *args: *Ts) -> T:
-    """As `workers.run`; a caller that is cancelled ends when the call is over, if it began.
-
-    For what changes a directory by its path: whoever has the path next must not meet a thread that still works there.
-    """
-    call = asyncio.ensure_future(workers.run(function, *args))
-    try:
-        return await asyncio.shield(call)
-    except asyncio.CancelledError:
-        while not call.done():
-            try:
-                await asyncio.wait([call])
-            except asyncio.CancelledError:
-                continue
-        if not call.cancelled():
-            call.exception()  # nobody else will ask
-        raise
