@@ -1,0 +1,133 @@
+"""docs/design/late-work.md names all asynchronous work that touches a log, by one of four mechanisms, and nothing that
+is gone; and blocking calls that take a log or its directory go through a place or a lease."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "design" / "late-work.md"
+ROOMS: Final = ("hotstore", "tiering", "broker/partition", "broker/replication")
+STARTS: Final = {"create_task", "ensure_future", "spawn", "spawn_told", "call_later", "call_soon", "call_at"}
+IN_A_PLACE: Final = {"run_alone", "alone"}
+MECHANISMS: Final = {"place", "lease", "fence", "value"}
+OWN_MODULES: Final = {"hotstore/place.py", "hotstore/lease.py", "hotstore/log_host.py"}
+"""Of the place: only they hand a log to a worker themselves."""
+
+
+def _is_start(call: ast.Call) -> bool:
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    name, on = call.func.attr, ast.unparse(call.func.value)
+    return (
+        name in STARTS | IN_A_PLACE
+        or (name == "run" and on.endswith("workers"))
+        or (name in ("call", "begin") and on.endswith(("lease", "_at", "place")))
+    )
+
+
+def _calls(node: ast.AST, within: str) -> Iterator[tuple[str, ast.Call]]:
+    """Every call below `node`, with the function it stands in, qualified."""
+    for child in ast.iter_child_nodes(node):
+        name = within
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = f"{within}.{child.name}" if within else child.name
+        if isinstance(child, ast.Call):
+            yield within, child
+        yield from _calls(child, name)
+
+
+def _modules(*rooms: str) -> Iterator[tuple[str, ast.Module]]:
+    for room in rooms:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+
+
+def _in_code() -> set[tuple[str, str]]:
+    return {
+        (path, function) for path, tree in _modules(*ROOMS) for function, call in _calls(tree, "") if _is_start(call)
+    }
+
+
+def _rows() -> list[tuple[str, str]]:
+    """(work, mechanism) of each row of the last table."""
+    text = PAGE.read_text().partition("## All of it")[2]
+    cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("| `")]
+    return [(row[1], row[2]) for row in cells]
+
+
+def _named() -> list[tuple[str, str]]:
+    """(module, function) of each piece of work that the page names."""
+    found, module = [], ""
+    for work, _ in _rows():
+        for name in re.findall(r"`([^`]+)`", work):
+            if name.endswith(".py"):
+                module = name
+            else:
+                found.append((module, name))
+    return found
+
+
+def test_the_page_names_all_asynchronous_work_that_touches_a_log() -> None:
+    named = _named()
+    assert len(named) == len(set(named)), "each once"
+    assert set(named) == _in_code()
+
+
+def test_four_mechanisms_are_enough() -> None:
+    rows = _rows()
+    assert len(rows) > 20 and {mechanism for _, mechanism in rows} == MECHANISMS
+
+
+def _takes_a_log(call: ast.Call) -> bool:
+    """Whether what a worker is given is a log, its directory, or a function of one."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    for one in given:
+        for part in ast.walk(one):
+            if isinstance(part, ast.Attribute) and part.attr in ("path", "directory", "log", "opened"):
+                return True
+            if isinstance(part, ast.Name) and part.id in ("log", "local", "opened", "directory"):
+                return True
+    return False
+
+
+def test_no_worker_is_given_a_log_or_its_directory_but_through_a_place_or_a_lease() -> None:
+    """A path means whatever lies there when the thread gets to it."""
+    found = [
+        f"{path}: {function}: {ast.unparse(call)}"
+        for path, tree in _modules("hotstore", "tiering", "broker")
+        if path not in OWN_MODULES and not path.startswith("tiering/reading/")  # of objects, which never change
+        for function, call in _calls(tree, "")
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr == "run"
+        and ast.unparse(call.func.value).endswith("workers")
+        and _takes_a_log(call)
+    ]
+    assert not found, "\n".join(found)
+
+
+CHANGES: Final = {
+    "append_as_leader", "append_as_follower", "append_gap", "roll", "begin_epoch", "advance_log_start",
+    "delete_local_before", "unlink", "truncate_to", "start_at",
+}  # fmt: skip
+
+
+def test_a_log_is_changed_through_a_lease_only() -> None:
+    """Outside of hotstore: `lease.roll()`, never `log.roll()`; nor is an attribute of a log set."""
+    found = []
+    for path, tree in _modules("tiering", "broker"):
+        for function, call in _calls(tree, ""):
+            if isinstance(call.func, ast.Attribute) and call.func.attr in CHANGES:
+                on = ast.unparse(call.func.value)
+                if on.endswith(("log", "local")):
+                    found.append(f"{path}: {function}: {on}.{call.func.attr}")
+        for node in ast.walk(tree):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value).endswith(("log", "local", "opened")):
+                    found.append(f"{path}: {ast.unparse(target)} is set")
+    assert set(found) <= {"tiering/partition_state.py: self.lease.opened.is_bare is set"}, found
