@@ -42,6 +42,7 @@ from tests.sim.workers import SimWorkers
 from tests.support.crash_disk import CAPACITY_BYTES, CrashDisk
 from tests.support.late import must_not_come
 from tests.support.memory_store import MemoryStore
+from tests.support.occupants import watch_calls
 
 HOST = "127.0.0.1"
 BUCKET_DIR = "/bucket"
@@ -169,6 +170,7 @@ class Cluster:
         config = resolve(flags, [*self.settings, *extra], {}, None, launch)
         beats = Beats(SeededRng(f"{self.seed}/{name}/beats").uniform(0.0, BEAT_S))
         syncs = WorkerSyncs(node.workers)
+        watch_calls(node.disk)
         world = World(
             node.disk,
             node.workers,

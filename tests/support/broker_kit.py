@@ -53,6 +53,7 @@ from tests.sim.net import SimNet
 from tests.sim.workers import SimWorkers
 from tests.support.late import must_not_come
 from tests.support.machine import Machine
+from tests.support.occupants import watch_calls
 
 T = TypeVar("T")
 
@@ -147,6 +148,7 @@ class Place(Machine):
         workers = self.workers()
         rng = SeededRng(f"{self.seed}/{self.lives}")
         beats = Beats(SeededRng(f"beats/{self.seed}/{self.lives}").uniform(0.0, BEAT_S))
+        watch_calls(self.disk)
         world = World(
             self.disk,
             workers,

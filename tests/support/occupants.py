@@ -11,11 +11,15 @@ told in words, and may raise. A disk after `kill` or `crash` is another one: wat
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 from uuid import UUID
+from weakref import WeakSet
 
+from hotstore.place import CALLER
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
 from logformat.errors import Corrupt
 from tests.support.crash_disk import CrashDisk, parent
+from tests.support.late import must_not_come
 
 BY_NAME = frozenset({"create", "mkdir", "rename", "link", "unlink", "rmdir", "sync_dir", "allocate"})
 
@@ -45,6 +49,21 @@ def watch(disk: CrashDisk, caller: Callable[[], bytes | None], found: Callable[[
         look("rename of", source)
 
     disk.on_effect, disk.on_rename = effect, rename
+
+
+def watch_calls(disk: CrashDisk) -> None:
+    """`watch`, once a disk: each blocking call in a place of a log host is for the topic whose log lies there."""
+    if disk not in _WATCHED:
+        _WATCHED.add(disk)
+        watch(disk, _topic_of_call, must_not_come)
+
+
+_WATCHED: Final[WeakSet[CrashDisk]] = WeakSet()
+
+
+def _topic_of_call() -> bytes | None:
+    call = CALLER.get()
+    return None if call is None else call[1]
 
 
 def occupant(disk: CrashDisk, path: str) -> tuple[str, bytes] | None:
