@@ -114,6 +114,7 @@ class Copier:
 
     async def _source(self, wanted: CopyRange) -> Source:
         partition = self._partition
+        partition.lease.check()
         local = partition.log
         ranges = local.batch_ranges(wanted.start_offset, wanted.end_offset)
         lineage = local.epochs.truncate_from_end(wanted.end_offset)

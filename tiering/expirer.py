@@ -100,6 +100,7 @@ class Expirer:
     # ── local segments ───────────────────────────────────────────────────────────────────────────────────────────
     async def _expire_local(self) -> None:
         partition = self._partition
+        partition.lease.check()
         local = partition.log
         visible = partition.visible_end()
         now_ms = partition.world.clock.wall_ms()

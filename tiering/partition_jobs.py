@@ -168,6 +168,7 @@ class PartitionJobs:
     async def _keep_up(self) -> float | None:
         """Claim, keep the reservation ahead of the appends, keep the root's copy of the configs."""
         partition = self._partition
+        partition.lease.check()
         if partition.local_gaps is None:
             partition.local_gaps = await partition.lease.call(local_gaps, partition.log, lane=Lane.HOT_READ)
         if partition.fenced:

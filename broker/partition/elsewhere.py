@@ -56,7 +56,12 @@ class Elsewhere:
 
     async def cut(self, offset: int) -> None:
         """Drop what lies at or above it."""
-        await self._going_on(self._lease.truncate(offset), self._follower.cut)
+
+        async def cut() -> None:
+            self._lease.check()
+            await self._lease.truncate(offset)
+
+        await self._going_on(cut(), self._follower.cut)
 
     async def begin_at(self, start: Start) -> None:
         """With nothing, and with what the bucket knows there."""
