@@ -62,7 +62,7 @@ class Place:
         self._turns: dict[asyncio.Future[Any], None] = {}
         self._calls: dict[asyncio.Future[Any], None] = {}
         self._is_quiet = False
-        self._vacated = asyncio.Event()
+        self._vacated: asyncio.Event | None = None  # while somebody waits for it: there are thousands of places
 
     # --- calls beside each other ----------------------------------------------------------------------------------
 
@@ -159,8 +159,9 @@ class Place:
         """In the turn: the log that lay here is closed."""
         self.occupant = None
         self._is_quiet = False
-        self._vacated.set()
-        self._vacated = asyncio.Event()
+        if self._vacated is not None:
+            self._vacated.set()
+            self._vacated = None
 
     async def vacated_by(self, topic_id: bytes) -> None:
         """Out of turn: wait until no log of another topic than `topic_id` is open here. Raises Retryable after
@@ -168,6 +169,7 @@ class Place:
         try:
             async with asyncio.timeout(VACATED_S):
                 while self.occupant is not None and self.occupant.log.topic_id != topic_id:
+                    self._vacated = self._vacated or asyncio.Event()
                     await self._vacated.wait()
         except TimeoutError as late:
             raise Retryable(f"{self.name}: the log of the topic that had the name before is still open") from late

@@ -42,7 +42,18 @@ BACKOFF_S_MAX: Final = 10.0
 class FollowerRole:
     """See the module."""
 
-    leads: Final = False
+    __slots__ = (
+        "_has_asked",
+        "_lease",
+        "_opening",
+        "_roles",
+        "followed",
+        "index",
+        "is_over",
+        "place",
+        "row",
+        "topic",
+    )
 
     def __init__(self, roles: Roles, topic: Topic, index: int) -> None:
         self.topic = topic

@@ -43,7 +43,24 @@ class LeaderRole:
     """See the module. `before`: the partition as it was led here last, where its log stayed open since. `fenced` is
     told where the partition's root names a higher epoch while the partition serves."""
 
-    leads: Final = True
+    __slots__ = (
+        "_asks_again",
+        "_before",
+        "_fenced",
+        "_is_new",
+        "_lease",
+        "_opening",
+        "_publication",
+        "_roles",
+        "damaged",
+        "index",
+        "is_over",
+        "is_visible",
+        "leader_epoch",
+        "partition",
+        "place",
+        "topic",
+    )
 
     def __init__(
         self,
