@@ -235,5 +235,7 @@ def test_what_was_never_begun_keeps_nobody_waiting_for_its_topic(monkeypatch: py
         assert not publication.over.is_set(), "the role before is not over"
         scene.say("rest")
         assert publication.over.is_set()
+        scene.goes_on()
+        await scene.owner.settled()
 
     run_fast(scenario())
