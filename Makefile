@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # Tests start hundreds of short processes: each would compile all it imports where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-cluster test test-fast test-all check bench run sim sim-cluster planted fuzz soak campaign reliability pages lock format clean
+.PHONY: demo demo-cluster test test-fast test-all check bench run sim sim-cluster late planted fuzz soak campaign reliability pages lock format clean
 
 $(READY): requirements.lock pyproject.toml
 	@echo "making $(VENV) from requirements.lock: a minute or two, once"
@@ -49,6 +49,9 @@ sim: $(READY)  ## make sim SEED=7 replays one simulated run; BROKERS=3: of sever
 
 sim-cluster: $(READY)  ## 3 000 simulated runs of three brokers: hours; SEEDS=1..100 a part of them, JOBS=2 two at once
 	$(BIN)/python -m tests.sim --brokers 3 --jobs $(or $(JOBS),1) --seeds $(or $(SEEDS),1..3000)
+
+late: $(READY)  ## two brokers whose work comes late, beyond roles and topics; SEEDS=1..20000 (2 000 take seven minutes), JOBS=1
+	$(BIN)/python -m tests.sim.pair --jobs $(or $(JOBS),2) --seeds $(or $(SEEDS),1..2000)
 
 planted: $(READY)  ## every planted bug must be caught, each with its seed; ONLY="02 140", RESULTS=file goes on where it ended
 	$(BIN)/python -m tests.sim.planted $(ONLY) $(if $(RESULTS),--results $(RESULTS))

@@ -34,6 +34,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes that play at once, a seed each")
     parser.add_argument("--verbose", action="store_true", help="the brokers' own log on stderr")
     arguments = parser.parse_args()
+    if arguments.late and (arguments.archive or arguments.power_cut_all):
+        parser.error("--late is not played with --archive or --power-cut-all")
     logging.basicConfig(level=logging.INFO if arguments.verbose else logging.CRITICAL + 1)
     first, _, last = (arguments.seeds or f"{arguments.seed}..{arguments.seed}").partition("..")
     hits: Counter[str] = Counter()
