@@ -37,11 +37,11 @@ ROWS = {
     "N1-N3 network": ("net ", "connection cut", "partition", "a follower that lags"),
     "T1' clocks": ("wall clock jump",),
     "Z1 two brokers": ("a second broker beside it",),
-    "topics": ("topic deleted and made again",),
-    "unclean starts": ("unclean election",),
+    "W1 late work": ("late",),
+    "W2 a topic made again": ("topic deleted and made again",),
+    "W3 unclean starts": ("unclean election",),
     "settings": ("another min.insync.replicas", "restored by", "replicas placed anew"),
     "moves": ("reassignment", "reassigned", "replicas drained", "drain", "let go, begun empty"),
-    "late work": ("late",),
     "read-only beside them": ("read-only broker",),
 }
 
