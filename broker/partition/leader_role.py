@@ -244,7 +244,9 @@ class LeaderRole:
 
     async def _attached(self, lead: Lead) -> Partition:
         roles, topic = self._roles, self.topic
-        before = self._before if self._before is not None and roles.logs.is_open(self._before.opened) else None
+        before = self._before
+        if before is not None and (before.opened.is_torn or not roles.logs.is_open(before.opened)):
+            before = None  # what it says of itself is not what lies on the disk
         opened = await self._open_log(lead) if before is None else before.opened
         if self._lease is not None:
             await self._lease.returned()  # of an attempt before
