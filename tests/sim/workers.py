@@ -17,6 +17,7 @@ from typing import Any
 from seams.rng import SeededRng
 from seams.workers import Lane
 from tests.sim.late import LaneLate
+from tests.support.in_place import must_be_in_a_place
 
 BEFORE_MS = {Lane.FLUSH: (0.2, 6.0), Lane.BULK_FLUSH: (0.2, 6.0), Lane.STORE: (0.5, 15.0), Lane.COPY: (0.1, 2.0)}
 SLOW = 100.0  # a slow disk is so many times slower
@@ -38,6 +39,7 @@ class SimWorkers:
         self.slowed = 0
 
     async def run(self, function: Callable[..., Any], *args: Any, lane: Lane = Lane.FILES) -> Any:
+        must_be_in_a_place(function, args)
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting[lane].append((function, args, future, copy_context()))
         self._start(lane)
