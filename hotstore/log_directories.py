@@ -15,6 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from hotstore.data_dir import DataDir
+from hotstore.errors import ForeignLog
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
 from logformat.values import TopicPartition
 from seams.disk import read_file, remove_tree, replace_file
@@ -42,10 +43,15 @@ class LogDirectories:
         if self.topic_id_at(place) == topic_id:
             self._mark_deleted(place)
 
-    def clear(self, place: TopicPartition) -> None:
-        """`set_aside` of whatever lies there. Raises OSError."""
-        if self._world.disk.stat(self._data_dir.log_path(place.topic, place.partition)) is not None:
-            self._mark_deleted(place)
+    def clear(self, place: TopicPartition, topic_id: UUID) -> None:
+        """`set_aside` of what lies where a log of this topic is to be made, and is of no other topic. Raises ForeignLog
+        where it is: whoever asked whose it is asked in another turn; Corrupt, OSError."""
+        path = self._data_dir.log_path(place.topic, place.partition)
+        if self._world.disk.stat(path) is None:
+            return
+        if (other := self.topic_id_at(place)) not in (None, topic_id):
+            raise ForeignLog(f"{path} belongs to topic id {other}, not {topic_id}")
+        self._mark_deleted(place)
 
     def _mark_deleted(self, place: TopicPartition) -> None:
         self._data_dir.mark_deleted(place.topic, place.partition, self._world.rng.uuid().hex)

@@ -2,7 +2,7 @@
 
 Owns the open logs, each with its flusher; the rounds their syncs go together in; the writing of the checkpoints, one
 job at a time. Always true: a log is opened once however often it is asked for; where it would lie nothing else is
-overwritten; a log that fails to open or close leaves the others alone (whose place is whose: `places`). Nothing
+overwritten; a log that fails to open or close leaves the others alone (turns at a name: `place`). Nothing
 here needs a bucket or a role: whoever has a role for a log becomes its owner (`log_owner`). Must not know buckets,
 leader epochs, topics' configs beyond `LogConfig`. Source: Kafka's LogManager.
 """
@@ -144,7 +144,9 @@ class LogHost:
                 if not known.is_torn:
                     return known
                 await self._close(known, clean=False)
-            local, is_bare = await at.run_alone(find, place, topic_id, config, self._world.clock.wall_ms())
+            local, is_bare = await at.run_alone(
+                find, place, topic_id, config, self._world.clock.wall_ms(), topic_id=topic_id.bytes
+            )
             return None if local is None else self._add(at, local, is_bare=is_bare)
 
         return await self._in_turn(place, topic_id, open_it)
@@ -194,7 +196,14 @@ class LogHost:
             now_ms = self._world.clock.wall_ms()
             async with self._checkpointing:
                 local = await at.run_alone(
-                    recover_sound, self._data_dir, place, config, now_ms, topic_id.bytes, sound_end
+                    recover_sound,
+                    self._data_dir,
+                    place,
+                    config,
+                    now_ms,
+                    topic_id.bytes,
+                    sound_end,
+                    topic_id=topic_id.bytes,
                 )
             return self._add(at, local)
 
@@ -203,18 +212,20 @@ class LogHost:
     async def create(
         self, place: TopicPartition, topic_id: UUID, config: LogConfig, begin: Begin | None = None
     ) -> OpenLog:
-        """A new, empty log; what lies in its place and is no log is set aside first. Raises Retryable, OSError."""
+        """A new, empty log; what lies in its place and is no other topic's is set aside first. Raises ForeignLog,
+        Retryable, Corrupt, OSError."""
 
         async def make_it(at: Place) -> OpenLog:
             assert at.occupant is None, place
-            return self._add(at, await at.run_alone(self._make, place, topic_id, config, begin), is_bare=True)
+            local = await at.run_alone(self._make, place, topic_id, config, begin, topic_id=topic_id.bytes)
+            return self._add(at, local, is_bare=True)
 
         return await self._in_turn(place, topic_id, make_it)
 
     def _make(
         self, place: TopicPartition, topic_id: UUID, config: LogConfig, begin: Begin | None = None
     ) -> PartitionLog:
-        self.directories.clear(place)
+        self.directories.clear(place, topic_id)
         try:
             return make_log(self._data_dir, place, topic_id.bytes, config, begin)
         except OSError:
@@ -361,7 +372,7 @@ class LogHost:
                 if at.occupant.log.topic_id != topic_id.bytes:
                     return None  # another topic's lies there by now
                 await self._close(at.occupant, clean=False)
-            return await at.run_alone(move, place, topic_id)
+            return await at.run_alone(move, place, topic_id, topic_id=topic_id.bytes)
 
         return await at.alone(move_it)
 

@@ -76,8 +76,11 @@ class Place:
         """`begin`, and wait for it. Raises PlaceQuiesced, and what `function` raises."""
         return await self.waited(self.begin(function, *args, lane=lane))
 
-    def _begin(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane) -> asyncio.Task[T]:
-        topic_id = None if self.occupant is None else self.occupant.log.topic_id
+    def _begin(
+        self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane, topic_id: bytes | None = None
+    ) -> asyncio.Task[T]:
+        if self.occupant is not None:
+            topic_id = self.occupant.log.topic_id
 
         async def run() -> T:
             CALLER.set((self.name, topic_id))
@@ -141,11 +144,12 @@ class Place:
         """Calls may begin again."""
         self._is_quiet = False
 
-    async def run_alone(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """In the turn: a blocking call that makes, replaces or removes files, which nobody else works with."""
+    async def run_alone(self, function: Callable[[*Ts], T], *args: *Ts, topic_id: bytes | None = None) -> T:
+        """In the turn: a blocking call that makes, replaces or removes files, which nobody else works with. `topic_id`:
+        of the topic that it works for, where no log of it is open."""
         assert self._turn.locked() and not self._calls, f"{self.name}: {len(self._calls)} calls work in it"
         assert self.occupant is None or self._is_quiet, f"{self.name} is not quiesced"
-        return await self._begin(function, *args, lane=Lane.FILES)
+        return await self._begin(function, *args, lane=Lane.FILES, topic_id=topic_id)
 
     # --- the log that lies here -----------------------------------------------------------------------------------
 

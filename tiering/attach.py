@@ -122,16 +122,18 @@ class Attached:
         return opened
 
     async def _leave_to_its_topic(self, foreign: ForeignLog, place: TopicPartition, topic_id: UUID, lead: Lead) -> None:
-        """The directory is of a topic that had our name before (C9): its purge, or the next start, removes it; where
-        nothing proves that it was deleted, it is kept aside (R24).
+        """The directory is of a topic that had our name before (C9): set aside, for its purge, or the next start, to
+        remove it; where nothing proves that it was deleted, it is kept aside (R24).
 
         Raises `foreign` where that is not sure: a partition that was served before has a root, and a log of its own.
         """
         if not lead.new and await self._manifests_of((topic_id, place.partition), lead).load() is not None:
             raise foreign
         before = await self._logs.topic_id_at(place)
-        if before is not None and not lead.is_deleted(before):
-            await self._logs.move_stray(place, before)  # else `create` sets aside what lies there
+        if before is not None and lead.is_deleted(before):
+            await self._logs.set_aside(place, before)
+        elif before is not None:
+            await self._logs.move_stray(place, before)
 
     async def _begin_at(self, missing: MissingSegments, place: TopicPartition, topic_id: UUID, lead: Lead) -> Manifest:
         """The root of a log whose first segments only the bucket holds, because its topic was tiered until the last

@@ -170,7 +170,7 @@ class Cluster:
         config = resolve(flags, [*self.settings, *extra], {}, None, launch)
         beats = Beats(SeededRng(f"{self.seed}/{name}/beats").uniform(0.0, BEAT_S))
         syncs = WorkerSyncs(node.workers)
-        watch_calls(node.disk)
+        watch_calls(node.machine.disk)  # what a process holds is a view of it
         world = World(
             node.disk,
             node.workers,

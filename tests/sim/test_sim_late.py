@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 
 from seams.rng import SeededRng
 from seams.workers import Lane
@@ -49,6 +50,24 @@ def test_nothing_overtakes_in_a_lane_of_one_thread_and_it_is_in_time_after_it_wa
         await asyncio.gather(*(workers.run(done.append, number, lane=Lane.FLUSH) for number in range(20)))
         assert done == list(range(20))
         assert 1 <= sum(late.hits.values()) < 20
+
+    run_fast(scenario())
+
+
+def test_a_call_that_waited_for_a_thread_runs_in_the_context_of_who_asked_for_it() -> None:
+    """And not of the call whose end made room: the simulated disk asks whose a call is."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        workers, whose, said = SimWorkers(loop, SeededRng(2)), ContextVar[int]("whose"), list[int]()
+
+        async def ask(number: int) -> None:
+            whose.set(number)
+            await workers.run(lambda: said.append(whose.get()), lane=Lane.FLUSH)
+
+        await asyncio.gather(*map(ask, range(8)))
+        assert said == list(range(8))
 
     run_fast(scenario())
 

@@ -1,8 +1,8 @@
 """`Workers` in virtual time: a blocking call takes a while before its effect, and is heard of a while after it.
 
 Owns the lanes. Always true: a lane runs at most as many calls as it has threads; a call that began is not undone when
-its caller is cancelled; the function itself runs in one step, and other events run between it and its answer, as with
-a thread that finishes later than it worked.
+its caller is cancelled; it runs in its caller's context, also where it waited for a thread; the function itself runs in
+one step, and other events run between it and its answer, as with a thread that finishes later than it worked.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
 from seams.rng import SeededRng
 from seams.workers import Lane
 from tests.sim.late import LaneLate
+from tests.support.in_place import must_be_in_a_place
 
 BEFORE_MS = {Lane.FLUSH: (0.2, 6.0), Lane.BULK_FLUSH: (0.2, 6.0), Lane.STORE: (0.5, 15.0), Lane.COPY: (0.1, 2.0)}
 SLOW = 100.0  # a slow disk is so many times slower
+
+_Call = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]", Context]
+"""What to call with what, who waits for it, and the context in which it was asked for."""
 
 
 class SimWorkers:
@@ -28,17 +32,16 @@ class SimWorkers:
     def __init__(self, loop: asyncio.AbstractEventLoop, rng: SeededRng, late: LaneLate | None = None) -> None:
         self._loop = loop
         self._rng = rng
-        self._waiting: dict[Lane, deque[tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any]]]] = {
-            lane: deque() for lane in Lane
-        }
+        self._waiting: dict[Lane, deque[_Call]] = {lane: deque() for lane in Lane}
         self._running = dict.fromkeys(Lane, 0)
         self.late = late
         self.slow = False
         self.slowed = 0
 
     async def run(self, function: Callable[..., Any], *args: Any, lane: Lane = Lane.FILES) -> Any:
+        must_be_in_a_place(function, args)
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting[lane].append((function, args, future))
+        self._waiting[lane].append((function, args, future, copy_context()))
         self._start(lane)
         return await future
 
@@ -50,7 +53,7 @@ class SimWorkers:
     def _start(self, lane: Lane) -> None:
         waiting = self._waiting[lane]
         while waiting and self._running[lane] < lane.value[1]:
-            function, args, future = waiting.popleft()
+            function, args, future, context = waiting.popleft()
             if future.cancelled():
                 continue
             self._running[lane] += 1
@@ -62,9 +65,9 @@ class SimWorkers:
             begins_s = 0.0 if self.late is None else self.late.begins_s(lane)
             work = partial(self._work, lane, function, args, future, begins_s > 0.0)
             if begins_s == 0.0 or self.late is None:
-                self._loop.call_later(delay_s, work, context=copy_context())
+                self._loop.call_later(delay_s, work, context=context)
             else:
-                self.late.late.after(delay_s + begins_s, work, copy_context())
+                self.late.late.after(delay_s + begins_s, work, context)
 
     def _work(
         self,

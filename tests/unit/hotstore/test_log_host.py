@@ -107,6 +107,22 @@ def test_a_log_of_another_topic_is_left_alone() -> None:
     run_fast(scenario())
 
 
+def test_a_log_is_made_where_no_other_topic_s_lies_when_its_turn_comes() -> None:
+    """Whoever asks for it asked whose the directory is in an earlier turn; it may be another one's by now."""
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        logs = host(disk)
+        await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
+        with pytest.raises(ForeignLog):
+            await logs.create(ORDERS, OTHER, CONFIG)
+        assert await logs.topic_id_at(ORDERS) == ID
+        await logs.set_aside(ORDERS, ID)
+        assert (await logs.create(ORDERS, OTHER, CONFIG)).topic_id == OTHER
+
+    run_fast(scenario())
+
+
 def test_what_lies_in_a_new_logs_place_is_set_aside_not_taken_over() -> None:
     """A directory without a log may hold what only its owner understands (a reservation, say): the new log must not be
     taken for the one that this belongs to, nor is it removed."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from contextvars import ContextVar
 from uuid import UUID
 
+from tests.sim.cluster import Cluster
+from tests.sim.loop import SimLoop
+from tests.support.broker_kit import Place, play
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
 from tests.support.hotstore_kit import LOG_PATH, ORDERS, append, batch
@@ -43,3 +47,22 @@ def test_a_call_for_one_topic_in_the_directory_of_another_is_seen() -> None:
         assert len([said for said in found if "unlink" in said]) == 0
 
     run_fast(scenario())
+
+
+def test_the_disk_of_each_simulated_machine_is_watched_also_after_it_was_killed_or_lost_power() -> None:
+    """The disk itself: a process of the simulation holds a view of it, which no effect is told to."""
+
+    async def scenario() -> None:
+        place = Place()
+        for lose in (place.kill, place.power_cut, place.lose_disk):
+            place.make()
+            assert place.disk.on_effect is not None and place.disk.on_rename is not None
+            lose()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        cluster = Cluster(loop, "watched", directory_bucket=False, machines=("m0", "m1"))
+        for number, machine in enumerate(cluster.machines):
+            cluster.start("a", 9000 + number, machine=machine)
+            assert machine.disk.on_effect is not None and machine.disk.on_rename is not None
+
+    play(scenario())
