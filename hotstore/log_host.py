@@ -2,9 +2,9 @@
 
 Owns the open logs, each with its flusher; the rounds their syncs go together in; the writing of the checkpoints, one
 job at a time. Always true: a log is opened once however often it is asked for; where it would lie nothing else is
-overwritten; a log that fails to open or close leaves the others alone (turns at a name: `place`). Nothing
-here needs a bucket or a role: whoever has a role for a log becomes its owner (`log_owner`). Must not know buckets,
-leader epochs, topics' configs beyond `LogConfig`. Source: Kafka's LogManager.
+overwritten; a log that fails to open or close leaves the others alone (whose each directory is: `log_directories`).
+Nothing here needs a bucket or a role: whoever has a role for a log becomes its owner (`log_owner`). Must not know
+buckets, leader epochs, topics' configs beyond `LogConfig`. Source: Kafka's LogManager.
 """
 
 from __future__ import annotations

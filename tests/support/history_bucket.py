@@ -37,6 +37,7 @@ from seams.rng import SeededRng
 from seams.syncs import WorkerSyncs
 from seams.workers import ThreadWorkers
 from seams.world import World
+from tests.support.late import must_not_come
 from tests.support.memory_store import upload_of
 
 T = TypeVar("T")
@@ -223,7 +224,15 @@ class HistoryBucket:
             workers = ThreadWorkers()
             store = open_store(
                 parse_bucket_url(self.url),
-                World(PosixDisk(), workers, WorkerSyncs(workers), SystemClock(), self._rng, TcpNet()),
+                World(
+                    PosixDisk(),
+                    workers,
+                    WorkerSyncs(workers),
+                    SystemClock(),
+                    self._rng,
+                    TcpNet(),
+                    late_effect=must_not_come,
+                ),
             )
             try:
                 return await use(store)

@@ -188,3 +188,38 @@ def test_a_cut_that_waited_for_its_turn_is_not_made_for_a_role_that_is_over() ->
         assert lease.log.log_end_offset == 10 and not lease.opened.is_torn and scene.late == []
 
     run_fast(scenario())
+
+
+def test_a_cut_under_way_goes_to_its_end_though_its_role_is_over_and_the_next_role_waits_for_it() -> None:
+    """A log that is half cut is in nobody's hand: who cut it learns that he is cut off, and no more."""
+
+    async def scenario() -> None:
+        workers = HeldWorkers()
+        scene = Scene()
+        lease = await scene.lent()
+        lease.opened.at._workers = workers
+        cut = asyncio.ensure_future(lease.truncate(5))
+        while not any(function == lease.log.truncate_to for function, _, _ in workers.under_way):
+            await workers.finish() if workers.under_way else await turns()
+        lease.end()
+        cut.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cut
+        returned = asyncio.ensure_future(lease.returned())
+        await asyncio.sleep(60.0)
+        assert lease.opened.is_torn and not returned.done()
+        while workers.under_way:
+            await workers.finish()
+        await returned
+        assert lease.log.log_end_offset == 0 and not lease.opened.is_torn and scene.late == []
+        assert not scene.logs.lend(lease.opened, "follower epoch 2").is_over
+
+    run_fast(scenario())
+
+
+def test_a_broker_that_runs_says_a_late_effect_in_its_log_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """As a defect, with whose it is; the effect is refused all the same."""
+    nothing: Any = None
+    World(nothing, nothing, nothing, nothing, nothing, nothing).late_effect("a roll of orders-0: leader epoch 1")
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert caplog.records[0].getMessage() == "a defect, please report it: a roll of orders-0: leader epoch 1"

@@ -23,6 +23,7 @@ from seams.rng import SeededRng
 from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.support.fast_loop import FastClock, run_fast
+from tests.support.late import must_not_come
 from tests.support.peer_kit import WatchedStore, read_through, route_of
 from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC_ID, House, Opened, read_everything, settle
 from tests.support.workers import LoopWorkers
@@ -75,9 +76,9 @@ def test_peer_t03_gc_without_a_grace_and_with_a_wrong_clock_deletes_nothing_reac
         house = House()
         workers: Any = LoopWorkers()
         net: Any = None
-        gc = Collector(
-            house.memory, World(house.disk, workers, WorkerSyncs(workers), WrongClock(), house.rng, net), 10.0
-        )
+        syncs = WorkerSyncs(workers)
+        world = World(house.disk, workers, syncs, WrongClock(), house.rng, net, late_effect=must_not_come)
+        gc = Collector(house.memory, world, 10.0)
         for number in range(3):
             life = await house.start(limits=EAGER)
             opened = await life.open(new=number == 0, tier=COLD_FAST)
