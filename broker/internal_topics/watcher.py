@@ -1,6 +1,6 @@
 """From the leadership of partitions to the log of one internal topic.
 
-Owns the filter by the topic's name: it is a `broker.partition.leaderships.LeadershipWatcher`. Must not know what the
+Owns the filter by the topic's name: it is a `broker.partition.roles.LeadershipWatcher`. Must not know what the
 log does then.
 """
 
