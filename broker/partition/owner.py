@@ -3,7 +3,7 @@
 Owns the order of roles. One task for a replica follows the newest aim: it waits until the role that is over gave the
 log back, then begins the next, or closes and removes the log. Always true: an aim ends a role at once; the next role
 begins when nothing of the one before works on the log; an aim that changed before its turn is never begun. The states,
-and what happens when the image says something else meanwhile, are drawn in `docs/ARCHITECTURE.md`.
+and what happens when the image says something else meanwhile, are drawn in `docs/design/late-work.md`.
 Must not know how a role does its work, nor who decided it.
 """
 
