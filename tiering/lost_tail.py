@@ -288,6 +288,7 @@ class LostTail:
         local, lease = self._log, self._lease
         first = local.log_end_offset
         if first >= reserved_end:
+            await lease.flusher.flush()  # a gap that a role before appended may not be durable yet
             return
         lease.reserve(reserved_end)
         try:

@@ -79,8 +79,12 @@ class FollowerRole:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether its log is not open, or failed."""
-        return self.followed is None or bool(self.followed.failure)
+        """Whether its log is not open, or failed, or may lack a tail that consumers saw: it alone holds the log, nobody
+        leads, and the process before was killed. Only a leader settles that, with the bucket (C30)."""
+        if self.followed is None or self.followed.failure:
+            return True
+        is_unsettled = self.row.leader == NO_LEADER and holds_alone(self.row, self._roles.node_id)
+        return is_unsettled and not self._roles.logs.was_clean
 
     def begin(self) -> None:
         """Open the log, and ask its leader for what it lacks."""

@@ -350,3 +350,47 @@ def test_a_directory_whose_name_was_not_made_durable_is_made_again() -> None:
         assert found is not None and found.log.log_end_offset == 5
 
     run_fast(scenario())
+
+
+def test_what_is_removed_of_a_deleted_topic_is_not_the_next_one_s_open_log() -> None:
+    """The name is another topic's by then, and its log is open there."""
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        logs = host(disk)
+        opened = await logs.create(ORDERS, OTHER, CONFIG)
+        await logs.set_aside(ORDERS, ID)
+        assert await logs.move_stray(ORDERS, ID) is None
+        await logs.close_of(ORDERS, ID)
+        assert logs.is_open(opened) and disk.stat(LOG_PATH) is not None
+        await logs.close(opened, clean=True)
+
+    run_fast(scenario())
+
+
+def test_the_next_topic_of_a_name_waits_while_a_log_of_the_one_before_is_made() -> None:
+    """Its turn comes when that is made, and its log when that one is closed and out of the way."""
+
+    async def scenario() -> None:
+        disk, goes_on = CrashDisk(), asyncio.Event()
+
+        class Held:
+            async def run(self, function: Callable[..., Any], *args: Any, lane: object = None) -> Any:
+                if ID in args:
+                    await goes_on.wait()
+                return function(*args)
+
+        logs = host(disk, Held())
+        first = asyncio.ensure_future(logs.create(ORDERS, ID, CONFIG))
+        await asyncio.sleep(1.0)
+        second = asyncio.ensure_future(logs.create(ORDERS, OTHER, CONFIG))
+        await asyncio.sleep(20.0)
+        assert not first.done() and not second.done()
+        goes_on.set()
+        made = await first
+        await asyncio.sleep(1.0)
+        assert not second.done(), "the log of the topic before is open there"
+        await logs.set_aside(ORDERS, ID)
+        assert not logs.is_open(made) and logs.is_open(await second)
+
+    run_fast(scenario())
