@@ -250,6 +250,10 @@ class Attached:
         epoch, hole_end = self._holes.get(key, (lead.leader_epoch, None))
         return hole_end if opened.is_bare and epoch == lead.leader_epoch else None
 
+    def has_led(self, topic_id: UUID, partition: int) -> bool:
+        """Whether the open log was led in this process: nothing of its tail is in doubt."""
+        return (topic_id, partition) in self._led
+
     def told(self, topic_id: UUID, partition: int, end: ToldEnd) -> None:
         """What the leader of an open log said last, while it was copied here."""
         self._told[topic_id, partition] = end

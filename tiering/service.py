@@ -127,6 +127,10 @@ class TierService:
         """See `Attached.state_at`."""
         return await self._attached.state_at(topic_id, index, offset, since)
 
+    def has_led(self, topic_id: UUID, index: int) -> bool:
+        """See `Attached.has_led`."""
+        return self._attached.has_led(topic_id, index)
+
     def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
         """See `Attached.told`."""
         self._attached.told(topic_id, index, end)

@@ -44,6 +44,7 @@ class FollowerRole:
 
     __slots__ = (
         "_has_asked",
+        "_keeps_reservation",
         "_lease",
         "_opening",
         "_roles",
@@ -65,6 +66,7 @@ class FollowerRole:
         """Once its log is open."""
         self.is_over = False
         self._roles = roles
+        self._keeps_reservation = False  # of when it led: its next start goes by that
         self._has_asked = False  # something was reported in this epoch
         self._lease: Lease | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -79,12 +81,13 @@ class FollowerRole:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether its log is not open, or failed, or may lack a tail that consumers saw: it alone holds the log, nobody
-        leads, and the process before was killed. Only a leader settles that, with the bucket (C30)."""
+        """Whether its log is not open, or failed, or may lack what its reservation vouches for: it is to be led again
+        by that, and nobody led it since a stop that was not clean. Only a leader settles it, with the bucket (C30)."""
         if self.followed is None or self.followed.failure:
             return True
-        is_unsettled = self.row.leader == NO_LEADER and holds_alone(self.row, self._roles.node_id)
-        return is_unsettled and not self._roles.logs.was_clean
+        roles = self._roles
+        is_known = roles.logs.was_clean or roles.tiers.has_led(self.topic_id, self.index)
+        return self._keeps_reservation and not is_known
 
     def begin(self) -> None:
         """Open the log, and ask its leader for what it lacks."""
@@ -131,12 +134,12 @@ class FollowerRole:
             await self._lease.returned()
 
     async def _end_copy(self) -> None:
-        followed, self.followed = self.followed, None
+        followed, roles = self.followed, self._roles
         if followed is None:
             return
-        roles = self._roles
         roles.fetchers.leave(self._key, followed)
-        await followed.over()
+        await followed.over()  # where this is cut off, the end of the role does it again
+        self.followed = None
         roles.registry.unfollow(followed)
         if followed.opened.is_torn:
             roles.tiers.forget(self.topic_id, self.index)
@@ -243,5 +246,6 @@ class FollowerRole:
         nobody gives any."""
         row, me = self.row, self._roles.node_id
         is_ours = is_alone(row, me) or (row.leader == NO_LEADER and holds_alone(row, me))
+        self._keeps_reservation = is_ours and not lease.opened.is_bare
         if not lease.opened.is_bare and not is_ours:
             await lease.call(remove_reservation, lease.log.directory)

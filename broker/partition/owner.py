@@ -57,7 +57,7 @@ _REST: Final = Aim(Goal.REST)
 class ReplicaOwner:
     """See the module. `gone` is called when nothing of the replica is left here."""
 
-    __slots__ = ("_aim", "_before", "_gone", "_roles", "_task", "index", "place", "role", "topic")
+    __slots__ = ("_aim", "_before", "_gone", "_roles", "_task", "_was_dropped", "index", "place", "role", "topic")
 
     def __init__(self, roles: Roles, topic: Topic, index: int, gone: Callable[[ReplicaOwner], None]) -> None:
         self.topic = topic
@@ -70,6 +70,7 @@ class ReplicaOwner:
         self._gone = gone
         self._aim = _REST
         self._before: Partition | None = None  # as it was led last, while its log stayed open since
+        self._was_dropped = False  # since its last role: what a leader said is to be let go, once that is over
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -80,6 +81,13 @@ class ReplicaOwner:
     def damaged(self) -> str:
         """Why it is to be led and stays offline; empty where it does not."""
         return self.role.damaged if isinstance(self.role, LeaderRole) else ""
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether its log's tail is: of a role, or of one that did not come to begin."""
+        if self.role is not None:
+            return self.role.is_in_doubt
+        return self._aim.goal in (Goal.LEAD, Goal.FOLLOW) and self.topic.rows[self.index].partition_epoch > 0
 
     # ── what the image says ──────────────────────────────────────────────────────────────────────────────────────
     def rest(self) -> None:
@@ -104,6 +112,7 @@ class ReplicaOwner:
         def is_sure() -> bool:
             return is_seen and not is_rebuilt(self._roles.metadata.image)
 
+        self._was_dropped = True
         self._follow(Aim(Goal.DROP, is_sure=is_sure))
 
     def delete(self, is_remembered: Callable[[], bool]) -> None:
@@ -159,6 +168,9 @@ class ReplicaOwner:
             if self.role is not None and self.role.is_over:
                 await self._take_back(self.role)
                 continue
+            if self._was_dropped:  # whether or not it is given back before its log goes
+                self._was_dropped = False
+                self._roles.tiers.let_go(UUID(self.topic.topic_id), self.index)
             aim = self._aim
             if aim.goal is Goal.LEAD and self.role is None:
                 assert aim.publication is not None
@@ -201,7 +213,6 @@ class ReplicaOwner:
     # ── its log goes ─────────────────────────────────────────────────────────────────────────────────────────────
     async def _remove(self, aim: Aim) -> None:
         roles, place, topic_id = self._roles, self.place, UUID(self.topic.topic_id)
-        roles.tiers.let_go(topic_id, self.index)
         try:
             await roles.logs.close_of(place, topic_id)
         except OSError as failure:  # of a file nobody needs any more; it is closed all the same

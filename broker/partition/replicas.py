@@ -269,7 +269,7 @@ class Replicas:
         self._is_closing = True
         # A log whose tail is in doubt until the bucket answers must be in doubt at the next start, too.
         owners = tuple(self._all())
-        all_known = not any(owner.role is not None and owner.role.is_in_doubt for owner in owners)
+        all_known = not any(owner.is_in_doubt for owner in owners)
         self._roles.fetchers.cancel()
         for owner in owners:
             owner.stop(Fenced(f"{owner.place}: the broker is stopping"))
