@@ -4,27 +4,46 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from broker.metadata.image import ClusterImage
 from broker.metadata.records import NO_LEADER, Row, TopicCreated
+from broker.partition.aside import Aside
 from tests.support.broker_kit import play
-from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, until
+from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
+from tests.unit.broker.partition.test_late_threads import slow
+
+
+@pytest.fixture(autouse=True)
+def _start_knows_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what it holds would be a stray: the test publishes after the start."""
+
+    async def move_all(_: Aside, __: ClusterImage) -> None:
+        pass
+
+    monkeypatch.setattr(Aside, "move_all", move_all)
+
+
+async def _held_by_2(*settings: str) -> Pair:
+    """2 alone holds `log-0`; a consumer saw five records."""
+    pair = Pair(*settings)
+    await pair.start(1)
+    await pair.start(2)
+    pair.note(TopicCreated(TOPIC_ID, NAME, (Row((2,), 2, 0, 0, (2,), 0),), {}))
+    pair.publish()
+    await until(lambda: pair.leads(2), "it leads")
+    for number in range(5):
+        assert (await pair.lives[2].produce(NAME, b"%d" % number)).error_code == 0
+    assert len(await pair.lives[2].read_all(NAME)) == 5
+    await asyncio.sleep(2.0)
+    return pair
 
 
 def test_a_log_that_nobody_led_since_the_power_was_cut_is_not_vouched_for() -> None:
-    """One broker held the log alone, with the page cache as its word (`os`). The power was cut, the next process was
-    stopped in order before it was elected, and its marker said that the log is whole: five offsets that a consumer had
-    seen were given to other records."""
+    """It held the log alone, and was stopped in order before it was elected: its marker said that the log is whole."""
 
     async def scenario() -> None:
-        pair = Pair("thermocline.flush=os")
-        await pair.start(1)
-        await pair.start(2)
-        pair.note(TopicCreated(TOPIC_ID, NAME, (Row((2,), 2, 0, 0, (2,), 0),), {}))
-        pair.publish()
-        await until(lambda: pair.leads(2), "it leads")
-        for number in range(5):
-            assert (await pair.lives[2].produce(NAME, b"%d" % number)).error_code == 0
-        assert len(await pair.lives[2].read_all(NAME)) == 5
-        await asyncio.sleep(2.0)
+        pair = await _held_by_2("thermocline.flush=os")
         await pair.lives.pop(2).crash()
         pair.places[2].power_cut()
         pair.elect(NO_LEADER, (2,))
@@ -32,13 +51,99 @@ def test_a_log_that_nobody_led_since_the_power_was_cut_is_not_vouched_for() -> N
         pair.publish()
         await until(lambda: pair.followed(2) is not None, "it waits to be elected")
         await pair.lives.pop(2).stop()
-        assert pair.places[2].disk.stat("/data/a/.kafka_cleanshutdown") is None
         await pair.start(2)
         pair.elect(2, (2,))
         pair.publish()
         await until(lambda: pair.leads(2), "it leads again")
         answer = await pair.lives[2].produce(NAME, b"new")
         assert answer.error_code == 0 and answer.base_offset >= 5
+        await pair.stop()
+
+    play(scenario())
+
+
+def test_a_gap_that_a_role_did_not_come_to_flush_is_flushed_by_the_next() -> None:
+    """The next found the hole closed, and noted a new reservation over a gap that the power could still take."""
+
+    async def scenario() -> None:
+        pair = await _held_by_2("thermocline.flush=os")
+        await pair.lives.pop(2).crash()
+        pair.places[2].power_cut()
+        pair.places[2].settings = ("node.id=2",)  # from now on it flushes
+        await pair.start(2)
+        life = pair.lives[2]
+        began = slow(life, "sync_each", seconds=600.0)
+        pair.elect(2, (2,))
+        pair.publish()
+        await until(lambda: bool(began), "the gap is being flushed")
+        pair.elect(2, (2,))
+        pair.publish()
+        await asyncio.sleep(20.0)
+        pair.places[2].power_cut()
+        await pair.lives.pop(2).crash()
+        await pair.start(2)
+        pair.elect(2, (2,))
+        pair.publish()
+        await until(lambda: pair.leads(2), "it leads again")
+        answer = await pair.lives[2].produce(NAME, b"new")
+        assert answer.error_code == 0 and answer.base_offset >= 5
+        await pair.stop()
+
+    play(scenario())
+
+
+def test_a_role_that_did_not_come_to_begin_is_in_doubt_as_one_that_did() -> None:
+    """The image came as the stop began: nothing was opened since the power was cut, and the marker said all is whole."""
+
+    async def scenario() -> None:
+        pair = await _held_by_2("thermocline.flush=os")
+        await pair.lives.pop(2).crash()
+        pair.places[2].power_cut()
+        await pair.start(2)
+        pair.change()
+        pair.elect(2, (2,))
+        pair.publish()
+        replicas = pair.lives[2].broker.rooms.replicas
+        assert replicas is not None
+        assert not await replicas.close(clean=True)
+        for life in pair.lives.values():
+            await life.crash()
+
+    play(scenario())
+
+
+def test_what_a_leader_said_is_let_go_though_the_log_is_given_back_before_it_goes() -> None:
+    """The copy's end took a while. Alone, its leader gave back what it had said may be given (R21)."""
+
+    async def scenario() -> None:
+        pair = await both(replicas=(1,), remote_storage_enable="true")
+        pair.change(replicas=(1, 2))
+        pair.publish()
+        await until(lambda: pair.followed(2) is not None, "it follows")
+        assert (await pair.lives[1].produce(NAME, b"x", acks=1)).error_code == 0
+        copy = pair.followed(2)
+        assert copy is not None
+        await until(lambda: copy.log.flushed_end_offset == 1, "it has all")
+        go_on, over = asyncio.Event(), copy.over
+
+        async def slow_over() -> None:
+            await go_on.wait()
+            await over()
+
+        copy.over = slow_over  # type: ignore[method-assign]
+        pair.change(replicas=(1,), leader_epoch=1)
+        pair.publish()
+        await until(lambda: pair.leads(1), "alone")
+        tier = pair.lives[1].partition(NAME).tier
+        await tier.seal_and_copy()
+        assert await tier.give_back()
+        pair.change(replicas=(1, 2), in_sync=(1, 2))
+        pair.elect(2, (1, 2))
+        pair.publish()
+        await asyncio.sleep(1.0)
+        go_on.set()
+        await until(lambda: pair.leads(2), "it leads")
+        assert pair.lives[2].partition(NAME).log.reserved_end <= (await pair.manifest()).reserved_end_offset
         await pair.stop()
 
     play(scenario())
