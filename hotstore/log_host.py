@@ -353,21 +353,32 @@ class LogHost:
 
         await at.alone(close_it)
 
-    async def set_aside(self, place: TopicPartition, topic_id: UUID) -> None:
+    async def set_aside(
+        self, place: TopicPartition, topic_id: UUID, is_wanted: Callable[[], bool] = lambda: True
+    ) -> None:
         """The log of this very topic is opened by no start any more; `delete_set_aside` removes it. Durable when it
-        returns; does nothing where none lies. It is closed first where it is open. Raises Corrupt, OSError."""
-        await self._moved(self.directories.set_aside, place, topic_id)
+        returns; does nothing where none lies, or where that is not wanted any more in its turn. It is closed first
+        where it is open. Raises Corrupt, OSError."""
+        await self._moved(self.directories.set_aside, place, topic_id, is_wanted)
 
-    async def move_stray(self, place: TopicPartition, topic_id: UUID) -> str | None:
+    async def move_stray(
+        self, place: TopicPartition, topic_id: UUID, is_wanted: Callable[[], bool] = lambda: True
+    ) -> str | None:
         """As `set_aside`, of a log that nothing removes for a week; its new path, None where none lies."""
-        return await self._moved(self.directories.move_stray, place, topic_id)
+        return await self._moved(self.directories.move_stray, place, topic_id, is_wanted)
 
     async def _moved(
-        self, move: Callable[[TopicPartition, UUID], T], place: TopicPartition, topic_id: UUID
+        self,
+        move: Callable[[TopicPartition, UUID], T],
+        place: TopicPartition,
+        topic_id: UUID,
+        is_wanted: Callable[[], bool],
     ) -> T | None:
         at = self.place(place)
 
         async def move_it() -> T | None:
+            if not is_wanted():
+                return None
             if at.occupant is not None:
                 if at.occupant.log.topic_id != topic_id.bytes:
                     return None  # another topic's lies there by now

@@ -222,26 +222,28 @@ class ReplicaOwner:
             return  # given back before its files went
         if aim.goal is Goal.DELETE:
             if not aim.is_sure():
-                await self._move_aside(topic_id)
+                await self._move_aside(topic_id, aim)
         elif aim.is_sure():
-            await self._remove_files(topic_id)
+            await self._remove_files(topic_id, aim)
         else:
-            await self._move_aside(topic_id)
+            await self._move_aside(topic_id, aim)
 
-    async def _move_aside(self, topic_id: UUID) -> None:
+    async def _move_aside(self, topic_id: UUID, aim: Aim) -> None:
         """A log that nobody knows goes where nothing opens it, and nothing removes it."""
         try:
-            await self._roles.logs.move_stray(self.place, topic_id)
+            await self._roles.logs.move_stray(self.place, topic_id, lambda: self._aim is aim)
         except (Corrupt, OSError) as failure:  # it lies where it lay; whoever needs the place is told so
             self._roles.report(f"move {self.place} aside", failure)
 
-    async def _remove_files(self, topic_id: UUID) -> None:
+    async def _remove_files(self, topic_id: UUID, aim: Aim) -> None:
         roles, place = self._roles, self.place
         try:
-            await roles.logs.set_aside(place, topic_id)
+            await roles.logs.set_aside(place, topic_id, lambda: self._aim is aim)
         except (Corrupt, OSError) as failure:  # it lies where it lay: a stray to the next start
             roles.report(f"remove {place}", failure)
             return
+        if self._aim is not aim:
+            return  # given back while it waited for its turn
         log.info("%s of topic id %s is held by other brokers now: its log here is removed", place, topic_id)
         try:
             await roles.logs.directories.delete_set_aside()

@@ -1,4 +1,4 @@
-"""What a process did not settle of a log's tail stays in doubt: no offset that somebody saw is given again."""
+"""What nobody settled of a log's tail is in doubt later, too: no offset that somebody saw is given again."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_gap_that_a_role_did_not_come_to_flush_is_flushed_by_the_next() -> Non
 
 
 def test_a_role_that_did_not_come_to_begin_is_in_doubt_as_one_that_did() -> None:
-    """The image came as the stop began: nothing was opened since the power was cut; the marker vouched for all."""
+    """The image came as the stop began: nothing was opened since the power cut, and the marker vouched for it."""
 
     async def scenario() -> None:
         pair = await _held_by_2("thermocline.flush=os")
