@@ -27,7 +27,7 @@ from coldstore.root import RootVanished
 from hotstore.errors import DamagedLog, ForeignLog, may_pass
 from hotstore.lease import Lease
 from hotstore.open_log import OpenLog
-from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed, ThermoclineError
+from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed
 from logformat.values import TopicPartition
 from seams.tasks import supervise
 from tiering.tier_config import NO_SESSION, Lead
@@ -256,7 +256,7 @@ class LeaderRole:
         except (Retryable, Fenced):
             lease.end()
             raise  # the log is as its disk says: it waits for the bucket, or for a higher epoch
-        except (ThermoclineError, OSError):
+        except Exception:  # whatever it is: `supervise` tries again, and the next attempt is lent the log
             lease.end()
             await self._close(opened)
             raise
