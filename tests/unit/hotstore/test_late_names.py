@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 
+import pytest
+
 from hotstore.residency import Residency
 from logformat.leader_epochs import LeaderEpochs
 from seams.rng import SeededRng
@@ -36,8 +38,12 @@ def test_a_checkpoint_of_a_log_that_is_closed_changes_no_line_of_the_next_one() 
     run_fast(scenario())
 
 
-def test_a_read_that_failed_in_a_file_that_is_gone_fails_no_read_of_the_next_file_at_its_path() -> None:
-    """It was noted by path when the thread was done, and raised to whoever read there next: of another topic."""
+@pytest.mark.parametrize("is_asked_meanwhile", [False, True])
+def test_a_read_that_failed_in_a_file_that_is_gone_fails_no_read_of_the_next_file_at_its_path(
+    is_asked_meanwhile: bool,
+) -> None:
+    """It was noted by path when the thread was done, and raised to whoever read there next: of another topic. Who asked
+    for the next file while the thread was still at the old one waits for it, and asks again."""
 
     async def scenario() -> None:
         disk, workers = CrashDisk(), SteppedWorkers()
@@ -51,6 +57,8 @@ def test_a_read_that_failed_in_a_file_that_is_gone_fails_no_read_of_the_next_fil
         disk.unlink(path)
         new = disk.open(path, write=True, create=True)
         new.write_at(0, [b"y" * 100])
+        if is_asked_meanwhile:
+            assert residency.ready(new, 0, 100) is not None
         disk.inject("read", errno.EIO)
         await workers.step()
         disk.heal()

@@ -394,3 +394,27 @@ def test_the_next_topic_of_a_name_waits_while_a_log_of_the_one_before_is_made() 
         assert not logs.is_open(made) and logs.is_open(await second)
 
     run_fast(scenario())
+
+
+@pytest.mark.parametrize("how", ["set aside", "kept as a stray"])
+def test_a_log_that_is_wanted_again_when_its_removal_has_its_turn_stays(how: str) -> None:
+    """Whoever asked for the turn asked when it was to go; it is open, and somebody's again."""
+
+    async def scenario() -> None:
+        disk, goes_on, wanted = CrashDisk(), asyncio.Event(), [True]
+        logs = host(disk)
+        opened = await logs.create(ORDERS, ID, CONFIG)
+        append(opened.log, batch(5))
+        held = asyncio.ensure_future(opened.at.alone(goes_on.wait))
+        await asyncio.sleep(1.0)
+        move = logs.set_aside if how == "set aside" else logs.move_stray
+        removal = asyncio.ensure_future(move(ORDERS, ID, lambda: wanted[0]))
+        await asyncio.sleep(1.0)
+        wanted[0] = False
+        goes_on.set()
+        await asyncio.gather(held, removal)
+        assert logs.is_open(opened) and opened.log.log_end_offset == 5
+        assert [name for name in disk.list_dir(DATA) if name.startswith("orders-0")] == ["orders-0"]
+        await logs.close(opened, clean=True)
+
+    run_fast(scenario())

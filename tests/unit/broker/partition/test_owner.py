@@ -13,6 +13,8 @@ import pytest
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Row
 from broker.partition import owner as owner_module
+from broker.partition.follower_role import FollowerRole
+from broker.partition.leader_role import LeaderRole
 from broker.partition.owner import ReplicaOwner
 from broker.partition.publication import Publication
 from logformat.errors import Fenced
@@ -61,19 +63,22 @@ class Follower(Role):
 
 
 class Scene:
-    """`told`: what came about; `working`: the role that may work on the log; `moves_on`: the log may go now."""
+    """`told`: what came about; `working`: the role that may work on the log; `moves_on`: the log may be
+    closed now; `has_turn`: a removal has its turn at the name."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.told: list[str] = []
         self.working: Role | None = None
         self.moves_on = asyncio.Event()
+        self.has_turn = asyncio.Event()
+        self.has_turn.set()
         self.made: list[Role] = []
         monkeypatch.setattr(owner_module, "LeaderRole", self._maker(Leader))
         monkeypatch.setattr(owner_module, "FollowerRole", self._maker(Follower))
         logs = SimpleNamespace(
             close_of=self._close,
-            set_aside=self._note("removed"),
-            move_stray=self._note("kept aside"),
+            set_aside=self._moved("removed"),
+            move_stray=self._moved("kept aside"),
             directories=SimpleNamespace(delete_set_aside=self._note("deleted")),
         )
         tiers = SimpleNamespace(let_go=lambda *_: None, forget=lambda *_: None)
@@ -102,6 +107,14 @@ class Scene:
             self.told.append(what)
 
         return noted
+
+    def _moved(self, what: str) -> Callable[..., Any]:
+        async def moved(_place: object, _topic_id: object, is_wanted: Callable[[], bool]) -> None:
+            await self.has_turn.wait()
+            if is_wanted():
+                await self._note(what)()
+
+        return moved
 
     async def _close(self, *_: object) -> None:
         assert self.working is None, "a role works on the log"
@@ -202,6 +215,31 @@ def test_a_log_that_is_given_back_before_its_files_go_stays(
     run_fast(scenario())
 
 
+@pytest.mark.parametrize(("last", "comes"), [("lead", "leader begins"), ("follow", "follower begins")])
+@pytest.mark.parametrize("how", ["drop", "drop unseen", "delete forgotten"])
+def test_a_log_that_is_given_back_while_its_removal_waits_for_its_turn_stays(
+    how: str, last: str, comes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is closed by then; nothing of it is moved or removed."""
+
+    async def scenario() -> None:
+        scene = Scene(monkeypatch)
+        scene.has_turn.clear()
+        scene.goes_on()
+        scene.say(how)
+        await asyncio.sleep(1.0)
+        assert scene.told == ["closed"]
+        scene.say(last)
+        await asyncio.sleep(1.0)
+        assert scene.told == ["closed"], "the removal has not come to its turn"
+        scene.has_turn.set()
+        await asyncio.sleep(1.0)
+        assert scene.told == ["closed", comes]
+        await scene.owner.settled()
+
+    run_fast(scenario())
+
+
 def test_a_role_that_the_bucket_ended_begins_again_with_the_next_epoch_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its root names a higher epoch than the image does."""
 
@@ -237,5 +275,48 @@ def test_what_was_never_begun_keeps_nobody_waiting_for_its_topic(monkeypatch: py
         assert publication.over.is_set()
         scene.goes_on()
         await scene.owner.settled()
+
+    run_fast(scenario())
+
+
+@pytest.mark.parametrize("kind", ["leader", "follower"])
+def test_the_end_of_a_role_cuts_off_its_opening_and_waits_for_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real roles. An opening that asks the bucket for an hour neither goes on nor holds up the next role; what it
+    does last, as it is cut off, is over before the next role has the log."""
+
+    async def scenario() -> None:
+        told: list[str] = []
+
+        async def opening(_: object) -> None:
+            try:
+                await asyncio.sleep(3600.0)
+                told.append("opened")
+            finally:
+                await asyncio.sleep(5.0)
+                told.append("its last work is done")
+
+        def report(name: str, failure: BaseException) -> None:
+            raise AssertionError(f"{name}: {failure}") from failure
+
+        monkeypatch.setattr(LeaderRole, "_attempt", opening)
+        monkeypatch.setattr(FollowerRole, "_begin", opening)
+        roles: Any = SimpleNamespace(
+            tasks=Tasks(), world=SimpleNamespace(rng=SeededRng(1)), report=report, registry=None, watchers=[]
+        )
+        role: LeaderRole | FollowerRole
+        if kind == "leader":
+            publication = Publication("log", [0], lambda _: None)
+            role = LeaderRole(roles, TOPIC, 0, publication, None, lambda *_: None)
+        else:
+            role = FollowerRole(roles, TOPIC, 0)
+        role.begin()
+        await asyncio.sleep(1.0)
+        role.end(Fenced("over")) if isinstance(role, LeaderRole) else role.end()
+        over = asyncio.ensure_future(role.over())
+        await asyncio.sleep(1.0)
+        assert not over.done(), "it works on the log still"
+        async with asyncio.timeout(60.0):
+            await over
+        assert told == ["its last work is done"]
 
     run_fast(scenario())
