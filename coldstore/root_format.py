@@ -12,8 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from threading import Lock  # noqa: TID251 - it starts none
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -22,6 +20,7 @@ from crc32c import crc32c
 from coldstore.object_store import Got
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable
 from logformat.values import NewerFormat
+from seams.typed_json import decoder_of
 
 RING_LENGTH: Final = 32
 ROOT_BYTES_MAX: Final = 64 * 1024
@@ -69,7 +68,6 @@ class _FormatOnly(msgspec.Struct, frozen=True):
 _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 _FORMAT_ONLY: Final = msgspec.json.Decoder(_FormatOnly)
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
-_ONE_AT_A_TIME: Final = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +100,6 @@ class Root(Generic[T]):
         return self.ring[version - self.ring[0][0]][1]
 
 
-@cache
-def _decoder_of(content_type: type[T]) -> msgspec.json.Decoder[T]:
-    """Under `_ONE_AT_A_TIME`: msgspec shows a second thread a type whose fields it has not filled in yet: SIGSEGV."""
-    return msgspec.json.Decoder(content_type)
-
-
 class RootCodec(Generic[T]):
     """Bytes of a root and back, for one kind of root; a bare type of content is that of its first and only format.
 
@@ -118,10 +110,9 @@ class RootCodec(Generic[T]):
         root_format = kind if isinstance(kind, RootFormat) else RootFormat.first(kind)
         self._validate = validate
         self._version = root_format.version
-        with _ONE_AT_A_TIME:
-            self._contents: dict[int, msgspec.json.Decoder[T]] = {
-                version: _decoder_of(content_type) for version, content_type in root_format.contents.items()
-            }
+        self._contents: dict[int, msgspec.json.Decoder[T]] = {
+            version: decoder_of(content_type) for version, content_type in root_format.contents.items()
+        }
 
     def content_size(self, content: T) -> int:
         """Bytes that `content` takes in a root; with `ENVELOPE_BYTES_MAX` at most `ROOT_BYTES_MAX` must come out."""

@@ -19,6 +19,7 @@ from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import MetadataRecord
 from coldstore.root import RootFormat
 from logformat.errors import Corrupt
+from seams.typed_json import decoder_of
 
 IMAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # of JSON: a page is read whole at every start, so nothing is added above it
 PAGE_BYTES_MAX: Final = 4 * IMAGE_BYTES_MAX  # of JSON: what is neither written nor believed
@@ -98,7 +99,7 @@ def decode_page(data: bytes, pointer: PagePointer) -> ClusterImage:
         raw = inflating.decompress(data, min(pointer.json_bytes, PAGE_BYTES_MAX) + 1)
         if len(raw) != pointer.json_bytes or not inflating.eof or inflating.unused_data:
             raise Corrupt(f"metadata page {pointer.key} does not hold the {pointer.json_bytes} bytes it should")
-        return msgspec.json.decode(raw, type=ClusterImage)
+        return decoder_of(ClusterImage).decode(raw)
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
         raise Corrupt(f"metadata page {pointer.key} is not readable: {broken}") from broken
 

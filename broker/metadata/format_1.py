@@ -15,6 +15,7 @@ from broker.metadata.image import FIRST_BROKER_EPOCH, ClusterImage, Topic
 from broker.metadata.producer_ids import first_epoch_above
 from broker.metadata.records import Listener, Node, Row
 from logformat.errors import Corrupt
+from seams.typed_json import decoder_of
 
 _PARTITIONS_MAX = 10_000  # of a topic, as every controller of format 1 saw to
 
@@ -159,7 +160,7 @@ def image_of(content: Content1, page: bytes | None) -> ClusterImage:
     old = OldImage()
     if page is not None:
         try:
-            old = msgspec.json.decode(page, type=OldImage)
+            old = decoder_of(OldImage).decode(page)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
             raise Corrupt(f"the page that cluster.json names is not readable: {broken}") from broken
     for record in content.records:

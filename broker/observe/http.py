@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from logformat.errors import ThermoclineError
+from seams.typed_json import decoder_of
 
 if TYPE_CHECKING:
     from aiohttp import web  # imported when the port opens: 0.2 s and 15 MB that the simulation never needs
@@ -123,7 +124,7 @@ class HttpServer:
         if request.content_type != "application/json":
             return web.Response(status=415, text="send Content-Type: application/json\n")
         try:
-            wanted = msgspec.json.decode(await request.read() or b"{}", type=SealRequest)
+            wanted = decoder_of(SealRequest).decode(await request.read() or b"{}")
         except msgspec.MsgspecError as malformed:
             return web.Response(status=400, text=f"{malformed}\n")
         try:

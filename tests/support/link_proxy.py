@@ -111,13 +111,16 @@ class Links:
         tasks = [*self._listening.values(), *self._lines]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        failed = [end for end in ended if isinstance(end, Exception)]
+        if failed:
+            raise ExceptionGroup("doors or lines that failed", failed)
 
     async def _listen(self, name: str, door: socket.socket) -> None:
         with door:
             while True:
                 client, (_, port) = await self._loop.sock_accept(door)
-                who = owner_of(port, self.owners)
+                who = owner_of(port, dict(self.owners))  # a broker that starts or ends changes it from another thread
                 if who is None:
                     client.close()  # it died meanwhile, or is no broker
                     continue

@@ -12,6 +12,7 @@ import msgspec
 
 from broker.config.addresses import parse_address
 from broker.config.values import InvalidConfig
+from seams.typed_json import decoder_of
 from thermocline.cli.clients.bootstrap import bootstrap_addresses
 from thermocline.cli.clients.http_client import HttpRefused, get
 from thermocline.cli.clients.wire_client import BROKER_RESOURCE, TIMEOUT_S, BrokerUnreachable, WireClient
@@ -68,6 +69,6 @@ def http_of(client: WireClient, node_id: int) -> tuple[str, int] | None:
 def said(address: tuple[str, int], path: str, kind: type[T], timeout_s: float = 5.0) -> T | None:
     """What the broker's HTTP port says; None where it says nothing that can be read."""
     try:
-        return msgspec.json.decode(get(*address, path, timeout_s), type=kind)
+        return decoder_of(kind).decode(get(*address, path, timeout_s))
     except (HttpRefused, msgspec.MsgspecError):
         return None

@@ -1,4 +1,4 @@
-"""Two threads that meet a type of root content first: a reader with a pool of threads died of a segmentation fault."""
+"""Threads that make the first decoder of a type at once. `cluster drain` died so of SIGSEGV, and a pool of readers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,17 @@ import pytest
 # them in takes longer than a thread's turn.
 FIRSTS = """
 import sys
-
-import pytest
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 import msgspec
-from coldstore.object_store import Got
-from coldstore.root_format import RootCodec
+from seams.typed_json import decoder_of
 
 sys.setswitchinterval(1e-6)
 together = Barrier(4)
 
 def first(kind):
     together.wait(30)
-    codec = RootCodec(kind)
-    data = codec.encode(1, 1, ((1, "0" * 32),), kind())
-    return codec.decode("a", Got(data, "etag", len(data))).content == kind()
+    return decoder_of(kind).decode(b"{}") == kind()
 
 with ThreadPoolExecutor(4) as pool:
     for round in range(300):
@@ -39,6 +34,6 @@ with ThreadPoolExecutor(4) as pool:
 
 
 @pytest.mark.not_fast
-def test_the_first_readers_of_a_type_may_be_many_threads() -> None:
+def test_many_threads_may_make_the_first_decoder_of_a_type() -> None:
     run = subprocess.run([sys.executable, "-c", FIRSTS], capture_output=True, text=True, timeout=120, check=False)
     assert (run.returncode, run.stderr) == (0, "")
