@@ -3,9 +3,12 @@
 import gc
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+from tests.support.late import late
 
 # Machines that run the suite share their cores: a slow example is no failure, the suite's own timeout is the bound.
 settings.register_profile("repository", deadline=None)
@@ -75,3 +78,11 @@ def pytest_collection_finish() -> None:
     again and again (50 simulated seeds: 44 s of CPU instead of 23)."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _no_late_effects() -> Iterator[None]:
+    """Work that outlived its role fails the test it came in, whoever swallowed its AssertionError."""
+    late.clear()
+    yield
+    assert not late, f"late: {late}"

@@ -200,10 +200,10 @@ class ReplicaOwner:
     def _fenced(self, role: LeaderRole, why: str) -> None:
         """The partition's root names a higher epoch: its leadership is over, this partition's alone. It leads again
         when the image says so, in a higher one."""
-        if self.role is role:
-            log.error("%s is led by somebody else: %s; it leads again in a higher leader epoch", self.place, why)
-            role.end(Fenced(f"{self.place}: {why}"))
-            self._follow(_REST)
+        assert self.role is role, f"{self.place}: a role that is over tells nothing"
+        log.error("%s is led by somebody else: %s; it leads again in a higher leader epoch", self.place, why)
+        role.end(Fenced(f"{self.place}: {why}"))
+        self._follow(_REST)
 
     def _forget_before(self) -> None:
         if self._before is not None:
