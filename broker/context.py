@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
-from broker.controller.brokers import Brokers
-from broker.controller.door import ControllerDoor
+from broker.controller.broker_rpc import BrokerRpc
+from broker.controller.controller_requests import ControllerRequests
 from broker.fetch_sessions import FetchSessions
 from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
 from broker.groups.coordinator import GroupCoordinator
 from broker.kept_answers import KeptAnswers
-from broker.membership.gate import Gate
+from broker.membership.serving_gate import ServingGate
 from broker.metadata.producer_ids import ProducerIds
 from broker.metrics import BrokerMetrics
 from broker.net.dispatch import Peer
@@ -41,19 +41,19 @@ class Context:
     throttle: Throttle
     residency: Residency
     metadata: MetadataCache
-    controller: ControllerDoor
+    controller: ControllerRequests
     producer_ids: ProducerIds
     groups: GroupCoordinator
     fetch_sessions: FetchSessions
     kept_answers: KeptAnswers
-    gate: Gate
+    gate: ServingGate
     metrics: BrokerMetrics
     tasks: Tasks
     live_configs: Mapping[str, str]
     images: ImageFeed
     forward: Forward
     quiet: Quiet = field(default_factory=Quiet)
-    brokers: Brokers | None = None
+    brokers: BrokerRpc | None = None
 
     @property
     def config(self) -> BrokerConfig:

@@ -18,8 +18,8 @@ from typing import Any, Final, cast
 
 from broker.authorizer import Authorizer
 from broker.context import Call, Context
-from broker.controller.decision import DecidedElsewhere
-from broker.controller.door import ControllerDoor
+from broker.controller.controller_requests import ControllerRequests
+from broker.controller.decision import RemoteMetadataWriter
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import (
@@ -182,7 +182,7 @@ class BrokerDispatcher:
         `own`: handlers that this broker has instead of others."""
         self._handlers = HANDLERS | dict(own or {})
         self.context = context
-        door = ControllerDoor(DecidedElsewhere(), context.metadata, context.live, context.world.rng, _opened)
+        door = ControllerRequests(RemoteMetadataWriter(), context.metadata, context.live, context.world.rng, _opened)
         self._elsewhere = replace(context, controller=door)
         self.fast_path = FastPath(context)
         self._answering = Answering(context.gate, self._tasks)

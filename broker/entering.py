@@ -14,7 +14,7 @@ from functools import partial
 from broker.config.broker_config import BrokerConfig
 from broker.limits import check_tiering
 from broker.membership.identity import DirectoryIdentity, Verdict
-from broker.membership.session import Joined, Session
+from broker.membership.session import Session, StartedSession
 from broker.metadata.records import Listener
 from hotstore.data_dir import DataDir, Process
 from hotstore.log_directories import LogDirectories
@@ -33,7 +33,7 @@ async def enter(
     config: BrokerConfig,
     listeners: tuple[Listener, ...],
     world: World,
-) -> Joined:
+) -> StartedSession:
     """Wait for the right to serve, commit it, and note in the data directory what that settled: whose it is, and that
     its logs are about to be written. Raises Refused, with logs and clean-shutdown marker as they were."""
     identity, workers = _identity(data_dir, config), world.workers

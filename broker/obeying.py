@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from broker.config.live import LiveConfig
-from broker.controller import unclean_elections
-from broker.controller.attendance import Attendance
-from broker.controller.balancing import Balancing
-from broker.controller.channel import ControllerChannel
-from broker.controller.door import ControllerDoor
-from broker.controller.office import Office
-from broker.controller.remote_topics import RemoteTopics
-from broker.controller.unclean_elections import UncleanElections
+from broker.controller import unclean_recovery_manager
+from broker.controller.cluster_control import ClusterControl
+from broker.controller.commit_queue import CommitQueue
+from broker.controller.controller_client import ControllerClient
+from broker.controller.controller_requests import ControllerRequests
+from broker.controller.leader_rebalance import LeaderRebalance
+from broker.controller.remote_topic_creator import RemoteTopicCreator
+from broker.controller.unclean_recovery_manager import UncleanRecoveryManager
 from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
@@ -46,8 +46,8 @@ class Obeying(NamedTuple):
     replicas: Replicas
     feed: ImageFeed
     forward: Forward
-    controller: ControllerDoor
-    brokers: Attendance
+    controller: ControllerRequests
+    brokers: ClusterControl
     turnover: Turnover
     kept: Mapping[str, Callable[[], Awaitable[None]]]
 
@@ -87,34 +87,43 @@ def obeying(
     turnover = Turnover(node_id, world.clock.monotonic_s)
     feed.watch(turnover.obey)
     forward = Forward(metadata, feed, links, node_id, config.brokers_listener)
-    office = Office(cluster, feed)
+    commit_queue = CommitQueue(cluster, feed)
     times, refuses = config.times, links.refuses
-    attendance = Attendance(
-        office, cluster, world, node_id, cluster_id, times, refuses=refuses, step_back=step_back, bump=bump
+    cluster_control = ClusterControl(
+        commit_queue, cluster, world, node_id, cluster_id, times, refuses=refuses, step_back=step_back, bump=bump
     )
 
     async def ask_candidate(node: Node, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
         if node.node_id == node_id:
             return candidates.answer(registry, request)
-        answer = await links.to(node, unclean_elections.PURPOSE).ask(
-            request, unclean_elections.VERSION, unclean_elections.ANSWER_S
+        answer = await links.to(node, unclean_recovery_manager.PURPOSE).ask(
+            request, unclean_recovery_manager.VERSION, unclean_recovery_manager.ANSWER_S
         )
         assert isinstance(answer, OffsetForLeaderEpochResponse)
         return answer
 
-    unclean = UncleanElections(office, metadata, world, node_id, ask_candidate, times.session_s)
-    controller = ControllerDoor(
-        office, metadata, live, world.rng, replicas.opened, RemoteTopics(forward), unclean.look, attendance.said
+    unclean = UncleanRecoveryManager(commit_queue, metadata, world, node_id, ask_candidate, times.session_s)
+    controller = ControllerRequests(
+        commit_queue,
+        metadata,
+        live,
+        world.rng,
+        replicas.opened,
+        RemoteTopicCreator(forward),
+        unclean.look,
+        cluster_control.said,
     )
-    balancing = Balancing(office, metadata, node_id, attendance.unfit, config.leader_imbalance_check_interval_s)
-    channel = ControllerChannel(attendance, metadata, links, node_id, times)
+    balancing = LeaderRebalance(
+        commit_queue, metadata, node_id, cluster_control.unfit, config.leader_imbalance_check_interval_s
+    )
+    channel = ControllerClient(cluster_control, metadata, links, node_id, times)
     proposing = Proposing(registry, channel.propose, config.replica_lag_ms_max, world.beats)
     kept = {
         "unclean elections": unclean.keep,
-        "controller": office.keep,
-        "attendance": attendance.keep,
+        "controller": commit_queue.keep,
+        "cluster_control": cluster_control.keep,
         "proposals": proposing.keep,
     }
     if config.auto_leader_rebalance:
         kept["leader balance"] = balancing.keep
-    return Obeying(registry, metadata, replicas, feed, forward, controller, attendance, turnover, kept)
+    return Obeying(registry, metadata, replicas, feed, forward, controller, cluster_control, turnover, kept)

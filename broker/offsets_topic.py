@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from broker.config.broker_config import BrokerConfig
-from broker.controller.door import ControllerDoor
+from broker.controller.controller_requests import ControllerRequests
 from broker.following.metadata_cache import MetadataCache
 from broker.groups.topic import OFFSETS_TOPIC
 from broker.metadata.records import NO_LEADER
@@ -23,7 +23,7 @@ class OffsetsTopic:
     """`broker.groups.topic.OffsetsTopic` over the controller."""
 
     def __init__(
-        self, controller: ControllerDoor, registry: Registry, metadata: MetadataCache, config: BrokerConfig
+        self, controller: ControllerRequests, registry: Registry, metadata: MetadataCache, config: BrokerConfig
     ) -> None:
         self._controller = controller
         self._metadata = metadata

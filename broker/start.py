@@ -17,7 +17,7 @@ from typing import Final
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
 from broker.context import Context
-from broker.controller.cluster_defaults import settle_defaults
+from broker.controller.cluster_defaults import commit_defaults
 from broker.dispatcher import BrokerDispatcher
 from broker.entering import enter
 from broker.fetch_sessions import FetchSessions
@@ -29,8 +29,8 @@ from broker.internal_topics.watcher import InternalTopicWatcher
 from broker.kept_answers import KeptAnswers
 from broker.limits import tier_limits
 from broker.listening import Listening
-from broker.membership.fitness import OwnFitness
-from broker.membership.session import Joined, Session
+from broker.membership.broker_fitness import BrokerFitness
+from broker.membership.session import Session, StartedSession
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.producer_ids import ProducerIds
 from broker.metadata.rebuilt import is_rebuilt
@@ -137,7 +137,7 @@ class Start:
         for name, service in following.kept.items():
             self._keep(name, service)
         await tiers.start()
-        fitness = OwnFitness(following.registry.troubles, lambda: logs.ballast.is_short)
+        fitness = BrokerFitness(following.registry.troubles, lambda: logs.ballast.is_short)
         await self._publish(following, session, tiers, joined, fitness)
         ahead.forget()
         self.tasks.spawn("cluster defaults", self._settle_defaults(following))
@@ -168,13 +168,13 @@ class Start:
         door, metadata, config = following.controller, following.metadata, self.config
 
         async def settle() -> None:
-            await settle_defaults(door, metadata, config.node_id, config.configured)
+            await commit_defaults(door, metadata, config.node_id, config.configured)
 
         await supervise("cluster defaults", settle, self.world.rng, self.report)
 
     async def _join(
         self, store: ObjectStore, cluster: ClusterRoot, links: Links, data_dir: DataDir, ahead: ReadAhead
-    ) -> tuple[Session, Joined]:
+    ) -> tuple[Session, StartedSession]:
         """The right to serve. What is lost here is read `ahead`, where it has to be waited for."""
         config, world = self.config, self.world
         reading = ReadingAhead(ahead, store, world, data_dir, config.node_id, self.tasks)
@@ -194,7 +194,7 @@ class Start:
         return session, joined
 
     async def _publish(
-        self, following: Obeying, session: Session, tiers: TierService, joined: Joined, fitness: OwnFitness
+        self, following: Obeying, session: Session, tiers: TierService, joined: StartedSession, fitness: BrokerFitness
     ) -> None:
         """Obey the image of the claim, and wait until its logs are open."""
         replicas, topics = following.replicas, joined.at.image.topics
@@ -240,7 +240,7 @@ class Start:
         self._keep("group rewrites", Rewrites(groups.log).keep)
         return groups
 
-    def _context(self, following: Obeying, joined: Joined, session: Session, tiers: TierService) -> Context:
+    def _context(self, following: Obeying, joined: StartedSession, session: Session, tiers: TierService) -> Context:
         config, world = self.live.now, self.world
         self.rooms.residency = residency = Residency(world.workers, report=self.report)
         return Context(

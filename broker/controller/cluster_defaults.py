@@ -22,15 +22,17 @@ _DECIDE_ABOUT_DATA: Final = {minimum.CONFIG: minimum.DEFAULT, unclean.CONFIG: un
 """With what counts where nobody says anything."""
 
 
-class Door(Protocol):
-    """The part of `broker.controller.door.ControllerDoor` that is needed."""
+class ConfigSetter(Protocol):
+    """The part of `broker.controller.controller_requests.ControllerRequests` that is needed."""
 
     async def set_broker_configs(
         self, node_id: int | None, change: Callable[[Mapping[str, str]], Mapping[str, str]]
     ) -> None: ...
 
 
-async def settle_defaults(door: Door, metadata: MetadataCache, node_id: int, configured: Mapping[str, str]) -> None:
+async def commit_defaults(
+    door: ConfigSetter, metadata: MetadataCache, node_id: int, configured: Mapping[str, str]
+) -> None:
     """At the start of broker `node_id`, whose file, flags and environment say `configured`. Raises as the door does:
     then it is to be tried again."""
     wanted = {name: configured[name] for name in _DECIDE_ABOUT_DATA if name in configured}

@@ -33,7 +33,7 @@ Decider: TypeAlias = Callable[[ClusterImage], Decision[T]]
 """Raises ApiError, or what `broker.config` refuses values with."""
 
 
-class Decides(Protocol):
+class MetadataWriter(Protocol):
     """Who has deciders decide: the office, or nobody where a broker only reads."""
 
     @property
@@ -45,7 +45,7 @@ class Decides(Protocol):
         """What the image takes in the bucket, about."""
 
     async def decide(self, decider: Decider[T]) -> T:
-        """See `Office.decide`."""
+        """See `CommitQueue.decide`."""
 
 
 def check_room(image_bytes: int) -> None:
@@ -63,9 +63,9 @@ def not_controller() -> ApiError:
     return ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
 
 
-class DecidedElsewhere:
-    """`Decides` of a broker that asked another one, and does not know whether it was heard: it decides nothing itself,
-    also where it is the controller by now."""
+class RemoteMetadataWriter:
+    """`MetadataWriter` of a broker that asked another one, and does not know whether it was heard: it decides nothing
+    itself, also where it is the controller by now."""
 
     epoch = -1
     image_bytes = 0

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from broker.controller.decision import Decision
 from broker.controller.fitness import Unfit, may_lead
-from broker.controller.unclean import HeardNow, Question, best
+from broker.controller.unclean_recovery import HeardNow, Question, best
 from broker.error_codes import ErrorCode
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import NO_LEADER, LogPlace, Row

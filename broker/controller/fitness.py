@@ -64,7 +64,7 @@ def may_lead(place: LogPlace, node_id: int, unfit: Unfit) -> bool:
 
 
 def judge(told: FitnessByNode | None) -> Callable[[LogPlace], Said | None]:
-    """What `told` means for who holds a partition, by its place; None: nobody is asked."""
+    """What `broker_reports` means for who holds a partition, by its place; None: nobody is asked."""
     if told is None:
         return lambda _: None
     failed: dict[LogPlace, set[int]] = {}

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
-from broker.controller.brokers import RegistrationAsked
+from broker.controller.broker_rpc import SessionRequest
 from broker.controller.decision import Decision
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -25,7 +25,7 @@ SessionId = tuple[int, int]
 """A session by its node id and broker epoch."""
 
 
-def session_records(image: ClusterImage, asked: RegistrationAsked) -> list[MetadataRecord]:
+def session_records(image: ClusterImage, asked: SessionRequest) -> list[MetadataRecord]:
     """`asked` serves from its directory from now on. Another id than before: nothing of what was acknowledged lies
     there (C30)."""
     before = image.nodes.get(asked.node_id)
@@ -58,7 +58,7 @@ def end(image: ClusterImage, sessions: Collection[SessionId]) -> Decision[None]:
     return Decision(tuple(end_records(image, sessions)), None)
 
 
-def claim_records(image: ClusterImage, asked: RegistrationAsked, replaced: int | None) -> list[MetadataRecord]:
+def claim_records(image: ClusterImage, asked: SessionRequest, replaced: int | None) -> list[MetadataRecord]:
     """`asked` takes the controller epoch: the session of the controller it replaces (None: that one released its lease)
     ends, and its own begins where it has none. Both are known before a row is made: what a directory lacks is not left
     to it because the other one's session ended."""
@@ -74,12 +74,12 @@ def claim_records(image: ClusterImage, asked: RegistrationAsked, replaced: int |
 
 
 def register(
-    image: ClusterImage, asked: RegistrationAsked, cluster_id: str, *, is_live: bool, is_silent: bool
+    image: ClusterImage, asked: SessionRequest, cluster_id: str, *, is_live: bool, is_silent: bool
 ) -> Decision[int]:
     """The broker epoch of the session that `asked` gets. `is_live`: the session that its node has is another process's,
     heard of lately; `is_silent`: it has had none for a lease.
 
-    ApiError as `Brokers.register`.
+    ApiError as `BrokerRpc.register`.
     """
     if asked.cluster_id != cluster_id:
         raise ApiError(
@@ -112,7 +112,7 @@ def register(
     return Decision(tuple(session_records(image, asked)), image.next_broker_epoch)
 
 
-def _takes_the_last_seat(image: ClusterImage, node: Node, asked: RegistrationAsked) -> bool:
+def _takes_the_last_seat(image: ClusterImage, node: Node, asked: SessionRequest) -> bool:
     """Whether another directory registers where the one before is all that holds some partition (R22)."""
     return asked.directory_id != node.directory_id != FORGOTTEN and any(
         row.in_sync == (node.node_id,) for topic in image.topics.values() for row in topic.rows

@@ -37,7 +37,7 @@ class _Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class ExpiredSessions:
     """What is to be done: sessions that end, or (`steps_back`) the controller gives its lease away instead. Of `knocks`
     it is to be asked whether anybody listens there, once."""
 
@@ -129,7 +129,7 @@ class Sessions:
         if session is not None and session.broker_epoch == broker_epoch and session.is_closed:
             session.ends_s = self._at(now_s)
 
-    def look(self, now_s: float) -> Due:
+    def look(self, now_s: float) -> ExpiredSessions:
         """What is due now; called several times a second."""
         time_s = self._time_s = self._at(now_s)
         self._looked_s = now_s
@@ -139,8 +139,8 @@ class Sessions:
             if session.ends_s <= time_s
         )
         if ended and time_s >= self._sure_until_s and self._is_blind(time_s):
-            return Due(steps_back=True)
-        return Due(ended, self._to_knock(time_s))
+            return ExpiredSessions(steps_back=True)
+        return ExpiredSessions(ended, self._to_knock(time_s))
 
     def _to_knock(self, time_s: float) -> tuple[SessionId, ...]:
         due = [(node_id, session) for node_id, session in self._sessions.items() if session.knock_s <= time_s]

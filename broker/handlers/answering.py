@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.membership.gate import Gate
+from broker.membership.serving_gate import ServingGate
 from broker.net.dispatch import AnswerFuture, CloseConnection, Later, Part
 from broker.wire import scatter
 from broker.wire.apis import response_header_version
@@ -34,7 +34,7 @@ async def encoded_in_turns(api_key: int, version: int, response: Message) -> lis
 class Answering:
     """For one broker."""
 
-    def __init__(self, gate: Gate, tasks: Tasks) -> None:
+    def __init__(self, gate: ServingGate, tasks: Tasks) -> None:
         self._gate = gate
         self._tasks = tasks
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from functools import partial
 
 from broker.context import Call, Context
-from broker.controller.brokers import Brokers
-from broker.controller.remote_brokers import (
-    heartbeat_answer,
-    heartbeat_asked,
-    proposals_answer,
-    proposals_asked,
-    registration_asked,
+from broker.controller.broker_rpc import BrokerRpc
+from broker.controller.remote_controller import (
+    heartbeat_request,
+    heartbeat_response,
+    proposals_request,
+    proposals_response,
+    registration_request,
 )
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
@@ -37,7 +37,7 @@ async def handle_broker_registration(
 ) -> BrokerRegistrationResponse:
     """Begin a session: the answer comes when it is committed."""
     try:
-        return BrokerRegistrationResponse(broker_epoch=await _door(context).register(registration_asked(request)))
+        return BrokerRegistrationResponse(broker_epoch=await _door(context).register(registration_request(request)))
     except (ThermoclineError, OSError) as refused:
         return BrokerRegistrationResponse(error_code=code_of(refused), error_message=str(refused))
 
@@ -49,7 +49,7 @@ async def handle_broker_heartbeat(
     try:
         door = _door(context)
         call.peer.farewell = partial(door.closed, request.broker_id, request.broker_epoch)
-        return heartbeat_answer(await door.heartbeat(heartbeat_asked(request)))
+        return heartbeat_response(await door.heartbeat(heartbeat_request(request)))
     except (ThermoclineError, OSError) as refused:
         return await heartbeat_refused(request, code_of(refused))
 
@@ -59,7 +59,7 @@ async def handle_alter_partition(
 ) -> AlterPartitionResponse:
     """Decide on what a leader proposes, each partition by itself. The answer has no state: the image has (R17)."""
     try:
-        return proposals_answer(request, await _door(context).alter_partition(proposals_asked(request)))
+        return proposals_response(request, await _door(context).alter_partition(proposals_request(request)))
     except (ThermoclineError, OSError) as refused:
         return await alter_partition_refused(request, code_of(refused))
 
@@ -79,7 +79,7 @@ async def alter_partition_refused(request: AlterPartitionRequest, error: ErrorCo
     return AlterPartitionResponse(error_code=error)
 
 
-def _door(context: Context) -> Brokers:
+def _door(context: Context) -> BrokerRpc:
     if context.brokers is None:
         raise ApiError(ErrorCode.NOT_CONTROLLER, "this broker does not decide for others")
     return context.brokers

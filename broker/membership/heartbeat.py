@@ -15,11 +15,11 @@ from functools import partial
 from typing import Final
 
 from broker.config.times import ClusterTimes
-from broker.controller.brokers import HeartbeatAnswer, HeartbeatAsked
-from broker.controller.remote_brokers import RemoteBrokers
+from broker.controller.broker_rpc import SessionHeartbeat, SessionHeartbeatResponse
+from broker.controller.remote_controller import RemoteController
 from broker.errors import ApiError
-from broker.membership.fitness import OwnFitness
-from broker.membership.gate import Gate
+from broker.membership.broker_fitness import BrokerFitness
+from broker.membership.serving_gate import ServingGate
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.records import Node
 from broker.peers.links import Links
@@ -35,19 +35,19 @@ _AGAIN_S: Final = 0.3  # after one that failed
 class Heartbeats:
     """Of node `node_id`, process `incarnation`. `at`: the image obeyed now; `observe` takes a root's bytes; `ended` is
     asked when the controller knows no such session: it brings a new one, when the image shows the same; `lost` is told
-    when nobody answers where the controller was; `no_claim_s` as in `HeartbeatAsked`."""
+    when nobody answers where the controller was; `no_claim_s` as in `SessionHeartbeat`."""
 
     def __init__(
         self,
         links: Links,
         world: World,
-        gate: Gate,
+        gate: ServingGate,
         node_id: int,
         incarnation: str,
         at: Callable[[], ImageAt],
         observe: Callable[[bytes], Awaitable[None]],
         ended: Callable[[], Awaitable[None]],
-        fitness: OwnFitness,
+        fitness: BrokerFitness,
         times: ClusterTimes,
         lost: Callable[[], None],
         no_claim_s: Callable[[], float],
@@ -147,7 +147,7 @@ class Heartbeats:
             self.fresh_s = sent_boot_s
         return True
 
-    async def _take(self, answer: HeartbeatAnswer, pauses: int) -> bool:
+    async def _take(self, answer: SessionHeartbeatResponse, pauses: int) -> bool:
         """Whether this broker obeys what was sent."""
         if answer.root is not None:
             try:
@@ -174,15 +174,15 @@ class Heartbeats:
         """Ask the controller to end this session: the last thing a broker says. Raises as `Brokers.heartbeat`."""
         await self._say(wants_shutdown=True)
 
-    async def _say(self, *, wants_shutdown: bool = False) -> HeartbeatAnswer | None:
+    async def _say(self, *, wants_shutdown: bool = False) -> SessionHeartbeatResponse | None:
         at = self._at()
         node, own = self._controller(at), at.image.nodes.get(self._node_id)
         if node is None or own is None or not own.active or own.incarnation != self._incarnation:
             return None
         return await self._remote(node).heartbeat(self._asked(own, at, wants_shutdown=wants_shutdown))
 
-    def _asked(self, own: Node, at: ImageAt, *, wants_shutdown: bool = False) -> HeartbeatAsked:
-        return HeartbeatAsked(
+    def _asked(self, own: Node, at: ImageAt, *, wants_shutdown: bool = False) -> SessionHeartbeat:
+        return SessionHeartbeat(
             self._node_id,
             own.broker_epoch,
             at.position,
@@ -198,5 +198,5 @@ class Heartbeats:
             return None
         return at.image.nodes.get(controller.node_id)
 
-    def _remote(self, node: Node) -> RemoteBrokers:
-        return RemoteBrokers(partial(self._links.to, node), self._times)
+    def _remote(self, node: Node) -> RemoteController:
+        return RemoteController(partial(self._links.to, node), self._times)

@@ -1,11 +1,11 @@
 """This process in its cluster: its session, following `cluster.json`, and three fences (R1).
 
-Owns the shell around `joining`, `heartbeat`, `reign`, `telling` and `gate`. Always true: whoever loses the controller
-epoch decides nothing more and goes on serving what it leads; whoever reads another incarnation under its node id
-answers nothing more and ends; who loses the leader epoch of a partition is the partition's business
-(`broker.partition`), not this room's. A session that ended is begun anew when the image shows its end. The lease is
-released as the last act; a store that is away stops nothing but decisions. Must not know topics or partitions, nor how
-fresh what it obeys is (freshness).
+Owns the shell around `session_start`, `heartbeat`, `controller_term`, `fitness_reporter` and `serving_gate`. Always
+true: whoever loses the controller epoch decides nothing more and goes on serving what it leads; whoever reads another
+incarnation under its node id answers nothing more and ends; who loses the leader epoch of a partition is the
+partition's business (`broker.partition`), not this room's. A session that ended is begun anew when the image shows its
+end. The lease is released as the last act; a store that is away stops nothing but decisions. Must not know topics or
+partitions, nor how fresh what it obeys is (image_freshness).
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from functools import partial
 from typing import Final
 
 from broker.config.times import ClusterTimes
-from broker.controller.brokers import RegistrationAsked
-from broker.controller.remote_brokers import RemoteBrokers
+from broker.controller.broker_rpc import SessionRequest
+from broker.controller.remote_controller import RemoteController
 from broker.errors import ApiError
 from broker.following.image_feed import ImageFeed
-from broker.membership import leaving
-from broker.membership.campaign import Campaign
-from broker.membership.fitness import OwnFitness
-from broker.membership.freshness import Freshness
-from broker.membership.gate import Gate
+from broker.membership import controlled_shutdown
+from broker.membership.broker_fitness import BrokerFitness
+from broker.membership.controller_lease import ControllerLease
+from broker.membership.controller_term import ControllerListener, ControllerTerm
+from broker.membership.fitness_reporter import FitnessReporter
 from broker.membership.heartbeat import Heartbeats
 from broker.membership.identity import DirectoryIdentity
-from broker.membership.joining import Doubt, Joined, Joining, Refused, Whose
+from broker.membership.image_freshness import ImageFreshness
 from broker.membership.registration import Standing, standing
-from broker.membership.reign import Reign, Ruling
-from broker.membership.telling import Telling
+from broker.membership.serving_gate import ServingGate
+from broker.membership.session_start import Doubt, Refused, SessionStart, StartedSession, Whose
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Listener
@@ -45,7 +45,7 @@ from logformat.errors import Corrupt, Retryable, ThermoclineError
 from logformat.values import NewerFormat
 from seams.world import World
 
-__all__ = ["Joined", "Refused", "Session"]
+__all__ = ["Refused", "Session", "StartedSession"]
 
 log = logging.getLogger(__name__)
 
@@ -74,28 +74,28 @@ class Session:
         self._times = times
         self._waits_for = waits_for
         self._node_id = -1
-        self._asked: RegistrationAsked | None = None
+        self._asked: SessionRequest | None = None
         self._feed: ImageFeed | None = None
-        self._reign: Reign | None = None
+        self._controller_term: ControllerTerm | None = None
         self._heartbeats: Heartbeats | None = None
-        self._telling: Telling | None = None
+        self._fitness_reporter: FitnessReporter | None = None
         self._followed = asyncio.Event()
         self._at = ImageAt(-1, ClusterImage())
         self._look_again = asyncio.Event()
         self._polls_soon = False
         self.incarnation = world.rng.uuid().hex
         lease_s, interval_s = times.lease_s, times.interval_s
-        self._campaign = Campaign(store, world, self.incarnation, lease_s=lease_s, interval_s=interval_s)
+        self._controller_lease = ControllerLease(store, world, self.incarnation, lease_s=lease_s, interval_s=interval_s)
         # Others count a lease from our last beat, which may lie two intervals back (one that failed) when we are
         # stopped: a shorter pause than a lease may be enough for them to take over.
-        self.gate = Gate(world.clock.boottime_s, max(lease_s - 2 * interval_s, lease_s / 3))
-        self.fresh = Freshness(world.clock, times.session_s)
+        self.gate = ServingGate(world.clock.boottime_s, max(lease_s - 2 * interval_s, lease_s / 3))
+        self.fresh = ImageFreshness(world.clock, times.session_s)
         self.outage = Outage(world.clock)  # why the last polls failed, for /readyz, /metrics and `tier status`
 
     @property
     def is_controller(self) -> bool:
         """Whether this process decides, as of the image it obeys."""
-        return self._reign is not None and self._reign.is_controller
+        return self._controller_term is not None and self._controller_term.is_controller
 
     async def join(
         self,
@@ -107,17 +107,17 @@ class Session:
         *,
         rack: str | None = None,
         take_over: bool = False,
-    ) -> Joined:
+    ) -> StartedSession:
         """Wait until this broker has a session as `node_id`. Raises Refused.
 
         A store that does not answer is waited for, saying why; the caller decides how long. `whose` and `doubt`: see
-        `Joining`; `take_over`: the operator's word that the broker that served from another directory is dead.
+        `SessionStart`; `take_over`: the operator's word that the broker that served from another directory is dead.
         """
         boot_id = self._world.clock.boot_id()
-        who = RegistrationAsked(node_id, "", self.incarnation, "", boot_id, listeners, rack, take_over=take_over)
-        joining = Joining(
+        who = SessionRequest(node_id, "", self.incarnation, "", boot_id, listeners, rack, take_over=take_over)
+        joining = SessionStart(
             self._cluster,
-            self._campaign,
+            self._controller_lease,
             self._links,
             self._world,
             self.gate,
@@ -130,9 +130,9 @@ class Session:
         self._asked = asked = replace(joined.asked, take_over=False, lost_logs=(), held_logs=())
         controller = joined.at.controller
         is_controller = controller is not None and controller.incarnation == self.incarnation
-        self._reign = Reign(
+        self._controller_term = ControllerTerm(
             self._cluster,
-            self._campaign,
+            self._controller_lease,
             self._world,
             asked,
             self._times,
@@ -143,12 +143,14 @@ class Session:
         return joined
 
     # ── staying ──────────────────────────────────────────────────────────────────────────────────────────────────
-    def follow(self, feed: ImageFeed, ruling: Ruling, joined: Joined, fitness: OwnFitness) -> None:
-        """From now on `feed` gets each image that is found, `ruling` hears whether this process is the controller, and
-        whoever is hears of `fitness`; feed and ruling know `joined`."""
-        reign = self._reign
-        assert reign is not None
-        self._feed, reign.ruling = feed, ruling
+    def follow(
+        self, feed: ImageFeed, listener: ControllerListener, joined: StartedSession, fitness: BrokerFitness
+    ) -> None:
+        """From now on `feed` gets each image that is found, `listener` hears whether this process is the controller,
+        and whoever is hears of `broker_fitness`; feed and ruling know `joined`."""
+        controller_term = self._controller_term
+        assert controller_term is not None
+        self._feed, controller_term.listener = feed, listener
         self._heartbeats = heartbeats = Heartbeats(
             self._links,
             self._world,
@@ -161,10 +163,12 @@ class Session:
             fitness,
             self._times,
             self._look_again.set,
-            lambda: self._campaign.no_claim_s,
+            lambda: self._controller_lease.no_claim_s,
         )
-        self._telling = Telling(self._node_id, fitness, heartbeats, reign, self.outage, lambda: self._at)
-        self.fresh.follow(reign, heartbeats)
+        self._fitness_reporter = FitnessReporter(
+            self._node_id, fitness, heartbeats, controller_term, self.outage, lambda: self._at
+        )
+        self.fresh.follow(controller_term, heartbeats)
         self._followed.set()
         feed.watch(self._obeyed)
         self._obeyed(joined.at)
@@ -187,14 +191,14 @@ class Session:
         """Until cancelled. Beside the polls: one that hangs is no pause of ours, and must not pass for one."""
         while True:
             self.gate.is_open()
-            if self._telling is not None:
-                self._telling.look()
+            if self._fitness_reporter is not None:
+                self._fitness_reporter.look()
             await self._world.beats.wait(min(_TICK_S, self._times.interval_s))
 
     @property
     def unfit_because(self) -> str:
-        """See `Telling`; empty before this broker follows its images."""
-        return "" if self._telling is None else self._telling.unfit_because
+        """See `FitnessReporter`; empty before this broker follows its images."""
+        return "" if self._fitness_reporter is None else self._fitness_reporter.unfit_because
 
     # ── following `cluster.json` ─────────────────────────────────────────────────────────────────────────────────
     async def _poll_until_replaced(self) -> None:
@@ -227,10 +231,10 @@ class Session:
                 if paused and self.gate.superseded_by is None:
                     log.warning("the clock jumped by more than a lease; still in session, serving again")
                     self.gate.reopen(pauses)
-                if self._reign is not None and self.gate.superseded_by is None:
-                    await self._reign.beat()
-            if self._reign is not None and self._heartbeats is not None and self.gate.superseded_by is None:
-                await self._reign.run_for_office(seen, self._heartbeats)
+                if self._controller_term is not None and self.gate.superseded_by is None:
+                    await self._controller_term.beat()
+            if self._controller_term is not None and self._heartbeats is not None and self.gate.superseded_by is None:
+                await self._controller_term.claim_controller(seen, self._heartbeats)
             self._answered()
         except NewerFormat as newer:
             self.gate.shut(f"a newer program: {newer}")
@@ -246,7 +250,7 @@ class Session:
         if self.is_controller and self.gate.superseded_by is None:
             with suppress(ThermoclineError, TimeoutError):
                 async with asyncio.timeout(self._times.interval_s):
-                    await self._campaign.beat(self._cluster.epoch)
+                    await self._controller_lease.beat(self._cluster.epoch)
 
     def _unreachable(self, failure: Exception) -> None:
         # A root that is gone is an outage too, a directory that was unmounted perhaps; so are credentials that expired
@@ -279,10 +283,10 @@ class Session:
         self._take((await self._cluster.observe(data)).at)
 
     def _obeyed(self, at: ImageAt) -> None:
-        assert self._reign is not None
+        assert self._controller_term is not None
         self._at = at
         self.fresh.is_alone = at.image.nodes.keys() == {self._node_id}
-        self._reign.obeyed(at)
+        self._controller_term.obeyed(at)
 
     def poll_soon(self) -> None:
         """Poll, and bump the lease, now: somebody wants to see that."""
@@ -290,9 +294,9 @@ class Session:
         self._look_again.set()
 
     def step_back(self) -> None:
-        """As `Reign.step_back`."""
-        assert self._reign is not None
-        self._reign.step_back()
+        """As `ControllerTerm.step_back`."""
+        assert self._controller_term is not None
+        self._controller_term.step_back()
 
     async def _register_again(self) -> None:
         """The image shows that our session ended: by silence, or because another took us for dead."""
@@ -304,7 +308,7 @@ class Session:
         node, last = nodes[controller.node_id], nodes[self._node_id].broker_epoch
         log.warning("the session of broker epoch %d ended: registering again", last)
         try:
-            brokers = RemoteBrokers(partial(self._links.to, node), self._times)
+            brokers = RemoteController(partial(self._links.to, node), self._times)
             await brokers.register(replace(asked, previous_broker_epoch=last))
             self._take((await self._cluster.poll()).at)
         except (ConnectionError, TimeoutError, ApiError, Retryable, AccessRefused, Corrupt, RootVanished) as refused:
@@ -313,14 +317,14 @@ class Session:
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
     async def hand_over(self) -> None:
         """The first act of a clean stop: others lead what they can (R9)."""
-        if self._telling is not None and len(self._at.image.nodes) > 1:
-            await self._telling.hand_over()
+        if self._fitness_reporter is not None and len(self._at.image.nodes) > 1:
+            await self._fitness_reporter.hand_over()
 
     async def release(self) -> None:
         """The last act of a clean stop."""
-        await leaving.leave(
+        await controlled_shutdown.leave(
             self._cluster,
-            self._campaign,
+            self._controller_lease,
             self._heartbeats,
             self._at.image,
             self._node_id,

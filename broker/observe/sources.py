@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from broker.config.broker_config import BrokerConfig
 from broker.context import Context
-from broker.controller.attendance import Attendance
+from broker.controller.cluster_control import ClusterControl
 from broker.following.turnover import Turnover
 from broker.internal_topics.snapshots import Snapshots
 from broker.membership.session import Session
@@ -53,5 +53,5 @@ class Sources:
     position: Callable[[], int]  # of the image that is obeyed: how many records make it
     strays: Callable[[], Awaitable[list[str]]]  # directories of logs that the cluster does not assign to this broker
     cluster: ClusterRoot
-    attendance: Attendance
+    cluster_control: ClusterControl
     turnover: Turnover

@@ -60,8 +60,8 @@ class Waits:
                 log.info("%s", self._health.waiting_for)
 
         self._health.starting(what())
-        telling = self._tasks.spawn("telling", tell())
+        fitness_reporter = self._tasks.spawn("fitness_reporter", tell())
         try:
             yield
         finally:
-            telling.cancel()
+            fitness_reporter.cancel()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from broker.membership.joining import Refused
+from broker.membership.session_start import Refused
 from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
 from broker.observe.status import Health
 from broker.outage import WHAT_TO_DO, Outage

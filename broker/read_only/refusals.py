@@ -1,8 +1,8 @@
 """What nobody may ask of a read-only broker, and how it says so.
 
 Owns the one rule: whatever writes is refused, at once and for good, with an error that clients do not try again, and
-words that say where to write. Always true: requests that a controller would decide are refused by `NoOffice`, in the
-words of each API; what would reach a partition, by the authorizer, before any handler. Must not know handlers.
+words that say where to write. Always true: requests that a controller would decide are refused by `NoCommitQueue`, in
+the words of each API; what would reach a partition, by the authorizer, before any handler. Must not know handlers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ReadOnlyAuthorizer(Authorizer):
         return super().refusal(peer, api_key, request) if code is None else code
 
 
-class NoOffice:
+class NoCommitQueue:
     """The office of no controller: it decides nothing, and asks nobody to."""
 
     epoch = -1

@@ -15,7 +15,7 @@ from typing import Final
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
 from broker.context import Context
-from broker.controller.door import ControllerDoor
+from broker.controller.controller_requests import ControllerRequests
 from broker.dispatcher import BrokerDispatcher
 from broker.fetch_sessions import FetchSessions
 from broker.following.image_feed import ImageFeed
@@ -25,8 +25,8 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.kept_answers import KeptAnswers
 from broker.limits import tier_limits
 from broker.listening import Listening
-from broker.membership.gate import Gate
-from broker.membership.joining import Refused
+from broker.membership.serving_gate import ServingGate
+from broker.membership.session_start import Refused
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
 from broker.metadata.producer_ids import ProducerIds
 from broker.metadata.records import Listener, Node
@@ -42,7 +42,7 @@ from broker.read_only.archive_image import ArchiveImages
 from broker.read_only.following import Following
 from broker.read_only.handlers import own_handlers
 from broker.read_only.memory_groups import MemoryOffsetsTopic, MemoryPartition
-from broker.read_only.refusals import NoOffice
+from broker.read_only.refusals import NoCommitQueue
 from broker.read_only.roots import Roots
 from broker.read_only.views import ReadOnlySources
 from broker.rooms import Rooms
@@ -180,12 +180,12 @@ class ReadOnlyStart:
             throttle=Throttle(self.tasks, _NoPressure()),
             residency=residency,
             metadata=metadata,
-            controller=ControllerDoor(NoOffice(), metadata, self.live, world.rng, _opened),
+            controller=ControllerRequests(NoCommitQueue(), metadata, self.live, world.rng, _opened),
             producer_ids=ProducerIds(0),
             groups=groups,
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
             kept_answers=KeptAnswers(),
-            gate=Gate(world.clock.boottime_s, _NO_JUMP_IS_TOO_LONG_S),
+            gate=ServingGate(world.clock.boottime_s, _NO_JUMP_IS_TOO_LONG_S),
             metrics=self.metrics,
             tasks=self.tasks,
             live_configs=self.listening.live_configs(),

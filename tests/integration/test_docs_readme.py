@@ -55,7 +55,7 @@ CHECKS = {
     "failure scenarios": "tests/playbooks/test_*.py",
     "fitness": "tests/unit/broker/controller/test_fitness.py",
     "refused openings": "tests/unit/broker/test_refused_openings.py",
-    "unclean starts": "tests/unit/broker/controller/test_unclean.py",
+    "unclean starts": "tests/unit/broker/controller/test_unclean_recovery.py",
     "all power cut in the simulation": "tests/sim/test_sim_power_cut_all.py",
     "lost clusters in the simulation": "tests/sim/test_sim_restoring.py",
     "restored clusters": "tests/integration/test_cluster_restore.py",

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from broker.controller.brokers import ProposalsAsked, RegistrationAsked
+from broker.controller.alter_partition import decide
+from broker.controller.broker_rpc import ProposalsRequest, SessionRequest
 from broker.controller.fitness import Fitness, moved
-from broker.controller.moves import Move, over, reassign
-from broker.controller.proposals import decide
+from broker.controller.reassignments import Move, over, reassign
 from broker.controller.registrations import end_records, register
-from broker.controller.unclean import Candidate, Chosen, begin, best
+from broker.controller.unclean_recovery import Candidate, Chosen, begin, best
 from broker.errors import ApiError
 from broker.following.changes import changes
 from broker.membership.identity import DirectoryIdentity
@@ -106,8 +106,8 @@ class Core:
         self.processes = {n: Process(n, f"{n}a") for n in everybody}
         self.fetches: list[Fetch] = []
         self.answers: list[Answer] = []
-        self.proposals: list[ProposalsAsked] = []
-        self.registrations: list[RegistrationAsked] = []
+        self.proposals: list[ProposalsRequest] = []
+        self.registrations: list[SessionRequest] = []
         self.incarnations = self.names = 0
         self.counts: dict[str, int] = {}
         self.begun_alone = -1  # leader epoch in which the only replica began without some of its log (C30)
@@ -322,7 +322,7 @@ class Core:
             has = DirectoryIdentity(CLUSTER, node, disk.directory_id, bool(logs), logs, is_unsynced=disk.is_doubtful)
             lost = lost_logs(image, node, "after a power cut" if disk.is_doubtful else known.boot_id, has)
         self.registrations.append(
-            RegistrationAsked(
+            SessionRequest(
                 node,
                 CLUSTER,
                 process.incarnation,
@@ -387,7 +387,7 @@ class Core:
         row = led.in_sync.row
         at, epochs = led.propose(target)
         proposal = PartitionProposal(PLACE, row.leader_epoch, at, tuple(sorted(epochs.items())))
-        self.proposals.append(ProposalsAsked(node, image.nodes[node].broker_epoch, (proposal,)))
+        self.proposals.append(ProposalsRequest(node, image.nodes[node].broker_epoch, (proposal,)))
 
     def decide(self, at: int = 0, *, stays: bool = False) -> bool:
         """The controller hears a proposal; whether it became a row. `stays`: it comes again."""

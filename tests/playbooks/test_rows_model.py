@@ -13,13 +13,13 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.controller.brokers import PartitionProposal, ProposalsAsked, RegistrationAsked
+from broker.controller.alter_partition import decide
+from broker.controller.broker_rpc import PartitionProposal, ProposalsRequest, SessionRequest
 from broker.controller.elections import ElectionType, elect
 from broker.controller.fitness import Fitness, moved
-from broker.controller.moves import DONE, Move, reassign
-from broker.controller.proposals import decide
+from broker.controller.reassignments import DONE, Move, reassign
 from broker.controller.registrations import claim_records, end_records, forget, lost_logs, register
-from broker.controller.unclean import Chosen, begin
+from broker.controller.unclean_recovery import Chosen, begin
 from broker.errors import ApiError
 from broker.membership.identity import DirectoryIdentity
 from broker.membership.lost_logs import lost_logs as lost_of_directory
@@ -135,7 +135,7 @@ class RowsOverDisks(RuleBasedStateMachine):
         self._is_told(told)
         self.commit(claim_records(self.image, asked, other), told, steps=2)
 
-    def _begins(self, node: int, how: str, index: int) -> tuple[RegistrationAsked, list[tuple[int, int]]]:
+    def _begins(self, node: int, how: str, index: int) -> tuple[SessionRequest, list[tuple[int, int]]]:
         """What a new process of a node asks, and which of its logs it tells to lack something."""
         if how == "new disk":
             self.directories[node] += "x"
@@ -155,7 +155,7 @@ class RowsOverDisks(RuleBasedStateMachine):
                 self.image, node, known.boot_id, DirectoryIdentity(CLUSTER, node, known.directory_id, True, there)
             )
         self.processes += 1
-        asked = RegistrationAsked(
+        asked = SessionRequest(
             node,
             CLUSTER,
             f"{node}-{self.processes}",
@@ -248,7 +248,7 @@ class RowsOverDisks(RuleBasedStateMachine):
         late = data.draw(st.sampled_from((0, 0, 0, 1)), label="epochs too old by")
         sessions = tuple(sorted((node, self.image.nodes[node].broker_epoch - late) for node in members))
         proposal = PartitionProposal((TOPIC, index), row.leader_epoch, row.partition_epoch - late, sessions)
-        asked = ProposalsAsked(row.leader, self.image.nodes[row.leader].broker_epoch, (proposal,))
+        asked = ProposalsRequest(row.leader, self.image.nodes[row.leader].broker_epoch, (proposal,))
         records = decide(self.image, asked).records
         if not records:
             return

@@ -17,7 +17,7 @@ from tests.support.cluster_kit import id_of
 
 async def commit(life: Life, *records: MetadataRecord) -> None:
     """Make these records facts, and wait until the broker obeys them."""
-    await life.context.controller._office.decide(lambda _: Decision(records, None))
+    await life.context.controller._commit_queue.decide(lambda _: Decision(records, None))
 
 
 def neighbour(life: Life, node_id: int, *, rack: str | None = None, active: bool = True) -> Node:

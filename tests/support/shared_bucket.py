@@ -88,7 +88,7 @@ class Pair:
         """Begin a process, and a session: `publish` tells the other."""
         port = 9000 + 100 * node_id + self.places[node_id].lives
         life = await self.places[node_id].start(f"listeners=PLAINTEXT://127.0.0.1:{port}")
-        life.context.controller._office.stand_down()  # type: ignore[attr-defined]  # it would publish its own image
+        life.context.controller._commit_queue.renounce()  # type: ignore[attr-defined]  # it would publish its own image
         self.lives[node_id] = life
         self._renew(life.context.metadata.image.nodes[node_id])
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.controller.attendance import Attendance
+from broker.controller.cluster_control import ClusterControl
 from broker.error_codes import ErrorCode
-from broker.membership import joining
+from broker.membership import session_start
 from broker.metadata.records import Row, RowsSet
 from broker.metadata.rows import reassigned
 from broker.wire.apis import ApiKey
@@ -235,7 +235,7 @@ def test_a_log_that_is_gone_when_a_move_begins_is_told_as_a_gap(monkeypatch: pyt
     """Its broker read the image, where nobody else was assigned it, so named no lost log; then somebody moved
     it; then the broker registered. Nobody else holds any of it: it begins after all that was given, as at replication
     factor 1 (C30). It took the offsets again. Found by the core's walks, seed 2591."""
-    monkeypatch.setattr(joining, "lost_logs", lambda *_: ())
+    monkeypatch.setattr(session_start, "lost_logs", lambda *_: ())
 
     async def scenario() -> None:
         place = Place()
@@ -295,9 +295,9 @@ def test_a_move_waits_for_a_log_that_failed_although_it_counts_as_in_sync() -> N
         registry = three.lives[ill].context.registry
         topic_id = three.lives[ill].context.metadata.topic("log").topic_id
         registry.troubles.failed((topic_id, 0), "the disk said so")
-        attendance, metadata = three.lives[1].context.brokers, three.lives[1].context.metadata
-        assert isinstance(attendance, Attendance), "the first one decides"
-        await until(lambda: ill in attendance.unfit(metadata.image), "it is told")
+        cluster_control, metadata = three.lives[1].context.brokers, three.lives[1].context.metadata
+        assert isinstance(cluster_control, ClusterControl), "the first one decides"
+        await until(lambda: ill in cluster_control.unfit(metadata.image), "it is told")
         assert await three.move(1, ill) == (NONE, None)
         await until(lambda: three.row(1).partition_epoch > row.partition_epoch, "it is decided")
         assert (three.row(1).replicas, three.row(1).target) == (row.replicas, (ill,))

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from broker.controller.brokers import RegistrationAsked
+from broker.controller.broker_rpc import SessionRequest
 from broker.controller.registrations import forget, register
-from broker.controller.unclean import Candidate, Question, Unclean
+from broker.controller.unclean_recovery import Candidate, Question, UncleanRecovery
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.membership.identity import BucketIdentity, DirectoryIdentity, Verdict, admit
@@ -47,7 +47,7 @@ def rebuilt() -> ClusterImage:
 
 def came(image: ClusterImage, node_id: int) -> ClusterImage:
     """A broker registered that has the log of partition 0."""
-    asked = RegistrationAsked(
+    asked = SessionRequest(
         node_id, CLUSTER, f"i{node_id}", f"d{node_id}", "boot", (), held_logs=held_logs(image, LYING)
     )
     after = image.with_records(register(image, asked, CLUSTER, is_live=False, is_silent=True).records)
@@ -69,7 +69,7 @@ def test_nobody_begins_before_the_unknown_replicas_are_given_up() -> None:
     """Then the replica that keeps most does; nobody registers under the mark's number."""
     image = came(came(rebuilt(), 1), 2)
     assert image.topics[id_of(1)].rows[0].replicas == (UNKNOWN_REPLICA, 1, 2)
-    machine = Unclean(9.0)
+    machine = UncleanRecovery(9.0)
     machine.follow(image, 0.0)
     row = image.topics[id_of(1)].rows[0]
     asked = Question((id_of(1), 0), "log", row.leader_epoch)
@@ -78,7 +78,7 @@ def test_nobody_begins_before_the_unknown_replicas_are_given_up() -> None:
     assert machine.choose(100.0) == [] and machine.missing()[UNKNOWN_REPLICA] == 2
     machine.follow(image.with_records(forget(image, UNKNOWN_REPLICA).records), 101.0)
     assert [(chosen.place[1], chosen.node_id) for chosen in machine.choose(101.0)] == [(0, 2)]
-    mark = RegistrationAsked(UNKNOWN_REPLICA, CLUSTER, "i", "d", "boot", ())
+    mark = SessionRequest(UNKNOWN_REPLICA, CLUSTER, "i", "d", "boot", ())
     with pytest.raises(ApiError) as refused:
         register(image, mark, CLUSTER, is_live=False, is_silent=True)
     assert refused.value.code is ErrorCode.INVALID_REQUEST

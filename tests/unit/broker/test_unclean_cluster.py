@@ -126,9 +126,9 @@ def test_cluster_d50_all_directories_are_lost_and_one_node_is_given_up() -> None
         for node_id in (1, 2):
             three.places[node_id].lose_disk()
             await three.start(node_id)
-        office = three.lives[1].context.controller._office
+        commit_queue = three.lives[1].context.controller._commit_queue
         await until(lambda: not three.lives[1].context.metadata.image.nodes[3].active, "3 is known to be gone")
-        await office.decide(lambda image: registrations.forget(image, 3))
+        await commit_queue.decide(lambda image: registrations.forget(image, 3))
         leader = await served(three, 1, 2)
         assert await records(three, leader) == []
         await until(lambda: set(three.row(leader).in_sync) == {1, 2}, "the other joins")

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from broker.controller.commit_queue import CommitQueue
 from broker.controller.decision import Decision
-from broker.controller.office import Office
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.following.image_feed import ImageFeed
@@ -44,20 +44,20 @@ def test_a_page_that_is_written_late_does_not_end_the_office_of_a_later_claim() 
         cluster = cluster_root(store)
         feed = ImageFeed(Told().publisher)
         feed.take(await claim(cluster))
-        office, tasks = Office(cluster, feed), Tasks()
-        tasks.spawn("office", office.keep())
+        commit_queue, tasks = CommitQueue(cluster, feed), Tasks()
+        tasks.spawn("commit_queue", commit_queue.keep())
 
         def of(value: str) -> Decision[None]:
             return Decision((ConfigsSet({"x": value}, None, None),), None)
 
         async def decide(value: str) -> None:
-            await office.decide(lambda _: of(value))
+            await commit_queue.decide(lambda _: of(value))
 
         large = asyncio.ensure_future(decide("x" * 70_000))
         await store.asked.wait()
-        office.stand_down()
+        commit_queue.renounce()
         feed.take(await claim(cluster))
-        office.take_office()
+        commit_queue.activate()
         store.let.set()
         with pytest.raises(ApiError) as refused:
             await large

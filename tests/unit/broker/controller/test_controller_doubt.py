@@ -17,8 +17,8 @@ import pytest
 
 from broker.config.live import LiveConfig
 from broker.config.resolve import resolve
-from broker.controller.door import ControllerDoor
-from broker.controller.office import Office
+from broker.controller.commit_queue import CommitQueue
+from broker.controller.controller_requests import ControllerRequests
 from broker.errors import ApiError
 from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
@@ -82,15 +82,15 @@ class Place:
         self.cluster = cluster_root(self.store, 5)
 
     @asynccontextmanager
-    async def controller(self) -> AsyncIterator[ControllerDoor]:
+    async def controller(self) -> AsyncIterator[ControllerRequests]:
         at = await claim(self.cluster)
         live, metadata = LiveConfig(resolve({"log.dirs": "/data"}, [], {}, None)), MetadataCache("c")
         feed = ImageFeed(Publisher(self.effects, metadata, live, 1))
         feed.take(at)
-        office = Office(self.cluster, feed)
+        commit_queue = CommitQueue(self.cluster, feed)
         tasks = Tasks()
-        tasks.spawn("controller", office.keep())
-        yield ControllerDoor(office, metadata, live, self.rng, self.effects.opened)
+        tasks.spawn("controller", commit_queue.keep())
+        yield ControllerRequests(commit_queue, metadata, live, self.rng, self.effects.opened)
         await tasks.close()
 
     async def image(self) -> ClusterImage:

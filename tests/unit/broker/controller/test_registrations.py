@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.controller.brokers import ProposalsAsked, RegistrationAsked
+from broker.controller.alter_partition import decide
+from broker.controller.broker_rpc import ProposalsRequest, SessionRequest
 from broker.controller.elections import ElectionType, elect
-from broker.controller.proposals import decide
 from broker.controller.registrations import claim_records, end_records, forget, lost_logs, register, unregister
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -28,12 +28,12 @@ def cluster(*rows: Row) -> ClusterImage:
     return ClusterImage().with_records([*sessions, TopicCreated(T, "t", rows or (row(2), WHOLE), {})])
 
 
-def asked(node_id: int = 2, incarnation: str = "new", **how: object) -> RegistrationAsked:
-    of = RegistrationAsked(node_id, CLUSTER, incarnation, f"d{node_id}", "boot", (), previous_broker_epoch=node_id)
+def asked(node_id: int = 2, incarnation: str = "new", **how: object) -> SessionRequest:
+    of = SessionRequest(node_id, CLUSTER, incarnation, f"d{node_id}", "boot", (), previous_broker_epoch=node_id)
     return replace(of, **how)  # type: ignore[arg-type]
 
 
-def code_of(image: ClusterImage, who: RegistrationAsked, *, is_live: bool = False) -> ErrorCode:
+def code_of(image: ClusterImage, who: SessionRequest, *, is_live: bool = False) -> ErrorCode:
     with pytest.raises(ApiError) as refused:
         register(image, who, CLUSTER, is_live=is_live, is_silent=True)
     return refused.value.code
@@ -144,7 +144,7 @@ def test_a_claim_from_a_directory_that_lacks_records_leaves_the_seat_to_whom_it_
 )
 def test_a_proposal_is_judged_as_kafka_does(proposal: PartitionProposal, code: ErrorCode) -> None:
     """KIP-497, KIP-841, KIP-903, in Kafka's order."""
-    decided = decide(cluster(), ProposalsAsked(1, 1, (proposal,)))
+    decided = decide(cluster(), ProposalsRequest(1, 1, (proposal,)))
     assert decided.answer == (code,)
     assert len(decided.records) == (code is ErrorCode.NONE)
 
@@ -153,9 +153,9 @@ def test_cluster_d05_who_joins_has_the_session_it_reported_in() -> None:
     """Node 3 registered again since its report: the empty replica it may be now is not let in (D68)."""
     image = cluster().with_records([session("again", node_id=3, broker_epoch=4, directory_id="other")])
     joins = PartitionProposal((T, 1), 5, 7, ((1, 1), (2, 2), (3, 3)))
-    assert decide(image, ProposalsAsked(1, 1, (joins,))).answer == (ErrorCode.INELIGIBLE_REPLICA,)
+    assert decide(image, ProposalsRequest(1, 1, (joins,))).answer == (ErrorCode.INELIGIBLE_REPLICA,)
     ended = cluster().with_records(end_records(cluster(), [(3, 3)]))
-    assert decide(ended, ProposalsAsked(1, 1, (joins,))).answer == (ErrorCode.INELIGIBLE_REPLICA,)
+    assert decide(ended, ProposalsRequest(1, 1, (joins,))).answer == (ErrorCode.INELIGIBLE_REPLICA,)
 
 
 def test_nobody_leaves_a_set_below_the_minimum_for_another() -> None:
@@ -163,14 +163,14 @@ def test_nobody_leaves_a_set_below_the_minimum_for_another() -> None:
     least = replace_topic(cluster(), "3")
     swap, join = ((1, 1), (3, 3)), ((1, 1), (2, 2), (3, 3))
     for in_sync, code in ((swap, ErrorCode.INVALID_REQUEST), (join, ErrorCode.NONE)):
-        assert decide(least, ProposalsAsked(1, 1, (PartitionProposal((T, 1), 5, 7, in_sync),))).answer == (code,)
+        assert decide(least, ProposalsRequest(1, 1, (PartitionProposal((T, 1), 5, 7, in_sync),))).answer == (code,)
 
 
 def test_proposals_of_a_topic_make_one_record() -> None:
     """Each record copies the rows of its topic: 10 000 of them held the loop for half a second."""
     image = cluster(WHOLE, WHOLE, WHOLE)
     joins = [PartitionProposal((T, index), 5, 7, ((1, 1), (2, 2), (3, 3))) for index in range(3)]
-    decided = decide(image, ProposalsAsked(1, 1, tuple(joins)))
+    decided = decide(image, ProposalsRequest(1, 1, tuple(joins)))
     assert len(decided.records) == 1
     assert [row.in_sync for row in image.with_records(decided.records).topics[T].rows] == [(1, 2, 3)] * 3
 
@@ -178,7 +178,7 @@ def test_proposals_of_a_topic_make_one_record() -> None:
 def test_a_partition_proposed_twice_in_one_request_is_taken_once() -> None:
     """The first one's row is newer than what the second one was made from."""
     join, leave = PartitionProposal((T, 1), 5, 7, ((1, 1), (2, 2), (3, 3))), PartitionProposal((T, 1), 5, 7, ((1, 1),))
-    decided = decide(cluster(), ProposalsAsked(1, 1, (join, leave)))
+    decided = decide(cluster(), ProposalsRequest(1, 1, (join, leave)))
     assert decided.answer == (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION)
     assert cluster().with_records(decided.records).topics[T].rows[1].in_sync == (1, 2, 3)
 
@@ -198,7 +198,7 @@ def replace_topic(image: ClusterImage, minimum: str) -> ClusterImage:
 def test_a_proposal_of_another_session_is_none() -> None:
     """Of the asker's, as a whole."""
     with pytest.raises(ApiError) as refused:
-        decide(cluster(), ProposalsAsked(1, 2, ()))
+        decide(cluster(), ProposalsRequest(1, 2, ()))
     assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 

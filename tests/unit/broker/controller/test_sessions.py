@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.config.times import ClusterTimes
-from broker.controller.sessions import UNTIMED_S, Due, Sessions
+from broker.controller.sessions import UNTIMED_S, ExpiredSessions, Sessions
 from broker.metadata.image import ClusterImage
 from tests.support.cluster_kit import session
 
@@ -25,7 +25,7 @@ class Play:
         self.sessions.follow(image(1, *others), self.now_s)
         self.beating = set(others)
 
-    def go(self, seconds: float) -> Due:
+    def go(self, seconds: float) -> ExpiredSessions:
         """Until something is due, or `seconds` are over."""
         until_s = self.now_s + seconds
         while self.now_s < until_s:
@@ -34,18 +34,18 @@ class Play:
                 for node_id in self.beating:
                     assert self.sessions.heard(node_id, node_id, self.now_s)
             due = self.sessions.look(self.now_s)
-            if due != Due():
+            if due != ExpiredSessions():
                 return due
-        return Due()
+        return ExpiredSessions()
 
 
 def test_who_is_heard_stays_and_who_is_silent_ends_after_a_session() -> None:
     """Not a moment before."""
     play = Play(2, 3)
-    assert play.go(60) == Due()
+    assert play.go(60) == ExpiredSessions()
     play.beating.remove(3)
-    assert play.go(SESSION_S - 2 * STEP_S) == Due()
-    assert play.go(2) == Due(((3, 3),))
+    assert play.go(SESSION_S - 2 * STEP_S) == ExpiredSessions()
+    assert play.go(2) == ExpiredSessions(((3, 3),))
 
 
 def test_a_closed_connection_ends_it_sooner_unless_it_comes_again() -> None:
@@ -53,14 +53,14 @@ def test_a_closed_connection_ends_it_sooner_unless_it_comes_again() -> None:
     play = Play(2, 3)
     play.go(5)
     play.sessions.closed(2, 2, play.now_s)
-    assert play.go(STEP_S) == Due(knocks=((2, 2),))
-    assert play.go(CLOSED_S * 2) == Due(), "it beat again"
+    assert play.go(STEP_S) == ExpiredSessions(knocks=((2, 2),))
+    assert play.go(CLOSED_S * 2) == ExpiredSessions(), "it beat again"
     play.beating.remove(3)
     play.sessions.closed(3, 3, play.now_s)
     assert not play.sessions.is_live(3, play.now_s) and play.sessions.is_live(2, play.now_s)
-    assert play.go(STEP_S) == Due(knocks=((3, 3),))
-    assert play.go(CLOSED_S - 2 * STEP_S) == Due()
-    assert play.go(STEP_S * 2) == Due(((3, 3),))
+    assert play.go(STEP_S) == ExpiredSessions(knocks=((3, 3),))
+    assert play.go(CLOSED_S - 2 * STEP_S) == ExpiredSessions()
+    assert play.go(STEP_S * 2) == ExpiredSessions(((3, 3),))
 
 
 def test_a_closed_connection_is_followed_by_one_question_at_the_port_and_a_refusal_ends_it() -> None:
@@ -70,11 +70,11 @@ def test_a_closed_connection_is_followed_by_one_question_at_the_port_and_a_refus
     play.beating.clear()
     play.sessions.closed(3, 3, play.now_s)
     assert 0 < play.sessions.soonest_s(play.now_s) <= TIMES.knock_s < CLOSED_S / 2
-    assert play.go(STEP_S) == Due(knocks=((3, 3),))
+    assert play.go(STEP_S) == ExpiredSessions(knocks=((3, 3),))
     play.sessions.refused(3, 2, play.now_s)
-    assert play.go(STEP_S) == Due(), "once; and another session's port says nothing of this one"
+    assert play.go(STEP_S) == ExpiredSessions(), "once; and another session's port says nothing of this one"
     play.sessions.refused(3, 3, play.now_s)
-    assert play.go(STEP_S) == Due(((3, 3),))
+    assert play.go(STEP_S) == ExpiredSessions(((3, 3),))
 
 
 def test_who_is_heard_meanwhile_is_there_whatever_its_port_says() -> None:
@@ -82,20 +82,20 @@ def test_who_is_heard_meanwhile_is_there_whatever_its_port_says() -> None:
     play = Play(2, 3)
     play.sessions.closed(3, 3, play.now_s)
     assert play.sessions.heard(3, 3, play.now_s)
-    assert play.go(STEP_S * 2) == Due()
+    assert play.go(STEP_S * 2) == ExpiredSessions()
     play.sessions.closed(3, 3, play.now_s)
-    assert play.sessions.look(play.now_s + TIMES.knock_s) == Due(knocks=((3, 3),))
+    assert play.sessions.look(play.now_s + TIMES.knock_s) == ExpiredSessions(knocks=((3, 3),))
     assert play.sessions.heard(3, 3, play.now_s)
     play.sessions.refused(3, 3, play.now_s)
-    assert play.go(CLOSED_S * 2) == Due()
+    assert play.go(CLOSED_S * 2) == ExpiredSessions()
 
 
 def test_cluster_d08_a_new_controller_gives_every_session_its_full_time_then_ends_it() -> None:
     """A broker that died during the change of controllers never beats here: its session ends all the same."""
     play = Play(2, 3)
     play.beating = {2}
-    assert play.go(SESSION_S - STEP_S) == Due()
-    assert play.go(STEP_S * 2) == Due(((3, 3),))
+    assert play.go(SESSION_S - STEP_S) == ExpiredSessions()
+    assert play.go(STEP_S * 2) == ExpiredSessions(((3, 3),))
 
 
 def test_a_session_that_never_spoke_to_this_controller_is_soon_not_believed_to_live() -> None:
@@ -104,7 +104,7 @@ def test_a_session_that_never_spoke_to_this_controller_is_soon_not_believed_to_l
     play = Play(2, 3)
     play.beating = {2}
     assert play.sessions.is_live(3, play.now_s)
-    assert play.go(TIMES.heard_s + 1) == Due()
+    assert play.go(TIMES.heard_s + 1) == ExpiredSessions()
     assert not play.sessions.is_live(3, play.now_s) and play.sessions.is_live(2, play.now_s)
     play.beating = set()
     play.go(TIMES.heard_s + 1)
@@ -117,7 +117,7 @@ def test_cluster_d09_a_stall_of_the_own_loop_extends_every_session() -> None:
     play.go(5)
     play.now_s += 20
     play.beating = set()
-    assert play.go(SESSION_S - 3) == Due()
+    assert play.go(SESSION_S - 3) == ExpiredSessions()
 
 
 def test_a_session_of_another_epoch_is_not_kept_alive() -> None:
@@ -126,7 +126,7 @@ def test_a_session_of_another_epoch_is_not_kept_alive() -> None:
     assert not play.sessions.heard(2, 1, play.now_s)
     assert not play.sessions.heard(9, 9, play.now_s)
     play.sessions.closed(2, 1, play.now_s)
-    assert play.go(CLOSED_S * 2) == Due()
+    assert play.go(CLOSED_S * 2) == ExpiredSessions()
 
 
 def test_cluster_d78_sessions_that_expire_one_by_one_are_counted_together() -> None:
@@ -136,26 +136,26 @@ def test_cluster_d78_sessions_that_expire_one_by_one_are_counted_together() -> N
     for node_id in (2, 3, 4, 5):
         play.beating.discard(node_id)
         if play.beating:
-            assert play.go(2) == Due()
-    assert play.go(SESSION_S) == Due(steps_back=True)
+            assert play.go(2) == ExpiredSessions()
+    assert play.go(SESSION_S) == ExpiredSessions(steps_back=True)
 
 
 def test_cluster_d82_the_survivor_of_three_goes_on_once_nobody_else_claimed() -> None:
     """Two of three are dead: it steps back, claims again, and ends them in the first seconds of that epoch."""
     play = Play(2, 3)
     play.beating = set()
-    assert play.go(SESSION_S + 1) == Due(steps_back=True)
+    assert play.go(SESSION_S + 1) == ExpiredSessions(steps_back=True)
     again = Play(2, 3, is_sure=True)
     again.beating = set()
     assert SESSION_S < UNTIMED_S
-    assert again.go(SESSION_S + 1) == Due(((2, 2), (3, 3)))
+    assert again.go(SESSION_S + 1) == ExpiredSessions(((2, 2), (3, 3)))
 
 
 def test_half_is_not_fewer_than_half() -> None:
     """Of two brokers one is dead: no majority is needed (D64)."""
     play = Play(2)
     play.beating = set()
-    assert play.go(SESSION_S + 1) == Due(((2, 2),))
+    assert play.go(SESSION_S + 1) == ExpiredSessions(((2, 2),))
 
 
 def test_what_the_image_ended_is_no_session() -> None:
@@ -165,8 +165,8 @@ def test_what_the_image_ended_is_no_session() -> None:
     play.sessions.follow(image(1, 2, 4), play.now_s)
     play.beating = {2}
     assert not play.sessions.heard(3, 3, play.now_s)
-    assert play.go(SESSION_S - STEP_S) == Due()
-    assert play.go(STEP_S * 2) == Due(((4, 4),))
+    assert play.go(SESSION_S - STEP_S) == ExpiredSessions()
+    assert play.go(STEP_S * 2) == ExpiredSessions(((4, 4),))
 
 
 def test_who_has_no_session_is_silent_after_a_lease_of_this_controller() -> None:
@@ -192,7 +192,7 @@ def test_a_long_session_is_ended_by_a_controller_that_came_back() -> None:
     sessions = Sessions(1, 0.0, times, is_sure=True)
     sessions.follow(image(1, 2, 3), 0.0)
     looks = (sessions.look(STEP_S * number) for number in range(1, 200))
-    assert next(due for due in looks if due != Due()) == Due(((2, 2), (3, 3)))
+    assert next(due for due in looks if due != ExpiredSessions()) == ExpiredSessions(((2, 2), (3, 3)))
 
 
 def test_a_connection_whose_end_is_noticed_late_ends_no_session_that_beats_on_another() -> None:
@@ -201,7 +201,7 @@ def test_a_connection_whose_end_is_noticed_late_ends_no_session_that_beats_on_an
     times = ClusterTimes(session_s=18.0, parked_s=3.0)
     sessions = Sessions(1, 100.0, times)
     sessions.follow(image(1, 2), 100.0)
-    assert sessions.look(100.0) == Due()
+    assert sessions.look(100.0) == ExpiredSessions()
     assert sessions.heard(2, 2, 100.0), "on the new connection"
     sessions.closed(2, 2, 100.1)
     due = [sessions.look(100.0 + at * STEP_S) for at in range(1, 7)]

@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 
 from broker.config.times import ClusterTimes
-from broker.controller.brokers import (
-    HeartbeatAnswer,
-    HeartbeatAsked,
-    ProposalsAsked,
-    RegistrationAsked,
+from broker.controller.broker_rpc import (
+    ProposalsRequest,
+    SessionHeartbeat,
+    SessionHeartbeatResponse,
+    SessionRequest,
 )
 from broker.controller.fitness import FIT, Fitness
-from broker.controller.remote_brokers import RemoteBrokers
+from broker.controller.remote_controller import RemoteController
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.records import Listener
@@ -28,7 +28,7 @@ from logformat.values import uuid_text
 from tests.support.broker_kit import Life, Place, play
 
 T1, T2 = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"
-REGISTRATION = RegistrationAsked(
+REGISTRATION = SessionRequest(
     node_id=7,
     cluster_id="AAAAAAAAAAAAAAAAAAAAAA",
     incarnation="0123456789abcdef0123456789abcdef",
@@ -40,10 +40,10 @@ REGISTRATION = RegistrationAsked(
     lost_logs=((T1, 0), (T1, 3), (T2, 1)),
     take_over=True,
 )
-HEARTBEAT = HeartbeatAsked(
+HEARTBEAT = SessionHeartbeat(
     7, 1 << 41, 123_456, Fitness(True, unfit=((T2, 5), (T1, 0)), lost_logs=((T1, 3),)), wants_shutdown=True
 )
-PROPOSALS = ProposalsAsked(
+PROPOSALS = ProposalsRequest(
     7,
     9,
     (
@@ -56,12 +56,12 @@ PROPOSALS = ProposalsAsked(
 
 
 class Door:
-    """`Brokers`, as a test wants it."""
+    """`BrokerRpc`, as a test wants it."""
 
     def __init__(self) -> None:
         self.asked: list[object] = []
         self.refusal: Exception | None = None
-        self.answer = HeartbeatAnswer(3)
+        self.answer = SessionHeartbeatResponse(3)
         self.codes: tuple[ErrorCode, ...] = ()
         self.parked: asyncio.Event | None = None
         self.silence: asyncio.Event | None = None
@@ -74,17 +74,17 @@ class Door:
         if self.refusal is not None:
             raise self.refusal
 
-    async def register(self, asked: RegistrationAsked) -> int:
+    async def register(self, asked: SessionRequest) -> int:
         await self._heard(asked)
         return 1 << 42
 
-    async def heartbeat(self, asked: HeartbeatAsked) -> HeartbeatAnswer:
+    async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
         await self._heard(asked)
         if self.parked is not None:
             await self.parked.wait()
         return self.answer
 
-    async def alter_partition(self, asked: ProposalsAsked) -> tuple[ErrorCode, ...]:
+    async def alter_partition(self, asked: ProposalsRequest) -> tuple[ErrorCode, ...]:
         await self._heard(asked)
         return self.codes
 
@@ -93,14 +93,14 @@ class Door:
 
 
 @asynccontextmanager
-async def controller(door: Door | None) -> AsyncIterator[tuple[RemoteBrokers, Links, Life]]:
+async def controller(door: Door | None) -> AsyncIterator[tuple[RemoteController, Links, Life]]:
     """A broker with this door, and who asks it from another."""
     place = Place()
     life = await place.start()
     life.dispatcher.context = replace(life.context, brokers=door)
     node = life.context.metadata.image.nodes[life.context.config.node_id]
     links = Links(place.net, 7, life.context.config.brokers_listener, 1 << 20)  # type: ignore[arg-type]
-    yield RemoteBrokers(lambda purpose: links.to(node, purpose), ClusterTimes()), links, life
+    yield RemoteController(lambda purpose: links.to(node, purpose), ClusterTimes()), links, life
     links.close()
     await life.stop()
 
@@ -112,9 +112,11 @@ def test_what_is_asked_and_answered_comes_over_whole() -> None:
         door = Door()
         async with controller(door) as (remote, _, _):
             assert await remote.register(REGISTRATION) == 1 << 42
-            door.answer = HeartbeatAnswer(5, root=b'{"a":1}', store_away=True, lease_counter=1 << 40, may_stop=True)
+            door.answer = SessionHeartbeatResponse(
+                5, root=b'{"a":1}', store_away=True, lease_counter=1 << 40, may_stop=True
+            )
             assert await remote.heartbeat(HEARTBEAT) == door.answer
-            door.answer = HeartbeatAnswer(0)
+            door.answer = SessionHeartbeatResponse(0)
             assert await remote.heartbeat(replace(HEARTBEAT, fitness=FIT, wants_shutdown=False)) == door.answer
             door.codes = (
                 ErrorCode.NONE,

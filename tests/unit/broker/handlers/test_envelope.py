@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.controller.brokers import RegistrationAsked
+from broker.controller.broker_rpc import SessionRequest
 from broker.controller.registrations import session_records
 from broker.error_codes import ErrorCode
 from broker.metadata.cluster_content import Controller
@@ -66,7 +66,7 @@ async def pair() -> AsyncIterator[Pair]:
     root = cluster_root(first.memory, "other")
     assert await root.load() is not None
     node = there.context.metadata.image.nodes[2]
-    asked = RegistrationAsked(2, "", "other", "other-directory", "boot", node.listeners)
+    asked = SessionRequest(2, "", "other", "other-directory", "boot", node.listeners)
     await root.claim("", Controller(2, "other"), lambda image: session_records(image, asked))
     async with asyncio.timeout(POLLED_S):
         await here.context.images.until(here.context.forward.is_elsewhere)

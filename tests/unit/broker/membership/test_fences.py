@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from broker.app import Exit
-from broker.controller.brokers import RegistrationAsked
+from broker.controller.broker_rpc import SessionRequest
 from broker.controller.registrations import session_records
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from broker.membership.campaign import Campaign
+from broker.membership.controller_lease import ControllerLease
 from broker.membership.registration import Standing, standing
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot
@@ -31,13 +31,13 @@ async def another_controller(place: Place, life: Life) -> ClusterRoot:
     """Node 2 commits the next controller epoch, beats its lease while `life` lives, and does nothing else."""
     cluster = cluster_root(place.memory, "other")
     assert await cluster.load() is not None
-    other = RegistrationAsked(OTHER, "", "other", "other-directory", "boot", (Listener("PLAINTEXT", "other", 9),))
+    other = SessionRequest(OTHER, "", "other", "other-directory", "boot", (Listener("PLAINTEXT", "other", 9),))
     await cluster.claim("", Controller(OTHER, "other"), lambda image: session_records(image, other))
-    campaign = Campaign(place.memory, life.broker._world, "other", lease_s=LEASE_S, interval_s=3)
+    controller_lease = ControllerLease(place.memory, life.broker._world, "other", lease_s=LEASE_S, interval_s=3)
 
     async def beat() -> None:
         while True:
-            await campaign.beat(cluster.epoch)
+            await controller_lease.beat(cluster.epoch)
             await asyncio.sleep(3)
 
     life.broker._tasks.spawn("the other controller", beat())
@@ -112,7 +112,7 @@ def test_session_lost_to_another_process_is_the_end_of_this_one() -> None:
             await asyncio.sleep(10)
             assert not task.done()
             image = (await cluster.poll()).image
-            again = RegistrationAsked(1, "", "another process", image.nodes[1].directory_id, "boot", ())
+            again = SessionRequest(1, "", "another process", image.nodes[1].directory_id, "boot", ())
             await cluster.commit(session_records(image, again))
             async with asyncio.timeout(10):
                 assert await task == Exit.REFUSED

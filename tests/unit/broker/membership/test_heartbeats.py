@@ -12,8 +12,8 @@ import pytest
 from broker.config.times import ClusterTimes
 from broker.controller.fitness import FIT
 from broker.error_codes import ErrorCode
-from broker.membership.gate import Gate
 from broker.membership.heartbeat import Heartbeats
+from broker.membership.serving_gate import ServingGate
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
@@ -57,7 +57,7 @@ def heartbeats_to(controller: Controller, observe: Callable[[bytes], Awaitable[N
     return Heartbeats(
         seams,
         SimpleNamespace(clock=clock, beats=Beats()),  # type: ignore[arg-type]
-        Gate(clock.boottime_s, 5.0),
+        ServingGate(clock.boottime_s, 5.0),
         1,
         "ours",
         lambda: at,

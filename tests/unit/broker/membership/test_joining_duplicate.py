@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from broker.config.times import ClusterTimes
-from broker.controller.brokers import RegistrationAsked
+from broker.controller.broker_rpc import SessionRequest
 from broker.error_codes import ErrorCode
-from broker.membership.gate import Gate
 from broker.membership.identity import DirectoryIdentity
-from broker.membership.joining import Joining, Refused
 from broker.membership.lease_watch import LeaseSight
+from broker.membership.serving_gate import ServingGate
+from broker.membership.session_start import Refused, SessionStart
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.cluster_root import Loaded
 from broker.metadata.image import ClusterImage
@@ -81,9 +81,9 @@ async def join(cluster: Any) -> None:
     clock: Any = FastClock()
     nothing: Any = None
     world = World(nothing, nothing, nothing, clock, SeededRng(1), nothing)
-    gate, outage = Gate(clock.boottime_s, 5.0), Outage(clock)
-    joining = Joining(cluster, cluster, cluster, world, gate, outage, TIMES, waits_for=lambda _: None)
-    await joining.join(OURS, RegistrationAsked(1, "", "0" * 32, "", "boot", ()), nothing)
+    gate, outage = ServingGate(clock.boottime_s, 5.0), Outage(clock)
+    joining = SessionStart(cluster, cluster, cluster, world, gate, outage, TIMES, waits_for=lambda _: None)
+    await joining.join(OURS, SessionRequest(1, "", "0" * 32, "", "boot", ()), nothing)
 
 
 async def refused_after_s(reign_s: float, most_s: float, decides: int = 2) -> float | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from broker.controller.brokers import LogPlace
+from broker.controller.broker_rpc import LogPlace
 from broker.membership.identity import DirectoryIdentity
 from broker.membership.lost_logs import lost_logs
 from broker.metadata.image import ClusterImage

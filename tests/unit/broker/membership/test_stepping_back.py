@@ -8,7 +8,7 @@ import pytest
 
 from broker.config.times import ClusterTimes
 from broker.controller.sessions import UNTIMED_S
-from broker.membership.reign import PAUSE_MAX_S, PAUSE_S
+from broker.membership.controller_term import PAUSE_MAX_S, PAUSE_S
 from coldstore.keys import cluster_key
 from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
@@ -99,8 +99,10 @@ def test_who_steps_back_gives_others_two_looks() -> None:
         settings = "thermocline.lease.interval.ms=8000", "thermocline.lease.ms=30000"
         async with house(1, *settings) as it:
             session = it.session(1)
-            assert it.controllers == [1] and session._reign is not None
+            assert it.controllers == [1] and session._controller_term is not None
             session.step_back()
-            assert session._reign._stepped_back_until_s - session._world.clock.monotonic_s() == pytest.approx(16)
+            assert session._controller_term._stepped_back_until_s - session._world.clock.monotonic_s() == pytest.approx(
+                16
+            )
 
     play(scenario())

@@ -9,9 +9,9 @@ import errno
 import pytest
 
 from broker.config.times import ClusterTimes
-from broker.controller.attendance import Attendance
-from broker.membership.fitness import CUT_OFF_S
-from broker.membership.leaving import LEAVE_S
+from broker.controller.cluster_control import ClusterControl
+from broker.membership.broker_fitness import CUT_OFF_S
+from broker.membership.controlled_shutdown import LEAVE_S
 from broker.metadata.records import NO_LEADER
 from tests.support.broker_kit import play
 from tests.support.house import House, house
@@ -20,9 +20,9 @@ from tests.support.waiting import until
 
 def unfit(it: House) -> set[int]:
     """As the controller has heard."""
-    attendance = it.lives[it.controllers[0]].context.brokers
-    assert isinstance(attendance, Attendance)
-    return set(attendance.unfit(it.lives[2].context.metadata.image))
+    cluster_control = it.lives[it.controllers[0]].context.brokers
+    assert isinstance(cluster_control, ClusterControl)
+    return set(cluster_control.unfit(it.lives[2].context.metadata.image))
 
 
 def leader_of(it: House) -> int:

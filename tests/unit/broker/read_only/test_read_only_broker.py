@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.error_codes import ErrorCode
-from broker.membership.joining import Refused
+from broker.membership.session_start import Refused
 from broker.net.dispatch import CloseConnection
 from broker.read_only import following
 from broker.read_only.roots import FRESH_S

@@ -10,7 +10,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.net.dispatch import Peer
 from broker.read_only import refusals
-from broker.read_only.refusals import NoOffice, ReadOnlyAuthorizer
+from broker.read_only.refusals import NoCommitQueue, ReadOnlyAuthorizer
 from broker.wire.apis import BROKERS_ONLY, ApiKey
 from broker.wire.messages import MetadataRequest
 from tests.support.broker_kit import play
@@ -61,7 +61,7 @@ def test_the_office_decides_nothing() -> None:
 
     async def scenario() -> None:
         with pytest.raises(ApiError, match="serve --read-only") as refused:
-            await NoOffice().decide(lambda _: pytest.fail("it was asked"))
+            await NoCommitQueue().decide(lambda _: pytest.fail("it was asked"))
         assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
     play(scenario())

@@ -2,7 +2,7 @@
 
 Owns what a change waits for besides its commit: a topic that is made is answered when its partitions serve. Always
 true: a caller that waits no longer ends the wait only, once the change was begun. Must not know how decisions are
-committed (office), or what makes them right (topics, configs).
+committed (commit_queue), or what makes them right (topics, configs).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TypeAlias
 
 from broker.config.live import LiveConfig
 from broker.controller import configs as config_decisions
-from broker.controller import elections, moves, registrations, topics
-from broker.controller.decision import Decider, Decides, Decision, T
+from broker.controller import elections, reassignments, registrations, topics
+from broker.controller.decision import Decider, Decision, MetadataWriter, T
 from broker.controller.elections import Election, ElectionType
 from broker.controller.fitness import FitnessByNode
-from broker.controller.moves import Move, Outcome, UnderWay
-from broker.controller.remote_topics import RemoteTopics
-from broker.controller.unclean import HeardNow
+from broker.controller.reassignments import Move, OngoingReassignment, Outcome
+from broker.controller.remote_topic_creator import RemoteTopicCreator
+from broker.controller.unclean_recovery import HeardNow
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.following.metadata_cache import MetadataCache
@@ -34,23 +34,23 @@ log = logging.getLogger(__name__)
 Hear: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitable[HeardNow]]
 
 
-class ControllerDoor:
-    """Errors of each method are `Office.decide`'s, and those of its decision. `opened` is `Effects.opened`;
+class ControllerRequests:
+    """Errors of each method are `CommitQueue.decide`'s, and those of its decision. `opened` is `Effects.opened`;
     `remote` the controller where it is another broker (None: it never is); `hear` asks replicas what they hold
-    (`UncleanElections.look`); `said` is `Attendance.said`."""
+    (`UncleanRecoveryManager.look`); `said` is `ClusterControl.said`."""
 
     def __init__(
         self,
-        office: Decides,
+        commit_queue: MetadataWriter,
         metadata: MetadataCache,
         config: LiveConfig,
         rng: Rng,
         opened: Callable[[str], Awaitable[None]],
-        remote: RemoteTopics | None = None,
+        remote: RemoteTopicCreator | None = None,
         hear: Hear | None = None,
         said: Callable[[ClusterImage], FitnessByNode | None] = lambda _: None,
     ) -> None:
-        self._office = office
+        self._commit_queue = commit_queue
         self._metadata = metadata
         self._config = config
         self._rng = rng
@@ -62,7 +62,7 @@ class ControllerDoor:
     @property
     def epoch(self) -> int:
         """The controller epoch."""
-        return self._office.epoch
+        return self._commit_queue.epoch
 
     async def create_topic(
         self,
@@ -81,7 +81,7 @@ class ControllerDoor:
             str(self._rng.uuid()), name, partitions, configs, replication_factor, assignments, internal
         )
         topic = await self._decide(
-            lambda image: topics.create(image, wanted, self._config.now, self._office.image_bytes),
+            lambda image: topics.create(image, wanted, self._config.now, self._commit_queue.image_bytes),
             validate_only=validate_only,
         )
         if not validate_only:
@@ -148,7 +148,7 @@ class ControllerDoor:
     ) -> None:
         """Replace a topic's explicit overrides by what `change`, which judges them, makes of the topic."""
         await self._decide(
-            lambda image: config_decisions.set_on_topic(image, name, change, self._office.image_bytes),
+            lambda image: config_decisions.set_on_topic(image, name, change, self._commit_queue.image_bytes),
             validate_only=validate_only,
         )
 
@@ -177,7 +177,9 @@ class ControllerDoor:
     async def reassign(self, wanted: Sequence[Move], allows_factor_change: bool = True) -> tuple[Outcome, ...]:
         """Let others hold partitions; what became of each move, in order."""
         found = await self._decide(
-            lambda image: moves.reassign(image, wanted, self._said(image), allows_factor_change=allows_factor_change)
+            lambda image: reassignments.reassign(
+                image, wanted, self._said(image), allows_factor_change=allows_factor_change
+            )
         )
         refused = [outcome.message for outcome in found if outcome.error is not ErrorCode.NONE]
         log.info(
@@ -190,9 +192,9 @@ class ControllerDoor:
 
     async def moves(
         self, wanted: Sequence[tuple[str, Sequence[int]]] | None = None
-    ) -> list[tuple[str, list[UnderWay]]]:
+    ) -> list[tuple[str, list[OngoingReassignment]]]:
         """Partitions that move after all that was decided so far, by topic: all, or those of `wanted`."""
-        return await self._decide(lambda image: Decision((), moves.under_way(image, wanted)))
+        return await self._decide(lambda image: Decision((), reassignments.under_way(image, wanted)))
 
     async def unregister(self, node_id: int) -> None:
         """A node that nothing is assigned to leaves the cluster."""
@@ -215,5 +217,5 @@ class ControllerDoor:
     async def _decide(self, decider: Decider[T], *, validate_only: bool = False) -> T:
         """`validate_only`: the answer as it would be, of a change that is not made."""
         if not validate_only:
-            return await self._office.decide(decider)
-        return await self._office.decide(lambda image: replace(decider(image), records=()))
+            return await self._commit_queue.decide(decider)
+        return await self._commit_queue.decide(lambda image: replace(decider(image), records=()))

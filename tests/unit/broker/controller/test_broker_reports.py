@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from broker.controller.broker_reports import BrokerReports
 from broker.controller.fitness import FIT, Fitness
-from broker.controller.told import Told
 from broker.metadata.image import ClusterImage
 from tests.support.cluster_kit import id_of, session
 
@@ -21,12 +21,12 @@ def lost(*places: tuple[str, int]) -> Fitness:
     return Fitness(unfit=places, lost_logs=places)
 
 
-def taken(told: Told) -> dict[tuple[int, int], frozenset[tuple[str, int]]]:
+def taken(told: BrokerReports) -> dict[tuple[int, int], frozenset[tuple[str, int]]]:
     return {session: told.take_lost(session) for session in told.with_lost}
 
 
 def test_only_what_is_new_is_told() -> None:
-    told = Told()
+    told = BrokerReports()
     assert not told.hear((1, 5), FIT) and told.hear((1, 5), UNFIT) and not told.hear((1, 5), UNFIT)
     assert told.unfit(image((1, 5))) == {1: UNFIT} and told.unfit(image((1, 6))) == {}
     assert told.hear((1, 5), FIT) and told.unfit(image((1, 5))) == {}
@@ -34,7 +34,7 @@ def test_only_what_is_new_is_told() -> None:
 
 def test_sessions_that_ended_are_not_kept() -> None:
     """A controller of months, among brokers that come and go, would keep one entry each for ever."""
-    told, now = Told(), image((1, 5), (2, 6))
+    told, now = BrokerReports(), image((1, 5), (2, 6))
     for number in range(7, 1_000):
         told.hear((2, number - 1), lost(A))
         told.hear((1, 5), UNFIT)
@@ -47,7 +47,7 @@ def test_sessions_that_ended_are_not_kept() -> None:
 
 def test_each_loss_is_decided_once_and_a_second_one_again() -> None:
     """A log that was copied anew and lost again between two looks of the controller was not decided about."""
-    told = Told()
+    told = BrokerReports()
     told.hear((1, 5), lost(A))
     assert taken(told) == {(1, 5): {A}} and taken(told) == {}
     told.hear((1, 5), lost(A, B))
@@ -61,7 +61,7 @@ def test_each_loss_is_decided_once_and_a_second_one_again() -> None:
 
 def test_what_came_of_nothing_is_decided_again() -> None:
     """Nobody else had it, or the commit failed; not when it has it by now, and again when it was lost meanwhile."""
-    told = Told()
+    told = BrokerReports()
     told.hear((1, 5), lost(A, B))
     assert told.take_lost((1, 5)) == {A, B}
     told.undecided((1, 5), [B])

@@ -20,7 +20,7 @@ NOT_READ: Final = -2
 
 
 @dataclass(frozen=True, slots=True)
-class RegistrationAsked:
+class SessionRequest:
     """BrokerRegistration (62, KIP-631): a process asks for a session.
 
     `incarnation` (32 hex digits) names the process, `directory_id` (Kafka's base64 text) what lies on its disk,
@@ -48,7 +48,7 @@ class RegistrationAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatAsked:
+class SessionHeartbeat:
     """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and at `position` (how many records make
     the image it obeys).
 
@@ -65,7 +65,7 @@ class HeartbeatAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
+class SessionHeartbeatResponse:
     """Of a heartbeat that was heard.
 
     `controller_epoch`: the answering controller's. `root`: the bytes of `cluster.json`, seen committed, where that is
@@ -82,7 +82,7 @@ class HeartbeatAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class ProposalsAsked:
+class ProposalsRequest:
     """AlterPartition (56): what the leader `node_id`, in its session `broker_epoch`, proposes."""
 
     node_id: int
@@ -90,10 +90,10 @@ class ProposalsAsked:
     proposals: tuple[PartitionProposal, ...]
 
 
-class Brokers(Protocol):
+class BrokerRpc(Protocol):
     """Errors of all: ApiError NOT_CONTROLLER where another one decides; Retryable while the bucket does not answer."""
 
-    async def register(self, asked: RegistrationAsked) -> int:
+    async def register(self, asked: SessionRequest) -> int:
         """Begin a session; its broker epoch, once it is committed.
 
         ApiError DUPLICATE_BROKER_REGISTRATION: another process of this node id has a session that lives;
@@ -103,7 +103,7 @@ class Brokers(Protocol):
         """
         ...
 
-    async def heartbeat(self, asked: HeartbeatAsked) -> HeartbeatAnswer:
+    async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
         """Keep a session alive. Answered after `broker.heartbeat.interval.ms`, at once when there is news.
 
         ApiError STALE_BROKER_EPOCH: there is no such session any more; BROKER_ID_NOT_REGISTERED; NOT_CONTROLLER: also
@@ -111,7 +111,7 @@ class Brokers(Protocol):
         """
         ...
 
-    async def alter_partition(self, asked: ProposalsAsked) -> tuple[ErrorCode, ...]:
+    async def alter_partition(self, asked: ProposalsRequest) -> tuple[ErrorCode, ...]:
         """Decide on each proposal, in order; NONE where it became a row, which the asker sees in its image (R17).
 
         Of one: FENCED_LEADER_EPOCH, NOT_CONTROLLER (its image is ahead of this controller's), INVALID_UPDATE_VERSION

@@ -7,27 +7,27 @@ can have claimed, and alone always. Must not know what an age means for whoever 
 
 from __future__ import annotations
 
+from broker.membership.controller_term import ControllerTerm
 from broker.membership.heartbeat import Heartbeats
-from broker.membership.reign import Reign
 from seams.clock import Clock
 
 
-class Freshness:
+class ImageFreshness:
     """Of one process. All is in seconds of the boot clock; −inf: nothing was answered yet."""
 
     def __init__(self, clock: Clock, session_s: float) -> None:
         self._clock = clock
         self._session_s = session_s
-        self._reign: Reign | None = None
+        self._controller_term: ControllerTerm | None = None
         self._heartbeats: Heartbeats | None = None
         self.polled_s = float("-inf")
         """When the last poll of `cluster.json` was sent that was answered."""
         self.is_alone = False
         """Whether the image has no other broker."""
 
-    def follow(self, reign: Reign, heartbeats: Heartbeats) -> None:
+    def follow(self, controller_term: ControllerTerm, heartbeats: Heartbeats) -> None:
         """From now on heartbeats count, too."""
-        self._reign, self._heartbeats = reign, heartbeats
+        self._controller_term, self._heartbeats = controller_term, heartbeats
 
     @property
     def confirmed_s(self) -> float:
@@ -46,7 +46,11 @@ class Freshness:
         """Whether nobody can lead by now what this broker leads (R25): a session lasts from a heartbeat that the
         controller answered, "store away" too, for it ends so long after it was *heard*, which is later than it was
         sent. A claim ends that of the controller it replaces at once."""
-        ruling = None if self._reign is None or not self._reign.is_controller else self._reign.ruling
-        if ruling is None:
+        listener = (
+            None
+            if self._controller_term is None or not self._controller_term.is_controller
+            else self._controller_term.listener
+        )
+        if listener is None:
             return self._clock.boottime_s() - self.heartbeat_s < self._session_s
-        return self.is_alone or not ruling.is_disputed
+        return self.is_alone or not listener.is_disputed

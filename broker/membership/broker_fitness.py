@@ -17,7 +17,7 @@ CUT_OFF_S: Final = 60.0
 """So long is the bucket away from this broker alone before others are to lead: an outage is most often over sooner."""
 
 
-class OwnFitness:
+class BrokerFitness:
     """Of one broker. `is_disk_full`: whether nothing may be appended in its data directory."""
 
     def __init__(self, troubles: Troubles, is_disk_full: Callable[[], bool]) -> None:

@@ -93,7 +93,7 @@ class _Count:
     earliest_s: float = inf  # when the first of those did
 
 
-class Unclean:
+class UncleanRecovery:
     """Of one controller. `session_s`: of a session that is silent. `now_s` of each call never goes back. An image costs
     what it changed, and a look something only when an image or an answer came before it: of 10 000 partitions 10 ms."""
 

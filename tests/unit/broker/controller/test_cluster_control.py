@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from broker.config.times import ClusterTimes
-from broker.controller.attendance import Attendance
-from broker.controller.brokers import NO_LEASE, NOT_READ, HeartbeatAsked, RegistrationAsked
+from broker.controller.broker_rpc import NO_LEASE, NOT_READ, SessionHeartbeat, SessionRequest
+from broker.controller.cluster_control import ClusterControl
 from broker.controller.fitness import FIT
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -33,7 +33,7 @@ class Decides:
         self.image = image
         self.at_s: list[float] = []
 
-    def take_office(self) -> None: ...
+    def activate(self) -> None: ...
 
     async def decide(self, change: Callable[[ClusterImage], Any]) -> Any:
         self.at_s.append(asyncio.get_running_loop().time())
@@ -64,30 +64,30 @@ class Kept:
     def __init__(self, *, waits_s: float = 0.0, takes_s: float = 0.0) -> None:
         self.clock = FastClock()
         self.image = ClusterImage().with_records([session(node_id=n, broker_epoch=n) for n in (1, 2)])
-        self.office: Any = DecidesLate(self.image, waits_s=waits_s, takes_s=takes_s)
+        self.commit_queue: Any = DecidesLate(self.image, waits_s=waits_s, takes_s=takes_s)
 
         async def refuses(node: Node) -> bool:
             return False
 
         world: Any = SimpleNamespace(clock=self.clock, beats=Beats())
         root: Any = SimpleNamespace(encoded=None)
-        self.attendance = Attendance(
-            self.office, root, world, 1, "c", TIMES, refuses=refuses, step_back=lambda: None, bump=lambda: None
+        self.cluster_control = ClusterControl(
+            self.commit_queue, root, world, 1, "c", TIMES, refuses=refuses, step_back=lambda: None, bump=lambda: None
         )
         at = ImageAt(2, self.image, ControllerAt(1, "ours", 1))
-        self.attendance.begin(at, is_sure=False, claimed_s=self.clock.boottime_s())
+        self.cluster_control.begin(at, is_sure=False, claimed_s=self.clock.boottime_s())
 
     async def go(self, seconds: float) -> None:
         """Let time pass, with a bump of the lease each second."""
         until_s = self.clock.monotonic_s() + seconds
         while (left_s := until_s - self.clock.monotonic_s()) > 0:
-            self.attendance.beaten(1, self.clock.boottime_s())
+            self.cluster_control.beaten(1, self.clock.boottime_s())
             await asyncio.sleep(min(left_s, 0.5))
 
     async def heartbeat(self) -> ErrorCode:
         """Of broker 2, that knows nothing yet, so that it is answered at once."""
         try:
-            await self.attendance.heartbeat(HeartbeatAsked(2, 2, 1, FIT))
+            await self.cluster_control.heartbeat(SessionHeartbeat(2, 2, 1, FIT))
         except ApiError as refused:
             return refused.code
         return ErrorCode.NONE
@@ -99,27 +99,29 @@ def test_a_port_is_asked_while_the_store_is_away() -> None:
 
     async def scenario() -> None:
         clock, image = FastClock(), ClusterImage().with_records([session(node_id=n, broker_epoch=n) for n in (1, 2)])
-        office: Any = Decides(image)
+        commit_queue: Any = Decides(image)
 
         async def refuses(node: Node) -> bool:
             return node.node_id == 2
 
         world: Any = SimpleNamespace(clock=clock, beats=Beats())
         root: Any = SimpleNamespace(encoded=None)
-        attendance = Attendance(
-            office, root, world, 1, "c", TIMES, refuses=refuses, step_back=lambda: None, bump=lambda: None
+        cluster_control = ClusterControl(
+            commit_queue, root, world, 1, "c", TIMES, refuses=refuses, step_back=lambda: None, bump=lambda: None
         )
-        attendance.begin(ImageAt(2, image, ControllerAt(1, "ours", 1)), is_sure=False, claimed_s=clock.boottime_s())
-        keeping = asyncio.ensure_future(attendance.keep())
+        cluster_control.begin(
+            ImageAt(2, image, ControllerAt(1, "ours", 1)), is_sure=False, claimed_s=clock.boottime_s()
+        )
+        keeping = asyncio.ensure_future(cluster_control.keep())
         await asyncio.sleep(TIMES.away_s + 0.1)
-        attendance.closed(2, 2)
+        cluster_control.closed(2, 2)
         closed_s = clock.monotonic_s()
         await asyncio.sleep(TIMES.knock_s + 0.1)
-        assert not office.at_s, "the store is away"
-        attendance.beaten(2, clock.boottime_s())
+        assert not commit_queue.at_s, "the store is away"
+        cluster_control.beaten(2, clock.boottime_s())
         await asyncio.sleep(0.1)
         keeping.cancel()
-        assert office.at_s and office.at_s[0] - closed_s < TIMES.closed_s / 2, office.at_s
+        assert commit_queue.at_s and commit_queue.at_s[0] - closed_s < TIMES.closed_s / 2, commit_queue.at_s
 
     run_fast(scenario())
 
@@ -129,7 +131,7 @@ def test_who_reads_a_copy_of_the_bucket_is_not_let_in() -> None:
 
     async def scenario() -> None:
         clock, image = FastClock(), ClusterImage().with_records([session(node_id=1, broker_epoch=1)])
-        office: Any = Decides(image)
+        commit_queue: Any = Decides(image)
         bumped: list[int] = []
 
         async def refuses(node: Node) -> bool:
@@ -137,21 +139,31 @@ def test_who_reads_a_copy_of_the_bucket_is_not_let_in() -> None:
 
         world: Any = SimpleNamespace(clock=clock, beats=Beats())
         root: Any = SimpleNamespace(encoded=None)
-        attendance = Attendance(
-            office, root, world, 1, "c", TIMES, refuses=refuses, step_back=lambda: None, bump=lambda: bumped.append(1)
+        cluster_control = ClusterControl(
+            commit_queue,
+            root,
+            world,
+            1,
+            "c",
+            TIMES,
+            refuses=refuses,
+            step_back=lambda: None,
+            bump=lambda: bumped.append(1),
         )
-        attendance.begin(ImageAt(2, image, ControllerAt(1, "ours", 1)), is_sure=False, claimed_s=clock.boottime_s())
+        cluster_control.begin(
+            ImageAt(2, image, ControllerAt(1, "ours", 1)), is_sure=False, claimed_s=clock.boottime_s()
+        )
 
         async def ask(counter: int, *, wants_bump: bool = False) -> ErrorCode:
-            who = RegistrationAsked(2, "c", "0" * 32, "d2", "boot", (), lease_counter=counter, wants_bump=wants_bump)
+            who = SessionRequest(2, "c", "0" * 32, "d2", "boot", (), lease_counter=counter, wants_bump=wants_bump)
             try:
-                await attendance.register(who)
+                await cluster_control.register(who)
             except ApiError as refused:
                 return refused.code
             return ErrorCode.NONE
 
         assert await ask(NO_LEASE) == ErrorCode.NONE, "right after a claim"
-        attendance.beaten(9, clock.boottime_s())
+        cluster_control.beaten(9, clock.boottime_s())
         assert [await ask(counter) for counter in (NO_LEASE, 6, 7, 10, NOT_READ)] == [
             ErrorCode.NOT_CONTROLLER,
             ErrorCode.NOT_CONTROLLER,
@@ -159,9 +171,9 @@ def test_who_reads_a_copy_of_the_bucket_is_not_let_in() -> None:
             ErrorCode.NONE,
             ErrorCode.NONE,
         ]
-        decided = len(office.at_s)
+        decided = len(commit_queue.at_s)
         assert await ask(9, wants_bump=True) == ErrorCode.NOT_CONTROLLER and bumped == [1]
-        assert len(office.at_s) == decided
+        assert len(commit_queue.at_s) == decided
 
     run_fast(scenario())
 
@@ -172,13 +184,13 @@ def test_who_is_heard_before_its_end_is_decided_keeps_its_session() -> None:
 
     async def scenario() -> None:
         place = Kept(waits_s=4.0)
-        keeping = asyncio.ensure_future(place.attendance.keep())
+        keeping = asyncio.ensure_future(place.cluster_control.keep())
         await place.go(TIMES.session_s + 1)
-        assert not place.office.at_s
+        assert not place.commit_queue.at_s
         assert await place.heartbeat() is ErrorCode.NONE
         await place.go(4.0)
         keeping.cancel()
-        assert place.office.at_s and not place.office.made
+        assert place.commit_queue.at_s and not place.commit_queue.made
 
     run_fast(scenario())
 
@@ -189,13 +201,13 @@ def test_who_is_heard_after_its_end_was_decided_is_not_told_that_it_is_in_sessio
 
     async def scenario() -> None:
         place = Kept(takes_s=4.0)
-        keeping = asyncio.ensure_future(place.attendance.keep())
+        keeping = asyncio.ensure_future(place.cluster_control.keep())
         await place.go(TIMES.session_s + 1)
-        assert not place.office.at_s, "under way"
+        assert not place.commit_queue.at_s, "under way"
         assert await place.heartbeat() is ErrorCode.STALE_BROKER_EPOCH
         await place.go(4.0)
         keeping.cancel()
-        assert [record.active for record in place.office.made if isinstance(record, Node)] == [False]
+        assert [record.active for record in place.commit_queue.made if isinstance(record, Node)] == [False]
 
     run_fast(scenario())
 
@@ -206,13 +218,13 @@ def test_a_process_that_is_heard_again_while_another_one_registers_as_its_node_s
     async def scenario() -> None:
         place = Kept(waits_s=3.0)
         assert await place.heartbeat() is ErrorCode.NONE
-        place.attendance.closed(2, 2)
-        other = RegistrationAsked(2, "c", "0" * 32, "another", "boot", (), previous_broker_epoch=2)
-        registering = asyncio.ensure_future(place.attendance.register(other))
+        place.cluster_control.closed(2, 2)
+        other = SessionRequest(2, "c", "0" * 32, "another", "boot", (), previous_broker_epoch=2)
+        registering = asyncio.ensure_future(place.cluster_control.register(other))
         await place.go(1.0)
         assert await place.heartbeat() is ErrorCode.NONE
         with pytest.raises(ApiError) as refused:
             await registering
-        assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION and not place.office.made
+        assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION and not place.commit_queue.made
 
     run_fast(scenario())

@@ -20,16 +20,16 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from broker.config.times import ClusterTimes
-from broker.controller.brokers import RegistrationAsked
+from broker.controller.broker_rpc import SessionRequest
 from broker.controller.registrations import claim_records
-from broker.controller.remote_brokers import RemoteBrokers
+from broker.controller.remote_controller import RemoteController
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from broker.membership.campaign import Campaign
-from broker.membership.gate import Gate
+from broker.membership.controller_lease import ControllerLease
 from broker.membership.identity import Admittance, BucketIdentity, DirectoryIdentity, Verdict, admit
 from broker.membership.lease_watch import LeaseSight
 from broker.membership.lost_logs import held_logs, is_older_copy, lost_logs
+from broker.membership.serving_gate import ServingGate
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
 from broker.metadata.rebuilt import is_rebuilt
@@ -60,7 +60,7 @@ class Refused(InvalidRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class StartedSession:
     """What joining settled. `identity` is what `meta.properties` must say; `at` holds the image it was settled in;
     `verdict` how it came about; `asked` is what was registered; `claimed_s`: when this process sent its last claim,
     of the boot clock; −inf: none."""
@@ -69,27 +69,27 @@ class Joined:
     at: ImageAt
     broker_epoch: int
     verdict: Verdict
-    asked: RegistrationAsked
+    asked: SessionRequest
     claimed_s: float
 
 
-class Joining:
+class SessionStart:
     """One process's."""
 
     def __init__(
         self,
         cluster: ClusterRoot,
-        campaign: Campaign,
+        controller_lease: ControllerLease,
         links: Links,
         world: World,
-        gate: Gate,
+        gate: ServingGate,
         outage: Outage,
         times: ClusterTimes,
         *,
         waits_for: Callable[[str], None],
     ) -> None:
         self._cluster = cluster
-        self._campaign = campaign
+        self._controller_lease = controller_lease
         self._links = links
         self._world = world
         self._gate = gate
@@ -107,8 +107,8 @@ class Joining:
         self._not_there: int | None = None  # the epoch of the controller whose port refused when it was asked last
 
     async def join(
-        self, directory: DirectoryIdentity, who: RegistrationAsked, whose: Whose, doubt: Doubt = _no_doubt
-    ) -> Joined:
+        self, directory: DirectoryIdentity, who: SessionRequest, whose: Whose, doubt: Doubt = _no_doubt
+    ) -> StartedSession:
         """Wait until this broker has a session. Raises Refused. `who` has no ids of cluster and directory yet; `whose`
         tells of the directory's logs which topics they are of, and is asked where the cluster was rebuilt; `doubt` has
         no log there be believed to know its end, and is asked where this is an older copy."""
@@ -132,7 +132,7 @@ class Joining:
             wait_s = 0.2
             await asyncio.sleep(min(self._pause_s, _SOON_S) if self._looks_soon else self._pause_s)
 
-    async def _try_join(self, directory: DirectoryIdentity, who: RegistrationAsked, whose: Whose) -> Joined | None:
+    async def _try_join(self, directory: DirectoryIdentity, who: SessionRequest, whose: Whose) -> StartedSession | None:
         self._looks_soon = False
         found = await self._cluster.load()
         bucket = None
@@ -140,13 +140,13 @@ class Joining:
         if found is not None:
             directories = {node.node_id: node.directory_id for node in found.image.nodes.values()}
             bucket = BucketIdentity(found.cluster_id, directories, is_rebuilt(found.image))
-            sight = await self._campaign.look(found.epoch)
+            sight = await self._controller_lease.look(found.epoch)
         admission = admit(directory, bucket, who.node_id, sight, take_over=who.take_over)
         match admission.verdict:
             case Verdict.REFUSE:
                 raise Refused(admission.reason)
             case Verdict.WAIT:
-                still_s, moving_s = self._campaign.left_s()
+                still_s, moving_s = self._controller_lease.left_s()
                 self._wait(
                     f"{admission.reason}: taken over in {still_s:.0f} s if it stands still, refused in "
                     f"{moving_s:.0f} s if it goes on to move"
@@ -167,10 +167,10 @@ class Joining:
             return await self._claim(asked, directory, admission, found, sight)
         return await self._ask(asked, directory, admission, found, sight)
 
-    def _may_claim(self, found: Loaded, asked: RegistrationAsked, admission: Admittance, sight: LeaseSight) -> bool:
+    def _may_claim(self, found: Loaded, asked: SessionRequest, admission: Admittance, sight: LeaseSight) -> bool:
         if sight in FREE or found.controller is None or found.image.nodes.keys() <= {asked.node_id}:
             return True
-        if self._campaign.stood_s < 2 * self._times.interval_s:
+        if self._controller_lease.stood_s < 2 * self._times.interval_s:
             return False
         # Nobody listens where it was, nor bumps its lease (D64). Or it served from this directory, whose lock is ours:
         # alone that proves nothing, this may be a copy of the one it serves from (D40).
@@ -179,12 +179,12 @@ class Joining:
 
     async def _claim(
         self,
-        asked: RegistrationAsked,
+        asked: SessionRequest,
         directory: DirectoryIdentity,
         admission: Admittance,
         found: Loaded | None,
         sight: LeaseSight,
-    ) -> Joined:
+    ) -> StartedSession:
         """Register with ourselves: nobody decides, so this commit takes the controller epoch too."""
         replaced = None
         if found is not None and found.controller is not None and sight is not LeaseSight.RELEASED:
@@ -200,12 +200,12 @@ class Joining:
 
     async def _ask(
         self,
-        asked: RegistrationAsked,
+        asked: SessionRequest,
         directory: DirectoryIdentity,
         admission: Admittance,
         found: Loaded,
         sight: LeaseSight,
-    ) -> Joined | None:
+    ) -> StartedSession | None:
         """Register with the controller; a session counts when it is read in the image."""
         mine = found.image.nodes.get(asked.node_id)
         if mine is not None and mine.active and mine.incarnation == asked.incarnation:
@@ -218,7 +218,7 @@ class Joining:
                     f"node {asked.node_id} is the controller, and lives: its lease still moves. Give this one another "
                     "--node-id, or stop that process first; --take-over only if you know that it is dead"
                 )
-            still_s, moving_s = self._campaign.left_s()
+            still_s, moving_s = self._controller_lease.left_s()
             self._wait(
                 f"the lease of node {asked.node_id}'s last process, which was the controller: over in {still_s:.0f} s "
                 f"if it stands still, refused in {moving_s:.0f} s if it goes on to move"
@@ -228,15 +228,15 @@ class Joining:
         last = NO_EPOCH if mine is None else mine.broker_epoch
         self._not_there = None
         # Ids of cluster, nodes and sessions are the same in a copy of a bucket, and lead to the other's controller.
-        self._looks_soon = admission.verdict is not Verdict.RESUME and not self._campaign.has_moved
+        self._looks_soon = admission.verdict is not Verdict.RESUME and not self._controller_lease.has_moved
         question = replace(
             asked,
             previous_broker_epoch=last,
-            lease_counter=self._campaign.counter,
+            lease_counter=self._controller_lease.counter,
             wants_bump=self._looks_soon,
         )
         try:
-            controller = RemoteBrokers(partial(self._links.to, node), self._times)
+            controller = RemoteController(partial(self._links.to, node), self._times)
             await controller.register(question)
         except (ConnectionError, TimeoutError) as silent:
             if isinstance(silent, ConnectionRefusedError):
@@ -270,10 +270,10 @@ class Joining:
         self._wait(f"the controller: {refused}")
 
     def _joined(
-        self, asked: RegistrationAsked, directory: DirectoryIdentity, admission: Admittance, at: ImageAt
-    ) -> Joined:
+        self, asked: SessionRequest, directory: DirectoryIdentity, admission: Admittance, at: ImageAt
+    ) -> StartedSession:
         session = at.image.nodes[asked.node_id]
-        self._campaign.cluster_id = asked.cluster_id
+        self._controller_lease.cluster_id = asked.cluster_id
         log.info("session of broker epoch %d: %s", session.broker_epoch, admission.reason)
         if asked.lost_logs:
             log.warning(
@@ -281,7 +281,7 @@ class Joining:
                 len(asked.lost_logs),
             )
         identity = DirectoryIdentity(asked.cluster_id, asked.node_id, asked.directory_id, directory.has_logs)
-        return Joined(identity, at, session.broker_epoch, admission.verdict, asked, self._claimed_s)
+        return StartedSession(identity, at, session.broker_epoch, admission.verdict, asked, self._claimed_s)
 
     def _wait(self, what: str) -> None:
         self._waits_for(f"waiting for {what}" if not what.startswith("watching") else what)

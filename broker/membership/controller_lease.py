@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from broker.controller.brokers import NO_LEASE
+from broker.controller.broker_rpc import NO_LEASE
 from broker.membership.lease_watch import Lease, LeaseSight, LeaseWatch
 from coldstore.keys import lease_key
 from coldstore.object_store import ObjectStore
@@ -17,7 +17,7 @@ from coldstore.root import RootStore
 from seams.world import World
 
 
-class Campaign:
+class ControllerLease:
     """One process's. `lease_s`: how long the holder must be silent; `interval_s`: how often it beats, others look."""
 
     def __init__(

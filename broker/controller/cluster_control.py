@@ -3,8 +3,8 @@
 Owns `Brokers` of this broker, and whether it is the one who may answer. Always true: a heartbeat is noted before
 anything is done about it (D9); what leaves with an answer was seen committed before; a controller that cannot beat its
 lease says so and ends nobody's session; one that hears fewer than half of the cluster gives its lease away before it
-ends a session (R27). Must not know requests' bytes, what follows from how fit brokers are (settling), nor who may be
-the controller (membership).
+ends a session (R27). Must not know requests' bytes, what follows from how fit brokers are (unfit_brokers), nor who may
+be the controller (membership).
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ from functools import partial
 from typing import Final, Protocol
 
 from broker.config.times import ClusterTimes
-from broker.controller import proposals, registrations
-from broker.controller.brokers import NOT_READ, HeartbeatAnswer, HeartbeatAsked, ProposalsAsked, RegistrationAsked
-from broker.controller.claimants import Claimants
+from broker.controller import alter_partition, registrations
+from broker.controller.broker_rpc import (
+    NOT_READ,
+    ProposalsRequest,
+    SessionHeartbeat,
+    SessionHeartbeatResponse,
+    SessionRequest,
+)
+from broker.controller.commit_queue import CommitQueue
 from broker.controller.decision import Decision, not_controller
 from broker.controller.fitness import Fitness
-from broker.controller.office import Office
 from broker.controller.registrations import SessionId
-from broker.controller.sessions import Due, Sessions
-from broker.controller.settling import Settling
+from broker.controller.rival_controllers import RivalControllers
+from broker.controller.sessions import ExpiredSessions, Sessions
+from broker.controller.unfit_brokers import UnfitBrokers
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.cluster_root import ImageAt
@@ -47,13 +53,13 @@ class RootBytes(Protocol):
     def encoded(self) -> tuple[int, bytes] | None: ...
 
 
-class Attendance:
+class ClusterControl:
     """Of one broker; it answers only while it is the controller. `refuses`: whether nobody listens at a node's port.
     `step_back` gives the lease away, `bump` has it bumped at once."""
 
     def __init__(
         self,
-        office: Office,
+        commit_queue: CommitQueue,
         root: RootBytes,
         world: World,
         node_id: int,
@@ -64,7 +70,7 @@ class Attendance:
         step_back: Callable[[], None],
         bump: Callable[[], None],
     ) -> None:
-        self._office = office
+        self._commit_queue = commit_queue
         self._root = root
         self._clock = world.clock
         self._beats = world.beats
@@ -80,31 +86,31 @@ class Attendance:
         self._beaten_s = 0.0
         self._news = asyncio.Event()
         self._wake = asyncio.Event()
-        self._settling = Settling(office, self._wake.set)
-        self._claimants = Claimants(float("-inf"), times)
+        self._unfit_brokers = UnfitBrokers(commit_queue, self._wake.set)
+        self._rival_controllers = RivalControllers(float("-inf"), times)
 
     # ── what membership tells ────────────────────────────────────────────────────────────────────────────────────
     def begin(self, at: ImageAt, *, is_sure: bool, claimed_s: float) -> None:
         """This process is the controller from `at` on: every session there has its full time. `is_sure`: nobody took
         the lease that it gave away (R27). `claimed_s`: when this was claimed, or before, of the boot clock."""
         now = self._beaten_s = self._clock.monotonic_s()
-        self._claimants = Claimants(claimed_s, self._times)
+        self._rival_controllers = RivalControllers(claimed_s, self._times)
         self._sessions = Sessions(self._node_id, now, self._times, is_sure=is_sure)
         self._wake.set()
-        self._office.take_office()
+        self._commit_queue.activate()
         self.obey(at)
 
     def end(self) -> None:
         """Another one decides."""
         self._sessions = None
-        self._settling.clear()
-        self._office.stand_down()
+        self._unfit_brokers.clear()
+        self._commit_queue.renounce()
         self._tell()
 
     def obey(self, at: ImageAt) -> None:
         """This broker obeys `at`."""
         self._at = at
-        self._settling.obey(at.image)
+        self._unfit_brokers.obey(at.image)
         if self._sessions is not None:
             self._sessions.follow(at.image, self._clock.monotonic_s())
         self._tell()
@@ -117,12 +123,12 @@ class Attendance:
     def beaten(self, counter: int, sent_s: float) -> None:
         """The lease was bumped to this, by what was sent at that time of the boot clock."""
         self._lease_counter, self._beaten_s = counter, self._clock.monotonic_s()
-        self._claimants.bumped(sent_s, self._others, self._clock.boottime_s())
+        self._rival_controllers.bumped(sent_s, self._others, self._clock.boottime_s())
 
     @property
     def is_disputed(self) -> bool:
         """Whether another broker may have claimed by now what this one decides."""
-        return self._claimants.may_have_claimed(self._others, self._clock.boottime_s())
+        return self._rival_controllers.may_have_claimed(self._others, self._clock.boottime_s())
 
     @property
     def _others(self) -> list[int]:
@@ -131,7 +137,7 @@ class Attendance:
         return [node.node_id for node in nodes if node.active and node.node_id != self._node_id]
 
     # ── what brokers ask ─────────────────────────────────────────────────────────────────────────────────────────
-    async def register(self, asked: RegistrationAsked) -> int:
+    async def register(self, asked: SessionRequest) -> int:
         """See `Brokers`."""
         self._there()
         if asked.node_id == self._node_id:
@@ -140,11 +146,11 @@ class Attendance:
                 f"broker {self._node_id} is the controller and lives: give this one another --node-id",
             )
         self._refuse_copies(asked)
-        epoch = await self._office.decide(partial(self._register, asked=asked))
+        epoch = await self._commit_queue.decide(partial(self._register, asked=asked))
         log.info("broker %d has a session: broker epoch %d", asked.node_id, epoch)
         return epoch
 
-    def _register(self, image: ClusterImage, asked: RegistrationAsked) -> Decision[int]:
+    def _register(self, image: ClusterImage, asked: SessionRequest) -> Decision[int]:
         """By who is heard when it is decided: it may have waited long."""
         sessions, now_s = self._there(), self._clock.monotonic_s()
         is_live, is_silent = sessions.is_live(asked.node_id, now_s), sessions.is_silent(asked.node_id, now_s)
@@ -153,7 +159,7 @@ class Attendance:
             sessions.replaced(asked.node_id)
         return found
 
-    def _refuse_copies(self, asked: RegistrationAsked) -> None:
+    def _refuse_copies(self, asked: SessionRequest) -> None:
         """Of who reads a copy of this bucket: the ids of cluster, nodes and sessions are the same there, but nobody
         bumps the lease. What we do not know ourselves yet, right after a claim, refuses nobody."""
         if asked.wants_bump:
@@ -169,7 +175,7 @@ class Attendance:
                 "bucket is a copy of this cluster's, or answers late",
             )
 
-    async def heartbeat(self, asked: HeartbeatAsked) -> HeartbeatAnswer:
+    async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
         """See `Brokers`."""
         sessions = self._there()
         if not sessions.heard(asked.node_id, asked.broker_epoch, self._clock.monotonic_s()):
@@ -179,11 +185,11 @@ class Attendance:
                 ErrorCode.STALE_BROKER_EPOCH if known else ErrorCode.BROKER_ID_NOT_REGISTERED,
                 f"broker {asked.node_id} has no session of broker epoch {asked.broker_epoch}",
             )
-        self._claimants.heard(asked.node_id, asked.no_claim_s, self._clock.boottime_s())
+        self._rival_controllers.heard(asked.node_id, asked.no_claim_s, self._clock.boottime_s())
         if asked.wants_shutdown:
             await self._end(((asked.node_id, asked.broker_epoch),))
             log.info("broker %d left", asked.node_id)
-            return HeartbeatAnswer(self._office.epoch, may_stop=True)
+            return SessionHeartbeatResponse(self._commit_queue.epoch, may_stop=True)
         is_new = self.told(asked.node_id, asked.broker_epoch, asked.fitness)
         await self._news_for(asked.position, until_settled=is_new)
         if self._sessions is None:
@@ -191,33 +197,33 @@ class Attendance:
         if self._is_away():
             if self.is_disputed:  # the asker is to rest nothing on this: it may be in session with another
                 raise not_controller()
-            return HeartbeatAnswer(self._office.epoch, store_away=True)
+            return SessionHeartbeatResponse(self._commit_queue.epoch, store_away=True)
         newest = self._root.encoded
         root = None if newest is None or newest[0] <= asked.position else newest[1]
-        return HeartbeatAnswer(self._office.epoch, root, lease_counter=self._lease_counter)
+        return SessionHeartbeatResponse(self._commit_queue.epoch, root, lease_counter=self._lease_counter)
 
     # ── who is fit to lead ───────────────────────────────────────────────────────────────────────────────────────
     def told(self, node_id: int, broker_epoch: int, fitness: Fitness) -> bool:
         """This session says how fit it is to lead; whether that is new. What follows is decided at once (`settled`)."""
-        return self._settling.hear((node_id, broker_epoch), fitness)
+        return self._unfit_brokers.hear((node_id, broker_epoch), fitness)
 
     async def settled(self) -> None:
         """Wait until nobody unfit leads what somebody fitter could. The caller bounds the wait."""
-        while self._sessions is not None and not self._settling.is_settled:
+        while self._sessions is not None and not self._unfit_brokers.is_settled:
             await self._news.wait()
 
     def unfit(self, image: ClusterImage) -> dict[int, Fitness]:
         """See `Told`."""
-        return self._settling.told.unfit(image)
+        return self._unfit_brokers.told.unfit(image)
 
     def said(self, image: ClusterImage) -> dict[int, Fitness]:
         """See `Told`."""
-        return self._settling.told.said(image)
+        return self._unfit_brokers.told.said(image)
 
-    async def alter_partition(self, asked: ProposalsAsked) -> tuple[ErrorCode, ...]:
+    async def alter_partition(self, asked: ProposalsRequest) -> tuple[ErrorCode, ...]:
         """See `Brokers`."""
         self._there()
-        return await self._office.decide(lambda image: proposals.decide(image, asked, self.said(image)))
+        return await self._commit_queue.decide(lambda image: alter_partition.decide(image, asked, self.said(image)))
 
     def closed(self, node_id: int, broker_epoch: int) -> None:
         """See `Brokers`."""
@@ -241,13 +247,13 @@ class Attendance:
                 await self._see_to(due)
             await asyncio.gather(*map(self._knock, due.knocks))  # due once, whether the store is away or not
 
-    async def _see_to(self, due: Due) -> None:
+    async def _see_to(self, due: ExpiredSessions) -> None:
         if due.steps_back:
             log.error("fewer than half of the brokers are heard here: giving the lease to whoever sees more")
             self._step_back()
         elif due.ended:
             await self._end_silent(due.ended)
-        elif not self._settling.is_settled and await self._settling.settle():
+        elif not self._unfit_brokers.is_settled and await self._unfit_brokers.settle():
             self._tell()
 
     async def _knock(self, session: SessionId) -> None:
@@ -274,7 +280,7 @@ class Attendance:
             return Decision(registrations.end(image, over).records, over)
 
         try:
-            ended = await self._office.decide(decide)
+            ended = await self._commit_queue.decide(decide)
         except (ThermoclineError, OSError) as refused:
             log.warning("the sessions of brokers %s are over and cannot be ended: %s", _nodes(due), refused)
             await asyncio.sleep(_REFUSED_S)
@@ -283,7 +289,7 @@ class Attendance:
                 log.warning("silent, so the session ended and others lead what it led: broker %s", _nodes(ended))
 
     async def _end(self, sessions: tuple[SessionId, ...]) -> None:
-        await self._office.decide(lambda image: registrations.end(image, sessions))
+        await self._commit_queue.decide(lambda image: registrations.end(image, sessions))
 
     # ── parked heartbeats ────────────────────────────────────────────────────────────────────────────────────────
     async def _news_for(self, position: int, *, until_settled: bool) -> None:
@@ -293,7 +299,7 @@ class Attendance:
             now_s = asyncio.get_running_loop().time()
             async with asyncio.timeout_at(self._beats.until(now_s + self._times.parked_s, now_s)):
                 while self._sessions is not None and (self._at is None or self._at.position <= position):
-                    if until_settled and self._settling.is_settled:
+                    if until_settled and self._unfit_brokers.is_settled:
                         return
                     await self._news.wait()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from broker.controller.brokers import ProposalsAsked
+from broker.controller.alter_partition import decide
+from broker.controller.broker_rpc import ProposalsRequest
 from broker.controller.fitness import FIT, Fitness
-from broker.controller.moves import DONE, Move, UnderWay, over, reassign, under_way
-from broker.controller.proposals import decide
+from broker.controller.reassignments import DONE, Move, OngoingReassignment, over, reassign, under_way
 from broker.controller.registrations import unregister
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -137,7 +137,7 @@ def joined(image: ClusterImage, told: dict[int, Fitness]) -> Row:
     row = image.topics[T].rows[0]
     everybody = tuple((node, node) for node in sorted({*row.replicas, *row.target}))
     proposal = PartitionProposal((T, 0), row.leader_epoch, row.partition_epoch, everybody)
-    decided = decide(image, ProposalsAsked(1, 1, (proposal,)), told)
+    decided = decide(image, ProposalsRequest(1, 1, (proposal,)), told)
     assert decided.answer == (ErrorCode.NONE,)
     check(after := image.with_records(decided.records), image)
     assert not over(after, told).records, "what is not over by the proposal is not over after it"
@@ -202,7 +202,7 @@ def test_a_cancel_keeps_logs_that_are_sound() -> None:
 def test_moves_are_listed() -> None:
     """All, by name, or those that are named; what does not move, or is not there, is left out."""
     image = cluster(FULL, replace(FULL, target=(5, 3)), replace(FULL, target=(2,)))
-    first, second = UnderWay(1, (5, 3, 1, 2), (5,), (1, 2)), UnderWay(2, (2, 1, 3), (), (1, 3))
+    first, second = OngoingReassignment(1, (5, 3, 1, 2), (5,), (1, 2)), OngoingReassignment(2, (2, 1, 3), (), (1, 3))
     assert under_way(image) == [("t", [first, second])]
     assert under_way(image, [("x", [0]), ("t", [2, 0, 9, -1])]) == [("t", [second])]
     assert under_way(image, []) == under_way(cluster(FULL)) == []

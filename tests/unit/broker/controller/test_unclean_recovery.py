@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from broker.controller.registrations import end_records, forget
-from broker.controller.unclean import Candidate, Question, Unclean, begin, best
+from broker.controller.unclean_recovery import Candidate, Question, UncleanRecovery, begin, best
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import NO_LEADER, ConfigsSet, Row, RowsSet, TopicCreated, TopicDeleted
 from tests.support.cluster_kit import id_of, session
@@ -25,13 +25,13 @@ def cluster(row: Row = EMPTY, *, ended: tuple[int, ...] = ()) -> ClusterImage:
     return image.with_records([replace(image.nodes[node_id], active=False) for node_id in ended])
 
 
-def watching(image: ClusterImage, now_s: float = 0.0) -> Unclean:
-    machine = Unclean(9.0)
+def watching(image: ClusterImage, now_s: float = 0.0) -> UncleanRecovery:
+    machine = UncleanRecovery(9.0)
     machine.follow(image, now_s)
     return machine
 
 
-def say(machine: Unclean, node_id: int, candidate: Candidate | None, *, epoch: int | None = None) -> None:
+def say(machine: UncleanRecovery, node_id: int, candidate: Candidate | None, *, epoch: int | None = None) -> None:
     machine.heard(node_id, node_id if epoch is None else epoch, Question((T, 0), "t", 6), candidate)
 
 
@@ -151,7 +151,7 @@ def test_rows_are_made_for_what_is_as_it_was() -> None:
 
 
 class EveryTime:
-    """What is to be done, by going through every row each time: the rule that `Unclean` keeps without."""
+    """What is to be done, by going through every row each time: the rule that `UncleanRecovery` keeps without."""
 
     def __init__(self) -> None:
         self.since: dict[tuple[str, int], tuple[int, float]] = {}

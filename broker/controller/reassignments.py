@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 DONE = Outcome(ErrorCode.NONE, None)
 
 
-class UnderWay(NamedTuple):
+class OngoingReassignment(NamedTuple):
     """A partition that moves: all who hold it or are to, of those who join and who leave."""
 
     partition: int
@@ -56,8 +56,8 @@ class UnderWay(NamedTuple):
 def reassign(
     image: ClusterImage, wanted: Sequence[Move], told: FitnessByNode | None = None, *, allows_factor_change: bool = True
 ) -> Decision[tuple[Outcome, ...]]:
-    """One outcome for each of `wanted`, in order; of a partition named twice the last one that is right counts. `told`:
-    what brokers say of their logs (None: they are all sound)."""
+    """One outcome for each of `wanted`, in order; of a partition named twice the last one that is right counts.
+    `broker_reports`: what brokers say of their logs (None: they are all sound)."""
     topics = {topic.name: topic for topic in image.topics.values()}
     rows: dict[LogPlace, Row] = {}
     outcomes, said_of = [], judge(told)
@@ -148,7 +148,7 @@ def _revert(move: Move) -> str:
 
 def under_way(
     image: ClusterImage, wanted: Iterable[tuple[str, Sequence[int]]] | None = None
-) -> list[tuple[str, list[UnderWay]]]:
+) -> list[tuple[str, list[OngoingReassignment]]]:
     """Partitions that move, by topic: all of them, or those of `wanted`. Topics without any are left out."""
     topics = {topic.name: topic for topic in image.topics.values()}
     asked = [(name, range(topics[name].partitions)) for name in sorted(topics)] if wanted is None else wanted
@@ -161,7 +161,7 @@ def under_way(
     return found
 
 
-def _moving(topic: Topic, index: int) -> UnderWay | None:
+def _moving(topic: Topic, index: int) -> OngoingReassignment | None:
     if not 0 <= index < topic.partitions or not (row := topic.rows[index]).target:
         return None
-    return UnderWay(index, row.assigned, row.adding, row.removing)
+    return OngoingReassignment(index, row.assigned, row.adding, row.removing)

@@ -7,7 +7,7 @@ minimum or above it. Must not know offsets, nor how a row follows another (rows)
 
 from __future__ import annotations
 
-from broker.controller.brokers import ProposalsAsked
+from broker.controller.broker_rpc import ProposalsRequest
 from broker.controller.decision import Decision
 from broker.controller.fitness import FitnessByNode, judge
 from broker.error_codes import ErrorCode
@@ -20,10 +20,10 @@ from broker.replication.proposal import PartitionProposal
 
 
 def decide(
-    image: ClusterImage, asked: ProposalsAsked, told: FitnessByNode | None = None
+    image: ClusterImage, asked: ProposalsRequest, told: FitnessByNode | None = None
 ) -> Decision[tuple[ErrorCode, ...]]:
-    """One code for each proposal, in order. `told`: see `moves.reassign`. ApiError STALE_BROKER_EPOCH: the asker has
-    not this session."""
+    """One code for each proposal, in order. `broker_reports`: see `moves.reassign`. ApiError STALE_BROKER_EPOCH: the
+    asker has not this session."""
     if not image.has_session(asked.node_id, asked.broker_epoch):
         raise ApiError(
             ErrorCode.STALE_BROKER_EPOCH, f"node {asked.node_id} has no session of broker epoch {asked.broker_epoch}"

@@ -9,9 +9,9 @@ from uuid import NAMESPACE_OID, uuid5
 
 import pytest
 
-from broker.controller import office as office_module
+from broker.controller import commit_queue as office_module
+from broker.controller.commit_queue import CommitQueue
 from broker.controller.decision import Decision
-from broker.controller.office import Office
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.following.image_feed import ImageFeed
@@ -67,13 +67,13 @@ class Place:
         self.root = Root()
         self.effects = Told()
         self.metadata = self.effects.metadata
-        self.office = Office(self.root, ImageFeed(self.effects.publisher))
+        self.commit_queue = CommitQueue(self.root, ImageFeed(self.effects.publisher))
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Office]:
+    async def open(self) -> AsyncIterator[CommitQueue]:
         tasks = Tasks()
-        tasks.spawn("office", self.office.keep())
-        yield self.office
+        tasks.spawn("commit_queue", self.commit_queue.keep())
+        yield self.commit_queue
         await tasks.close()
 
     async def make(self, name: str, filler: str = "") -> str:
@@ -85,7 +85,7 @@ class Place:
                 raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS)
             return Decision((TopicCreated(topic_id, name, (row(),), {"x": filler}),), name)
 
-        answer = await self.office.decide(decide)
+        answer = await self.commit_queue.decide(decide)
         assert topic_id in self.metadata.image.topics, "answered before it was obeyed"
         return answer
 
@@ -126,7 +126,7 @@ def test_a_thousand_refusals_among_many_topics_leave_the_loop_to_others() -> Non
         place = Place()
         made = [TopicCreated(_id_of(f"t{at}"), f"t{at}", (row(),), {}) for at in range(5_000)]
         place.root.at = ImageAt(2, place.root.at.image.with_records(made))
-        place.office._feed.take(place.root.at)
+        place.commit_queue._feed.take(place.root.at)
         turns = 0
 
         async def somebody_else() -> None:
@@ -193,10 +193,10 @@ def test_what_is_in_doubt_comes_true_when_it_is_read_and_only_once() -> None:
     async def scenario() -> None:
         place = Place()
         place.root.fails = [Unsettled("no answer")]
-        async with place.open() as office:
+        async with place.open() as commit_queue:
             with pytest.raises(Unsettled):
                 await place.make("a")
-            assert office._feed.take(place.root.at)
+            assert commit_queue._feed.take(place.root.at)
             assert list(place.effects.roles) == [_id_of("a")] and place.effects.calls == ["lead"]
             with pytest.raises(ApiError):
                 await place.make("a")
@@ -211,9 +211,9 @@ def test_a_change_that_does_not_fit_leaves_no_doubt() -> None:
     async def scenario() -> None:
         place = Place()
         place.root.fails = [CommitTooLarge("9000 bytes")]
-        async with place.open() as office:
+        async with place.open() as commit_queue:
             with pytest.raises(CommitTooLarge):
-                await office.decide(lambda _: Decision((ConfigsSet({}, topic_id="t"),), None))
+                await commit_queue.decide(lambda _: Decision((ConfigsSet({}, topic_id="t"),), None))
             await asyncio.sleep(60.0)
         assert place.root.settled == 0
 
@@ -286,13 +286,16 @@ def test_a_bug_in_one_change_ends_that_change() -> None:
 
         async def kept() -> None:
             await supervise(
-                "office", place.office.keep, SeededRng(1), lambda name, failure: reported.append(repr(failure))
+                "commit_queue",
+                place.commit_queue.keep,
+                SeededRng(1),
+                lambda name, failure: reported.append(repr(failure)),
             )
 
         tasks = Tasks()
-        tasks.spawn("office", kept())
+        tasks.spawn("commit_queue", kept())
         ended = await asyncio.gather(
-            place.make("a"), place.office.decide(broken), place.make("b"), return_exceptions=True
+            place.make("a"), place.commit_queue.decide(broken), place.make("b"), return_exceptions=True
         )
         assert isinstance(ended[0], Retryable) and isinstance(ended[1], Retryable)
         assert ended[2] == "b" and {topic.name for topic in place.metadata.image.topics.values()} == {"b"}
@@ -366,13 +369,13 @@ def test_a_change_that_outlives_its_controller_epoch_does_not_end_the_next_one()
 
     async def scenario() -> None:
         place = Place()
-        async with place.open() as office:
+        async with place.open() as commit_queue:
             place.root.fails.append(Fenced("controller epoch 1 is over"))
             late = asyncio.ensure_future(place.make("late"))
             await asyncio.sleep(0.5)
-            office.stand_down()
+            commit_queue.renounce()
             place.root.epoch = 2
-            office.take_office()
+            commit_queue.activate()
             with pytest.raises(ApiError) as refused:
                 await late
             assert refused.value.code is ErrorCode.NOT_CONTROLLER
@@ -387,16 +390,16 @@ def test_what_was_decided_in_one_controller_epoch_is_not_committed_in_the_next(m
 
     async def scenario() -> None:
         place = Place()
-        async with place.open() as office:
+        async with place.open() as commit_queue:
 
             def decide(image: ClusterImage) -> Decision[None]:
-                office.stand_down()
+                commit_queue.renounce()
                 place.root.epoch = 2
-                office.take_office()
+                commit_queue.activate()
                 return Decision((TopicCreated(_id_of("old"), "old", (row(),), {}),), None)
 
             with pytest.raises(ApiError) as refused:
-                await office.decide(decide)
+                await commit_queue.decide(decide)
             assert refused.value.code is ErrorCode.NOT_CONTROLLER and not place.root.commits
             assert await place.make("next") == "next"
 

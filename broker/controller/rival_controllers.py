@@ -13,7 +13,7 @@ from collections.abc import Collection
 from broker.config.times import ClusterTimes
 
 
-class Claimants:
+class RivalControllers:
     """Of one controller epoch. All times are seconds of the boot clock. `bumped_s`: when the claim was sent, or before;
     −inf: that is not known. `others`, of each call: the other brokers in session."""
 

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.config.times import ClusterTimes
-from broker.controller.brokers import RegistrationAsked
+from broker.controller.broker_rpc import SessionRequest
 from broker.controller.fitness import Fitness
 from broker.controller.registrations import claim_records
-from broker.membership.campaign import Campaign
-from broker.membership.joining import FREE
+from broker.membership.controller_lease import ControllerLease
 from broker.membership.lease_watch import LeaseSight
+from broker.membership.session_start import FREE
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
 from coldstore.root import RootVanished
@@ -35,8 +35,8 @@ least; doubled each time."""
 PAUSE_MAX_S: Final = 160.0
 
 
-class Ruling(Protocol):
-    """What being the controller means: `broker.controller.attendance.Attendance`."""
+class ControllerListener(Protocol):
+    """What being the controller means: `broker.controller.cluster_control.ClusterControl`."""
 
     def begin(self, at: ImageAt, *, is_sure: bool, claimed_s: float) -> None: ...
     def end(self) -> None: ...
@@ -48,7 +48,7 @@ class Ruling(Protocol):
     async def settled(self) -> None: ...
 
 
-class Sight(Protocol):
+class ControllerLiveness(Protocol):
     """What this broker hears of the controller: `broker.membership.heartbeat.Heartbeats`."""
 
     is_refused: bool
@@ -57,15 +57,15 @@ class Sight(Protocol):
     def is_heard(self) -> bool: ...
 
 
-class Reign:
+class ControllerTerm:
     """Of the process that `asked` for its session. `take` obeys an image that was read."""
 
     def __init__(
         self,
         cluster: ClusterRoot,
-        campaign: Campaign,
+        controller_lease: ControllerLease,
         world: World,
-        asked: RegistrationAsked,
+        asked: SessionRequest,
         times: ClusterTimes,
         take: Callable[[ImageAt], None],
         *,
@@ -73,15 +73,15 @@ class Reign:
         claimed_s: float,
     ) -> None:
         self._cluster = cluster
-        self._campaign = campaign
+        self._controller_lease = controller_lease
         self._world = world
         self._asked = asked
         self._times = times
         self._take = take
         self.is_controller = is_controller
-        self.ruling: Ruling | None = None
+        self.listener: ControllerListener | None = None
         """None before this broker follows its images."""
-        self._rules: int | None = None  # the controller epoch that `ruling` was begun in
+        self._rules: int | None = None  # the controller epoch that `listener` was begun in
         self._claimed_s = claimed_s  # when the last claim was sent, boot clock; it landed then or later
         self._is_sure = False  # the next claim follows a step back that nobody answered
         self._stepped_back_s = self._stepped_back_until_s = 0.0  # when last, and until when
@@ -90,8 +90,8 @@ class Reign:
 
     def obeyed(self, at: ImageAt) -> None:
         """The first fence, and its other side: who the image names decides."""
-        ruling, controller = self.ruling, at.controller
-        assert ruling is not None
+        listener, controller = self.listener, at.controller
+        assert listener is not None
         if controller is None or controller.incarnation != self._asked.incarnation:
             if self.is_controller and controller is not None:
                 log.warning(
@@ -100,25 +100,25 @@ class Reign:
             if controller is not None:
                 self._pause_s = self._first_pause_s  # somebody saw more: the next step back is another story
             self.is_controller, self._rules, self._stepped_back_until_s = False, None, 0.0
-            ruling.end()
+            listener.end()
         elif self._rules != controller.epoch:
             self.is_controller, self._rules, self._cluster.epoch = True, controller.epoch, controller.epoch
             self._stepped_back_until_s = 0.0
-            ruling.begin(at, is_sure=self._is_sure, claimed_s=self._claimed_s)
+            listener.begin(at, is_sure=self._is_sure, claimed_s=self._claimed_s)
             self._is_sure = False
-        ruling.obey(at)
+        listener.obey(at)
 
     # ── the lease ────────────────────────────────────────────────────────────────────────────────────────────────
     async def beat(self) -> None:
-        """Bump the lease, where this process is the controller. Errors as `Campaign.beat`, but Fenced."""
+        """Bump the lease, where this process is the controller. Errors as `ControllerLease.beat`, but Fenced."""
         if not self.is_controller:
             return
         try:
             if self._stepped_back_until_s:  # and did not come to claim again
-                await self._campaign.release(self._cluster.epoch)
+                await self._controller_lease.release(self._cluster.epoch)
                 return
             sent_s = self._world.clock.boottime_s()
-            counter = await self._campaign.beat(self._cluster.epoch)
+            counter = await self._controller_lease.beat(self._cluster.epoch)
         except RootVanished:
             raise
         except Fenced as fenced:
@@ -126,10 +126,10 @@ class Reign:
             log.warning("lease.json: %s", fenced)
             self._take((await self._cluster.poll()).at)
         else:
-            if self.ruling is not None:
-                self.ruling.beaten(counter, sent_s)
+            if self.listener is not None:
+                self.listener.beaten(counter, sent_s)
 
-    async def run_for_office(self, seen: Loaded, sight: Sight) -> None:
+    async def claim_controller(self, seen: Loaded, sight: ControllerLiveness) -> None:
         """Claim the controller epoch, where the lease lets one and nobody is heard who has it."""
         if seen.controller is None:
             return
@@ -140,8 +140,8 @@ class Reign:
             return
         if sight.is_heard:
             return
-        lease = await self._campaign.look(seen.epoch)
-        is_gone = sight.is_refused and self._campaign.stood_s >= 2 * self._times.interval_s
+        lease = await self._controller_lease.look(seen.epoch)
+        is_gone = sight.is_refused and self._controller_lease.stood_s >= 2 * self._times.interval_s
         if lease in FREE or is_gone:
             await asyncio.sleep(self._world.rng.uniform(0, min(_FIRST_S, self._times.interval_s)))
             await self._claim(None if lease is LeaseSight.RELEASED else seen.controller.node_id)
@@ -172,8 +172,8 @@ class Reign:
         self._stepped_back_s = now
         self._stepped_back_until_s = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, self._pause_max_s)
-        assert self.ruling is not None
-        self.ruling.end()
+        assert self.listener is not None
+        self.listener.end()
 
     @property
     def _is_stepping_back(self) -> bool:

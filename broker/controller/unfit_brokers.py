@@ -14,11 +14,11 @@ from functools import partial
 from typing import Final
 
 from broker.controller import fitness as fitnesses
-from broker.controller import moves, registrations
+from broker.controller import reassignments, registrations
+from broker.controller.broker_reports import BrokerReports
+from broker.controller.commit_queue import CommitQueue
 from broker.controller.fitness import Fitness
-from broker.controller.office import Office
 from broker.controller.registrations import SessionId
-from broker.controller.told import Told
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import LogPlace
 from logformat.errors import ThermoclineError
@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 _REFUSED_S: Final = 1.0  # after a commit that failed, before the next try
 
 
-class Settling:
+class UnfitBrokers:
     """Of one broker, while it is the controller. `wake` is called when there is something to settle at once."""
 
-    def __init__(self, office: Office, wake: Callable[[], None]) -> None:
-        self._office = office
+    def __init__(self, commit_queue: CommitQueue, wake: Callable[[], None]) -> None:
+        self._commit_queue = commit_queue
         self._wake = wake
         self._image = ClusterImage()
-        self.told = Told()
+        self.told = BrokerReports()
         self.is_settled = True
         """Nobody unfit leads what somebody fitter could, and no move waits for a word that was said."""
 
@@ -72,9 +72,9 @@ class Settling:
         try:
             await self._settle_lost()
             if self.told.unfit(self._image) or fitnesses.waits(self._image):
-                await self._office.decide(lambda image: fitnesses.moved(image, self.told.unfit(image)))
-            if moves.over(self._image, self.told.said(self._image)).records:
-                await self._office.decide(lambda image: moves.over(image, self.told.said(image)))
+                await self._commit_queue.decide(lambda image: fitnesses.moved(image, self.told.unfit(image)))
+            if reassignments.over(self._image, self.told.said(self._image)).records:
+                await self._commit_queue.decide(lambda image: reassignments.over(image, self.told.said(image)))
         except (ThermoclineError, OSError) as refused:
             self.is_settled = False
             log.warning("unfit brokers lead on for now: %s", refused)
@@ -87,6 +87,8 @@ class Settling:
             places = self.told.take_lost(session)
             decided = frozenset[LogPlace]()
             try:
-                decided = await self._office.decide(partial(registrations.lost_logs, session=session, places=places))
+                decided = await self._commit_queue.decide(
+                    partial(registrations.lost_logs, session=session, places=places)
+                )
             finally:
                 self.told.undecided(session, places - decided)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.membership.gate import Gate
+from broker.membership.serving_gate import ServingGate
 from tests.support.fast_loop import run_fast
 
 
@@ -22,7 +22,7 @@ class Boot:
 def test_a_gate_looked_at_often_stays_open() -> None:
     """Any number of looks at most a lease apart."""
     boot = Boot()
-    gate = Gate(boot, 15.0)
+    gate = ServingGate(boot, 15.0)
     for _ in range(100):
         boot.now += 15.0
         assert gate.is_open()
@@ -32,7 +32,7 @@ def test_a_gate_looked_at_often_stays_open() -> None:
 def test_cluster_d60_a_jump_closes_before_the_next_answer() -> None:
     """The look itself notices the jump: no tick has to come first."""
     boot = Boot()
-    gate = Gate(boot, 15.0)
+    gate = ServingGate(boot, 15.0)
     boot.now += 15.1
     assert not gate.is_open()
     assert not gate.is_open()
@@ -44,7 +44,7 @@ def test_cluster_d60_a_jump_closes_before_the_next_answer() -> None:
 def test_a_second_jump_before_the_look_after_a_reopening_closes_again() -> None:
     """The poll that reopened it says nothing of what came after."""
     boot = Boot()
-    gate = Gate(boot, 15.0)
+    gate = ServingGate(boot, 15.0)
     boot.now += 20
     assert not gate.is_open()
     gate.reopen(gate.paused_count)
@@ -54,7 +54,7 @@ def test_a_second_jump_before_the_look_after_a_reopening_closes_again() -> None:
 
 def test_a_shut_gate_never_opens() -> None:
     """Superseded is for ever, and the first word about by whom stands."""
-    gate = Gate(Boot(), 15.0)
+    gate = ServingGate(Boot(), 15.0)
     gate.shut("the broker of epoch 9")
     gate.reopen(gate.paused_count)
     gate.shut("another one")
@@ -65,7 +65,7 @@ def test_a_shut_gate_never_opens() -> None:
 def test_a_shut_gate_stays_shut_over_a_jump_and_a_late_poll() -> None:
     """A poll's answer from before comes in after the root of a partition said that we were superseded."""
     boot = Boot()
-    gate = Gate(boot, 15.0)
+    gate = ServingGate(boot, 15.0)
     boot.now += 20
     assert not gate.is_open()
     gate.shut("somebody")
@@ -78,7 +78,7 @@ def test_who_waits_goes_on_when_it_opens_and_never_when_it_was_shut() -> None:
 
     async def scenario() -> None:
         boot = Boot()
-        gate = Gate(boot, 15.0)
+        gate = ServingGate(boot, 15.0)
         await asyncio.wait_for(gate.opened(), 1)
         boot.now += 20
         assert not gate.is_open()

@@ -12,9 +12,9 @@ import logging
 from typing import Final
 
 from broker.controller.registrations import end_records
-from broker.membership.campaign import Campaign
+from broker.membership.controller_lease import ControllerLease
+from broker.membership.controller_term import ControllerTerm
 from broker.membership.heartbeat import Heartbeats
-from broker.membership.reign import Reign
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage
 from logformat.errors import ThermoclineError
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 LEAVE_S: Final = 5.0
 
 
-async def hand_over(reign: Reign, heartbeats: Heartbeats) -> None:
+async def hand_over(controller_term: ControllerTerm, heartbeats: Heartbeats) -> None:
     """Wait until others lead what they can, now that this broker said that it stops. What fails costs them the wait
     for its end."""
     try:
         async with asyncio.timeout(LEAVE_S):
-            if reign.is_controller and reign.ruling is not None:
-                await reign.ruling.settled()
+            if controller_term.is_controller and controller_term.listener is not None:
+                await controller_term.listener.settled()
             else:
                 await heartbeats.hand_over()
     except (ThermoclineError, OSError) as failure:  # TimeoutError and ConnectionError are OSErrors
@@ -41,7 +41,7 @@ async def hand_over(reign: Reign, heartbeats: Heartbeats) -> None:
 
 async def leave(
     cluster: ClusterRoot,
-    campaign: Campaign,
+    controller_lease: ControllerLease,
     heartbeats: Heartbeats | None,
     image: ClusterImage,
     node_id: int,
@@ -58,7 +58,7 @@ async def leave(
             if len(image.nodes) > 1:
                 own = image.nodes[node_id]
                 await cluster.commit(end_records(image, [(own.node_id, own.broker_epoch)]))
-            await campaign.release(cluster.epoch)
+            await controller_lease.release(cluster.epoch)
     except (ThermoclineError, OSError) as failure:  # TimeoutError and ConnectionError are OSErrors
         log.warning(
             "left without a word: %s; others wait until this broker's session or lease is over",

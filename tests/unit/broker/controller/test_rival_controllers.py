@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.config.times import ClusterTimes
-from broker.controller.claimants import Claimants
+from broker.controller.rival_controllers import RivalControllers
 from broker.membership.lease_watch import Lease, LeaseSight, LeaseWatch
 
 DIRECTORY = ClusterTimes(interval_s=1.0, lease_s=5.0)
@@ -45,12 +45,12 @@ class Race:
     lease: Lease = field(default_factory=lambda: Lease(1, "ours", 0))
 
     def __post_init__(self) -> None:
-        self.claimants = Claimants(self.now_s, self.times)
+        self.rival_controllers = RivalControllers(self.now_s, self.times)
         self.others = {2: Watcher(LeaseWatch(self.times.lease_s)), 3: Watcher(LeaseWatch(self.times.lease_s))}
 
     @property
     def is_disputed(self) -> bool:
-        return self.claimants.may_have_claimed(self.others, self.now_s)
+        return self.rival_controllers.may_have_claimed(self.others, self.now_s)
 
     def bumps(self, *, is_answered: bool) -> None:
         """Sent a step ago, an interval after the one before at least."""
@@ -59,10 +59,10 @@ class Race:
         self.next_bump_s = self.now_s + self.times.interval_s
         self.lease = Lease(1, "ours", self.lease.counter + 1)
         if is_answered:
-            self.claimants.bumped(self.now_s - STEP_S, self.others, self.now_s)
+            self.rival_controllers.bumped(self.now_s - STEP_S, self.others, self.now_s)
 
     def beats(self, node_id: int) -> None:
-        self.claimants.heard(node_id, self.others[node_id].watch.no_claim_s(self.now_s), self.now_s)
+        self.rival_controllers.heard(node_id, self.others[node_id].watch.no_claim_s(self.now_s), self.now_s)
 
 
 WAYS = st.sets(st.sampled_from(["bump", "answered", "beat 2", "beat 3", "look 2", "look 3", "quick 2", "quick 3"]))
@@ -120,7 +120,7 @@ def test_while_the_store_is_away_from_all_nothing_is_disputed(times: ClusterTime
     race.now_s += 2 * STEP_S
     race.beats(2)
     assert race.is_disputed, "3 is silent"
-    assert not race.claimants.may_have_claimed([2], race.now_s), "where its session ended it does not count"
+    assert not race.rival_controllers.may_have_claimed([2], race.now_s), "where its session ended it does not count"
     for _ in range(2):
         assert race.is_disputed, "one that may be about to claim is not seen yet"
         race.bumps(is_answered=True)

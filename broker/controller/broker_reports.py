@@ -14,7 +14,7 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import LogPlace
 
 
-class Told:
+class BrokerReports:
     """Of one controller epoch."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Leaderships that go back by themselves: the look at the interval, and the commits (auto.leader.rebalance.enable).
 
 Owns the task. Always true: it does something only while this broker decides, once an interval, in turns; what is due is
-decided anew on the image at hand, as many in one commit as Kafka's. Must not know which are due (balance).
+decided anew on the image at hand, as many in one commit as Kafka's. Must not know which are due (preferred_leaders).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from broker.controller.balance import ELECTIONS_MAX, balanced, due
+from broker.controller.commit_queue import CommitQueue
 from broker.controller.fitness import Unfit
-from broker.controller.office import Office
+from broker.controller.preferred_leaders import ELECTIONS_MAX, balanced, due
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import LogPlace
@@ -22,18 +22,18 @@ from seams.turns import Turns, next_turn
 log = logging.getLogger(__name__)
 
 
-class Balancing:
+class LeaderRebalance:
     """Of one broker. `unfit`: those sessions of an image that say that they are not fit to lead everything."""
 
     def __init__(
         self,
-        office: Office,
+        commit_queue: CommitQueue,
         metadata: MetadataCache,
         node_id: int,
         unfit: Callable[[ClusterImage], Unfit],
         interval_s: float,
     ) -> None:
-        self._office = office
+        self._commit_queue = commit_queue
         self._metadata = metadata
         self._node_id = node_id
         self._unfit = unfit
@@ -52,7 +52,9 @@ class Balancing:
         try:
             for at in range(0, len(places), ELECTIONS_MAX):
                 some = places[at : at + ELECTIONS_MAX]
-                done += await self._office.decide(lambda image, some=some: balanced(image, some, self._unfit(image)))  # type: ignore[misc]
+                done += await self._commit_queue.decide(
+                    lambda image, some=some: balanced(image, some, self._unfit(image))  # type: ignore[misc]
+                )
         except (ThermoclineError, OSError) as refused:
             log.warning("%d partitions are not led by their first replica yet: %s", len(places) - done, refused)
         if done:

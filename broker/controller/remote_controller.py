@@ -1,4 +1,4 @@
-"""`Brokers` of the controller on another node: what is asked becomes Kafka's messages, and its answers come back.
+"""`BrokerRpc` of the controller on another node: what is asked becomes Kafka's messages, and its answers come back.
 
 Owns both directions of that translation, so that the two ends cannot differ. Always true: an error comes back as it was
 raised there; a heartbeat waits behind nothing else. Must not know who the controller is, nor what it decides. What the
@@ -13,11 +13,11 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from broker.config.times import ClusterTimes
-from broker.controller.brokers import (
-    HeartbeatAnswer,
-    HeartbeatAsked,
-    ProposalsAsked,
-    RegistrationAsked,
+from broker.controller.broker_rpc import (
+    ProposalsRequest,
+    SessionHeartbeat,
+    SessionHeartbeatResponse,
+    SessionRequest,
 )
 from broker.controller.fitness import Fitness
 from broker.error_codes import ErrorCode
@@ -54,8 +54,8 @@ REQUESTS: Final = "requests"
 R = TypeVar("R", bound=Message)
 
 
-class RemoteBrokers:
-    """`to`: the connection to the controller for a purpose (`Links.to` of its node). Beside the errors of `Brokers`,
+class RemoteController:
+    """`to`: the connection to the controller for a purpose (`Links.to` of its node). Beside the errors of `BrokerRpc`,
     each raises ConnectionError and TimeoutError as `PeerConnection.ask` does.
 
     A decision is waited for no longer than a session lasts: who is silent for that long is cut off, another may decide
@@ -66,17 +66,17 @@ class RemoteBrokers:
         self._to = to
         self._times = times
 
-    async def register(self, asked: RegistrationAsked) -> int:
+    async def register(self, asked: SessionRequest) -> int:
         answer = await self._ask(
             REQUESTS, registration_message(asked), BrokerRegistrationResponse, self._times.session_s
         )
         _raise(answer.error_code, answer.error_message)
         return answer.broker_epoch
 
-    async def heartbeat(self, asked: HeartbeatAsked) -> HeartbeatAnswer:
+    async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
         answer = await self._ask(HEARTBEATS, heartbeat_message(asked), BrokerHeartbeatResponse, self._times.answer_s)
         _raise(answer.error_code)
-        return HeartbeatAnswer(
+        return SessionHeartbeatResponse(
             answer.controller_epoch,
             root=answer.root,
             store_away=answer.is_store_away,
@@ -84,7 +84,7 @@ class RemoteBrokers:
             may_stop=answer.should_shut_down,
         )
 
-    async def alter_partition(self, asked: ProposalsAsked) -> tuple[ErrorCode, ...]:
+    async def alter_partition(self, asked: ProposalsRequest) -> tuple[ErrorCode, ...]:
         answer = await self._ask(REQUESTS, proposals_message(asked), AlterPartitionResponse, self._times.session_s)
         _raise(answer.error_code)
         codes = tuple(ErrorCode(row.error_code) for topic in answer.topics for row in topic.partitions)
@@ -118,7 +118,7 @@ def _raise(error_code: int, message: str | None = None) -> None:
 
 
 # ── registration ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def registration_message(asked: RegistrationAsked) -> BrokerRegistrationRequest:
+def registration_message(asked: SessionRequest) -> BrokerRegistrationRequest:
     return BrokerRegistrationRequest(
         broker_id=asked.node_id,
         cluster_id=asked.cluster_id,
@@ -140,11 +140,11 @@ def registration_message(asked: RegistrationAsked) -> BrokerRegistrationRequest:
     )
 
 
-def registration_asked(request: BrokerRegistrationRequest) -> RegistrationAsked:
+def registration_request(request: BrokerRegistrationRequest) -> SessionRequest:
     """Raises ApiError INVALID_REQUEST."""
     if len(request.log_dirs) != 1:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"a broker has one log directory, not {len(request.log_dirs)}")
-    return RegistrationAsked(
+    return SessionRequest(
         request.broker_id,
         request.cluster_id,
         request.incarnation_id.hex,
@@ -162,7 +162,7 @@ def registration_asked(request: BrokerRegistrationRequest) -> RegistrationAsked:
 
 
 # ── heartbeat ────────────────────────────────────────────────────────────────────────────────────────────────────────
-def heartbeat_message(asked: HeartbeatAsked) -> BrokerHeartbeatRequest:
+def heartbeat_message(asked: SessionHeartbeat) -> BrokerHeartbeatRequest:
     return BrokerHeartbeatRequest(
         broker_id=asked.node_id,
         broker_epoch=asked.broker_epoch,
@@ -177,8 +177,8 @@ def heartbeat_message(asked: HeartbeatAsked) -> BrokerHeartbeatRequest:
     )
 
 
-def heartbeat_asked(request: BrokerHeartbeatRequest) -> HeartbeatAsked:
-    return HeartbeatAsked(
+def heartbeat_request(request: BrokerHeartbeatRequest) -> SessionHeartbeat:
+    return SessionHeartbeat(
         request.broker_id,
         request.broker_epoch,
         request.current_metadata_offset,
@@ -188,7 +188,7 @@ def heartbeat_asked(request: BrokerHeartbeatRequest) -> HeartbeatAsked:
     )
 
 
-def heartbeat_answer(answer: HeartbeatAnswer) -> BrokerHeartbeatResponse:
+def heartbeat_response(answer: SessionHeartbeatResponse) -> BrokerHeartbeatResponse:
     return BrokerHeartbeatResponse(
         is_caught_up=answer.root is None,
         is_fenced=False,
@@ -205,7 +205,7 @@ _RECOVERED: Final = 0
 _RECOVERING: Final = 1
 
 
-def proposals_message(asked: ProposalsAsked) -> AlterPartitionRequest:
+def proposals_message(asked: ProposalsRequest) -> AlterPartitionRequest:
     return AlterPartitionRequest(
         broker_id=asked.node_id,
         broker_epoch=asked.broker_epoch,
@@ -226,8 +226,8 @@ def _proposal_row(proposal: PartitionProposal) -> AlterPartitionRequestPartition
     )
 
 
-def proposals_asked(request: AlterPartitionRequest) -> ProposalsAsked:
-    return ProposalsAsked(
+def proposals_request(request: AlterPartitionRequest) -> ProposalsRequest:
+    return ProposalsRequest(
         request.broker_id,
         request.broker_epoch,
         tuple(
@@ -244,7 +244,7 @@ def proposals_asked(request: AlterPartitionRequest) -> ProposalsAsked:
     )
 
 
-def proposals_answer(request: AlterPartitionRequest, codes: Iterable[ErrorCode]) -> AlterPartitionResponse:
+def proposals_response(request: AlterPartitionRequest, codes: Iterable[ErrorCode]) -> AlterPartitionResponse:
     """`codes` in the request's order."""
     left = iter(codes)
     return AlterPartitionResponse(

@@ -2,7 +2,7 @@
 
 Owns the one task that does so while this broker decides, and the look that ElectLeaders asks for. Always true: what is
 decided is decided anew on the image at hand (`unclean.begin`); a broker that does not answer is asked again, and keeps
-nobody else waiting longer than `_ANSWER_S`. Must not know who is best (unclean), nor how a replica answers.
+nobody else waiting longer than `_ANSWER_S`. Must not know who is best (unclean_recovery), nor how a replica answers.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from itertools import groupby
 from typing import Final
 from uuid import UUID
 
-from broker.controller.office import Office
-from broker.controller.unclean import Candidate, HeardNow, Question, Unclean, begin, questions_of
+from broker.controller.commit_queue import CommitQueue
+from broker.controller.unclean_recovery import Candidate, HeardNow, Question, UncleanRecovery, begin, questions_of
 from broker.error_codes import ErrorCode
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage
@@ -42,14 +42,14 @@ Ask = Callable[[Node, OffsetForLeaderEpochRequest], Awaitable[OffsetForLeaderEpo
 Said = tuple[Node, Question, Candidate | None]
 
 
-class UncleanElections:
+class UncleanRecoveryManager:
     """Of one broker; it does something only while the image names it the controller. `session_s`: how long a broker may
     be silent."""
 
     def __init__(
-        self, office: Office, metadata: MetadataCache, world: World, node_id: int, ask: Ask, session_s: float
+        self, commit_queue: CommitQueue, metadata: MetadataCache, world: World, node_id: int, ask: Ask, session_s: float
     ) -> None:
-        self._office = office
+        self._commit_queue = commit_queue
         self._metadata = metadata
         self._clock = world.clock
         self._beats = world.beats
@@ -60,11 +60,11 @@ class UncleanElections:
 
     async def keep(self) -> None:
         """Until cancelled."""
-        machine = Unclean(self._session_s)
+        machine = UncleanRecovery(self._session_s)
         while True:
             await self._beats.wait()
             if not self._metadata.is_decided_by(self._node_id):
-                machine = Unclean(self._session_s)
+                machine = UncleanRecovery(self._session_s)
                 continue
             machine.follow(self._metadata.image, self._clock.monotonic_s())
             for node, question, candidate in await self._hear(self._metadata.image, machine.questions()):
@@ -74,7 +74,7 @@ class UncleanElections:
             if not chosen:
                 continue
             try:
-                count = await self._office.decide(lambda image, chosen=chosen: begin(image, chosen))  # type: ignore[misc]
+                count = await self._commit_queue.decide(lambda image, chosen=chosen: begin(image, chosen))  # type: ignore[misc]
             except (ThermoclineError, OSError) as refused:
                 log.warning("%d partitions wait to begin uncleanly: %s", len(chosen), refused)
             else:
@@ -112,7 +112,7 @@ class UncleanElections:
             and (question := by_place.get((topic.topic, part.partition))) is not None
         ]
 
-    def _tell(self, machine: Unclean) -> None:
+    def _tell(self, machine: UncleanRecovery) -> None:
         """Once: which brokers are waited for."""
         missing = machine.missing()
         told = ", ".join(f"broker {node_id} ({count} partitions)" for node_id, count in sorted(missing.items()))

@@ -23,7 +23,7 @@ from broker.wire.messages import (
 _TIMEOUT_MS: Final = 30_000
 
 
-class RemoteTopics:
+class RemoteTopicCreator:
     """Over the connections to it."""
 
     def __init__(self, forward: Forward) -> None:

@@ -86,7 +86,7 @@ class _Asked:
             self.outcome.set_result(self._answer)
 
 
-class Office:
+class CommitQueue:
     """Of the controller; `keep` is its one task."""
 
     def __init__(self, root: ClusterRoot, feed: ImageFeed) -> None:
@@ -133,13 +133,13 @@ class Office:
                 with suppress(ValueError):  # taken already, by whoever refuses all that wait
                     self._queue.remove(asked)
 
-    def stand_down(self) -> None:
+    def renounce(self) -> None:
         """Another process is the controller: decide nothing more. What this broker leads and answers is not touched."""
         self._is_controller = False
         for asked in self._taken():
             asked.refuse(not_controller())
 
-    def take_office(self) -> None:
+    def activate(self) -> None:
         """This process is the controller, again: what is in doubt since the last time is settled before all else."""
         self._is_controller = True
         self._asked.set()
@@ -238,7 +238,7 @@ class Office:
             return failure
         if epoch == self._root.epoch:  # else this process claimed anew while its change was under way
             log.error("not the controller any more: %s", failure)
-            self.stand_down()
+            self.renounce()
         return not_controller()
 
     def _taken(self) -> list[_Asked]:
