@@ -21,8 +21,8 @@ from broker.membership.serving_gate import ServingGate
 from broker.metadata.producer_ids import ProducerIds
 from broker.metrics import BrokerMetrics
 from broker.net.dispatch import Peer
+from broker.partition.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
-from broker.partition.throttle import Throttle
 from broker.peers.forward import Forward
 from broker.quiet import Quiet
 from hotstore.residency import Residency
@@ -38,7 +38,7 @@ class Context:
     live: LiveConfig
     world: World
     registry: Registry
-    throttle: Throttle
+    throttle: ProduceBackpressure
     residency: Residency
     metadata: MetadataCache
     controller: ControllerRequests

@@ -25,10 +25,10 @@ from broker.following.publisher import Publisher
 from broker.following.turnover import Turnover
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.records import Node
-from broker.partition import candidates
-from broker.partition.proposing import Proposing
+from broker.partition import unclean_candidates
+from broker.partition.isr_proposals import IsrProposals
 from broker.partition.registry import Registry
-from broker.partition.replicas import Replicas
+from broker.partition.replica_manager import ReplicaManager
 from broker.peers.forward import Forward
 from broker.peers.links import Links
 from broker.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
@@ -43,7 +43,7 @@ class Obeying(NamedTuple):
 
     registry: Registry
     metadata: MetadataCache
-    replicas: Replicas
+    replicas: ReplicaManager
     feed: ImageFeed
     forward: Forward
     controller: ControllerRequests
@@ -70,7 +70,7 @@ def obeying(
     node_id = config.node_id
     metadata = MetadataCache(cluster_id, world.clock.monotonic_s)
     registry = Registry(metadata, node_id)
-    replicas = Replicas(
+    replicas = ReplicaManager(
         live,
         world,
         logs,
@@ -95,7 +95,7 @@ def obeying(
 
     async def ask_candidate(node: Node, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
         if node.node_id == node_id:
-            return candidates.answer(registry, request)
+            return unclean_candidates.answer(registry, request)
         answer = await links.to(node, unclean_recovery_manager.PURPOSE).ask(
             request, unclean_recovery_manager.VERSION, unclean_recovery_manager.ANSWER_S
         )
@@ -117,7 +117,7 @@ def obeying(
         commit_queue, metadata, node_id, cluster_control.unfit, config.leader_imbalance_check_interval_s
     )
     channel = ControllerClient(cluster_control, metadata, links, node_id, times)
-    proposing = Proposing(registry, channel.propose, config.replica_lag_ms_max, world.beats)
+    proposing = IsrProposals(registry, channel.propose, config.replica_lag_ms_max, world.beats)
     kept = {
         "unclean elections": unclean.keep,
         "controller": commit_queue.keep,

@@ -18,7 +18,7 @@ from broker.membership.session import Session
 from broker.net.server import Server
 from broker.observe.http import HttpServer
 from broker.observe.status import Waits
-from broker.partition.replicas import Replicas
+from broker.partition.replica_manager import ReplicaManager
 from broker.peers.links import Links
 from coldstore.stores.metered import MeteredStore
 from hotstore.data_dir import DataDir
@@ -44,7 +44,7 @@ class Rooms:
     residency: Residency | None = None
     tiers: TierService | None = None
     cold: ColdReader | None = None  # of a broker that only reads
-    replicas: Replicas | None = None
+    replicas: ReplicaManager | None = None
     groups: GroupCoordinator | None = None
     snapshots: Snapshots | None = None
 

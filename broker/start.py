@@ -41,7 +41,7 @@ from broker.observe.sources import Sources
 from broker.observe.status import Health, Waits
 from broker.offsets_topic import OffsetsTopic
 from broker.outage import Outage
-from broker.partition.throttle import Throttle
+from broker.partition.produce_backpressure import ProduceBackpressure
 from broker.peers.links import Links
 from broker.reading_ahead import ReadingAhead
 from broker.rooms import Rooms
@@ -137,7 +137,7 @@ class Start:
         for name, service in following.kept.items():
             self._keep(name, service)
         await tiers.start()
-        fitness = BrokerFitness(following.registry.troubles, lambda: logs.ballast.is_short)
+        fitness = BrokerFitness(following.registry.log_failures, lambda: logs.ballast.is_short)
         await self._publish(following, session, tiers, joined, fitness)
         ahead.forget()
         self.tasks.spawn("cluster defaults", self._settle_defaults(following))
@@ -247,7 +247,7 @@ class Start:
             live=self.live,
             world=world,
             registry=following.registry,
-            throttle=Throttle(self.tasks, tiers.watch),
+            throttle=ProduceBackpressure(self.tasks, tiers.watch),
             residency=residency,
             metadata=following.metadata,
             controller=following.controller,

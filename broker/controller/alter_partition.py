@@ -16,7 +16,7 @@ from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.minimum import effective_min
 from broker.metadata.records import LogPlace, Row
 from broker.metadata.rows import proposed, rows_set
-from broker.replication.proposal import PartitionProposal
+from broker.replication.isr_policy import PartitionProposal
 
 
 def decide(

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from broker.controller.fitness import FIT, Fitness
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_EPOCH, Listener, LogPlace
-from broker.replication.proposal import PartitionProposal
+from broker.replication.isr_policy import PartitionProposal
 
 NO_LEASE: Final = -1
 NOT_READ: Final = -2

@@ -17,7 +17,7 @@ from broker.error_codes import ErrorCode
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.records import NO_EPOCH
 from broker.peers.links import Links
-from broker.replication.proposal import PartitionProposal
+from broker.replication.isr_policy import PartitionProposal
 
 
 class ControllerClient:

@@ -24,7 +24,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.records import Listener, LogPlace
 from broker.peers.connection import PeerConnection
-from broker.replication.proposal import PartitionProposal
+from broker.replication.isr_policy import PartitionProposal
 from broker.wire.apis import APIS, ApiKey
 from broker.wire.message import Message
 from broker.wire.messages import (

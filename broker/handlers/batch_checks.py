@@ -15,7 +15,7 @@ from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.handlers.produce_records import RECORDS_BYTES_MAX, Found, Look, NeedsWorker, is_cheap, look, must_look
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from logformat.record_batch import (
     ATTRIBUTES,
     BASE_SEQUENCE,
@@ -60,7 +60,7 @@ class BatchChecks:
         "partition",
     )
 
-    def __init__(self, context: Context, partition: Partition, version: int, acks: int, now_ms: int) -> None:
+    def __init__(self, context: Context, partition: LeaderReplica, version: int, acks: int, now_ms: int) -> None:
         config = partition.config
         if config.internal:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is written by the broker alone")

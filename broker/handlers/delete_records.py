@@ -15,7 +15,7 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.request_deadline import deadline_s
-from broker.partition.replica import Partition, settled
+from broker.partition.leader_replica import LeaderReplica, settled
 from broker.wire.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -32,7 +32,7 @@ is told that his records are gone, and must be told so here."""
 _AT_ONCE_MAX: Final = 16  # partitions of one request whose roots are written at the same time
 _HIGH_WATERMARK: Final = -1
 
-_Deletion = tuple[Partition, int, DeleteRecordsResponsePartition]
+_Deletion = tuple[LeaderReplica, int, DeleteRecordsResponsePartition]
 
 
 async def handle_delete_records(context: Context, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
@@ -73,7 +73,7 @@ async def handle_delete_records(context: Context, request: DeleteRecordsRequest,
     return response
 
 
-def _checked(context: Context, topic: str, index: int, offset: int) -> tuple[Partition, int]:
+def _checked(context: Context, topic: str, index: int, offset: int) -> tuple[LeaderReplica, int]:
     """The partition, and the offset below which its records go. Raises ApiError, in Kafka's order."""
     partition = context.registry.partitions.get((topic, index))
     if partition is None:
@@ -127,6 +127,6 @@ async def _work_off(left: Iterator[_Deletion], to_know: dict[asyncio.Future[None
                 to_know[known] = deletion
 
 
-def _done(partition: Partition, answer: DeleteRecordsResponsePartition) -> None:
+def _done(partition: LeaderReplica, answer: DeleteRecordsResponsePartition) -> None:
     answer.error_code = ErrorCode.NONE
     answer.low_watermark = partition.log_start_offset

@@ -25,9 +25,9 @@ from broker.handlers.fetch_attempt import FetchAttempt, check_leader_epoch
 from broker.handlers.led_elsewhere import leaders_of, refuse
 from broker.handlers.nearest_replica import send_to_nearest
 from broker.net.dispatch import Peer
-from broker.partition.followed_reads import FollowedReads
+from broker.partition.follower_fetch import FollowerFetch
+from broker.partition.leader_replica import LeaderReplica
 from broker.partition.readable import Fetchable, NotKnownYet, Readable
-from broker.partition.replica import Partition
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     ZERO_UUID,
@@ -159,7 +159,7 @@ class Fetch:
             check_leader_epoch(partition, wanted.current_leader_epoch)
             if self._replica is not None:
                 target.is_at_tail = True
-                assert isinstance(partition, Partition)  # a replica's are taken from those that are led
+                assert isinstance(partition, LeaderReplica)  # a replica's are taken from those that are led
                 skip_bytes = context.config.follower_skip_bytes
                 is_read_up = replica_fetch.read(result, self._replica, partition, wanted, answer, skip_bytes)
             elif self._may_be_sent and send_to_nearest(context, self._peer, self.request, partition, wanted, answer):
@@ -261,7 +261,7 @@ class Fetch:
             if answer.records:
                 partition.fetched_bytes += len(answer.records)
                 partition.fetched_answers += 1
-                if isinstance(partition, FollowedReads):
+                if isinstance(partition, FollowerFetch):
                     self._context.metrics.followed_fetch_bytes += len(answer.records)
 
     def park(self, wake: Callable[[], None], result: FetchAttempt) -> None:

@@ -17,7 +17,7 @@ from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.fetch_session import Target
-from broker.partition.followed_reads import FollowedReads
+from broker.partition.follower_fetch import FollowerFetch
 from broker.partition.readable import Fetchable
 from broker.wire.messages import (
     FetchRequest,
@@ -152,7 +152,7 @@ class FetchAttempt:
 def _out_of_range(partition: Fetchable, offset: int) -> ErrorCode:
     """Kafka's follower says the same of an offset that its leader has: a client that does not know better begins
     anew at one end of the log (aiokafka)."""
-    if isinstance(partition, FollowedReads) and partition.lacks(offset):
+    if isinstance(partition, FollowerFetch) and partition.lacks(offset):
         return ErrorCode.OFFSET_NOT_AVAILABLE
     return ErrorCode.OFFSET_OUT_OF_RANGE
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
-from broker.partition.written import Written
+from broker.partition.hosted_replica import HostedReplica
 from broker.wire.messages import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
@@ -86,5 +86,5 @@ def _judged(context: Context, name: str, index: int, path: str) -> ErrorCode:
     return ErrorCode.REPLICA_NOT_AVAILABLE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _here(context: Context, name: str, index: int) -> Written | None:
+def _here(context: Context, name: str, index: int) -> HostedReplica | None:
     return context.registry.led(name, index) or context.registry.followed.get((name, index))

@@ -2,7 +2,8 @@
 
 Owns the answer that says so: no records, a node in `preferred_read_replica`, and what a fetch says of the log besides.
 Always true: only a leader says so; only a broker is named that has a session and that the client's listener reaches.
-Must not know who is chosen (`broker.replication.nearest`), nor how a follower serves (`broker.partition`).
+Must not know who is chosen (`broker.replication.read_replica_selection`), nor how a follower serves
+(`broker.partition`).
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 from broker.context import Context
 from broker.handlers.cluster_view import broker_at
 from broker.net.dispatch import Peer
+from broker.partition.leader_replica import LeaderReplica
 from broker.partition.readable import Fetchable
-from broker.partition.replica import Partition
-from broker.replication.nearest import HERE, nearest
-from broker.replication.sent_away import SentAway
+from broker.replication.read_replica_selection import HERE, nearest
+from broker.replication.redirect_memory import RedirectMemory
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchResponsePartition
 
 
@@ -26,7 +27,7 @@ def send_to_nearest(
     answer: FetchResponsePartition,
 ) -> bool:
     """Fill the answer where the client of a partition led here is to read elsewhere; whether it is."""
-    if not isinstance(partition, Partition):
+    if not isinstance(partition, LeaderReplica):
         return False
 
     def rack_of(node_id: int) -> str | None:
@@ -37,8 +38,8 @@ def send_to_nearest(
     if node_id == HERE:
         return False
     away = peer.sent_away
-    if not isinstance(away, SentAway):
-        away = peer.sent_away = SentAway()
+    if not isinstance(away, RedirectMemory):
+        away = peer.sent_away = RedirectMemory()
     place = partition.topic, partition.index
     if not away.may_go(place, wanted.fetch_offset, context.world.clock.monotonic_s()):
         return False

@@ -13,10 +13,10 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.fetch_attempt import check_leader_epoch
-from broker.partition import candidates
-from broker.partition.followed_reads import FollowedReads
+from broker.partition import unclean_candidates
+from broker.partition.follower_fetch import FollowerFetch
+from broker.partition.leader_replica import settled
 from broker.partition.readable import Readable
-from broker.partition.replica import settled
 from broker.wire.messages import (
     ListOffsetsRequest,
     ListOffsetsRequestPartition,
@@ -74,7 +74,7 @@ async def handle_list_offsets(context: Context, request: ListOffsetsRequest, cal
                     raise ApiError(ErrorCode.INVALID_REQUEST)
                 partition = _asked(context, topic.name, wanted.partition_index, request.replica_id)
                 await _list(context, partition, wanted, call, answer)
-                if wanted.timestamp == LATEST and isinstance(partition, FollowedReads):
+                if wanted.timestamp == LATEST and isinstance(partition, FollowerFetch):
                     answer.offset = partition.log.log_end_offset  # of the replica, whatever is committed
             except (ThermoclineError, OSError, TimeoutError) as refused:
                 answer.error_code = code_of(refused)
@@ -203,7 +203,7 @@ async def handle_offset_for_leader_epoch(
 ) -> OffsetForLeaderEpochResponse:
     """The end of an epoch, also of one whose records are only in the bucket; or what candidates hold."""
     if request.of_candidates:
-        return candidates.answer(context.registry, request)
+        return unclean_candidates.answer(context.registry, request)
     response = OffsetForLeaderEpochResponse()
     turns = Turns()
     for topic in request.topics:

@@ -24,7 +24,7 @@ from broker.handlers.produce_append import append_checked
 from broker.handlers.produce_records import RECORDS_BYTES_MAX, Look, is_cheap, look, must_look
 from broker.handlers.request_deadline import deadline_s
 from broker.net.dispatch import Later
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from broker.wire.messages import (
     ProduceRequest,
     ProduceRequestPartition,
@@ -55,7 +55,9 @@ class PendingAcks:
     def __bool__(self) -> bool:
         return self._waiting > 0
 
-    def wait(self, partition: Partition, end_offset: int, until_s: float, fail: Callable[[Exception], None]) -> None:
+    def wait(
+        self, partition: LeaderReplica, end_offset: int, until_s: float, fail: Callable[[Exception], None]
+    ) -> None:
         """Wait unless everything below `end_offset` is committed; `fail` hears why where that fails."""
         if not partition.when_visible(end_offset, until_s, partial(self._acked, fail)):
             self._waiting += 1
@@ -171,12 +173,12 @@ def _append(
         pending.wait(partition, appended.last_offset + 1, until_s, partial(refuse, answer))
 
 
-def short_of_offsets(context: Context, request: ProduceRequest) -> dict[Partition, int]:
+def short_of_offsets(context: Context, request: ProduceRequest) -> dict[LeaderReplica, int]:
     """Partitions whose offset reservation ends before what the request brings them, and where that ends.
 
     Batches are not checked yet: what cannot be read here is refused by the append.
     """
-    ends: dict[Partition, int] = {}
+    ends: dict[LeaderReplica, int] = {}
     for topic in request.topic_data:
         for data in topic.partition_data:
             partition = context.registry.partitions.get((topic.name, data.index))
@@ -192,7 +194,7 @@ def short_of_offsets(context: Context, request: ProduceRequest) -> dict[Partitio
     return ends
 
 
-async def more_offsets(short: Mapping[Partition, int], wait_s: float) -> None:
+async def more_offsets(short: Mapping[LeaderReplica, int], wait_s: float) -> None:
     """Wait until these partitions may give offsets up to these ends, `wait_s` at most for all of them together."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + wait_s

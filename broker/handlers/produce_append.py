@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker.context import Context
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from hotstore.partition_log import Appended
 from logformat.errors import StorageFailed, ThermoclineError
 from logformat.record_batch import RECORD_COUNT, Fields
@@ -20,7 +20,7 @@ Refused = ThermoclineError | OSError
 
 
 def append_checked(
-    context: Context, partition: Partition, batches: Sequence[memoryview], headers: Sequence[Fields], now_ms: int
+    context: Context, partition: LeaderReplica, batches: Sequence[memoryview], headers: Sequence[Fields], now_ms: int
 ) -> Appended:
     """Append batches that passed `BatchChecks` by one write. Raises ThermoclineError, OSError: nothing written."""
     throttle = context.throttle
@@ -36,7 +36,7 @@ def append_checked(
 
 def append_run(
     context: Context,
-    partition: Partition,
+    partition: LeaderReplica,
     batches: Sequence[memoryview],
     headers: Sequence[Fields],
     now_ms: int,
@@ -73,7 +73,7 @@ def append_run(
 
 def _count(
     context: Context,
-    partition: Partition,
+    partition: LeaderReplica,
     batches: Sequence[memoryview],
     headers: Sequence[Fields],
     appended: Appended,

@@ -14,7 +14,7 @@ from broker.handlers.batch_checks import BatchChecks
 from broker.handlers.produce_routes import Route
 from broker.handlers.produce_run import MixedRequest, MixedRun, Place, Share
 from broker.handlers.produce_walk import BATCHES_MAX, REQUESTS_MAX, Head, Row, rows
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from logformat.errors import ThermoclineError
 from logformat.record_batch import RECORD_COUNT, Fields
 
@@ -26,7 +26,7 @@ class MixedWalk:
 
     def __init__(self, context: Context, head: Head, now_ms: int) -> None:
         self._context = context
-        self._partitions: Mapping[tuple[str, int], Partition] = context.registry.partitions
+        self._partitions: Mapping[tuple[str, int], LeaderReplica] = context.registry.partitions
         self._head = head
         self._now_ms = now_ms
         self._shares: dict[tuple[str, int], Share] = {}

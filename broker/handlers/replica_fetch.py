@@ -18,7 +18,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.handlers.fetch_attempt import FetchAttempt, diverges
 from broker.metadata.records import NO_EPOCH, Node
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from broker.replication.catch_up import Behind, bytes_between, is_sent_on
 from broker.replication.leader import Report
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchResponsePartition
@@ -48,7 +48,7 @@ def asking(request: FetchRequest, nodes: Mapping[int, Node]) -> Asking | None:
 def read(
     result: FetchAttempt,
     by: Asking,
-    partition: Partition,
+    partition: LeaderReplica,
     wanted: FetchRequestPartition,
     answer: FetchResponsePartition,
     skip_bytes: int,
@@ -87,7 +87,7 @@ def read(
     return False
 
 
-def _is_sent_on(partition: Partition, wanted: FetchRequestPartition, verified_end: int, skip_bytes: int) -> bool:
+def _is_sent_on(partition: LeaderReplica, wanted: FetchRequestPartition, verified_end: int, skip_bytes: int) -> bool:
     """To the verified end. Raises ApiError while that is looked at, and may come to lie much further: ask again."""
     log, tier, offset = partition.log, partition.tier, wanted.fetch_offset
     if verified_end < 0:
@@ -103,7 +103,7 @@ def _is_sent_on(partition: Partition, wanted: FetchRequestPartition, verified_en
     return is_sent_on(replica, verified_end, lacks, skip_bytes)
 
 
-def _check_session(by: Asking, partition: Partition, wanted: FetchRequestPartition) -> None:
+def _check_session(by: Asking, partition: LeaderReplica, wanted: FetchRequestPartition) -> None:
     """As Kafka: one that is none of the partition's asks again, when it may have become one; one of another session
     than the applied image has is told to look who leads."""
     leader = partition.leader

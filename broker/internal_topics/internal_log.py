@@ -3,7 +3,7 @@
 Owns the shards that this broker leads, and performs what their life commands. Always true: when `resign` returns the
 shard is gone: nobody waits, nothing of it is seen any more; a load that ends in another epoch than it began in is
 forgotten; at most `LOADS_AT_ONCE` shards are loaded at a time, and one that cannot be loaded keeps no other waiting.
-Must not know what records mean, nor how partitions come to be led (`broker.partition.replicas`).
+Must not know what records mean, nor how partitions come to be led (`broker.partition.replica_manager`).
 """
 
 from __future__ import annotations

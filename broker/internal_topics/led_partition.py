@@ -15,7 +15,7 @@ from typing import Final
 
 from broker.internal_topics.batches import is_begin_of_rewrite
 from broker.internal_topics.partition_door import Piece
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from hotstore.errors import ReservationExhausted
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.record_batch import check_batch, whole_batches_end
@@ -29,9 +29,9 @@ _REPLAY_BYTES: Final = 4 * 1024 * 1024
 
 
 class LedPartition:
-    """`PartitionDoor` over a `Partition`."""
+    """`PartitionDoor` over a `LeaderReplica`."""
 
-    def __init__(self, partition: Partition, clock: Clock, workers: Workers) -> None:
+    def __init__(self, partition: LeaderReplica, clock: Clock, workers: Workers) -> None:
         self.name = f"{partition.topic}-{partition.index}"
         self.index = partition.index
         self.leader_epoch = partition.leader_epoch

@@ -10,7 +10,7 @@ from typing import Any
 
 from broker.internal_topics.internal_log import InternalLog
 from broker.internal_topics.led_partition import LedPartition
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from seams.clock import Clock
 from seams.workers import Workers
 
@@ -23,7 +23,7 @@ class InternalTopicWatcher:
         self._clock = clock
         self._workers = workers
 
-    def led(self, partition: Partition) -> None:
+    def led(self, partition: LeaderReplica) -> None:
         if partition.topic == self._log.name:
             self._log.lead(LedPartition(partition, self._clock, self._workers))
 

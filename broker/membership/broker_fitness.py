@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.controller.fitness import Fitness
-from broker.partition.troubles import Troubles
+from broker.partition.log_failures import LogFailures
 
 CUT_OFF_S: Final = 60.0
 """So long is the bucket away from this broker alone before others are to lead: an outage is most often over sooner."""
@@ -20,8 +20,8 @@ CUT_OFF_S: Final = 60.0
 class BrokerFitness:
     """Of one broker. `is_disk_full`: whether nothing may be appended in its data directory."""
 
-    def __init__(self, troubles: Troubles, is_disk_full: Callable[[], bool]) -> None:
-        self._troubles = troubles
+    def __init__(self, log_failures: LogFailures, is_disk_full: Callable[[], bool]) -> None:
+        self._troubles = log_failures
         self._is_disk_full = is_disk_full
         self.is_stopping = False
         self.is_cut_off = False
@@ -29,8 +29,8 @@ class BrokerFitness:
 
     def now(self) -> Fitness:
         """As it is."""
-        troubles = self._troubles
-        return Fitness(bool(self.why), tuple(troubles.unfit), tuple(troubles.lost))
+        log_failures = self._troubles
+        return Fitness(bool(self.why), tuple(log_failures.unfit), tuple(log_failures.lost))
 
     @property
     def why(self) -> str:

@@ -18,7 +18,7 @@ from broker.observe.families import counter, gauge, histogram
 from broker.observe.own_session import heartbeat_age_s, lease_age_s
 from broker.observe.sources import Sources
 from broker.observe.standing import LateReplica
-from broker.replication.copied import Copied
+from broker.replication.replication_counters import ReplicationCounters
 
 
 def cluster_metrics(sources: Sources, looked: ClusterLook, late: list[LateReplica]) -> Iterator[Metric]:
@@ -101,7 +101,7 @@ def _lag(late: list[LateReplica]) -> Iterator[Metric]:
     )
 
 
-def _copied(copied: Copied) -> Iterator[Metric]:
+def _copied(copied: ReplicationCounters) -> Iterator[Metric]:
     """What replicas here got, and from which tier."""
     yield counter("replication_bytes_in", "record bytes that leaders sent to replicas here (ReplicationBytesInPerSec)",
                   copied.bytes_in)  # fmt: skip

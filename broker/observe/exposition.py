@@ -29,7 +29,7 @@ from broker.observe.store_metrics import store_metrics
 from broker.observe.tier_view import cluster_now, facts, facts_at_start
 from broker.observe.tiering_metrics import tiering_metrics
 from broker.observe.topic_metrics import PartitionsLook, look
-from broker.partition.throttle import Refusal
+from broker.partition.produce_backpressure import Refusal
 from broker.wire.apis import ApiKey
 from hotstore.sync_times import SYNC_BOUNDS_S
 

@@ -10,14 +10,14 @@ import asyncio
 from typing import Final
 
 from broker.observe.standing import LateReplica
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from broker.replication.catch_up import bytes_between
 
 LATE_MAX: Final = 1_000
 """Rows that one look keeps: those of the first partitions."""
 
 
-def late_replicas(partition: Partition) -> list[LateReplica]:
+def late_replicas(partition: LeaderReplica) -> list[LateReplica]:
     """Of a partition that is led here, as it is now."""
     leader, log = partition.leader, partition.log
     if not partition.leading or not leader.late_since_ms:

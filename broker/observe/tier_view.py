@@ -19,7 +19,7 @@ from broker.observe.own_session import decides, heartbeat_age_s, in_cluster
 from broker.observe.sources import Beginning, Sources
 from broker.observe.standing import InCluster, ReadOnly
 from broker.observe.topic_metrics import PartitionsLook, look
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from broker.replication.catch_up import bytes_between
 from coldstore.stores.metered import MeteredStore
 from hotstore.partition_log import LogState
@@ -60,7 +60,7 @@ def status_json(sources: Sources) -> bytes:
     return msgspec.json.encode([_status(sources, partition) for partition in found])
 
 
-def _status(sources: Sources, partition: Partition) -> PartitionStatus:
+def _status(sources: Sources, partition: LeaderReplica) -> PartitionStatus:
     tier, log = partition.tier.status(), partition.log
     hot_start, end = max(tier.remote_end_offset, partition.log_start_offset), log.log_end_offset
     return PartitionStatus(
@@ -193,7 +193,7 @@ def _stopped_copies(sources: Sources) -> tuple[str, ...]:
     """With why: those whose disk failed, and those it does not let open."""
     registry, topics = sources.context.registry, sources.context.metadata.image.topics
     stopped = [(copy.topic, copy.index, copy.failure) for copy in registry.followed.values() if copy.failure]
-    for (topic_id, index), why in registry.troubles.unfit.items():
+    for (topic_id, index), why in registry.log_failures.unfit.items():
         topic = topics.get(topic_id)
         is_led = topic is None or topic.rows[index].leader == sources.context.config.node_id
         if topic is not None and not is_led and (topic.name, index) not in registry.followed:

@@ -17,8 +17,8 @@ from prometheus_client.core import Metric
 from broker.observe.families import counters, gauges
 from broker.observe.replica_lag import LATE_MAX, late_replicas
 from broker.observe.standing import LateReplica
-from broker.partition.followed_reads import FollowedReads
-from broker.partition.replica import Partition
+from broker.partition.follower_fetch import FollowerFetch
+from broker.partition.leader_replica import LeaderReplica
 from seams.turns import Turns, next_turn
 from tiering.tier_config import TierStatus
 
@@ -62,13 +62,13 @@ class PartitionsLook:
     """One walk: each partition's tier state, and what the series are made of."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[Partition, TierStatus]] = []
+        self.found: list[tuple[LeaderReplica, TierStatus]] = []
         self.late: list[LateReplica] = []
         self._shown = _Shown()
         self._by_topic: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in (*_COUNTERS, *_GAUGES)}
         self._offsets: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in _OFFSETS}
 
-    def add(self, partition: Partition) -> None:
+    def add(self, partition: LeaderReplica) -> None:
         """25 µs."""
         tier = partition.tier.status()
         self.found.append((partition, tier))
@@ -85,7 +85,7 @@ class PartitionsLook:
             offsets = self._offsets[name]
             offsets[place] = offsets.get(place, 0) + offset
 
-    def add_reads(self, reads: FollowedReads) -> None:
+    def add_reads(self, reads: FollowerFetch) -> None:
         """What consumers read of a partition that is followed here."""
         of = (self._shown.topic(reads.topic),)
         for name, value in (
@@ -105,7 +105,7 @@ class PartitionsLook:
             yield gauges(name, text, ["topic", "partition"], self._offsets[name])
 
 
-def look(partitions: Iterable[Partition], reads: Iterable[FollowedReads] = ()) -> PartitionsLook:
+def look(partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()) -> PartitionsLook:
     """At once: for few. `reads`: of what is followed here."""
     looked = PartitionsLook()
     for partition in partitions:
@@ -115,7 +115,7 @@ def look(partitions: Iterable[Partition], reads: Iterable[FollowedReads] = ()) -
     return looked
 
 
-async def look_in_turns(partitions: Iterable[Partition], reads: Iterable[FollowedReads] = ()) -> PartitionsLook:
+async def look_in_turns(partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()) -> PartitionsLook:
     """Of thousands: others have the loop in between."""
     looked = PartitionsLook()
     turns = Turns(_PARTITIONS_PER_TURN)
@@ -152,7 +152,7 @@ class _Shown:
         return _Place(topic, str(index))
 
 
-def _figures(partition: Partition, tier: TierStatus) -> dict[str, float]:
+def _figures(partition: LeaderReplica, tier: TierStatus) -> dict[str, float]:
     return {
         "topic_produced_bytes": partition.produced_bytes,
         "topic_produced_records": partition.produced_records,
@@ -170,7 +170,7 @@ def _figures(partition: Partition, tier: TierStatus) -> dict[str, float]:
     }
 
 
-def _offsets(partition: Partition, tier: TierStatus) -> tuple[int, ...]:
+def _offsets(partition: LeaderReplica, tier: TierStatus) -> tuple[int, ...]:
     """In the order of `_OFFSETS`."""
     return (
         partition.log_start_offset,

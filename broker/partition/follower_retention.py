@@ -15,7 +15,7 @@ from typing import Final
 
 from broker.config.topics import TopicConfig
 from broker.metadata.image import Topic
-from broker.partition.followed import Followed
+from broker.partition.follower_replica import FollowerReplica
 from hotstore.local_retention import expirable
 from seams.turns import Turns, next_turn
 
@@ -24,7 +24,7 @@ _COPIES_PER_TURN: Final = 100  # of which each may have a topic, and segments, o
 
 
 async def expire_all(
-    copies: Iterable[tuple[Followed, Topic]],
+    copies: Iterable[tuple[FollowerReplica, Topic]],
     topic_config: Callable[[Topic], TopicConfig],
     now_ms: int,
 ) -> None:
@@ -41,7 +41,7 @@ async def expire_all(
             await next_turn()
 
 
-async def expire(followed: Followed, config: TopicConfig, now_ms: int) -> None:
+async def expire(followed: FollowerReplica, config: TopicConfig, now_ms: int) -> None:
     """Drop what may go from this disk. Raises OSError."""
     log, lease = followed.log, followed.lease
     is_tiered = config.remote_storage_enable and followed.verified_end >= 0

@@ -3,8 +3,8 @@
 Owns the opening of the log. Always true: before the first question the log's tail is flushed (D65), and no reservation
 of an earlier leadership lies beside it, but where nobody else is assigned it, or nobody leads and nobody else holds it
 yet; an opening that fails is tried again while the role lasts, and told where the disk refused it; `end` takes effect
-at once, what is under way ends within `over`. Must not know how bytes are copied (`followed`), nor what comes before or
-after the role.
+at once, what is under way ends within `over`. Must not know how bytes are copied (`follower_replica`), nor what comes
+before or after the role.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from broker.config.topics import log_config_of
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER
 from broker.metadata.row_steps import holds_alone, is_alone
-from broker.partition.followed import Followed
+from broker.partition.follower_replica import FollowerReplica
 from broker.partition.roles import Roles
-from broker.replication.asking import Key, key_of
-from broker.replication.from_leader import FromLeader
-from broker.replication.rate import is_throttled
+from broker.replication.fetch_session_handler import Key, key_of
+from broker.replication.leader_fetchers import LeaderFetchers
+from broker.replication.replication_quota import is_throttled
 from hotstore.errors import DamagedLog, ForeignLog, may_pass
 from hotstore.lease import Lease
 from hotstore.open_log import OpenLog
@@ -62,7 +62,7 @@ class FollowerRole:
         self.index = index
         self.place = TopicPartition(topic.name, index)
         self.row = topic.rows[index]
-        self.followed: Followed | None = None
+        self.followed: FollowerReplica | None = None
         """Once its log is open."""
         self.is_over = False
         self._roles = roles
@@ -105,7 +105,7 @@ class FollowerRole:
             except (StorageFailed, OSError) as refused:
                 if not may_pass(refused):  # told, as whoever asks what it holds would wait for it (R20)
                     of = self.topic.topic_id, self.index
-                    roles.registry.troubles.failed(of, f"it cannot be opened to be copied: {refused}")
+                    roles.registry.log_failures.failed(of, f"it cannot be opened to be copied: {refused}")
                 raise
 
         work = supervise(name, attempt_in_place, roles.world.rng, roles.report, backoff_max_s=BACKOFF_S_MAX)
@@ -152,7 +152,7 @@ class FollowerRole:
             if (fetcher := self._fetcher()) is not None:
                 fetcher.throttle(self._key, is_throttled=self._is_throttled)
 
-    def _fetcher(self) -> FromLeader | None:
+    def _fetcher(self) -> LeaderFetchers | None:
         return None if self.row.leader == NO_LEADER else self._roles.fetchers.of(self.row.leader)
 
     @property
@@ -189,14 +189,14 @@ class FollowerRole:
             raise
         self._has_asked = True
         fetcher = self._fetcher()
-        self.followed = followed = Followed(
+        self.followed = followed = FollowerReplica(
             lease,
             self.row,
             roles.tiers,
             roles.tasks,
             roles.world.clock,
             roles.registry.touched,
-            roles.registry.troubles,
+            roles.registry.log_failures,
             roles.registry.copied,
             (lambda: None) if fetcher is None else partial(fetcher.wake, self._key),
             self._again,
@@ -210,16 +210,16 @@ class FollowerRole:
     async def _open(self, *, is_new: bool) -> OpenLog | None:
         """None: it is damaged, and not to be touched in this epoch. `is_new`: nothing was reported in it yet."""
         roles, place, topic_id, row = self._roles, self.place, self.topic_id, self.row
-        troubles, of = roles.registry.troubles, (self.topic.topic_id, self.index)
+        log_failures, of = roles.registry.log_failures, (self.topic.topic_id, self.index)
         config = log_config_of(roles.configs.of(self.topic))
         try:
             opened = await roles.tiers.open_copy(place, topic_id, config)
         except DamagedLog as damaged:
             if is_alone(row, roles.node_id):
                 raise
-            troubles.refused(of, str(damaged), roles.logs.remains(place, damaged.offset))
+            log_failures.refused(of, str(damaged), roles.logs.remains(place, damaged.offset))
             opened = None
-        lost = troubles.lost.get(of)
+        lost = log_failures.lost.get(of)
         is_out = roles.node_id not in row.in_sync and row.leader != NO_LEADER and row.clean
         if lost is None and is_out and is_new and opened is not None and roles.node_id in row.adding:
             lost = lacks_segments(opened.log)
@@ -239,7 +239,7 @@ class FollowerRole:
         log.error("%s is copied anew, what is here of its log goes aside: %s", self.place, why)
         await roles.logs.move_stray(self.place, self.topic_id)
         roles.tiers.forget(self.topic_id, self.index)
-        roles.registry.troubles.over((self.topic.topic_id, self.index))
+        roles.registry.log_failures.over((self.topic.topic_id, self.index))
 
     async def _remove_reservation(self, lease: Lease) -> None:
         """Of when it led: what it allowed was given by others since (R21). While nobody leads what it alone holds,

@@ -19,8 +19,8 @@ from uuid import UUID
 from broker.config.topics import log_config_of
 from broker.metadata.image import Topic
 from broker.metadata.row_steps import holds_alone, is_alone
+from broker.partition.leader_replica import LeaderReplica
 from broker.partition.publication import Publication
-from broker.partition.replica import Partition
 from broker.partition.roles import Roles
 from broker.replication.applied import applied_row
 from coldstore.root import RootVanished
@@ -68,7 +68,7 @@ class LeaderRole:
         topic: Topic,
         index: int,
         publication: Publication,
-        before: Partition | None,
+        before: LeaderReplica | None,
         fenced: Callable[[LeaderRole, str], None],
     ) -> None:
         self.topic = topic
@@ -76,7 +76,7 @@ class LeaderRole:
         self.index = index
         self.place = TopicPartition(topic.name, index)
         self.leader_epoch = topic.rows[index].leader_epoch
-        self.partition: Partition | None = None
+        self.partition: LeaderReplica | None = None
         """Open, led in this epoch."""
         self.damaged = ""
         """Why it stays offline; empty while it does not."""
@@ -155,7 +155,7 @@ class LeaderRole:
             if registry.is_starting(self.partition) and topic.rows[self.index].clean:
                 publish(self._roles, topic, [self])
 
-    def _apply(self, partition: Partition) -> None:
+    def _apply(self, partition: LeaderReplica) -> None:
         row = applied_row(self.topic, self.index, self._roles.metadata.image)
         partition.tier.assigned(is_alone=is_alone(self.topic.rows[self.index], self._roles.node_id))
         partition.applied(row)
@@ -212,10 +212,10 @@ class LeaderRole:
         self.damaged = str(refused)
         log.error("%s stays offline: %s", self.place, refused)
 
-    async def _opened(self) -> Partition:
+    async def _opened(self) -> LeaderReplica:
         """The partition, led in the leader epoch of its row. Raises as `TierService.attach` and `open_log`."""
         topic, index, roles = self.topic, self.index, self._roles
-        troubles, of, row = roles.registry.troubles, (topic.topic_id, index), topic.rows[index]
+        log_failures, of, row = roles.registry.log_failures, (topic.topic_id, index), topic.rows[index]
         applied = applied_row(topic, index, roles.metadata.image)
         lead = Lead(
             applied.leader_epoch,
@@ -229,20 +229,20 @@ class LeaderRole:
             broker_epoch=applied.sessions.get(roles.node_id, NO_SESSION),
         )
         if not lead.is_alone:  # else it begins anew by itself, at what the bucket holds
-            lead = replace(lead, on_behind=lambda why: troubles.damaged(of, why))
+            lead = replace(lead, on_behind=lambda why: log_failures.damaged(of, why))
         try:
             with roles.tiers.holding_back():  # also while others have all the slots
                 async with roles.to_lead:
                     partition = await self._attached(lead)
         except (StorageFailed, OSError) as refused:
             if not lead.is_alone and not may_pass(refused):
-                troubles.failed(of, f"it cannot be opened to be led: {refused}")  # another one may lead it (D38)
+                log_failures.failed(of, f"it cannot be opened to be led: {refused}")  # another one may lead it (D38)
             raise
         if not partition.log.failure:
-            troubles.works(of)
+            log_failures.works(of)
         return partition
 
-    async def _attached(self, lead: Lead) -> Partition:
+    async def _attached(self, lead: Lead) -> LeaderReplica:
         roles, topic = self._roles, self.topic
         before = self._before
         if before is not None and (before.opened.is_torn or not roles.logs.is_open(before.opened)):
@@ -261,20 +261,20 @@ class LeaderRole:
             await self._close(opened)
             raise
         if lead.unclean_after is not None:  # what was damaged is cut
-            roles.registry.troubles.over((topic.topic_id, self.index))
+            roles.registry.log_failures.over((topic.topic_id, self.index))
         row = applied_row(topic, self.index, roles.metadata.image)
         if before is not None:
             before.lead(lease, tier, row)
             return before
         registry = roles.registry
-        return Partition(
+        return LeaderReplica(
             lease,
             tier,
             row,
             roles.configs.of(topic),
             registry.touched,
             registry.restless,
-            registry.troubles,
+            registry.log_failures,
             roles.node_id,
         )
 
@@ -290,14 +290,14 @@ class LeaderRole:
         holds."""
         roles, topic_id, place = self._roles, self.topic_id, self.place
         config = log_config_of(roles.configs.of(self.topic))
-        troubles, of = roles.registry.troubles, (self.topic.topic_id, self.index)
+        log_failures, of = roles.registry.log_failures, (self.topic.topic_id, self.index)
         try:
             return await roles.tiers.open_log(place, topic_id, config, lead)
         except DamagedLog as damaged:
             if lead.is_alone:
                 raise
             if lead.unclean_after is None:
-                troubles.damaged(of, str(damaged))
+                log_failures.damaged(of, str(damaged))
                 raise
             try:
                 opened = await roles.logs.open_sound(place, topic_id, config, damaged.offset)
@@ -307,7 +307,7 @@ class LeaderRole:
                 log.error("%s begins with what is whole of the log here: %s", place, damaged)
                 return opened
         await roles.logs.move_stray(place, topic_id)
-        troubles.over(of)
+        log_failures.over(of)
         return await roles.tiers.open_log(place, topic_id, config, lead)
 
 

@@ -15,13 +15,13 @@ from broker.error_codes import ErrorCode
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.metadata.records import Row
-from broker.partition.followed import Followed
-from broker.partition.followed_reads import FollowedReads
+from broker.partition.follower_fetch import FollowerFetch
+from broker.partition.follower_replica import FollowerReplica
+from broker.partition.hosted_replica import HostedReplica
+from broker.partition.leader_replica import LeaderReplica
+from broker.partition.log_failures import LogFailures
 from broker.partition.readable import Fetchable, Readable
-from broker.partition.replica import Partition
-from broker.partition.troubles import Troubles
-from broker.partition.written import Written
-from broker.replication.copied import Copied
+from broker.replication.replication_counters import ReplicationCounters
 
 
 class Registry:
@@ -30,31 +30,31 @@ class Registry:
     def __init__(self, metadata: MetadataCache, node_id: int) -> None:
         self._metadata = metadata
         self._node_id = node_id
-        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.partitions: dict[tuple[str, int], LeaderReplica] = {}
         """Those led here: what clients may write to and read from."""
         self.readable: Mapping[tuple[str, int], Readable] = self.partitions
         """Those that consumers may read here."""
-        self.resigned: dict[tuple[str, int], Partition] = {}
+        self.resigned: dict[tuple[str, int], LeaderReplica] = {}
         """Those that were led in this process and are no more: their logs are open."""
-        self.starting: dict[tuple[str, int], Partition] = {}
+        self.starting: dict[tuple[str, int], LeaderReplica] = {}
         """Those that began uncleanly here and serve when the image says that it is done (R20)."""
         self.topics: dict[str, Topic] = {}
         """Those of which something was opened to be led here."""
         self.changes = 0
         """How often something began or ceased to be led: which topics and partitions these are, and in which epochs, is
         still so while this stands."""
-        self.followed: dict[tuple[str, int], Followed] = {}
+        self.followed: dict[tuple[str, int], FollowerReplica] = {}
         """Those copied from another broker."""
-        self.troubles = Troubles()
+        self.log_failures = LogFailures()
         """Logs here that are not as the cluster believes."""
-        self.copied = Copied()
+        self.copied = ReplicationCounters()
         """What came from other brokers."""
-        self.restless: dict[Partition, None] = {}
+        self.restless: dict[LeaderReplica, None] = {}
         """Those led here about whose in-sync sets something may be to do: what proposals are made of, never all."""
-        self.touched: set[Written] = set()
+        self.touched: set[HostedReplica] = set()
         """Partitions appended to since they were last seen clean: what a tick looks at, never all of them."""
 
-    def publish(self, topic: Topic, partitions: list[Partition]) -> None:
+    def publish(self, topic: Topic, partitions: list[LeaderReplica]) -> None:
         """Make a topic and (more of) its partitions visible to clients."""
         self.changes += 1
         self.topics[topic.name] = topic
@@ -63,7 +63,7 @@ class Registry:
             self.resigned.pop((topic.name, partition.index), None)
             self.starting.pop((topic.name, partition.index), None)
 
-    def start(self, partition: Partition) -> None:
+    def start(self, partition: LeaderReplica) -> None:
         """It is led, and not to be seen by clients or replicas yet."""
         self.starting[partition.topic, partition.index] = partition
         self.resigned.pop((partition.topic, partition.index), None)
@@ -80,7 +80,7 @@ class Registry:
                     del table[topic.name, index]
                     self.touched.discard(found)  # a closed log is never seen clean again: ticks would hold it for ever
 
-    def resign(self, partition: Partition) -> None:
+    def resign(self, partition: LeaderReplica) -> None:
         """Take a partition that is led no longer away from clients. Its topic stays, and so do its ticks: what was
         appended has to be synced in time."""
         self.changes += 1
@@ -90,18 +90,18 @@ class Registry:
                 del table[key]
         self.resigned[key] = partition
 
-    def is_starting(self, partition: Partition) -> bool:
+    def is_starting(self, partition: LeaderReplica) -> bool:
         """Whether it is led, and not to be seen by clients or replicas yet."""
         return self.starting.get((partition.topic, partition.index)) is partition
 
-    def forget(self, partition: Partition) -> None:
+    def forget(self, partition: LeaderReplica) -> None:
         """It is led no more, and its log is another role's, or goes."""
         key = partition.topic, partition.index
         if self.resigned.get(key) is partition:
             del self.resigned[key]
         self.touched.discard(partition)
 
-    def unfollow(self, followed: Followed) -> None:
+    def unfollow(self, followed: FollowerReplica) -> None:
         """It is copied no more."""
         key = followed.topic, followed.index
         if self.followed.get(key) is followed:
@@ -128,13 +128,13 @@ class Registry:
         row = topic.rows[index]
         return None if row.leader == self._node_id else row
 
-    def copy(self, name: str, index: int) -> FollowedReads | None:
+    def copy(self, name: str, index: int) -> FollowerFetch | None:
         """What consumers may fetch of a partition that is followed here."""
         followed = self.followed.get((name, index))
         return None if followed is None else followed.readable()
 
     @property
-    def reads(self) -> Iterator[FollowedReads]:
+    def reads(self) -> Iterator[FollowerFetch]:
         """Of all partitions that consumers read as they are followed here."""
         return (followed.reads for followed in self.followed.values() if followed.reads is not None)
 
@@ -148,11 +148,11 @@ class Registry:
         partition = self.readable.get((name, index))
         return None if partition is None else partition.high_watermark
 
-    def led(self, name: str, index: int) -> Partition | None:
+    def led(self, name: str, index: int) -> LeaderReplica | None:
         """The one that is led here, whether it serves or is starting."""
         return self.partitions.get((name, index)) or self.starting.get((name, index))
 
-    def of_topic(self, name: str) -> list[Partition]:
+    def of_topic(self, name: str) -> list[LeaderReplica]:
         """The led partitions of a topic, by index."""
         topic = self.topics.get(name)
         if topic is None:
@@ -161,15 +161,15 @@ class Registry:
         return [partition for partition in found if partition is not None]
 
     @property
-    def written(self) -> list[Written]:
+    def written(self) -> list[HostedReplica]:
         """All whose logs are open here, in whatever role."""
         return [*self, *self.followed.values()]
 
-    def is_open(self, written: Written) -> bool:
+    def is_open(self, written: HostedReplica) -> bool:
         """Whether it is led here, or followed."""
         key = written.topic, written.index
         return any(of.get(key) is written for of in (self.partitions, self.starting, self.followed))
 
-    def __iter__(self) -> Iterator[Partition]:
+    def __iter__(self) -> Iterator[LeaderReplica]:
         """All that were led here, and still are or not, followed ones left out."""
         return chain(self.partitions.values(), self.resigned.values(), self.starting.values())

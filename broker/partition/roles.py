@@ -12,11 +12,11 @@ from typing import Final, Protocol
 
 from broker.config.live import LiveConfig
 from broker.following.metadata_cache import MetadataCache
-from broker.partition.fetchers import Fetchers
+from broker.partition.fetcher_manager import FetcherManager
+from broker.partition.hosted_replica import HostedReplica
+from broker.partition.leader_replica import LeaderReplica
 from broker.partition.registry import Registry
-from broker.partition.replica import Partition
 from broker.partition.topic_configs import TopicConfigs
-from broker.partition.written import Written
 from hotstore.log_host import LogHost
 from logformat.values import TopicPartition
 from seams.tasks import FailureReport, Tasks
@@ -30,7 +30,7 @@ class LeadershipWatcher(Protocol):
     """Who lives and dies with this broker's leadership of partitions. Called on the loop, after the tables changed; a
     call must neither wait nor raise."""
 
-    def led(self, partition: Partition) -> None:
+    def led(self, partition: LeaderReplica) -> None:
         """It serves from now on: opened, or led again in a higher epoch."""
         ...
 
@@ -55,10 +55,10 @@ class Roles:
     registry: Registry
     metadata: MetadataCache
     configs: TopicConfigs
-    fetchers: Fetchers
+    fetchers: FetcherManager
     tasks: Tasks
     report: FailureReport
-    made_open: Callable[[Iterable[Written]], None]
+    made_open: Callable[[Iterable[HostedReplica]], None]
     make_way: Callable[[TopicPartition], Awaitable[None]]
     watchers: list[LeadershipWatcher] = field(default_factory=list)
     """In the order in which they are told."""

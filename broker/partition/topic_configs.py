@@ -12,7 +12,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
 from broker.config.topics import TopicConfig, log_config_of, resolve_topic
 from broker.metadata.image import Topic
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from tiering.tier_config import TierConfig
 
 
@@ -47,7 +47,7 @@ class TopicConfigs:
             configs=topic.configs,
         )
 
-    def apply(self, topic: Topic, partitions: Iterable[Partition]) -> None:
+    def apply(self, topic: Topic, partitions: Iterable[LeaderReplica]) -> None:
         """Let led partitions obey the topic's configs as they are now."""
         config = self.of(topic)
         for partition in partitions:

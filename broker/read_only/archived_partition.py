@@ -14,8 +14,8 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from broker.fetch_session import Target
+from broker.partition.delayed_operations import DelayedOperations
 from broker.partition.readable import ReadableLog, ReadableTier
-from broker.partition.waiters import Waiters
 from coldstore.manifest import Manifest
 from hotstore.residency import Residency
 from logformat.leader_epochs import EpochEnd, LeaderEpochs
@@ -91,7 +91,7 @@ class ArchivedPartition:
         self.is_deleted = False
         self.used_s = float("-inf")
         self._roots = roots
-        self._waiters: Waiters | None = None  # 1 KB that most partitions never need
+        self._waiters: DelayedOperations | None = None  # 1 KB that most partitions never need
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -161,7 +161,7 @@ class ArchivedPartition:
         """A client came back whose session nobody waited on when it was looked at."""
         self._roots.wanted(self)
 
-    def _waiting(self) -> Waiters:
+    def _waiting(self) -> DelayedOperations:
         if self._waiters is None:
-            self._waiters = Waiters()
+            self._waiters = DelayedOperations()
         return self._waiters

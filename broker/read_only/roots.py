@@ -79,7 +79,7 @@ class Roots:
         self._due: list[tuple[float, int, ArchivedPartition]] = []
         self._scheduled: set[ArchivedPartition] = set()
         self._turn = 0
-        self.troubles: dict[ArchivedPartition, Trouble] = {}
+        self.log_failures: dict[ArchivedPartition, Trouble] = {}
         self.reads = 0
         self.failure = ""
         """What the store said last, while it does not answer for roots."""
@@ -92,7 +92,7 @@ class Roots:
         root = self._known.get(partition)
         if root is not None:
             return root
-        trouble = self.troubles.get(partition)
+        trouble = self.log_failures.get(partition)
         if trouble is not None and now_s < trouble.until_s:
             raise trouble.failure
         raise NotKnownYet(f"{partition}: its manifest is being read; ask again", self.read(partition))
@@ -107,7 +107,7 @@ class Roots:
     def wanted(self, partition: ArchivedPartition) -> None:
         """Somebody waits for the next record."""
         partition.used_s = self._now_s()
-        if partition not in self._scheduled and partition not in self.troubles:
+        if partition not in self._scheduled and partition not in self.log_failures:
             self.read(partition)
 
     async def known(self, partitions: Collection[ArchivedPartition], wait_s: float, *, lineage: bool = False) -> None:
@@ -118,7 +118,7 @@ class Roots:
         reading = []
         for partition in partitions:
             partition.used_s = now_s
-            root, trouble = self._known.get(partition), self.troubles.get(partition)
+            root, trouble = self._known.get(partition), self.log_failures.get(partition)
             is_old = root is None or root.read_s < now_s - FRESH_S
             if is_old and (trouble is None or now_s >= trouble.until_s):
                 reading.append(self.read(partition))
@@ -174,7 +174,7 @@ class Roots:
         if root.manifest.leader_epoch > partition.leader_epoch:
             await self._newer_image()  # clients take an epoch that Metadata did not name for another log's
         self.failure = ""
-        if self.troubles.pop(partition, None) is not None:
+        if self.log_failures.pop(partition, None) is not None:
             log.info("%s can be read again", partition)
         root.read_s = began_s
         if not partition.is_deleted:
@@ -197,12 +197,12 @@ class Roots:
         """What is known is served on."""
         if partition not in self._known:
             is_damage = isinstance(failure, StorageFailed)
-            self.troubles[partition] = Trouble(failure, self._now_s() + for_s, is_damage)
+            self.log_failures[partition] = Trouble(failure, self._now_s() + for_s, is_damage)
             partition.wake()
 
     def _damaged(self, partition: ArchivedPartition, damage: ThermoclineError) -> None:
         """Nothing of it is served: its end may be another log's."""
-        if (known := self.troubles.get(partition)) is None or not known.is_damage:
+        if (known := self.log_failures.get(partition)) is None or not known.is_damage:
             log.error("%s is not served: %s", partition, damage)
         self._drop(partition)
         self._refuse(partition, StorageFailed(f"{partition} is not served: {damage}"), DAMAGED_S)
@@ -246,7 +246,7 @@ class Roots:
         """Its topic is gone."""
         partition.is_deleted = True
         self._drop(partition)
-        self.troubles.pop(partition, None)
+        self.log_failures.pop(partition, None)
 
     def _schedule(self, partition: ArchivedPartition) -> None:
         if partition in self._scheduled:

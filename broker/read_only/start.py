@@ -33,8 +33,8 @@ from broker.metadata.records import Listener, Node
 from broker.metrics import BrokerMetrics
 from broker.observe.status import Health
 from broker.outage import Outage
+from broker.partition.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
-from broker.partition.throttle import Throttle
 from broker.peers.forward import Forward
 from broker.peers.links import Links
 from broker.read_only.archive import Archive
@@ -177,7 +177,7 @@ class ReadOnlyStart:
             live=self.live,
             world=world,
             registry=registry,
-            throttle=Throttle(self.tasks, _NoPressure()),
+            throttle=ProduceBackpressure(self.tasks, _NoPressure()),
             residency=residency,
             metadata=metadata,
             controller=ControllerRequests(NoCommitQueue(), metadata, self.live, world.rng, _opened),

@@ -113,7 +113,7 @@ def standing(sources: ReadOnlySources) -> ReadOnly:
 def facts(sources: ReadOnlySources) -> Facts:
     """What the conditions are made of."""
     outage, roots, config = sources.following.outage, sources.roots, sources.context.config
-    damaged = sorted(str(partition) for partition, trouble in roots.troubles.items() if trouble.is_damage)
+    damaged = sorted(str(partition) for partition, trouble in roots.log_failures.items() if trouble.is_damage)
     cached = 0 if sources.store.url.startswith("file:") else config.cache_bytes_max
     return Facts(
         data_dir=config.data_dir,

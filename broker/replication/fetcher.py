@@ -4,8 +4,8 @@ Owns the loop. Always true: a question is asked when everything that the last an
 so each replica's offset in it is its flushed end (R3); a replica that was refused, or failed, keeps no other waiting;
 an answer to a session that is over is dropped; every wait has an end; a question looks only at those replicas that came
 (`follow`), went (`leave`), were answered, said that they moved (`wake`), or waited their time; who is throttled is left
-out of it while too much came (`Throttled`); who belongs in the other lane goes there between two questions. Must not
-know how a replica takes what came (`Copy`), who leads what, nor where a broker is.
+out of it while too much came (`ThrottledReplicas`); who belongs in the other lane goes there between two questions.
+Must not know how a replica takes what came (`FetchTarget`), who leads what, nor where a broker is.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from heapq import heappop, heappush
 from typing import Final, Protocol
 
 from broker.error_codes import ErrorCode
-from broker.replication.asking import Asking, Key, Limits, topic_id_of
+from broker.replication.fetch_lane import FetchLane
+from broker.replication.fetch_session_handler import FetchSessionHandler, Key, Limits, topic_id_of
 from broker.replication.follower import FetchPosition
-from broker.replication.lane import Lane
-from broker.replication.throttled import Throttled
+from broker.replication.throttled_replicas import ThrottledReplicas
 from broker.wire.messages import FetchRequest, FetchResponse, FetchResponsePartition
 from logformat.errors import ThermoclineError
 from seams.turns import Turns, next_turn
@@ -32,7 +32,7 @@ _FAILED_S: Final = 1.0  # until one that could not take what came tries again
 _NOBODY_THERE_S: Final = (0.1, 1.0)  # between questions to a broker that does not answer: first, and at most
 
 
-class Copy(Protocol):
+class FetchTarget(Protocol):
     """One replica that is fetched into. No call but `settled` waits."""
 
     @property
@@ -61,7 +61,7 @@ class Copy(Protocol):
 
 class Fetcher:
     """From one broker. `ask` sends a question: ConnectionError, TimeoutError. `session` is this broker's: its id, and
-    its broker epoch and its process as the image has them. `throttled`: who is held back when too much came.
+    its broker epoch and its process as the image has them. `throttled_replicas`: who is held back when too much came.
     `other`: of the other lane to the same broker, None where there is none."""
 
     def __init__(
@@ -70,8 +70,8 @@ class Fetcher:
         ask: Callable[[FetchRequest], Awaitable[FetchResponse]],
         session: Callable[[], tuple[int, int, str]],
         limits: Limits,
-        throttled: Throttled,
-        lane: Lane,
+        throttled: ThrottledReplicas,
+        lane: FetchLane,
     ) -> None:
         self.leader_id = leader_id
         self._ask = ask
@@ -80,8 +80,8 @@ class Fetcher:
         self._throttled = throttled
         self._lane = lane
         self.other: Fetcher | None = None
-        self._asking = Asking()
-        self._copies: dict[Key, Copy] = {}
+        self._asking = FetchSessionHandler()
+        self._copies: dict[Key, FetchTarget] = {}
         self._not_before_s: dict[Key, float] = {}
         self._later: list[tuple[float, Key]] = []  # a heap of these; those over are in it until their time comes
         self._changed: dict[Key, None] = {}  # to be looked at before the next question
@@ -100,14 +100,14 @@ class Fetcher:
         """Whether a question that has it is under way."""
         return self._is_asking and key in self._asking.told
 
-    def follow(self, key: Key, copy: Copy, *, is_throttled: bool = False) -> None:
+    def follow(self, key: Key, copy: FetchTarget, *, is_throttled: bool = False) -> None:
         """Fetch into it from the next question on."""
         self._copies[key] = copy
         self._not_before_s.pop(key, None)
         self._throttled.began(key)
         self.throttle(key, is_throttled=is_throttled)
 
-    def leave(self, key: Key, copy: Copy) -> None:
+    def leave(self, key: Key, copy: FetchTarget) -> None:
         """Its role is over: what comes for it is dropped."""
         if self._copies.get(key) is copy:
             del self._copies[key]
@@ -192,8 +192,8 @@ class Fetcher:
 
     async def _take(self, answer: FetchResponse, asked: dict[Key, FetchPosition]) -> int:
         """How many bytes of records came."""
-        unsettled: list[Copy] = []
-        told: list[tuple[Key, Copy, int]] = []
+        unsettled: list[FetchTarget] = []
+        told: list[tuple[Key, FetchTarget, int]] = []
         came = 0
         turns = Turns()
         for topic in answer.responses:
@@ -214,7 +214,7 @@ class Fetcher:
             self._sort(key, copy, high_watermark)
         return came
 
-    def _sort(self, key: Key, copy: Copy, high_watermark: int) -> None:
+    def _sort(self, key: Key, copy: FetchTarget, high_watermark: int) -> None:
         """It goes to the other lane where it belongs there, after an answer with this high watermark."""
         at = copy.next_fetch()
         if self.other is None or at is None or self._lane.keeps(key, at, high_watermark):
@@ -224,7 +224,7 @@ class Fetcher:
             self.leave(key, copy)
             self.other.follow(key, copy, is_throttled=is_throttled)
 
-    def _took(self, key: Key, copy: Copy, at: FetchPosition, part: FetchResponsePartition) -> bool:
+    def _took(self, key: Key, copy: FetchTarget, at: FetchPosition, part: FetchResponsePartition) -> bool:
         self._changed[key] = None
         if part.error_code == ErrorCode.NONE:
             if key in self._throttled:

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, Final
 
 from broker.net.connection import Connection
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from logformat.errors import Fenced
 from seams.disk import File
 from seams.net import SocketBuffers
@@ -215,7 +215,7 @@ class Way:
         self.wires: dict[int, Wire] = {}
         self.reasons: list[str] = []
         self._faults: list[Fault] = []
-        self._reserved: dict[Partition, int] = {}
+        self._reserved: dict[LeaderReplica, int] = {}
 
     async def start(self, site: Site) -> None:
         place = _Place(*site.settings)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.net.connection import Connection
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from hotstore.segment import Segment
 from tests.differential.brokers import Way, Wire
 from tests.support.crash_disk import Inode
@@ -46,7 +46,7 @@ def of_wire(wire: Wire | None) -> dict[str, Any]:
     return found
 
 
-def of_partition(way: Way, partition: Partition, seen: Seen) -> dict[str, Any]:
+def of_partition(way: Way, partition: LeaderReplica, seen: Seen) -> dict[str, Any]:
     """A log, its role, and what it counts."""
     log = partition.log
     segments = log._locator.segments

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from tests.differential.brokers import Way
 
 _HEADER: Final = struct.Struct(">qiiBIhiqqqhii")
@@ -76,7 +76,7 @@ def indexes(batches: list[_Batch], base: int, interval: int, *, sealed: bool) ->
     return bytes(offsets), bytes(times)
 
 
-def check_log(way: Way, partition: Partition) -> tuple[int, int]:
+def check_log(way: Way, partition: LeaderReplica) -> tuple[int, int]:
     """How many batches and segments were recomputed. Raises Wrong."""
     log = partition.log
     config = log.config

@@ -28,8 +28,8 @@ from broker.metadata.rows import config_changed, elected, new_rows, rows_set
 from broker.replication.applied import applied_row
 from broker.replication.follower import Cut, FetchPosition, Follower, Take
 from broker.replication.in_sync import InSync
+from broker.replication.isr_policy import PartitionProposal, wanted
 from broker.replication.leader import Held, Leader, Report
-from broker.replication.proposal import PartitionProposal, wanted
 from logformat.leader_epochs import EpochEnd, kept_end
 from logformat.values import TopicPartition
 from tests.playbooks.disks import Disk, Record

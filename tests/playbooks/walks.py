@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from broker.replication.isr_policy import wanted
 from broker.replication.leader import Held
-from broker.replication.proposal import wanted
 from logformat.errors import ThermoclineError
 from seams.rng import Rng, SeededRng
 from tests.playbooks.core import Core

@@ -17,7 +17,7 @@ from broker.following.publisher import Publisher
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord, Node, Row, RowsSet, TopicCreated
-from broker.partition.followed import Followed
+from broker.partition.follower_replica import FollowerReplica
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     DeleteRecordsRequest,
@@ -137,7 +137,7 @@ class Pair:
     def session(self, node_id: int) -> Node:
         return self.image.nodes[node_id]
 
-    def followed(self, node_id: int) -> Followed | None:
+    def followed(self, node_id: int) -> FollowerReplica | None:
         return self.lives[node_id].context.registry.followed.get((NAME, 0))
 
     def leads(self, node_id: int) -> bool:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from broker.metadata.image import ClusterImage
-from broker.partition.followed import Followed
-from broker.partition.replica import Partition
+from broker.partition.follower_replica import FollowerReplica
+from broker.partition.leader_replica import LeaderReplica
 from tests.sim.cluster import Node
 from tests.sim.history import Place
 from tests.sim.several.acks import Acks
@@ -116,8 +116,8 @@ class Copies:
                 if key not in alone and paths is not None and not seat.rotten_in((held.topic, held.index)):
                     yield key, self._copy(node, seat.node_id, held, paths)
 
-    def _copy(self, node: Node, node_id: int, held: Partition | Followed, paths: list[str]) -> Copy:
-        leads = held.leader_epoch if isinstance(held, Partition) and held.leading else -1
+    def _copy(self, node: Node, node_id: int, held: LeaderReplica | FollowerReplica, paths: list[str]) -> Copy:
+        leads = held.leader_epoch if isinstance(held, LeaderReplica) and held.leading else -1
         found = self._disks.log(node.disk.inner, paths, synced=False)
         start = max(found.start, held.log.local_log_start_offset)
         return Copy(node.name, node_id, start, held.high_watermark, leads, found.batches)

@@ -20,7 +20,7 @@ from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.minimum import effective_min
 from broker.metadata.records import MetadataRecord, Row
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from broker.replication.in_sync import AppliedRow
 from coldstore.keys import cluster_key
 from coldstore.object_store import ObjectMissing
@@ -252,7 +252,7 @@ class Fleet(Cluster):
             return ()
         return content.records[max(after - content.folded, 0) : max(until - content.folded, 0)]
 
-    def replicas(self) -> Iterator[tuple[Node, Partition]]:
+    def replicas(self) -> Iterator[tuple[Node, LeaderReplica]]:
         """Every partition that a living broker has open."""
         for seat in self.seats:
             node = seat.node
@@ -264,7 +264,7 @@ class Fleet(Cluster):
 
 _make = ImageFeed.__init__
 _take = ImageFeed.take
-_lead = Partition.lead
+_lead = LeaderReplica.lead
 
 
 def _remembered(feed: ImageFeed, *args: Any, **more: Any) -> None:
@@ -282,7 +282,7 @@ def _took(feed: ImageFeed, at: ImageAt) -> bool:
     return is_newer
 
 
-def _led(partition: Partition, lease: Any, tier: Any, row: AppliedRow) -> None:
+def _led(partition: LeaderReplica, lease: Any, tier: Any, row: AppliedRow) -> None:
     process = PROCESS.get()
     if isinstance(process, Node) and process.led is not None:
         at_s = asyncio.get_running_loop().time()
@@ -296,5 +296,5 @@ def brokers_are_seen() -> AbstractContextManager[object]:
     seen = ExitStack()
     seen.enter_context(mock.patch.object(ImageFeed, "__init__", _remembered))
     seen.enter_context(mock.patch.object(ImageFeed, "take", _took))
-    seen.enter_context(mock.patch.object(Partition, "lead", _led))
+    seen.enter_context(mock.patch.object(LeaderReplica, "lead", _led))
     return seen

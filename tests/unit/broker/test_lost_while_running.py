@@ -26,7 +26,7 @@ async def copied_anew(three: Three, node_id: int) -> None:
     await until(lambda: ("log", 0) in three.lives[leader].context.registry.partitions, "it serves")
     assert await three.lives[leader].read_all("log") == VALUES
     assert three.row(leader).unclean_epoch == -1
-    assert not three.lives[node_id].context.registry.troubles.lost
+    assert not three.lives[node_id].context.registry.log_failures.lost
     for life in three.lives.values():
         await life.crash()
 

@@ -294,14 +294,14 @@ def test_a_move_waits_for_a_log_that_failed_although_it_counts_as_in_sync() -> N
         ill = row.replicas[2]
         registry = three.lives[ill].context.registry
         topic_id = three.lives[ill].context.metadata.topic("log").topic_id
-        registry.troubles.failed((topic_id, 0), "the disk said so")
+        registry.log_failures.failed((topic_id, 0), "the disk said so")
         cluster_control, metadata = three.lives[1].context.brokers, three.lives[1].context.metadata
         assert isinstance(cluster_control, ClusterControl), "the first one decides"
         await until(lambda: ill in cluster_control.unfit(metadata.image), "it is told")
         assert await three.move(1, ill) == (NONE, None)
         await until(lambda: three.row(1).partition_epoch > row.partition_epoch, "it is decided")
         assert (three.row(1).replicas, three.row(1).target) == (row.replicas, (ill,))
-        registry.troubles.works((topic_id, 0))
+        registry.log_failures.works((topic_id, 0))
         await three.over(ill)
         assert await three.values() == [b"a"]
         await three.end()

@@ -21,8 +21,8 @@ from broker.membership.lost_logs import held_logs
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.rebuild_root import write_rebuilt
 from broker.metadata.rebuilt import UNKNOWN_REPLICA
-from broker.partition.purging import Purging
-from broker.partition.strays import strays
+from broker.partition.stray_directories import strays
+from broker.partition.topic_deletion import TopicDeletion
 from coldstore.object_store import PreconditionFailed
 from logformat.values import TopicPartition
 from seams.rng import SeededRng
@@ -31,7 +31,7 @@ from tests.support.broker_kit import LEASE_S, Place, play
 from tests.support.cluster_kit import CLUSTER, cluster_root, id_of, session
 from tests.support.memory_store import MemoryStore
 from tests.unit.broker.membership.test_broker_membership import lease_of, running
-from tests.unit.broker.partition.test_purging import Removed
+from tests.unit.broker.partition.test_topic_deletion import Removed
 from tests.unit.cli.test_cli_rebuild_plan import found
 from thermocline.cli.cluster.restore.rebuild_plan import rebuild_plan
 
@@ -106,7 +106,7 @@ def test_a_deleted_topics_files_and_objects_stay_until_the_operator_says_done() 
             forgotten.set()
 
         tasks = Tasks()
-        purging = Purging(
+        purging = TopicDeletion(
             1,
             cast(Any, metadata),
             cast(Any, removed),

@@ -84,7 +84,7 @@ def test_a_replica_alone_whose_disk_refuses_the_log_keeps_its_place() -> None:
         replicas = three.lives[1].context.registry
         await until(lambda: len(three.row(1).in_sync) == len(NODES), "its other log is in sync")
         assert three.lives[1].context.metadata.topic("alone").rows[of_one].leader == 1
-        assert ("alone", of_one) not in replicas.partitions and not replicas.troubles.unfit
+        assert ("alone", of_one) not in replicas.partitions and not replicas.log_failures.unfit
         await crash_all(three)
 
     play(scenario())
@@ -174,7 +174,7 @@ def test_a_damaged_replica_that_said_so_before_an_unclean_start_is_copied_anew_w
         assert await served(three, *NODES) == other
         assert (await three.lives[other].read_all("log"))[: len(VALUES)] == VALUES
         await until(lambda: len(three.row(other).in_sync) == len(NODES), "all are in sync again")
-        assert not three.lives[damaged].context.registry.troubles.lost
+        assert not three.lives[damaged].context.registry.log_failures.lost
         assert any(name.endswith("-stray") for name in disk.list_dir("/data/a")), "what was damaged is aside"
         await crash_all(three)
 

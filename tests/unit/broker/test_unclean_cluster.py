@@ -108,7 +108,7 @@ def test_what_is_whole_of_a_log_that_is_refused_at_its_start_counts_and_is_kept(
         assert await served(three, *NODES) == damaged
         assert await records(three, damaged) == VALUES[:-1]
         await in_sync(three, damaged)
-        assert not three.lives[damaged].context.registry.troubles.lost
+        assert not three.lives[damaged].context.registry.log_failures.lost
         await end_all(three)
 
     play(scenario())

@@ -14,7 +14,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import NO_LEADER, Row, TopicCreated
-from broker.replication.proposal import PartitionProposal
+from broker.replication.isr_policy import PartitionProposal
 from tests.support.cluster_kit import id_of, session
 
 WRONG = ErrorCode.INVALID_REPLICA_ASSIGNMENT

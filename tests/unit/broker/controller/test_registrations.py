@@ -16,7 +16,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import FORGOTTEN, NO_LEADER, ConfigsSet, Row, RowsSet, TopicCreated
-from broker.replication.proposal import PartitionProposal
+from broker.replication.isr_policy import PartitionProposal
 from tests.support.cluster_kit import CLUSTER, id_of, row, session
 
 T = id_of(1)

@@ -22,7 +22,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.records import Listener
 from broker.peers.links import Links
-from broker.replication.proposal import PartitionProposal
+from broker.replication.isr_policy import PartitionProposal
 from logformat.errors import Retryable
 from logformat.values import uuid_text
 from tests.support.broker_kit import Life, Place, play

@@ -106,13 +106,13 @@ def test_followers_that_were_sent_damage_lead_when_its_leader_is_gone() -> None:
             it.watched = min(others)
             assert (await it.lives[leader].produce("log", b"a", index=index)).error_code == 0
             place = it.lives[leader].context.metadata.topic("log").topic_id, index
-            troubles = [it.lives[node_id].context.registry.troubles for node_id in others]
-            for of in troubles:
+            log_failures = [it.lives[node_id].context.registry.log_failures for node_id in others]
+            for of in log_failures:
                 of.failed(place, "what comes is damaged, again")
             await until(lambda: len(it.row(index).in_sync) == 2, 5)  # the minimum
             await it.kill(leader)
             await until(lambda: leader not in it.sessions, 60)
-            await until(lambda: it.serves(index) and not any(of.unfit for of in troubles), 60)
+            await until(lambda: it.serves(index) and not any(of.unfit for of in log_failures), 60)
             assert (0, b"a") in await it.lives[it.row(index).leader].read_all("log", index)
 
     play(scenario())

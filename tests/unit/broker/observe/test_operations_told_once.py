@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from broker.outage import TELL_AGAIN_MAX_S, Outage
-from broker.partition.throttle import REFUSALS_END_S, REFUSALS_OVER_S, Refusal, Throttle
+from broker.partition.produce_backpressure import REFUSALS_END_S, REFUSALS_OVER_S, ProduceBackpressure, Refusal
 from coldstore.object_store import StoreUnavailable
 from hotstore.errors import LogFull
 from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
@@ -134,7 +134,7 @@ def test_refused_produces_are_counted_each_and_told_once(caplog: pytest.LogCaptu
     async def scenario() -> None:
         life = await Place().start()
         await life.create("log")
-        throttle = Throttle(life.broker._tasks, Roomy())
+        throttle = ProduceBackpressure(life.broker._tasks, Roomy())
         full = LogFull("log-0: no space left; free space below /data, appends go on by themselves")
         for _ in range(1000):
             throttle.refuse(full)
@@ -151,7 +151,7 @@ def test_refused_produces_are_counted_each_and_told_once(caplog: pytest.LogCaptu
         assert caplog.records[-1].levelname == "ERROR"
         await life.stop()
 
-    caplog.set_level(logging.INFO, "broker.partition.throttle")
+    caplog.set_level(logging.INFO, "broker.partition.produce_backpressure")
     play(scenario())
 
 

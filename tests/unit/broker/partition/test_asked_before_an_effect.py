@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.partition.elsewhere import Elsewhere
+from broker.partition.follower_truncation import FollowerTruncation
 from broker.partition.registry import Registry
 from hotstore.lease import Lease, LeaseOver
 from logformat.leader_epochs import LeaderEpochs
@@ -29,7 +29,7 @@ class Looked:
         self.topic_id = UUID(topic_id)
 
 
-def elsewhere(lease: Lease, answers: asyncio.Event) -> Elsewhere:
+def elsewhere(lease: Lease, answers: asyncio.Event) -> FollowerTruncation:
     """Of a role whose bucket answers when the scene says so."""
 
     async def state_at(*_: object) -> Any:
@@ -39,7 +39,7 @@ def elsewhere(lease: Lease, answers: asyncio.Event) -> Elsewhere:
     follower: Any = SimpleNamespace(cut=lambda *_: None, began_at=lambda *_: None, began_with=lambda *_: None)
     cold: Any = SimpleNamespace(state_at=state_at)
     copied: Any = SimpleNamespace(bytes_skipped=0, begun=0)
-    return Elsewhere(lease, follower, cold, FastClock(), copied, asyncio.Event())
+    return FollowerTruncation(lease, follower, cold, FastClock(), copied, asyncio.Event())
 
 
 @pytest.mark.parametrize("how", ["cut", "begin at", "begin before"])

@@ -11,8 +11,8 @@ from crc32c import crc32c
 
 from broker.error_codes import ErrorCode
 from broker.net.dispatch import Later, Peer
-from broker.partition.replica import Partition
-from broker.partition.throttle import Throttle
+from broker.partition.leader_replica import LeaderReplica
+from broker.partition.produce_backpressure import ProduceBackpressure
 from broker.replication.leader import Leader
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
@@ -154,7 +154,7 @@ def test_the_high_watermark_never_falls_and_wakes_each_waiter_once() -> None:
         life = await Place().start()
         await life.create("log")
         await life.produce("log", b"a", b"b")
-        partition: Partition = life.partition("log")
+        partition: LeaderReplica = life.partition("log")
         assert partition.visible(2, 0.0) is None
         near, far = partition.visible(3, 1e9), partition.visible(9, 1e9)
         assert near is not None
@@ -390,7 +390,7 @@ def test_design_c27_a_log_over_its_dirty_budget_makes_its_own_producers_wait() -
         await life.create("other")
         tiers = life.broker.rooms.tiers
         assert tiers is not None
-        throttle = Throttle(life.broker._tasks, tiers, dirty_bytes_max=3000)
+        throttle = ProduceBackpressure(life.broker._tasks, tiers, dirty_bytes_max=3000)
         life.dispatcher.serve(replace(life.context, throttle=throttle))
         life.workers.slow = True
         sent = 0
@@ -431,7 +431,7 @@ def test_design_c27_a_log_that_fails_while_producers_wait_refuses_them() -> None
         await life.create("full")
         tiers = life.broker.rooms.tiers
         assert tiers is not None
-        throttle = Throttle(life.broker._tasks, tiers, dirty_bytes_max=1000)
+        throttle = ProduceBackpressure(life.broker._tasks, tiers, dirty_bytes_max=1000)
         life.dispatcher.serve(replace(life.context, throttle=throttle))
         place.disk.inject("sync", errno.EIO, suffix=".log")
         while not throttle.is_busy:
@@ -450,7 +450,7 @@ def test_a_throttle_without_pressure_costs_nothing_and_forgets() -> None:
         class Calm:
             local_excess_ratio = 0.0
 
-        throttle = Throttle(Tasks(), Calm())
+        throttle = ProduceBackpressure(Tasks(), Calm())
         assert throttle.wait(produce_request("log", b"x")) is None
         throttle.check_room()
         assert not throttle.is_busy

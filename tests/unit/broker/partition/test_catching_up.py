@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from broker.error_codes import ErrorCode
-from broker.partition.followed import Followed
-from broker.partition.replica import Partition
+from broker.partition.follower_replica import FollowerReplica
+from broker.partition.leader_replica import LeaderReplica
 from broker.wire.apis import ApiKey
 from tests.support.broker_kit import SMALL_SEGMENTS, batch_of, play, produce_request
 from tests.support.shared_bucket import NAME, Pair, both, until
@@ -35,7 +35,7 @@ async def alone(*settings: str) -> Pair:
     return pair
 
 
-def leading(pair: Pair, node_id: int = 1) -> Partition:
+def leading(pair: Pair, node_id: int = 1) -> LeaderReplica:
     return pair.lives[node_id].partition(NAME)
 
 
@@ -43,7 +43,7 @@ def copied(pair: Pair, node_id: int = 2) -> Any:
     return pair.lives[node_id].context.registry.copied
 
 
-async def caught_up(pair: Pair, node_id: int = 2, leader: int = 1) -> Followed:
+async def caught_up(pair: Pair, node_id: int = 2, leader: int = 1) -> FollowerReplica:
     """Its log ends where its leader's does."""
 
     def is_there() -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import NO_LEADER, Row, TopicCreated
-from broker.partition.aside import Aside
+from broker.partition.stray_logs import StrayLogs
 from tests.support.broker_kit import play
 from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
 from tests.unit.broker.partition.test_late_threads import slow
@@ -18,10 +18,10 @@ from tests.unit.broker.partition.test_late_threads import slow
 def _start_knows_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what it holds would be a stray: the test publishes after the start."""
 
-    async def move_all(_: Aside, __: ClusterImage) -> None:
+    async def move_all(_: StrayLogs, __: ClusterImage) -> None:
         pass
 
-    monkeypatch.setattr(Aside, "move_all", move_all)
+    monkeypatch.setattr(StrayLogs, "move_all", move_all)
 
 
 async def _held_by_2(*settings: str) -> Pair:

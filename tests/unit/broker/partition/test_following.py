@@ -9,7 +9,7 @@ import pytest
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_LEADER
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from broker.replication.leader import Report
 from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
@@ -106,7 +106,7 @@ def test_cluster_d65_what_an_old_leader_reports_survives_a_power_cut(monkeypatch
     """Its disk is slow, its tail is in the page cache, another one leads: the offset of its first question counts as
     its flushed end, so the tail is on the disk by then."""
     reports: list[tuple[int, int]] = []
-    taken = Partition.reported
+    taken = LeaderReplica.reported
 
     async def scenario() -> None:
         pair = await both()
@@ -117,12 +117,12 @@ def test_cluster_d65_what_an_old_leader_reports_survives_a_power_cut(monkeypatch
             disk = pair.places[1].disk.crash(SeededRng("cut"), 0.0)
             return max(header.next_offset for _, header in walk(read_file(disk, LOG)))
 
-        def reported(partition: Partition, node_id: int, report: Report, leader_epoch: int) -> None:
+        def reported(partition: LeaderReplica, node_id: int, report: Report, leader_epoch: int) -> None:
             if node_id == 1 and leader_epoch == pair.row.leader_epoch:
                 reports.append((report.end_offset, durable_end()))
             taken(partition, node_id, report, leader_epoch)
 
-        monkeypatch.setattr(Partition, "reported", reported)
+        monkeypatch.setattr(LeaderReplica, "reported", reported)
         first.workers.slow = True
         for number in range(1, 5):
             assert (await first.produce(NAME, b"%d" % number, acks=1)).error_code == 0

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from broker.partition.publication import Publication
-from broker.partition.replicas import Replicas
+from broker.partition.replica_manager import ReplicaManager
 from tests.support.collector import without_collector
 
 
@@ -15,7 +15,7 @@ def cpu_s_of_waiting(count: int) -> float:
     """For `count` topics that are being opened, each waited for by somebody."""
 
     async def scenario() -> float:
-        replicas: Any = Replicas.__new__(Replicas)
+        replicas: Any = ReplicaManager.__new__(ReplicaManager)
         replicas._topics = {}
         replicas._publications = {str(at): [Publication(str(at), [0], lambda _: None)] for at in range(count)}
         began_s = time.process_time()

@@ -11,7 +11,7 @@ import pytest
 from broker.error_codes import ErrorCode
 from broker.metadata.image import Topic
 from broker.observe.tier_view import status_json
-from broker.partition.replica import Partition
+from broker.partition.leader_replica import LeaderReplica
 from coldstore.manifest_store import ManifestStore
 from coldstore.stores.faulty import Fault, FaultPlan
 from coldstore.stores.operations import Operation
@@ -29,7 +29,7 @@ class Told:
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def led(self, partition: Partition) -> None:
+    def led(self, partition: LeaderReplica) -> None:
         self.heard.append(f"led {partition.topic}-{partition.index} in {partition.leader_epoch}")
 
     def resigned(self, topic: str, index: int) -> None:
@@ -47,7 +47,7 @@ async def _led_by_another(place: Place, life: Life, topic_id: UUID, *, reserve: 
         await store.commit(lambda m: m.reserve(manifest.reserved_end_offset + reserve))
 
 
-async def _fenced(life: Life) -> Partition:
+async def _fenced(life: Life) -> LeaderReplica:
     """Let partition 0 of `log` meet its root's new epoch."""
     partition = life.partition("log", 0)
     partition.tier.reserve_soon(partition.log.reserved_end + 1)
@@ -273,7 +273,7 @@ def test_a_reservation_given_back_while_its_leader_resigned_is_not_used() -> Non
         at_first: list[int] = []
 
         class Noting(Told):
-            def led(self, partition: Partition) -> None:
+            def led(self, partition: LeaderReplica) -> None:
                 at_first.append(partition.log.reserved_end)
                 leading.set()
 

@@ -182,7 +182,7 @@ def test_a_replica_that_ends_below_the_bucket_is_told_to_the_controller(in_this_
             pair.renew(2)
         pair.elect(2, (1, 2))
         pair.publish()
-        lost = pair.lives[2].context.registry.troubles.lost
+        lost = pair.lives[2].context.registry.log_failures.lost
         await until(lambda: (TOPIC_ID, 0) in lost, "the controller hears of it")
         assert "another" in lost[TOPIC_ID, 0] and "50" in lost[TOPIC_ID, 0]
         await pair.stop()

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_LEADER
+from broker.partition.leader_replica import LeaderReplica
 from broker.partition.leader_role import LeaderRole
-from broker.partition.replica import Partition
 from hotstore.partition_log import PartitionLog
 from logformat.checkpoints import SEEN_EPOCH_FILE, decode_offsets
 from logformat.values import TopicPartition
@@ -222,7 +222,7 @@ def test_a_start_that_was_overtaken_by_a_row_goes_on_from_that_row(monkeypatch: 
     was refused for ever (seed 12 of restored clusters)."""
     open_one, may_go_on, opened = LeaderRole._opened, asyncio.Event(), asyncio.Event()
 
-    async def slow(self: LeaderRole) -> Partition:
+    async def slow(self: LeaderRole) -> LeaderReplica:
         found = await open_one(self)
         opened.set()
         await may_go_on.wait()

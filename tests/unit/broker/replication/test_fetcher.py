@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.error_codes import ErrorCode
-from broker.replication.asking import Asking, Key, Limits, key_of
+from broker.replication.fetch_lane import FetchLane
+from broker.replication.fetch_session_handler import FetchSessionHandler, Key, Limits, key_of
 from broker.replication.fetcher import Fetcher
 from broker.replication.follower import FetchPosition
-from broker.replication.lane import Lane
-from broker.replication.rate import Rate
-from broker.replication.throttled import Throttled
+from broker.replication.replication_quota import ReplicationQuota
+from broker.replication.throttled_replicas import ThrottledReplicas
 from broker.wire.messages import FetchRequest, FetchResponse, FetchResponsePartition, FetchResponseTopic
 from logformat.record_batch import CorruptBatch
 from tests.support.broker_kit import play
@@ -38,7 +38,7 @@ def forgotten(request: FetchRequest) -> list[int]:
     return [index for topic in request.forgotten_topics_data for index in topic.partitions]
 
 
-def question_of(asking: Asking, wanted: dict[Key, FetchPosition], broker_epoch: int = 50) -> FetchRequest:
+def question_of(asking: FetchSessionHandler, wanted: dict[Key, FetchPosition], broker_epoch: int = 50) -> FetchRequest:
     """The next one, when exactly `wanted` is."""
     for key in asking.told.keys() - wanted.keys():
         asking.want(key, None)
@@ -49,7 +49,7 @@ def question_of(asking: Asking, wanted: dict[Key, FetchPosition], broker_epoch: 
 
 def test_a_question_names_what_changed_since_the_last() -> None:
     """5 000 idle partitions cost nothing; the first question, and the one after a failure, names all of them."""
-    asking = Asking()
+    asking = FetchSessionHandler()
     first = question_of(asking, {A: at(1), B: at(2)})
     assert (first.session_id, first.session_epoch, named(first), first.min_bytes) == (0, 0, {0: 1, 1: 2}, 0)
     assert first.replica_state is not None and first.replica_state.replica_epoch == 50
@@ -71,7 +71,7 @@ def test_a_question_names_what_changed_since_the_last() -> None:
 def test_another_session_of_this_broker_names_everything_anew() -> None:
     """Its leader forgot what it reported in the last one, and does not look at partitions in which nothing moves: a
     replica of an idle one would never be in sync again (simulated seed 20 of several brokers)."""
-    asking = Asking()
+    asking = FetchSessionHandler()
     question_of(asking, {A: at(1), B: at(2)})
     assert asking.answered(FetchResponse(session_id=9))
     same = question_of(asking, {A: at(1), B: at(2)})
@@ -82,7 +82,7 @@ def test_another_session_of_this_broker_names_everything_anew() -> None:
 
 
 class EveryTime:
-    """What a question names, by going through all that is wanted: the rule that `Asking` keeps without."""
+    """What a question names, by going through all that is wanted: the rule that `FetchSessionHandler` keeps without."""
 
     def __init__(self) -> None:
         self.told: dict[Key, FetchPosition] = {}
@@ -111,7 +111,7 @@ _MOVES = st.one_of(
 @given(st.lists(_MOVES, max_size=60))
 def test_every_question_is_that_of_looking_at_all_that_is_wanted(moves: list[tuple[str, int, int | None]]) -> None:
     """Whatever came, went, moved and came back in between, was answered, or not."""
-    asking, by_looking, wanted, broker_epoch = Asking(), EveryTime(), dict[Key, FetchPosition](), 50
+    asking, by_looking, wanted, broker_epoch = FetchSessionHandler(), EveryTime(), dict[Key, FetchPosition](), 50
     for move, index, offset in moves:
         if move == "want":
             asking.want(key_of(TOPIC, index), None if offset is None else at(offset))
@@ -196,12 +196,12 @@ class Leader:
 def fetching(
     scenario: Callable[[Leader, Fetcher], Awaitable[None]],
     leader: Leader | None = None,
-    rate: Rate | None = None,
+    rate: ReplicationQuota | None = None,
     in_sync: Collection[Key] = (),
 ) -> None:
     async def run(leader: Leader) -> None:
-        throttled = Throttled(rate or Rate(), in_sync.__contains__)
-        lane = Lane(in_sync.__contains__, {}, is_behind=False)
+        throttled = ThrottledReplicas(rate or ReplicationQuota(), in_sync.__contains__)
+        lane = FetchLane(in_sync.__contains__, {}, is_behind=False)
         fetcher = Fetcher(1, leader, lambda: (2, 50, ""), LIMITS, throttled, lane)
         keeping = asyncio.ensure_future(fetcher.keep())
         await scenario(leader, fetcher)
@@ -465,7 +465,7 @@ def test_a_throttled_copy_comes_at_its_rate_and_holds_nobody_back() -> None:
         assert 7 <= took_s <= 9, took_s
         assert len(leader.questions) < 2_000, "no busy loop while it is held"
 
-    fetching(scenario, leader, Rate(limit))
+    fetching(scenario, leader, ReplicationQuota(limit))
 
 
 def test_who_is_in_sync_or_caught_up_is_not_throttled() -> None:
@@ -484,12 +484,12 @@ def test_who_is_in_sync_or_caught_up_is_not_throttled() -> None:
             assert caught_up.offset == leader.ends[2] and member.offset == 3_000_000
         assert held.offset < 1_000_000
 
-    fetching(scenario, leader, Rate(100_000), in_sync=[B])
+    fetching(scenario, leader, ReplicationQuota(100_000), in_sync=[B])
 
 
 def test_a_throttle_that_is_set_or_lifted_counts_at_once() -> None:
     """Of the rate, and of the list."""
-    rate = Rate()
+    rate = ReplicationQuota()
 
     async def scenario(leader: Leader, fetcher: Fetcher) -> None:
         copy = Taking()

@@ -1,0 +1,283 @@
+"""The replicas of this broker: from a topic in the image to roles that partitions have here, and back.
+
+Has an owner for each replica, and gives it what the publisher of the image asks for (its `Effects`). No call waits:
+each begins what it names, and goes on with it until a later call says otherwise. Always true: once `close` began no
+role begins; a stop is clean only where every log's tail is known. Must not know how a role begins or ends
+(replica_owner), how a deleted topic's objects go (topic_deletion), what nobody assigned here (stray_logs), nor what
+partitions need while they serve (checkpointing).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from functools import partial
+
+from broker.config.live import LiveConfig
+from broker.following.metadata_cache import MetadataCache
+from broker.metadata.image import Topic
+from broker.partition.checkpointing import Checkpointing
+from broker.partition.config_updates import ConfigUpdates
+from broker.partition.fetcher_manager import FetcherManager
+from broker.partition.follower_retention import expire_all
+from broker.partition.follower_role import FollowerRole
+from broker.partition.leader_role import LeaderRole, publish
+from broker.partition.log_shutdown import LogShutdown
+from broker.partition.publication import Publication
+from broker.partition.registry import Registry
+from broker.partition.replica_owner import ReplicaOwner
+from broker.partition.roles import LeadershipWatcher, Roles
+from broker.partition.stray_logs import StrayLogs
+from broker.partition.topic_configs import TopicConfigs
+from broker.partition.topic_deletion import TopicDeletion
+from broker.peers.links import Links
+from hotstore.log_host import LogHost
+from logformat.errors import Fenced, Retryable
+from logformat.values import TopicPartition
+from seams.crash_points import reach
+from seams.tasks import Tasks
+from seams.world import World
+from tiering.service import TierService
+
+
+class ReplicaManager:
+    """See the module. `forget` asks the controller to forget a deleted topic of which nothing is left; it raises while
+    it cannot."""
+
+    def __init__(
+        self,
+        config: LiveConfig,
+        world: World,
+        logs: LogHost,
+        registry: Registry,
+        tiers: TierService,
+        tasks: Tasks,
+        report: Callable[[str, BaseException], None],
+        metadata: MetadataCache,
+        links: Links,
+        forget: Callable[[Topic], Awaitable[None]],
+    ) -> None:
+        node_id, session_s = config.now.node_id, config.now.times.session_s
+        self._live = config
+        self._logs = logs
+        self._tiers = tiers
+        self._registry = registry
+        self._report = report
+        self._is_closing = False  # no role begins any more, whatever an image says: the clean marker vouches for it
+        self._topics: dict[str, Topic] = {}  # by id, as last decided
+        self._owners: dict[str, dict[int, ReplicaOwner]] = {}  # by topic id and index
+        self._publications: dict[str, list[Publication]] = {}  # by topic id, until they are over
+        self._configuring = ConfigUpdates(self._topics, self._configure, tasks)
+        self.aside = StrayLogs(node_id, logs, metadata, report)
+        self.upkeep = Checkpointing(config, world, logs, registry)
+        self._roles = Roles(
+            config,
+            world,
+            logs,
+            tiers,
+            registry,
+            metadata,
+            TopicConfigs(config),
+            FetcherManager(config, world.rng, metadata, links.to, tasks, report),
+            tasks,
+            report,
+            self.upkeep.opened,
+            self.aside.make_way,
+        )
+        self._purging = TopicDeletion(
+            node_id, metadata, logs, tiers, self._closed, forget, tasks, world.rng, report, session_s
+        )
+
+    @property
+    def damaged(self) -> dict[TopicPartition, str]:
+        """Partitions that refuse to open, and why."""
+        return {owner.place: owner.damaged for owner in self._all() if owner.damaged}
+
+    def watch(self, watcher: LeadershipWatcher) -> None:
+        """Tell `watcher` of everything that happens from now on, in the order in which watchers came."""
+        self._roles.watchers.append(watcher)
+
+    # ── owners ───────────────────────────────────────────────────────────────────────────────────────────────────
+    def _all(self) -> Iterator[ReplicaOwner]:
+        return (owner for owners in self._owners.values() for owner in owners.values())
+
+    def _of(self, topic: Topic) -> Iterable[ReplicaOwner]:
+        return tuple(self._owners.get(topic.topic_id, {}).values())
+
+    def _owner(self, topic: Topic, index: int) -> ReplicaOwner:
+        owners = self._owners.setdefault(topic.topic_id, {})
+        if (owner := owners.get(index)) is None:
+            owner = owners[index] = ReplicaOwner(self._roles, topic, index, self._gone)
+        return owner
+
+    def _gone(self, owner: ReplicaOwner) -> None:
+        topic_id, index = owner.key
+        owners = self._owners[topic_id]
+        if owners.get(index) is owner:
+            del owners[index]
+        if not owners:
+            del self._owners[topic_id]
+
+    def _decided(self, topic: Topic) -> None:
+        """The topic as it is now, for all that have a role in it."""
+        self._topics[topic.topic_id] = topic
+        for owner in self._of(topic):
+            owner.update(topic)
+
+    # ── what the publisher asks for ──────────────────────────────────────────────────────────────────────────────
+    def lead(self, topic: Topic, indexes: Collection[int]) -> None:
+        """Begin to lead these partitions; they are published when all of them are open (`opened` waits for it).
+
+        Opening is tried until it succeeds, and is given up by `withdraw` and `close` only."""
+        self._decided(topic)
+        if self._is_closing:
+            return
+        if new := [index for index in indexes if topic.rows[index].partition_epoch == 0]:
+            reach("topic.committed")
+            self._lead(topic, new, reach_rooted=True)
+        if old := [index for index in indexes if topic.rows[index].partition_epoch > 0]:
+            self._lead(topic, old)
+
+    def _lead(self, topic: Topic, indexes: list[int], *, reach_rooted: bool = False) -> None:
+        topic_id = topic.topic_id
+        publication = Publication(topic.name, indexes, partial(self._publish, topic_id, reach_rooted))
+        self._publications[topic_id] = [of for of in self._publications.get(topic_id, ()) if not of.over.is_set()]
+        self._publications[topic_id].append(publication)
+        for index in indexes:
+            self._owner(topic, index).lead(topic, publication)
+
+    def _publish(self, topic_id: str, is_new: bool, ready: list[LeaderRole]) -> None:
+        topic = self._topics.get(topic_id)
+        if topic is not None:
+            if is_new and not any(role.damaged for role in ready):
+                reach("topic.rooted")
+            publish(self._roles, topic, ready)
+
+    async def opened(self, topic_id: str) -> None:
+        """Wait until what was asked so far of the topic serves, or is withdrawn. Raises Retryable when the broker stops
+        first. Whoever waits no longer ends the wait only."""
+        for publication in tuple(self._publications.get(topic_id, ())):
+            await publication.over.wait()
+            if publication.was_given_up and (topic := self._topics.get(topic_id)) is not None:
+                raise Retryable(f"the broker stops before topic {topic.name!r} is open")
+
+    def resign(self, topic: Topic, indexes: Collection[int]) -> None:
+        """Stop leading or copying these partitions: who waits for an acknowledgement learns at once that this is not
+        the leader (NOT_LEADER_OR_FOLLOWER), their jobs at the bucket end, their logs stay open."""
+        self._decided(topic)
+        for index in indexes:
+            self._owner(topic, index).rest()
+
+    @property
+    def opened_count(self) -> int:
+        """Partitions that are open, those of topics that are still being opened too."""
+        ready = sum(of.ready_count for publications in self._publications.values() for of in publications)
+        return len(self._registry.partitions) + ready
+
+    def apply(self, topic: Topic, indexes: Collection[int]) -> None:
+        """Their leaders count by the image as it is now; those on their way to be led do when they got there."""
+        self._decided(topic)
+        for index in indexes:
+            role = self._owner(topic, index).role
+            if isinstance(role, LeaderRole):
+                role.apply()
+
+    def follow(self, topic: Topic, indexes: Collection[int]) -> None:
+        """Begin to copy these partitions from those who lead them."""
+        self._decided(topic)
+        if not self._is_closing:
+            for index in indexes:
+                self._owner(topic, index).follow(topic)
+
+    def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
+        """Let go of the logs of these partitions, which others hold now."""
+        if self._is_closing:
+            return  # the next start finds them strays
+        for index in indexes:
+            self._registry.log_failures.over((topic.topic_id, index))
+            self._owner(topic, index).drop(is_seen=is_seen)
+
+    def reconfigure(self, topic: Topic) -> None:
+        """Let the partitions of `topic` follow its configs: those that are being opened, when they are open."""
+        self._decided(topic)
+        self._configure(topic.topic_id)
+        registry = self._registry
+        if (known := registry.topics.get(topic.name)) is not None and known.topic_id == topic.topic_id:
+            registry.topics[topic.name] = topic
+
+    def follow_config(self) -> None:
+        """Let every partition obey what was set on brokers as it is now; those being opened do when they are open."""
+        self._configuring.all()
+
+    def _configure(self, topic_id: str) -> None:
+        topic = self._topics.get(topic_id)
+        if topic is None:
+            return
+        roles = [owner.role for owner in self._of(topic) if owner.role is not None and not owner.role.is_over]
+        led = [role.partition for role in roles if isinstance(role, LeaderRole) and role.is_visible]
+        self._roles.configs.apply(topic, [partition for partition in led if partition is not None])
+        for role in roles:
+            if isinstance(role, FollowerRole):
+                role.reconfigure()
+
+    def withdraw(self, topic: Topic) -> None:
+        """Stop serving a deleted topic: its waiters learn it now. Its logs are closed in the background, before a new
+        topic of the name is opened."""
+        if self._is_closing:
+            return  # its logs are closed with all others; the next start sees that it is deleted
+        reach("topic.deleted")
+        self._topics.pop(topic.topic_id, None)
+        registry = self._registry
+        registry.withdraw(topic)
+        for watcher in self._roles.watchers:
+            watcher.withdrawn(topic.name)
+
+        def is_remembered() -> bool:
+            deleted = self._roles.metadata.image.deleted
+            return self._purging.removes(topic.topic_id) or topic.topic_id in deleted
+
+        for owner in self._of(topic):
+            owner.delete(is_remembered)
+        for index in range(topic.partitions):
+            registry.log_failures.over((topic.topic_id, index))
+        self._publications.pop(topic.topic_id, None)
+
+    def purge(self, topic: Topic) -> None:
+        """See `TopicDeletion.purge`."""
+        if not self._is_closing:
+            self._purging.purge(topic)
+
+    async def _closed(self, topic_id: str) -> None:
+        """Wait until no log of a withdrawn topic is open, or about to be."""
+        for owner in tuple(self._owners.get(topic_id, {}).values()):
+            await owner.settled()
+
+    # ── for as long as the broker serves ─────────────────────────────────────────────────────────────────────────
+    async def keep_expiring(self) -> None:
+        """Until cancelled: local retention of what is copied; what is led expires with its tier."""
+        while True:
+            await asyncio.sleep(self._live.now.retention_check_interval_ms / 1000)
+            copies = [
+                (role.followed, role.topic)
+                for owner in self._all()
+                if isinstance(role := owner.role, FollowerRole) and role.followed is not None
+            ]
+            await expire_all(copies, self._roles.configs.of, self._roles.world.clock.wall_ms())
+
+    async def close(self, *, clean: bool) -> bool:
+        """See `LogShutdown.close`. Whether every log could be left clean."""
+        self._is_closing = True
+        # A log whose tail is in doubt until the bucket answers must be in doubt at the next start, too.
+        owners = tuple(self._all())
+        all_known = not any(owner.is_in_doubt for owner in owners)
+        self._roles.fetchers.cancel()
+        for owner in owners:
+            owner.stop(Fenced(f"{owner.place}: the broker is stopping"))
+        serving = [role for owner in owners if isinstance(role := owner.role, LeaderRole) and not role.is_over]
+
+        async def others_end() -> None:
+            for owner in owners:
+                await owner.settled()
+
+        ending = LogShutdown(self._logs, self._tiers, self._report, clean=clean)
+        return await ending.close(serving, others_end()) and all_known

@@ -1,0 +1,75 @@
+"""When a deleted topic is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+from broker.metadata.image import Topic
+from broker.metadata.records import Row
+from broker.partition.topic_deletion import TopicDeletion
+from logformat.values import TopicPartition
+from seams.rng import SeededRng
+from seams.tasks import Tasks
+from tests.support.broker_kit import play
+
+TOPIC_ID = UUID(int=77)
+
+
+class Removed:
+    """What was removed, by name."""
+
+    def __init__(self) -> None:
+        self.set_asides: list[TopicPartition] = []
+        self.objects: list[UUID] = []
+        self.directories = self
+
+    async def closed(self, topic_id: str) -> None:
+        pass
+
+    async def set_aside(self, place: TopicPartition, topic_id: UUID) -> None:
+        self.set_asides.append(place)
+
+    async def delete_set_aside(self) -> None:
+        pass
+
+    async def purge_topic(self, topic_id: UUID, partitions: int) -> None:
+        self.objects.append(topic_id)
+
+
+def test_a_topic_is_forgotten_a_session_after_it_was_removed_however_long_that_is() -> None:
+    """A broker in session may not have heard of the deletion for that long: what it uploads until then is removed with
+    the rest, and what it holds of the topic is no stray."""
+    session_s = 30.0
+
+    async def scenario() -> None:
+        loop, removed = asyncio.get_running_loop(), Removed()
+        nodes = {node: SimpleNamespace(node_id=node, active=True) for node in (1, 2)}
+        metadata = SimpleNamespace(is_decided_by=lambda node: node == 1, image=SimpleNamespace(nodes=nodes))
+        forgotten: asyncio.Future[float] = loop.create_future()
+
+        async def forget(_: Topic) -> None:
+            assert removed.objects == [TOPIC_ID, TOPIC_ID]
+            forgotten.set_result(loop.time())
+
+        tasks = Tasks()
+        purging = TopicDeletion(
+            1,
+            cast(Any, metadata),
+            cast(Any, removed),
+            cast(Any, removed),
+            removed.closed,
+            forget,
+            tasks,
+            SeededRng(1),
+            lambda *_: None,
+            session_s,
+        )
+        began_s = loop.time()
+        purging.purge(Topic(str(TOPIC_ID), "log", (Row((1, 2), 1, 0, 0, (1, 2), 0),), {}, True))
+        assert await forgotten - began_s > session_s
+        await tasks.close()
+
+    play(scenario())
