@@ -308,7 +308,7 @@ async def in_process(root: str) -> AsyncIterator[Broker]:
 
 async def produce_us(broker: Broker, topic: str, size: int, run: int, options: argparse.Namespace) -> list[float]:
     """µs of CPU a request, a run of CHUNK_S each."""
-    server = broker.rooms.server
+    server = broker.components.server
     assert server is not None
     controller = server._shared.dispatcher.context.controller  # type: ignore[attr-defined]
     await controller.create_topic(topic, options.partitions, {"segment.bytes": str((1 << 31) - 1)})

@@ -2,7 +2,7 @@
 
 Owns when it ends, and with which exit code. Always true: nothing is served before this process's epoch is committed to
 `cluster.json`; the simulation starts this very broker with other seams. Must not know command lines or signals (`stop`
-is an event), nor the order of starting (start) and of stopping (rooms).
+is an event), nor the order of starting (start) and of stopping (components).
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import TypeVar
 
-from broker.authorizer import Authorizer
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
 from broker.dispatcher import REFUSALS, BrokerDispatcher
-from broker.listening import Listening
 from broker.membership.session import Refused
-from broker.metrics import BrokerMetrics
+from broker.metrics.counters import BrokerMetrics
+from broker.metrics.outage_log import OutageLog
 from broker.observe.loop_lag import LoopLag
 from broker.observe.sources import Beginning, Sources
 from broker.observe.status import Health, Waits
 from broker.observe.views import operator_views
-from broker.outage import Outage
 from broker.read_only.refusals import REFUSALS as read_only_refusals
 from broker.read_only.refusals import ReadOnlyAuthorizer
 from broker.read_only.start import ReadOnlyStart, read_only_config
 from broker.read_only.views import ReadOnlySources, read_only_views
-from broker.rooms import Closing, Rooms
+from broker.security.authorizer import Authorizer
 from broker.start import Start, StoreOpener
+from broker.startup.components import Components, Shutdown
+from broker.startup.listeners import Listeners
 from coldstore.object_store import AccessRefused, ObjectStore
 from coldstore.probe import StoreRefused
 from coldstore.root import NewerFormat
@@ -99,16 +99,16 @@ class Broker:
             config = read_only_config(config)
         self._config = config
         self._world = world
-        self.rooms = Rooms()
+        self.components = Components()
         self._tasks = Tasks(self._report)
         self._superseded = asyncio.Event()
         self._clean_stop = False
         self.health = Health()
         self.metrics = BrokerMetrics()
-        self._outage = Outage(world.clock)  # of the probe; after it the session has its own
+        self._outage = OutageLog(world.clock)  # of the probe; after it the session has its own
         self._lag = LoopLag()
         self._beginning = Beginning(
-            config, self.health, self.metrics, self._store_outage, self._lag, lambda: self.rooms.store
+            config, self.health, self.metrics, self._store_outage, self._lag, lambda: self.components.store
         )
         self._sources: Sources | ReadOnlySources | None = None  # what the HTTP port shows once clients are served
         self._waits = Waits(self.health, self._tasks)
@@ -117,7 +117,7 @@ class Broker:
             self._reads_only(open_bucket) if config.read_only else self._serves(open_bucket)
         )
         self._listening = self._start.listening
-        self.rooms.http, self.rooms.server = self._listening.http, self._listening.server
+        self.components.http, self.components.server = self._listening.http, self._listening.server
 
     def _serves(self, open_bucket: StoreOpener) -> Start:
         """A broker of its cluster."""
@@ -129,9 +129,9 @@ class Broker:
             LiveConfig(config),
             world,
             open_bucket,
-            Listening(config, world, dispatcher, self.views, self._report),
+            Listeners(config, world, dispatcher, self.views, self._report),
             dispatcher,
-            self.rooms,
+            self.components,
             self._tasks,
             self.health,
             self._waits,
@@ -156,9 +156,9 @@ class Broker:
             LiveConfig(config),
             world,
             open_bucket,
-            Listening(config, world, dispatcher, self.views, self._report),
+            Listeners(config, world, dispatcher, self.views, self._report),
             dispatcher,
-            self.rooms,
+            self.components,
             self._tasks,
             self.health,
             self.metrics,
@@ -170,15 +170,15 @@ class Broker:
     async def start(self, stop: asyncio.Event) -> None:
         """Come up to the point where clients are answered; returns early when `stop` is set while waiting."""
         await self._start.prepare()
-        if self.rooms.http is not None:
+        if self.components.http is not None:
             self._tasks.spawn("loop lag", self._lag.keep())  # where somebody can read it
         self._sources = await self._until(stop, self._start.serve())
         if self._sources is not None:
             self.health.ready()
             self._world.keep_objects()
 
-    def _store_outage(self) -> Outage:
-        session = self.rooms.session
+    def _store_outage(self) -> OutageLog:
+        session = self.components.session
         return self._outage if session is None else session.outage
 
     def ready_line(self) -> str:
@@ -198,7 +198,7 @@ class Broker:
         self._superseded.set()
 
     async def _keep_session(self) -> None:
-        session = self.rooms.session
+        session = self.components.session
         assert session is not None
         await session.keep()
         by = session.gate.superseded_by
@@ -230,7 +230,7 @@ class Broker:
     async def close(self) -> None:
         """Down again: cleanly when `stop` asked for it, at once when superseded or failed."""
         self.health.starting("stopping")
-        closing = Closing(self.rooms, self._config, self._world.workers, self._tasks, self._waits, self._report)
+        closing = Shutdown(self.components, self._config, self._world.workers, self._tasks, self._waits, self._report)
         # A superseded broker's answers never leave: draining would only keep it here for the whole timeout.
         await closing.close(clean=self._clean_stop, drain=not self._superseded.is_set())
 

@@ -12,19 +12,19 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
 from broker.controller.broker_rpc import BrokerRpc
 from broker.controller.controller_requests import ControllerRequests
-from broker.fetch_sessions import FetchSessions
+from broker.fetch_sessions.cache import FetchSessions
 from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
+from broker.following.response_cache import ResponseCache
 from broker.groups.coordinator import GroupCoordinator
-from broker.kept_answers import KeptAnswers
 from broker.membership.serving_gate import ServingGate
 from broker.metadata.producer_ids import ProducerIds
-from broker.metrics import BrokerMetrics
+from broker.metrics.counters import BrokerMetrics
+from broker.metrics.produce_idle import ProduceIdle
 from broker.net.dispatch import Peer
 from broker.partition.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
 from broker.peers.forward import Forward
-from broker.quiet import Quiet
 from hotstore.residency import Residency
 from seams.tasks import Tasks
 from seams.world import World
@@ -45,14 +45,14 @@ class Context:
     producer_ids: ProducerIds
     groups: GroupCoordinator
     fetch_sessions: FetchSessions
-    kept_answers: KeptAnswers
+    kept_answers: ResponseCache
     gate: ServingGate
     metrics: BrokerMetrics
     tasks: Tasks
     live_configs: Mapping[str, str]
     images: ImageFeed
     forward: Forward
-    quiet: Quiet = field(default_factory=Quiet)
+    quiet: ProduceIdle = field(default_factory=ProduceIdle)
     brokers: BrokerRpc | None = None
 
     @property

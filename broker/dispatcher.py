@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
-from broker.authorizer import Authorizer
 from broker.context import Call, Context
 from broker.controller.controller_requests import ControllerRequests
 from broker.controller.decision import RemoteMetadataWriter
@@ -53,6 +52,7 @@ from broker.handlers.produce_fast_path import FastPath
 from broker.handlers.produce_flow import ProduceFlow
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.peers.forward import FORWARDED
+from broker.security.authorizer import Authorizer
 from broker.wire.apis import ApiKey, is_served
 from broker.wire.codec import decode_request, encode_response
 from broker.wire.errors import MalformedFrame

@@ -3,7 +3,7 @@
 Addresses are bound before anything is touched; the data directory is locked before the bucket is asked; the right to
 serve is committed before anything is served, and before the clean-shutdown marker goes; what the image says is
 published, and its logs open, before groups load; clients are let in last. Must not know what cuts a start short, when a
-broker ends (app), or how it goes down (rooms).
+broker ends (app), or how it goes down (components).
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from broker.config.live import LiveConfig
 from broker.context import Context
 from broker.controller.cluster_defaults import commit_defaults
 from broker.dispatcher import BrokerDispatcher
-from broker.entering import enter
-from broker.fetch_sessions import FetchSessions
-from broker.first_probe import first_probe
+from broker.fetch_sessions.cache import FetchSessions
+from broker.following.response_cache import ResponseCache
 from broker.groups.coordinator import GroupCoordinator
 from broker.internal_topics.rewriting import Rewrites
 from broker.internal_topics.snapshots import Snapshots
 from broker.internal_topics.watcher import InternalTopicWatcher
-from broker.kept_answers import KeptAnswers
-from broker.limits import tier_limits
-from broker.listening import Listening
 from broker.membership.broker_fitness import BrokerFitness
 from broker.membership.session import Session, StartedSession
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.producer_ids import ProducerIds
 from broker.metadata.rebuilt import is_rebuilt
 from broker.metadata.records import Listener
-from broker.metrics import BrokerMetrics
-from broker.obeying import Obeying, obeying
+from broker.metrics.counters import BrokerMetrics
+from broker.metrics.outage_log import OutageLog
 from broker.observe.sources import Sources
 from broker.observe.status import Health, Waits
-from broker.offsets_topic import OffsetsTopic
-from broker.outage import Outage
 from broker.partition.produce_backpressure import ProduceBackpressure
 from broker.peers.links import Links
-from broker.reading_ahead import ReadingAhead
-from broker.rooms import Rooms
+from broker.startup.bucket_probe import first_probe
+from broker.startup.cold_prefetch import ColdPrefetch
+from broker.startup.components import Components
+from broker.startup.directory_claim import enter
+from broker.startup.limits import tier_limits
+from broker.startup.listeners import Listeners
+from broker.startup.offsets_topic import OffsetsTopic
+from broker.startup.wiring import MetadataWiring, obeying
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
 from hotstore.data_dir import DataDir
@@ -67,21 +67,21 @@ StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start. `config` is the one the broker was started with, `live` the one it runs with; in `rooms` stands what
-    was made so far, for the stop; `keep_session` runs from the moment the right to serve is committed."""
+    """One start. `config` is the one the broker was started with, `live` the one it runs with; in `components` stands
+    what was made so far, for the stop; `keep_session` runs from the moment the right to serve is committed."""
 
     config: BrokerConfig
     live: LiveConfig
     world: World
     open_bucket: StoreOpener
-    listening: Listening
+    listening: Listeners
     dispatcher: BrokerDispatcher
-    rooms: Rooms
+    components: Components
     tasks: Tasks
     health: Health
     waits: Waits
     metrics: BrokerMetrics
-    outage: Outage
+    outage: OutageLog
     report: FailureReport
     keep_session: Callable[[], Awaitable[None]]
 
@@ -90,25 +90,25 @@ class Start:
         self.health.starting("binding its addresses")
         await self.listening.bind()
         self.health.starting("opening the data directory")
-        self.rooms.data_dir = await self.world.workers.run(DataDir.open, self.world.disk, self.config.data_dir)
+        self.components.data_dir = await self.world.workers.run(DataDir.open, self.world.disk, self.config.data_dir)
 
     async def serve(self) -> Sources:
-        """All that follows, until clients are let in. May be cancelled: `rooms` has what there is to stop."""
-        data_dir, world = self.rooms.data_dir, self.world
+        """All that follows, until clients are let in. May be cancelled: `components` has what there is to stop."""
+        data_dir, world = self.components.data_dir, self.world
         assert data_dir is not None
         bucket = self.open_bucket(self.config, world)
-        self.rooms.store = store = MeteredStore(bucket, world.clock)
+        self.components.store = store = MeteredStore(bucket, world.clock)
         # Not through the meters: it loses races and sends wrong checksums on purpose.
         probed = await first_probe(bucket, world, self.outage, self.health)
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
         config = self.config
         listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max
-        self.rooms.links = links = Links(world.net, config.node_id, listener, answer_bytes_max)
+        self.components.links = links = Links(world.net, config.node_id, listener, answer_bytes_max)
         limits = tier_limits(config, probed)
         ahead = ReadAhead(store, world, limits.store_timeout_s)
         session, joined = await self._join(store, cluster, links, data_dir, ahead)
         logs = LogHost(data_dir, world, self.report)
-        self.rooms.tiers = tiers = TierService(
+        self.components.tiers = tiers = TierService(
             store,
             world,
             logs,
@@ -133,7 +133,7 @@ class Start:
             session.step_back,
             session.poll_soon,
         )
-        self.rooms.replicas = following.replicas
+        self.components.replicas = following.replicas
         for name, service in following.kept.items():
             self._keep(name, service)
         await tiers.start()
@@ -145,7 +145,7 @@ class Start:
         self.dispatcher.serve(context)
         await self.listening.accept(self.live)
         damaged = following.replicas.damaged
-        snapshots = self.rooms.snapshots
+        snapshots = self.components.snapshots
         assert snapshots is not None
         feed = following.feed
         return Sources(
@@ -164,7 +164,7 @@ class Start:
             following.turnover,
         )
 
-    async def _settle_defaults(self, following: Obeying) -> None:
+    async def _settle_defaults(self, following: MetadataWiring) -> None:
         door, metadata, config = following.controller, following.metadata, self.config
 
         async def settle() -> None:
@@ -177,13 +177,13 @@ class Start:
     ) -> tuple[Session, StartedSession]:
         """The right to serve. What is lost here is read `ahead`, where it has to be waited for."""
         config, world = self.config, self.world
-        reading = ReadingAhead(ahead, store, world, data_dir, config.node_id, self.tasks)
+        reading = ColdPrefetch(ahead, store, world, data_dir, config.node_id, self.tasks)
 
         def waits_for(what: str) -> None:
             self.health.starting(what)
             reading.begin()
 
-        self.rooms.session = session = Session(store, cluster, world, links, config.times, waits_for=waits_for)
+        self.components.session = session = Session(store, cluster, world, links, config.times, waits_for=waits_for)
         self.health.starting("waiting for the right to serve the bucket")
         listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
         try:
@@ -194,7 +194,12 @@ class Start:
         return session, joined
 
     async def _publish(
-        self, following: Obeying, session: Session, tiers: TierService, joined: StartedSession, fitness: BrokerFitness
+        self,
+        following: MetadataWiring,
+        session: Session,
+        tiers: TierService,
+        joined: StartedSession,
+        fitness: BrokerFitness,
     ) -> None:
         """Obey the image of the claim, and wait until its logs are open."""
         replicas, topics = following.replicas, joined.at.image.topics
@@ -213,10 +218,10 @@ class Start:
         self._keep("retention of copies", replicas.keep_expiring)
         self._keep("strays", replicas.aside.keep_removing)
 
-    def _groups(self, following: Obeying, session: Session) -> GroupCoordinator:
+    def _groups(self, following: MetadataWiring, session: Session) -> GroupCoordinator:
         config, world = self.live.now, self.world
         registry, metadata, replicas = following.registry, following.metadata, following.replicas
-        self.rooms.groups = groups = GroupCoordinator(
+        self.components.groups = groups = GroupCoordinator(
             OffsetsTopic(following.controller, registry, metadata, config),
             world.clock,
             world.rng,
@@ -228,7 +233,7 @@ class Start:
             keep_objects=world.keep_objects,
             in_session=lambda: session.fresh.is_in_session,
         )
-        self.rooms.snapshots = snapshots = Snapshots(groups.log, world.clock)
+        self.components.snapshots = snapshots = Snapshots(groups.log, world.clock)
         offsets = InternalTopicWatcher(groups.log, world.clock, world.workers)
         replicas.watch(offsets)
         replicas.watch(groups)
@@ -240,9 +245,11 @@ class Start:
         self._keep("group rewrites", Rewrites(groups.log).keep)
         return groups
 
-    def _context(self, following: Obeying, joined: StartedSession, session: Session, tiers: TierService) -> Context:
+    def _context(
+        self, following: MetadataWiring, joined: StartedSession, session: Session, tiers: TierService
+    ) -> Context:
         config, world = self.live.now, self.world
-        self.rooms.residency = residency = Residency(world.workers, report=self.report)
+        self.components.residency = residency = Residency(world.workers, report=self.report)
         return Context(
             live=self.live,
             world=world,
@@ -255,7 +262,7 @@ class Start:
             producer_ids=ProducerIds(joined.broker_epoch),
             groups=self._groups(following, session),
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
-            kept_answers=KeptAnswers(),
+            kept_answers=ResponseCache(),
             gate=session.gate,
             metrics=self.metrics,
             tasks=self.tasks,

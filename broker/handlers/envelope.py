@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 
-from broker.authorizer import Authorizer
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.net.dispatch import Part, Peer
 from broker.peers.forward import FORWARDED
+from broker.security.authorizer import Authorizer
 from broker.wire.apis import is_served
 from broker.wire.codec import decode_request
 from broker.wire.errors import MalformedFrame

@@ -3,7 +3,7 @@
 Always true: hot partitions are answered at once, whatever cold ones still load (kafka#20045); a cold read that outlives
 its fetch goes on into the cache, where the next poll finds it. Must not know how a partition is read (`fetch_attempt`),
 how a fetch waits (`long_poll`), what an answer looks like (`fetch_answers`), nor the rules of sessions
-(`broker.fetch_sessions`): it looks at the targets it is given.
+(`broker.fetch_sessions.cache`): it looks at the targets it is given.
 
 An incremental fetch looks only at what moved since the last one: with nothing new it costs the same over 5 partitions
 and over 5 000 (bench/many.py).
@@ -17,8 +17,8 @@ from typing import Final
 from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.fetch_session import Target
-from broker.fetch_sessions import NO_SESSION, Full, Incremental
+from broker.fetch_sessions.cache import NO_SESSION, Full, Incremental
+from broker.fetch_sessions.session import Target
 from broker.handlers import replica_fetch
 from broker.handlers.fetch_answers import NO_RECORDS, by_topic, incremental
 from broker.handlers.fetch_attempt import FetchAttempt, check_leader_epoch

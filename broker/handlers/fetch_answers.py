@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.error_codes import ErrorCode
-from broker.fetch_session import Target
-from broker.fetch_sessions import NO_SESSION, Incremental
+from broker.fetch_sessions.cache import NO_SESSION, Incremental
+from broker.fetch_sessions.session import Target
 from broker.handlers.fetch_attempt import FetchAttempt
 from broker.wire.messages import FetchRequest, FetchResponse, FetchResponsePartition, FetchResponseTopic
 from seams.turns import Turns, next_turn

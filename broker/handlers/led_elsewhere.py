@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from broker.context import Context
 from broker.error_codes import ErrorCode
-from broker.fetch_session import Target
+from broker.fetch_sessions.session import Target
 from broker.handlers.cluster_view import broker_at
 from broker.metadata.records import NO_LEADER
 from broker.partition.registry import Registry

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker.authorizer import is_from_follower
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.handlers.fetch_attempt import FetchAttempt, diverges
@@ -21,6 +20,7 @@ from broker.metadata.records import NO_EPOCH, Node
 from broker.partition.leader_replica import LeaderReplica
 from broker.replication.catch_up import Behind, bytes_between, is_sent_on
 from broker.replication.leader import Report
+from broker.security.authorizer import is_from_follower
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchResponsePartition
 
 

@@ -15,7 +15,7 @@ from broker.membership.broker_fitness import CUT_OFF_S, BrokerFitness
 from broker.membership.controller_term import ControllerTerm
 from broker.membership.heartbeat import Heartbeats
 from broker.metadata.cluster_root import ImageAt
-from broker.outage import Outage
+from broker.metrics.outage_log import OutageLog
 
 
 class FitnessReporter:
@@ -27,7 +27,7 @@ class FitnessReporter:
         fitness: BrokerFitness,
         heartbeats: Heartbeats,
         controller_term: ControllerTerm,
-        outage: Outage,
+        outage: OutageLog,
         at: Callable[[], ImageAt],
     ) -> None:
         self._node_id = node_id

@@ -37,7 +37,7 @@ from broker.membership.session_start import Doubt, Refused, SessionStart, Starte
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Listener
-from broker.outage import Outage
+from broker.metrics.outage_log import OutageLog
 from broker.peers.links import Links
 from coldstore.object_store import AccessRefused, ObjectStore
 from coldstore.root import RootVanished
@@ -90,7 +90,7 @@ class Session:
         # stopped: a shorter pause than a lease may be enough for them to take over.
         self.gate = ServingGate(world.clock.boottime_s, max(lease_s - 2 * interval_s, lease_s / 3))
         self.fresh = ImageFreshness(world.clock, times.session_s)
-        self.outage = Outage(world.clock)  # why the last polls failed, for /readyz, /metrics and `tier status`
+        self.outage = OutageLog(world.clock)  # why the last polls failed, for /readyz, /metrics and `tier status`
 
     @property
     def is_controller(self) -> bool:

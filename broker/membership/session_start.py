@@ -34,7 +34,7 @@ from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
 from broker.metadata.rebuilt import is_rebuilt
 from broker.metadata.records import NO_EPOCH, LogPlace
-from broker.outage import WHAT_TO_DO, Outage
+from broker.metrics.outage_log import WHAT_TO_DO, OutageLog
 from broker.peers.links import Links
 from logformat.errors import Fenced, InvalidRequest, Retryable
 from logformat.values import TopicPartition, uuid_text
@@ -83,7 +83,7 @@ class SessionStart:
         links: Links,
         world: World,
         gate: ServingGate,
-        outage: Outage,
+        outage: OutageLog,
         times: ClusterTimes,
         *,
         waits_for: Callable[[str], None],

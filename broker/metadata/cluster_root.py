@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 from msgspec.structs import replace
 
-from broker.latency import Latencies
 from broker.metadata.cluster_content import (
     CLUSTER_FORMAT,
     PAGE_BYTES_MAX,
@@ -33,6 +32,7 @@ from broker.metadata.cluster_content import (
 from broker.metadata.cluster_images import Images, Made
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord
+from broker.metrics.latencies import Latencies
 from coldstore.keys import cluster_key, metadata_key
 from coldstore.object_store import AccessRefused, Got, ObjectMissing, ObjectStore, Upload
 from coldstore.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootCodec, RootStore

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from broker.following.turnover import Turnover
-from broker.latency import BOUNDS_S
+from broker.metrics.latencies import BOUNDS_S
 from broker.observe.cluster_look import ClusterLook
 from broker.observe.families import counter, gauge, histogram
 from broker.observe.own_session import heartbeat_age_s, lease_age_s

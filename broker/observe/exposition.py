@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 
 from broker.context import Context
 from broker.groups.lag import Survey
-from broker.latency import BOUNDS_S
+from broker.metrics.latencies import BOUNDS_S
 from broker.net.dispatch import CloseReason
 from broker.net.server import Server
 from broker.observe.cluster_look import ClusterLook

@@ -16,11 +16,11 @@ from broker.following.turnover import Turnover
 from broker.internal_topics.snapshots import Snapshots
 from broker.membership.session import Session
 from broker.metadata.cluster_root import ClusterRoot
-from broker.metrics import BrokerMetrics
+from broker.metrics.counters import BrokerMetrics
+from broker.metrics.outage_log import OutageLog
 from broker.net.server import Server
 from broker.observe.loop_lag import LoopLag
 from broker.observe.status import Health
-from broker.outage import Outage
 from coldstore.stores.metered import MeteredStore
 from logformat.values import TopicPartition
 from tiering.service import TierService
@@ -33,7 +33,7 @@ class Beginning:
     config: BrokerConfig
     health: Health
     metrics: BrokerMetrics
-    outage: Callable[[], Outage]
+    outage: Callable[[], OutageLog]
     lag: LoopLag
     store: Callable[[], MeteredStore | None]
 

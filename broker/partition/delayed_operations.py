@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from broker.fetch_session import Target
+from broker.fetch_sessions.session import Target
 from seams.tasks import tell
 
 Watcher = Callable[[], None]
@@ -104,7 +104,8 @@ class DelayedOperations:
         self.at_tail.pop(watcher, None)
 
     def tell_once(self, reader: Target) -> None:
-        """Tell a session's reader when anything it was answered may have changed; see `broker.fetch_session`."""
+        """Tell a session's reader when anything it was answered may have changed; see
+        `broker.fetch_sessions.session`."""
         self._readers[reader] = None
         if reader.is_at_tail:
             self.at_tail[reader] = None

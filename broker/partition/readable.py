@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
 
-from broker.fetch_session import Source
+from broker.fetch_sessions.session import Source
 from hotstore.locator import LogSlice
 from hotstore.residency import Residency
 from hotstore.timestamps import TimestampedOffset

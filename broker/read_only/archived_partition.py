@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 from uuid import UUID
 
-from broker.fetch_session import Target
+from broker.fetch_sessions.session import Target
 from broker.partition.delayed_operations import DelayedOperations
 from broker.partition.readable import ReadableLog, ReadableTier
 from coldstore.manifest import Manifest

@@ -16,8 +16,8 @@ from typing import Final
 
 from broker.membership.session_start import Refused
 from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
+from broker.metrics.outage_log import WHAT_TO_DO, OutageLog
 from broker.observe.status import Health
-from broker.outage import WHAT_TO_DO, Outage
 from coldstore.object_store import AccessRefused
 from coldstore.root import RootVanished
 from logformat.errors import Corrupt, Retryable
@@ -34,7 +34,7 @@ _WAIT_MAX_S: Final = 10.0  # between two tries of a start
 class Following:
     """`taken` is told of every image that is newer than the one before, and obeys it at once."""
 
-    def __init__(self, cluster: ClusterRoot, world: World, outage: Outage, taken: Callable[[ImageAt], None]) -> None:
+    def __init__(self, cluster: ClusterRoot, world: World, outage: OutageLog, taken: Callable[[ImageAt], None]) -> None:
         self._cluster = cluster
         self._world = world
         self._taken = taken

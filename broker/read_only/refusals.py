@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from broker.authorizer import Authorizer
 from broker.controller.decision import Decider, T
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.net.dispatch import CloseConnection, Peer
+from broker.security.authorizer import Authorizer
 from broker.wire.apis import ApiKey
 from broker.wire.message import Message
 from broker.wire.messages import (

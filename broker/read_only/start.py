@@ -17,22 +17,20 @@ from broker.config.live import LiveConfig
 from broker.context import Context
 from broker.controller.controller_requests import ControllerRequests
 from broker.dispatcher import BrokerDispatcher
-from broker.fetch_sessions import FetchSessions
+from broker.fetch_sessions.cache import FetchSessions
 from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
+from broker.following.response_cache import ResponseCache
 from broker.groups.coordinator import GroupCoordinator
-from broker.kept_answers import KeptAnswers
-from broker.limits import tier_limits
-from broker.listening import Listening
 from broker.membership.serving_gate import ServingGate
 from broker.membership.session_start import Refused
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
 from broker.metadata.producer_ids import ProducerIds
 from broker.metadata.records import Listener, Node
-from broker.metrics import BrokerMetrics
+from broker.metrics.counters import BrokerMetrics
+from broker.metrics.outage_log import OutageLog
 from broker.observe.status import Health
-from broker.outage import Outage
 from broker.partition.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
 from broker.peers.forward import Forward
@@ -45,7 +43,9 @@ from broker.read_only.memory_groups import MemoryOffsetsTopic, MemoryPartition
 from broker.read_only.refusals import NoCommitQueue
 from broker.read_only.roots import Roots
 from broker.read_only.views import ReadOnlySources
-from broker.rooms import Rooms
+from broker.startup.components import Components
+from broker.startup.limits import tier_limits
+from broker.startup.listeners import Listeners
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.read_only import ReadOnlyStore
@@ -73,20 +73,20 @@ def read_only_config(config: BrokerConfig) -> BrokerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyStart:
-    """One start. `config`: of `read_only_config`; in `rooms` stands what was made so far, for the stop; `ended` hears,
-    once, why the bucket cannot be followed any more."""
+    """One start. `config`: of `read_only_config`; in `components` stands what was made so far, for the stop; `ended`
+    hears, once, why the bucket cannot be followed any more."""
 
     config: BrokerConfig
     live: LiveConfig
     world: World
     open_bucket: Callable[[BrokerConfig, World], ObjectStore]
-    listening: Listening
+    listening: Listeners
     dispatcher: BrokerDispatcher
-    rooms: Rooms
+    components: Components
     tasks: Tasks
     health: Health
     metrics: BrokerMetrics
-    outage: Outage
+    outage: OutageLog
     report: FailureReport
     ended: Callable[[str], None]
 
@@ -96,15 +96,15 @@ class ReadOnlyStart:
         await self.listening.bind()
         self.health.starting("opening the data directory")
         workers = self.world.workers
-        self.rooms.data_dir = data_dir = await workers.run(DataDir.open, self.world.disk, self.config.data_dir)
+        self.components.data_dir = data_dir = await workers.run(DataDir.open, self.world.disk, self.config.data_dir)
         logs = await workers.run(data_dir.partitions)
         if data_dir.meta is not None or logs:
             raise Refused(f"{data_dir.path} is a broker's: give a read-only one a --data-dir of its own, for its cache")
 
     async def serve(self) -> ReadOnlySources:
-        """All that follows, until clients are let in. May be cancelled: `rooms` has what there is to stop."""
+        """All that follows, until clients are let in. May be cancelled: `components` has what there is to stop."""
         config, world = self.config, self.world
-        self.rooms.store = store = MeteredStore(ReadOnlyStore(self.open_bucket(config, world)), world.clock)
+        self.components.store = store = MeteredStore(ReadOnlyStore(self.open_bucket(config, world)), world.clock)
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
         images = ArchiveImages(self._node())
 
@@ -115,7 +115,7 @@ class ReadOnlyStart:
         loaded = await following.begin(self.health)
         metadata = MetadataCache(loaded.cluster_id, world.clock.monotonic_s)
         registry = Registry(metadata, config.node_id)
-        self.rooms.cold = cold = open_cold_reader(
+        self.components.cold = cold = open_cold_reader(
             store, world, self.tasks, f"{config.data_dir}/{CACHE_DIRECTORY}", tier_limits(config, None)
         )
         await cold.start()
@@ -152,7 +152,7 @@ class ReadOnlyStart:
 
     def _groups(self, metadata: MetadataCache) -> GroupCoordinator:
         world = self.world
-        self.rooms.groups = groups = GroupCoordinator(
+        self.components.groups = groups = GroupCoordinator(
             MemoryOffsetsTopic(self.config.node_id),
             world.clock,
             world.rng,
@@ -171,8 +171,10 @@ class ReadOnlyStart:
         self, registry: Registry, metadata: MetadataCache, feed: ImageFeed, groups: GroupCoordinator
     ) -> Context:
         config, world = self.config, self.world
-        self.rooms.residency = residency = Residency(world.workers, report=self.report)
-        self.rooms.links = links = Links(world.net, config.node_id, config.brokers_listener, config.request_bytes_max)
+        self.components.residency = residency = Residency(world.workers, report=self.report)
+        self.components.links = links = Links(
+            world.net, config.node_id, config.brokers_listener, config.request_bytes_max
+        )
         return Context(
             live=self.live,
             world=world,
@@ -184,7 +186,7 @@ class ReadOnlyStart:
             producer_ids=ProducerIds(0),
             groups=groups,
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
-            kept_answers=KeptAnswers(),
+            kept_answers=ResponseCache(),
             gate=ServingGate(world.clock.boottime_s, _NO_JUMP_IS_TOO_LONG_S),
             metrics=self.metrics,
             tasks=self.tasks,

@@ -227,7 +227,7 @@ class Way:
             await self.create(topic)
         self.context = self.life.context
         self.pressure = self.context.throttle._tiers = _Pressure()
-        server = self.life.broker.rooms.server
+        server = self.life.broker.components.server
         assert server is not None
         self.server = server
         self._watch()
@@ -325,7 +325,7 @@ class Way:
             partition = registry.resigned.get(key)
             if partition is not None:
                 row = partition.leader.in_sync.row
-                replicas = self.life.broker.rooms.replicas
+                replicas = self.life.broker.components.replicas
                 assert replicas is not None
                 lease = replicas._logs.lend(partition.opened, f"leader epoch {row.leader_epoch + 1}")
                 lease.reserve(partition.lease.reserved_end)

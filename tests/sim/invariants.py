@@ -28,9 +28,9 @@ async def watch_partitions(cluster: Cluster, stage: Stage) -> None:
 
 def look_at(node: Node, stage: Stage) -> None:
     """The offsets of every partition that `node`, which serves, leads."""
-    if node.broker is None or node.broker.rooms.replicas is None:
+    if node.broker is None or node.broker.components.replicas is None:
         return
-    for partition in node.broker.rooms.replicas._registry:
+    for partition in node.broker.components.replicas._registry:
         log, tier = partition.log, partition.tier
         if tier.enabled and tier.partition_state.manifests.manifest is None:
             continue  # serves hot reads; where the cold part ends it does not know yet

@@ -167,9 +167,9 @@ class OneBroker(Play):
         await self._no_orphans(self._nemesis.node.broker)
 
     async def _no_orphans(self, broker: Observed | None) -> None:
-        if broker is None or broker.rooms.replicas is None:
+        if broker is None or broker.components.replicas is None:
             return
-        topics = broker.rooms.replicas._topics
+        topics = broker.components.replicas._topics
         inspector = acts.inspector_of(self.cluster)
         for topic_id, partition in await inspector.partitions():
             view = await inspector.view(topic_id, partition)
@@ -178,7 +178,7 @@ class OneBroker(Play):
             if view is not None and row is not None and view.manifest.leader_epoch < row.leader_epoch:
                 continue  # nothing to copy, so not claimed: its orphans wait for the next claim (G7)
             plan = await inspector.plan_gc(topic_id, partition)
-            for led in broker.rooms.replicas._registry:
+            for led in broker.components.replicas._registry:
                 state = led.tier.partition_state
                 if (state.topic_id, state.partition) == (topic_id, partition):
                     # what only a lost disk held besides is no garbage
@@ -189,10 +189,10 @@ class OneBroker(Play):
 
 def _lagging(broker: Observed | None) -> list[str]:
     """Partitions with sealed, uncopied bytes."""
-    if broker is None or broker.rooms.replicas is None:
+    if broker is None or broker.components.replicas is None:
         return ["no broker"]
     return [
         f"{partition.topic}-{partition.index}: {partition.tier.status()}"
-        for partition in broker.rooms.replicas._registry
+        for partition in broker.components.replicas._registry
         if partition.tier.enabled and partition.tier.status().copy_lag_bytes > 0
     ]

@@ -225,7 +225,7 @@ class Day:
     # ── the broker, seen from inside ─────────────────────────────────────────────────────────────────────────────
     def tier(self):  # type: ignore[no-untyped-def]
         node = self._node()
-        return next(p for p in node.broker.rooms.replicas._registry if (p.topic, p.index) == PLACE)
+        return next(p for p in node.broker.components.replicas._registry if (p.topic, p.index) == PLACE)
 
     def lag_bytes(self) -> int:
         return int(self.tier().tier.status().copy_lag_bytes)

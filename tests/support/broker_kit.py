@@ -201,7 +201,7 @@ class Life:
 
     @property
     def dispatcher(self) -> BrokerDispatcher:
-        server = self.broker.rooms.server
+        server = self.broker.components.server
         assert server is not None
         found = server._shared.dispatcher
         assert isinstance(found, BrokerDispatcher)

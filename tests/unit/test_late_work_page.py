@@ -43,8 +43,8 @@ def _calls(node: ast.AST, within: str) -> Iterator[tuple[str, ast.Call]]:
         yield from _calls(child, name)
 
 
-def _modules(*rooms: str) -> Iterator[tuple[str, ast.Module]]:
-    for room in rooms:
+def _modules(*components: str) -> Iterator[tuple[str, ast.Module]]:
+    for room in components:
         for path in sorted((ROOT / room).rglob("*.py")):
             yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
 
@@ -138,7 +138,7 @@ def test_workers_are_handed_on_by_nobody_but_who_enters_a_data_directory() -> No
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and node.attr == "run" and ast.unparse(node.value).endswith("workers"):
                 found |= set() if id(node) in called else {path}
-    assert found == {"broker/entering.py"}, "the data directory's own files, before there is a log host"
+    assert found == {"broker/startup/directory_claim.py"}, "the data directory's own files, before there is a log host"
 
 
 CHANGES: Final = {

@@ -142,12 +142,12 @@ class Brokers(Pair):
         """Let these brokers (none named: all that are up) obey what was decided."""
         for node_id in to or (1, 2):
             life = self.lives.get(node_id)
-            if life is None or life.broker.rooms.replicas is None:
+            if life is None or life.broker.components.replicas is None:
                 continue
             self.processes[node_id].context.run(self._publish, node_id, life)
 
     def _publish(self, node_id: int, life: Life) -> None:
-        replicas, context = life.broker.rooms.replicas, life.context
+        replicas, context = life.broker.components.replicas, life.context
         assert replicas is not None
         if replicas._is_closing:
             return  # it hears nothing any more

@@ -165,7 +165,7 @@ class Controller:
 
     def _serve(self, row: Row) -> None:
         life = self._brokers.lives.get(row.leader)
-        if life is None or life.broker.rooms.server is None:
+        if life is None or life.broker.components.server is None:
             return
         found = life.context.registry.starting.get((NAME, 0))
         if found is not None and str(found.topic_id) == self.topic_id and found.leader_epoch == row.leader_epoch:

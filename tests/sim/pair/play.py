@@ -337,7 +337,7 @@ class PairPlay:
         return self._brokers.is_up(leader) and self._leads(leader)
 
     def _leads(self, node_id: int) -> bool:
-        if self._brokers.lives[node_id].broker.rooms.server is None:
+        if self._brokers.lives[node_id].broker.components.server is None:
             return False
         found = self._brokers.lives[node_id].context.registry.partitions.get((NAME, 0))
         row = self._controller.row
@@ -346,7 +346,7 @@ class PairPlay:
     def _says(self) -> str:
         said = []
         for node_id, life in self._brokers.lives.items():
-            replicas, registry = life.broker.rooms.replicas, life.context.registry
+            replicas, registry = life.broker.components.replicas, life.context.registry
             copy = registry.followed.get((NAME, 0))
             of_copy = copy and (copy.leader_epoch, copy.follower.phase.value, copy.follower.end, repr(copy.failure))
             damaged = None if replicas is None else replicas.damaged

@@ -98,18 +98,18 @@ class Copies:
         for seat in self._fleet.seats:
             node = seat.node
             broker = None if node is None or node.dead else node.broker
-            if node is not None and broker is not None and broker.rooms.replicas is not None:
-                for place, copy in broker.rooms.replicas._registry.followed.items():
+            if node is not None and broker is not None and broker.components.replicas is not None:
+                for place, copy in broker.components.replicas._registry.followed.items():
                     yield node.name, place, copy.log.local_log_start_offset
 
     def _all(self, alone: set[LogKey]) -> Iterator[tuple[LogKey, Copy]]:
         """Every log that a living broker has open and plays a role for, but those with one replica."""
         for seat in self._fleet.seats:
             node = seat.node
-            if node is None or node.dead or node.broker is None or node.broker.rooms.replicas is None:
+            if node is None or node.dead or node.broker is None or node.broker.components.replicas is None:
                 continue
             places = self._disks.places(node.disk.inner, seat.directory, synced=False)
-            registry = node.broker.rooms.replicas._registry
+            registry = node.broker.components.replicas._registry
             for held in (*registry, *registry.followed.values()):
                 key = (str(held.topic_id), held.index)
                 paths = places.get((held.topic, held.index))

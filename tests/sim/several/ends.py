@@ -65,7 +65,7 @@ class Ends:
         found = []
         for seat in self._fleet.seats:
             node = seat.node
-            replicas = None if node is None or node.dead or node.broker is None else node.broker.rooms.replicas
+            replicas = None if node is None or node.dead or node.broker is None else node.broker.components.replicas
             copy = None if replicas is None else replicas._registry.followed.get((topic, index))
             if copy is not None and node is not None:
                 found.append(
@@ -115,7 +115,7 @@ class Ends:
             if row is None or seat.node_id not in row.replicas or seat.node is None or seat.node.broker is None:
                 continue
             paths = self._disks.places(seat.machine.disk, seat.directory, synced=False).get(place, [])
-            replicas = seat.node.broker.rooms.replicas
+            replicas = seat.node.broker.components.replicas
             registry = None if replicas is None or seat.node.dead else replicas._registry
             held = None if registry is None else registry.followed.get(place) or registry.partitions.get(place)
             yield seat, paths, -1 if held is None else held.high_watermark

@@ -257,8 +257,8 @@ class Fleet(Cluster):
         for seat in self.seats:
             node = seat.node
             broker = None if node is None or node.dead else node.broker
-            if node is not None and broker is not None and broker.rooms.replicas is not None:
-                for partition in broker.rooms.replicas._registry:
+            if node is not None and broker is not None and broker.components.replicas is not None:
+                for partition in broker.components.replicas._registry:
                     yield node, partition
 
 

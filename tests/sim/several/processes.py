@@ -207,7 +207,7 @@ def waits_for_restart(fleet: Fleet, seat: Seat) -> bool:
     """Whether its disk failed a log that nothing but a restart brings back (docs/operations.md, log_offline): a write
     failed, or, where nobody else is assigned it, the opening."""
     node = seat.node
-    replicas = None if node is None or node.broker is None else node.broker.rooms.replicas
+    replicas = None if node is None or node.broker is None else node.broker.components.replicas
     if replicas is None or not any(seat.machine.disk.hits[f"fault:{kind}"] for kind in ("read", "open", "list")):
         return False
     registry = replicas._registry

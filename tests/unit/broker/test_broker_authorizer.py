@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.authorizer import Authorizer
 from broker.dispatcher import REFUSALS
 from broker.error_codes import ErrorCode
 from broker.net.dispatch import Answer, Peer
+from broker.security.authorizer import Authorizer
 from broker.wire import messages
 from broker.wire.apis import APIS, BROKERS_ONLY, ApiKey
 from broker.wire.message import Message

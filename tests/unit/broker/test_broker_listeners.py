@@ -25,7 +25,7 @@ def test_the_image_has_every_listener_with_the_port_really_bound() -> None:
 
     async def scenario() -> None:
         life = await Place(*SETTINGS).start()
-        server = life.broker.rooms.server
+        server = life.broker.components.server
         assert server is not None
         bound = server.addresses
         (node,) = life.context.metadata.image.nodes.values()
@@ -63,7 +63,7 @@ def test_a_lone_broker_has_a_listener_that_only_brokers_use() -> None:
 
     async def scenario() -> None:
         life = await Place().start()
-        server = life.broker.rooms.server
+        server = life.broker.components.server
         assert server is not None
         host, port = server.addresses["BROKERS"]
         (node,) = life.context.metadata.image.nodes.values()

@@ -80,8 +80,8 @@ def test_a_broker_loads_no_other_command() -> None:
     """They took 35 ms and 4 MiB of each broker's start."""
     script = "import sys, thermocline.cli.main as m; m.parser(['serve', '--brokers', '2']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
-    rooms = {name.split(".")[2] for name in done.stdout.split() if name.startswith("thermocline.cli.")}
-    assert rooms == {"main", "serve", "terminal"}
+    components = {name.split(".")[2] for name in done.stdout.split() if name.startswith("thermocline.cli.")}
+    assert components == {"main", "serve", "terminal"}
 
 
 def test_every_noun_is_known_before_it_is_loaded() -> None:

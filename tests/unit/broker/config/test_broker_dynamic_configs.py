@@ -157,7 +157,7 @@ def test_who_may_connect_follows() -> None:
 
 def connection_limits(life: Life) -> tuple[int, int]:
     """Of connections at once, and of new ones a second."""
-    server = life.broker.rooms.server
+    server = life.broker.components.server
     assert server is not None
     limits = server._admissions["PLAINTEXT"]._limits
     return limits.connections_max, limits.connections_per_s_max

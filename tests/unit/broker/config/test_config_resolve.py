@@ -18,7 +18,7 @@ from broker.config.resolve import resolve
 from broker.config.sources import ConfigError, environment_names
 from broker.config.units import parse_duration_ms, parse_size, show_duration
 from broker.config.values import InvalidConfig
-from broker.limits import net_limits
+from broker.startup.limits import net_limits
 from logformat.errors import InvalidRequest
 from logformat.properties import MalformedEscape, properties_in
 from tests.support.repository import ROOT

@@ -9,7 +9,7 @@ from itertools import permutations, product
 import pytest
 from msgspec.structs import replace
 
-from broker.kept_answers import ANSWERS_MAX, BYTES_MAX, BYTES_MIN
+from broker.following.response_cache import ANSWERS_MAX, BYTES_MAX, BYTES_MIN
 from broker.metadata.records import NO_LEADER, Listener, RowsSet
 from broker.net.dispatch import Peer
 from broker.wire.apis import APIS, ApiKey
@@ -96,7 +96,7 @@ def test_every_change_is_told_to_the_next_who_asks() -> None:
 
     async def scenario() -> None:
         life = await _long(Place(*TWO_LISTENERS))
-        versions, replicas = (0, 5, 7, 12), life.broker.rooms.replicas
+        versions, replicas = (0, 5, 7, 12), life.broker.components.replicas
         assert replicas is not None
         topic = life.context.metadata.topic("long")
 

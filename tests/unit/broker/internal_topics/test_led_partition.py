@@ -299,7 +299,7 @@ def test_all_disks_lost_right_after_a_rewrite_begin_at_the_snapshot() -> None:
 
 async def led_again(life: Life) -> None:
     """Resign partition 0, and lead it in the next epoch, as the publisher does."""
-    replicas = life.broker.rooms.replicas
+    replicas = life.broker.components.replicas
     assert replicas is not None
     topic = life.context.registry.topics[OFFSETS_TOPIC]
     replicas.resign(topic, [0])
@@ -315,7 +315,7 @@ def test_groups_are_sent_to_the_leader_that_the_image_names_and_wait_where_it_na
 
     async def scenario() -> None:
         life = await with_commits(Place("offsets.topic.num.partitions=1"))
-        replicas, metadata = life.broker.rooms.replicas, life.context.metadata
+        replicas, metadata = life.broker.components.replicas, life.context.metadata
         assert replicas is not None
         topic = metadata.topic(OFFSETS_TOPIC)
         replicas.resign(topic, [0])

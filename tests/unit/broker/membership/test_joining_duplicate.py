@@ -18,7 +18,7 @@ from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.cluster_root import Loaded
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Node
-from broker.outage import Outage
+from broker.metrics.outage_log import OutageLog
 from broker.wire.messages import BrokerRegistrationResponse
 from logformat.values import uuid_text
 from seams.rng import SeededRng
@@ -81,7 +81,7 @@ async def join(cluster: Any) -> None:
     clock: Any = FastClock()
     nothing: Any = None
     world = World(nothing, nothing, nothing, clock, SeededRng(1), nothing)
-    gate, outage = ServingGate(clock.boottime_s, 5.0), Outage(clock)
+    gate, outage = ServingGate(clock.boottime_s, 5.0), OutageLog(clock)
     joining = SessionStart(cluster, cluster, cluster, world, gate, outage, TIMES, waits_for=lambda _: None)
     await joining.join(OURS, SessionRequest(1, "", "0" * 32, "", "boot", ()), nothing)
 

@@ -38,7 +38,7 @@ async def brokers(place: Place, *node_ids: int) -> AsyncIterator[Lives]:
 
 
 def session_of(life: Life) -> Session:
-    session = life.broker.rooms.session
+    session = life.broker.components.session
     assert session is not None
     return session
 

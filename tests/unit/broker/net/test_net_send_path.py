@@ -78,13 +78,13 @@ PARTS = st.one_of(
     st.integers(0, 1),
 )
 def test_bytes_leave_in_order_however_the_peer_takes_them(
-    answers: list[list[object]], rooms: list[int], kernel: tuple[bool, bool], wide_max: int
+    answers: list[list[object]], components: list[int], kernel: tuple[bool, bool], wide_max: int
 ) -> None:
     """Small, large and file parts, a socket that fills at any point: the wire holds exactly what was given."""
 
     async def scenario() -> None:
         file = BytesFile(CONTENT)
-        shell = Shell(ScriptedNet(*kernel), rooms[0], wide_max)
+        shell = Shell(ScriptedNet(*kernel), components[0], wide_max)
         expected = b""
         for answer in answers:
             parts = [FileRange(file, *part) if isinstance(part, tuple) else part for part in answer]
@@ -92,7 +92,7 @@ def test_bytes_leave_in_order_however_the_peer_takes_them(
             shell.path.send(parts)  # type: ignore[arg-type]
         turn = 1
         while shell.path.busy:
-            shell.transport.take(max(rooms[turn % len(rooms)], len(expected) // 100))
+            shell.transport.take(max(components[turn % len(components)], len(expected) // 100))
             turn += 1
             await shell.settle()
             assert len(shell.transport.buffered) <= MIB

@@ -8,7 +8,7 @@ import time
 import pytest
 from prometheus_client.metrics_core import Metric
 
-from broker.latency import BOUNDS_S, Latencies
+from broker.metrics.latencies import BOUNDS_S, Latencies
 from broker.observe import topic_metrics as topics_module
 from broker.observe.loop_lag import EVERY_S, LoopLag
 from broker.observe.tiering_metrics import TEXTS

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from broker.outage import TELL_AGAIN_MAX_S, Outage
+from broker.metrics.outage_log import TELL_AGAIN_MAX_S, OutageLog
 from broker.partition.produce_backpressure import REFUSALS_END_S, REFUSALS_OVER_S, ProduceBackpressure, Refusal
 from coldstore.object_store import StoreUnavailable
 from hotstore.errors import LogFull
@@ -33,7 +33,7 @@ AWAY = StoreUnavailable("PUT x: no answer")
 def test_a_night_of_outage_is_a_page_of_log() -> None:
     """Ten hours, a try every 10 s: told at once, at growing distances, then every five minutes; and the end of it."""
     clock = SetClock()
-    outage = Outage(clock)
+    outage = OutageLog(clock)
     told = []
     for _ in range(3600):
         if outage.failed(AWAY):
@@ -50,7 +50,7 @@ def test_a_night_of_outage_is_a_page_of_log() -> None:
 def test_a_store_that_fails_every_other_call_is_no_flood_either() -> None:
     """Each success ends the outage; what was not told is not told as over."""
     clock = SetClock()
-    outage = Outage(clock)
+    outage = OutageLog(clock)
     told = over = 0
     for _ in range(600):
         told += outage.failed(AWAY)

@@ -20,7 +20,7 @@ def test_a_produce_to_several_sealed_partitions_waits_for_offsets_of_each(acks: 
         await life.create("log", 3, remote_storage_enable="true")
         for index in range(3):
             await life.produce("log", b"before", index=index)
-        tiers = life.broker.rooms.tiers
+        tiers = life.broker.components.tiers
         assert tiers is not None
         await tiers.seal_all(None)
         assert [life.partition("log", index).log.reserved_end for index in range(3)] == [1, 1, 1]

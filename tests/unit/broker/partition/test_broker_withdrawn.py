@@ -34,7 +34,7 @@ def test_a_refused_last_snapshot_does_not_stop_the_stop() -> None:
         place = Place()
         life = await place.start()
         await life.create("log")
-        snapshots = life.broker.rooms.snapshots
+        snapshots = life.broker.components.snapshots
         assert snapshots is not None
 
         async def refused() -> None:

@@ -71,7 +71,7 @@ def test_a_log_given_back_before_its_turn_came_stays() -> None:
     async def scenario() -> None:
         place = Place()
         life = await _held(place)
-        replicas = life.broker.rooms.replicas
+        replicas = life.broker.components.replicas
         assert replicas is not None
         async with replicas._logs.place(TopicPartition("log", 0))._turn:
             await _commit(life, _others(life))
@@ -94,7 +94,7 @@ def test_what_was_not_seen_goes_aside() -> None:
     async def scenario() -> None:
         place = Place()
         life = await _held(place)
-        replicas = life.broker.rooms.replicas
+        replicas = life.broker.components.replicas
         assert replicas is not None
         drop = replicas.drop
         replicas.drop = lambda topic, indexes, *, is_seen: drop(topic, indexes, is_seen=False)  # type: ignore[method-assign]

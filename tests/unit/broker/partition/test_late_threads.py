@@ -154,7 +154,7 @@ def test_a_seal_that_waited_for_its_turn_makes_no_segment_among_the_next_topic_s
         for _ in range(7):
             assert (await life.produce("t", b"old")).error_code == 0
         place.store.plan = FaultPlan(latency_s=(0.8, 0.8))
-        tiers = life.broker.rooms.tiers
+        tiers = life.broker.components.tiers
         assert tiers is not None
         seal = asyncio.ensure_future(tiers.seal_all(None))
         await asyncio.sleep(0.5)
@@ -165,7 +165,7 @@ def test_a_seal_that_waited_for_its_turn_makes_no_segment_among_the_next_topic_s
         await life.stop()
         place.kill()
         life = await place.start()
-        assert not life.broker.rooms.replicas.damaged  # type: ignore[union-attr]
+        assert not life.broker.components.replicas.damaged  # type: ignore[union-attr]
         assert len(await life.read_all("t")) == 12
         await life.crash()
 
@@ -180,7 +180,7 @@ def test_a_seal_that_gives_a_reservation_back_writes_none_over_the_next_topic_s(
         for _ in range(7):
             assert (await life.produce("t", b"old")).error_code == 0
         await asyncio.sleep(2.0)
-        began, tiers = slow(life, "write_reservation"), life.broker.rooms.tiers
+        began, tiers = slow(life, "write_reservation"), life.broker.components.tiers
         assert tiers is not None
         seal = asyncio.ensure_future(tiers.seal_all(["t"]))
         await until(lambda: bool(began), "it gives back")

@@ -64,8 +64,8 @@ def test_a_fenced_partition_resigns_alone() -> None:
         place = Place()
         life = await place.start()
         told = Told()
-        assert life.broker.rooms.replicas is not None
-        life.broker.rooms.replicas.watch(told)
+        assert life.broker.components.replicas is not None
+        life.broker.components.replicas.watch(told)
         topic_id = await life.create("log", 2)
         await life.produce("log", b"before")
         await _led_by_another(place, life, topic_id)
@@ -104,7 +104,7 @@ def test_who_waits_for_an_acknowledgement_learns_at_once_that_the_leader_resigne
         place = Place()
         life = await place.start()
         await life.create("log", 1)
-        replicas, loop = life.broker.rooms.replicas, asyncio.get_running_loop()
+        replicas, loop = life.broker.components.replicas, asyncio.get_running_loop()
         assert replicas is not None
         partition = life.partition("log", 0)
         waiting = partition.visible(5, loop.time() + 1000.0)
@@ -124,7 +124,7 @@ def test_a_partition_leads_again_in_a_higher_epoch() -> None:
     async def scenario() -> None:
         place = Place()
         life = await place.start()
-        replicas = life.broker.rooms.replicas
+        replicas = life.broker.components.replicas
         assert replicas is not None
         await life.create("log", 1)
         await life.produce("log", b"a")
@@ -151,7 +151,11 @@ def test_who_waits_for_offsets_learns_at_once_that_the_leader_resigned() -> None
     async def scenario() -> None:
         place = Place()
         life = await place.start()
-        replicas, tiers, loop = life.broker.rooms.replicas, life.broker.rooms.tiers, asyncio.get_running_loop()
+        replicas, tiers, loop = (
+            life.broker.components.replicas,
+            life.broker.components.tiers,
+            asyncio.get_running_loop(),
+        )
         assert replicas is not None and tiers is not None
         await life.create("log", 1, remote_storage_enable="true")
         await life.produce("log", b"a")
@@ -177,7 +181,7 @@ def test_a_seal_ends_when_its_partition_is_led_no_more(*, is_deleted: bool) -> N
     async def scenario() -> None:
         place = Place()
         life = await place.start()
-        replicas, tiers = life.broker.rooms.replicas, life.broker.rooms.tiers
+        replicas, tiers = life.broker.components.replicas, life.broker.components.tiers
         assert replicas is not None and tiers is not None
         await life.create("log", 1, remote_storage_enable="true")
         await life.produce("log", b"a")
@@ -204,7 +208,7 @@ def test_what_was_not_synced_when_its_leader_resigned_is_synced_in_time() -> Non
 
     async def scenario() -> None:
         life = await Place("thermocline.flush=os", "log.flush.interval.ms=1000").start()
-        replicas = life.broker.rooms.replicas
+        replicas = life.broker.components.replicas
         assert replicas is not None
         await life.create("log", 1)
         await life.produce("log", b"a")
@@ -224,7 +228,7 @@ def test_a_reservation_that_was_under_way_when_its_leader_resigned_is_no_gap() -
     async def scenario() -> None:
         place = Place()
         life = await place.start()
-        replicas = life.broker.rooms.replicas
+        replicas = life.broker.components.replicas
         assert replicas is not None
         await life.create("log", 1)
         await life.produce("log", b"a")
@@ -258,7 +262,7 @@ def test_a_reservation_given_back_while_its_leader_resigned_is_not_used() -> Non
     async def scenario() -> None:
         place = Place()
         life = await place.start()
-        replicas, tiers = life.broker.rooms.replicas, life.broker.rooms.tiers
+        replicas, tiers = life.broker.components.replicas, life.broker.components.tiers
         assert replicas is not None and tiers is not None
         await life.create("log", 1, remote_storage_enable="true")
         await life.produce("log", b"a")
@@ -300,7 +304,7 @@ def test_a_leadership_that_ends_while_its_claim_is_under_way_gives_way_to_the_ne
     async def scenario() -> None:
         place = Place()
         life = await place.start()
-        replicas = life.broker.rooms.replicas
+        replicas = life.broker.components.replicas
         assert replicas is not None
         await life.create("log", 1)
         await life.produce("log", b"a")
@@ -335,7 +339,7 @@ def test_a_leadership_that_ends_while_its_claim_is_under_way_is_not_begun(*, ans
     async def scenario() -> None:
         place = Place()
         life = await place.start()
-        replicas = life.broker.rooms.replicas
+        replicas = life.broker.components.replicas
         assert replicas is not None
         await life.create("log", 1)
         await life.produce("log", b"a")
@@ -355,7 +359,7 @@ def test_a_leadership_that_ends_while_its_claim_is_under_way_is_not_begun(*, ans
             await replicas.opened(topic.topic_id)
         assert (await life.produce("log", b"b")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert await _claimed_epoch(place, life, topic) < OTHER_EPOCH
-        assert not life.broker.rooms.replicas.damaged
+        assert not life.broker.components.replicas.damaged
         await life.stop()
 
     play(scenario())
@@ -367,7 +371,7 @@ def test_offsets_that_another_leader_may_have_given_are_not_given_again() -> Non
     async def scenario() -> None:
         place = Place()
         life = await place.start()
-        replicas = life.broker.rooms.replicas
+        replicas = life.broker.components.replicas
         assert replicas is not None
         topic_id = await life.create("log", 1)
         await life.produce("log", b"a")
@@ -394,7 +398,7 @@ def test_a_stop_while_a_tail_is_in_doubt_is_not_clean() -> None:
     async def scenario(*, is_made: bool) -> None:
         place = Place()
         life = await place.start()
-        replicas = life.broker.rooms.replicas
+        replicas = life.broker.components.replicas
         assert replicas is not None
         await life.create("log", 1)
         await life.produce("log", b"a")

@@ -128,7 +128,7 @@ def test_an_opening_that_is_tried_again_is_over_before_the_next_role(asked_again
         pair.renew(2)  # another session: it claims before it leads
         pair.elect(2, (2, 1))
         pair.publish()
-        replicas = second.broker.rooms.replicas
+        replicas = second.broker.components.replicas
         assert replicas is not None
         await until(lambda: bool(replicas.damaged), "what the bucket gave is damaged")
         store.calm()

@@ -14,7 +14,7 @@ def test_an_attempt_that_fails_in_an_unforeseen_way_is_tried_again() -> None:
     async def scenario() -> None:
         pair = Pair()
         await pair.start(1)
-        tiers: Any = pair.lives[1].broker.rooms.tiers
+        tiers: Any = pair.lives[1].broker.components.tiers
         attach, calls = tiers.attach, []
 
         async def failing(*args: Any) -> Any:

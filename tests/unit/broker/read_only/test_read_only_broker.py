@@ -67,8 +67,8 @@ async def write(owner: Life, count: int, topic: str = "log", begin: int = 0) -> 
 
 
 async def seal(owner: Life) -> None:
-    assert owner.broker.rooms.tiers is not None
-    await owner.broker.rooms.tiers.seal_all(None)
+    assert owner.broker.components.tiers is not None
+    await owner.broker.components.tiers.seal_all(None)
 
 
 async def reader_of(place: Place, *settings: str, directory: str = "reader") -> Life:
@@ -77,8 +77,8 @@ async def reader_of(place: Place, *settings: str, directory: str = "reader") -> 
 
 def writes(life: Life) -> Counter[str]:
     """What it sent to the bucket that is no read."""
-    assert life.broker.rooms.store is not None
-    meters = life.broker.rooms.store.meters
+    assert life.broker.components.store is not None
+    meters = life.broker.components.store.meters
     return Counter({name.value: meter.calls for name, meter in meters.items() if name not in READS and meter.calls})
 
 

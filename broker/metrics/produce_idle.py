@@ -7,7 +7,7 @@ no more than the time since somebody asked last. Must not know who asks, nor wha
 from __future__ import annotations
 
 
-class Quiet:
+class ProduceIdle:
     """Of one broker, since its start."""
 
     __slots__ = ("_produce_requests", "_since_s")

@@ -24,7 +24,7 @@ class Monotonic(Protocol):
     def monotonic_s(self) -> float: ...
 
 
-class Outage:
+class OutageLog:
     """`failure` is empty while all is well."""
 
     def __init__(self, clock: Monotonic) -> None:

@@ -14,11 +14,11 @@ from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
 from broker.config.listeners import ListenerConfig
 from broker.config.live import LiveConfig
-from broker.limits import net_limits
 from broker.membership.session import Refused
 from broker.net.dispatch import Dispatcher
 from broker.net.server import Bind, Server
 from broker.observe.http import HttpServer, Views
+from broker.startup.limits import net_limits
 from seams.tasks import FailureReport
 from seams.world import World
 
@@ -30,7 +30,7 @@ _ADVICE: Final = {
 }
 
 
-class Listening:
+class Listeners:
     """`config` is the one the broker was started with."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 Owns what an incremental answer leaves out, and whose turn it is. Always true: a partition of a session is either *due*
 (the next fetch looks at it) or its source was asked to tell when anything moves, so a fetch costs what changed and not
-what the session holds. Must not know other sessions (`fetch_sessions`), how a partition is read, nor who waits.
+what the session holds. Must not know other sessions (`cache`), how a partition is read, nor who waits.
 
 A source tells once and forgets: what is due already is never told again, so sessions whose clients are gone cost
 producers nothing. A replica's high watermark alone is no reason to look: it is *unheard* until records bring it, or its

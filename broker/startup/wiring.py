@@ -38,7 +38,7 @@ from seams.world import World
 from tiering.service import TierService
 
 
-class Obeying(NamedTuple):
+class MetadataWiring(NamedTuple):
     """The rooms; `kept` are their services, by name, for the start to keep."""
 
     registry: Registry
@@ -64,7 +64,7 @@ def obeying(
     report: FailureReport,
     step_back: Callable[[], None],
     bump: Callable[[], None],
-) -> Obeying:
+) -> MetadataWiring:
     """`step_back` gives the controller's lease away, `bump` has it bumped at once."""
     config = live.now
     node_id = config.node_id
@@ -126,4 +126,4 @@ def obeying(
     }
     if config.auto_leader_rebalance:
         kept["leader balance"] = balancing.keep
-    return Obeying(registry, metadata, replicas, feed, forward, controller, cluster_control, turnover, kept)
+    return MetadataWiring(registry, metadata, replicas, feed, forward, controller, cluster_control, turnover, kept)

@@ -18,7 +18,7 @@ ANSWERS_MAX: Final = 16
 """Each listener, version and flag makes an answer of its own; a cluster's clients have a few of these."""
 
 
-class KeptAnswers:
+class ResponseCache:
     """One broker's."""
 
     def __init__(self, bytes_max: int = BYTES_MAX, answers_max: int = ANSWERS_MAX) -> None:

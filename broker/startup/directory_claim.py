@@ -12,10 +12,10 @@ from contextlib import closing
 from functools import partial
 
 from broker.config.broker_config import BrokerConfig
-from broker.limits import check_tiering
 from broker.membership.identity import DirectoryIdentity, Verdict
 from broker.membership.session import Session, StartedSession
 from broker.metadata.records import Listener
+from broker.startup.limits import check_tiering
 from hotstore.data_dir import DataDir, Process
 from hotstore.log_directories import LogDirectories
 from logformat.checkpoints import MetaProperties

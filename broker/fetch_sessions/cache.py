@@ -2,7 +2,7 @@
 
 Owns the cache and the rules of Kafka 4.3 for it: ids, epochs, who is evicted. Always true: sessions and the memory they
 hold are bounded, and a client that gets no session (id 0) is served by full fetches. Must not know what a session keeps
-of a partition (`fetch_session`), how one is read, nor who waits.
+of a partition (`session`), how one is read, nor who waits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
-from broker.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, Key, Target, next_epoch, weight
+from broker.fetch_sessions.session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, Key, Target, next_epoch, weight
 from broker.wire.messages import FetchRequest
 from broker.wire.primitives import ZERO_UUID
 from seams.rng import Rng

@@ -11,8 +11,8 @@ import asyncio
 import logging
 
 from broker.metadata.cluster_root import ClusterRoot
+from broker.metrics.outage_log import WHAT_TO_DO, OutageLog
 from broker.observe.status import Health
-from broker.outage import WHAT_TO_DO, Outage
 from coldstore.object_store import ObjectStore
 from coldstore.patient import PatientStore
 from coldstore.probe import ProbeReport, probe, race
@@ -22,7 +22,7 @@ from seams.world import World
 log = logging.getLogger(__name__)
 
 
-async def first_probe(store: ObjectStore, world: World, outage: Outage, health: Health) -> ProbeReport:
+async def first_probe(store: ObjectStore, world: World, outage: OutageLog, health: Health) -> ProbeReport:
     """Try the store's conditional writes until it answers: what it does.
 
     StoreRefused: it gets them wrong.

@@ -32,7 +32,7 @@ from tiering.service import TierService
 
 
 @dataclass(slots=True)
-class Rooms:
+class Components:
     """What exists so far, in the order it was made."""
 
     http: HttpServer | None = None
@@ -50,10 +50,10 @@ class Rooms:
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
+class Shutdown:
     """One stop. `config` is the one the broker was started with."""
 
-    rooms: Rooms
+    components: Components
     config: BrokerConfig
     workers: Workers
     tasks: Tasks
@@ -62,35 +62,35 @@ class Closing:
 
     async def close(self, *, clean: bool, drain: bool) -> None:
         """`clean`: leave things so that the next start needs no recovery; `drain`: let answers under way leave."""
-        rooms = self.rooms
-        if clean and rooms.session is not None:
-            await rooms.session.hand_over()
-        if rooms.server is not None:
-            await self._stop_serving(rooms.server, drain=drain)
-        if rooms.groups is not None:
-            await rooms.groups.close()
-        if clean and rooms.replicas is not None:
+        components = self.components
+        if clean and components.session is not None:
+            await components.session.hand_over()
+        if components.server is not None:
+            await self._stop_serving(components.server, drain=drain)
+        if components.groups is not None:
+            await components.groups.close()
+        if clean and components.replicas is not None:
             await self._hand_over()
-        elif rooms.replicas is not None:
-            await rooms.replicas.close(clean=False)
-        if rooms.tiers is not None:
-            await rooms.tiers.close()
-        if rooms.cold is not None:
-            await rooms.cold.close()
-        if rooms.residency is not None:
-            await rooms.residency.close()
-        if rooms.http is not None:
-            await rooms.http.close()
+        elif components.replicas is not None:
+            await components.replicas.close(clean=False)
+        if components.tiers is not None:
+            await components.tiers.close()
+        if components.cold is not None:
+            await components.cold.close()
+        if components.residency is not None:
+            await components.residency.close()
+        if components.http is not None:
+            await components.http.close()
         await self.tasks.close()
-        if clean and rooms.session is not None:
+        if clean and components.session is not None:
             # Last of all: the next broker may start the moment it reads this.
-            await rooms.session.release()
-        if rooms.links is not None:
-            rooms.links.close()
-        if rooms.store is not None:
-            await rooms.store.close()
-        if rooms.data_dir is not None:
-            rooms.data_dir.close()
+            await components.session.release()
+        if components.links is not None:
+            components.links.close()
+        if components.store is not None:
+            await components.store.close()
+        if components.data_dir is not None:
+            components.data_dir.close()
 
     async def _stop_serving(self, server: Server, *, drain: bool) -> None:
         drain_s = self.config.shutdown_timeout_ms / 1000
@@ -104,19 +104,19 @@ class Closing:
 
     async def _hand_over(self) -> None:
         """Leave disk and bucket so that the next start needs no recovery."""
-        rooms, waits = self.rooms, self.waits
-        assert rooms.tiers is not None and rooms.replicas is not None and rooms.data_dir is not None
-        if rooms.snapshots is not None:
-            await self._last_write("group snapshots", rooms.snapshots.write_all())
+        components, waits = self.components, self.waits
+        assert components.tiers is not None and components.replicas is not None and components.data_dir is not None
+        if components.snapshots is not None:
+            await self._last_write("group snapshots", components.snapshots.write_all())
         if self.config.seal_on_shutdown:
             most_s = self.config.store_upload_timeout_ms / 1000
             with waits.counting(lambda: f"stopping: sealing, and copying to the bucket, for at most {most_s:.0f} s"):
-                await self._last_write("seal on shutdown", rooms.tiers.seal_all(None))
+                await self._last_write("seal on shutdown", components.tiers.seal_all(None))
             reach("shutdown.sealed")
         with waits.counting(lambda: "stopping: flushing and closing logs"):
-            clean = await rooms.replicas.close(clean=True)
+            clean = await components.replicas.close(clean=True)
         if clean:
-            await self._last_write("clean marker", self.workers.run(rooms.data_dir.mark_clean))
+            await self._last_write("clean marker", self.workers.run(components.data_dir.mark_clean))
         reach("shutdown.marked")
 
     async def _last_write(self, name: str, work: Awaitable[None]) -> None:

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from broker.error_codes import ErrorCode
-from broker.fetch_session import TARGET_BYTES, FetchSession, Target, next_epoch
-from broker.fetch_sessions import EVICTION_MS_MIN, FetchSessions, Full, Incremental, wanted_by
+from broker.fetch_sessions.cache import EVICTION_MS_MIN, FetchSessions, Full, Incremental, wanted_by
+from broker.fetch_sessions.session import TARGET_BYTES, FetchSession, Target, next_epoch
 from broker.wire.messages import (
     FetchRequest,
     FetchRequestForgottenTopic,

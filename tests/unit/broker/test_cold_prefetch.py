@@ -9,7 +9,7 @@ from uuid import UUID
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Row, TopicCreated
-from broker.reading_ahead import ReadingAhead, lost_here
+from broker.startup.cold_prefetch import ColdPrefetch, lost_here
 from coldstore.stores.faulty import FaultyStore
 from coldstore.stores.metered import MeteredStore
 from hotstore.data_dir import DataDir
@@ -68,10 +68,10 @@ def test_reading_begins_once_with_the_wait_and_ends_with_it() -> None:
         await claim(cluster)
         await cluster.commit([TopicCreated(ID, "orders", (row(1), row(1)), {})])
         ahead, store = Asked(house), MeteredStore(house.memory, FastClock())
-        reading = ReadingAhead(ahead, store, world, data_dir, 1, tasks)
+        reading = ColdPrefetch(ahead, store, world, data_dir, 1, tasks)
         reading.end()
         assert not sum(meter.calls for meter in store.meters.values())
-        reading = ReadingAhead(ahead, store, world, data_dir, 1, tasks)
+        reading = ColdPrefetch(ahead, store, world, data_dir, 1, tasks)
         for _ in range(3):
             reading.begin()
             await asyncio.sleep(1)
@@ -92,7 +92,7 @@ def test_a_store_that_is_away_is_left_to_who_joins() -> None:
         tasks = Tasks(lambda name, failure: failures.append(name))
         store = FaultyStore(house.memory, SeededRng(1))
         store.down = True
-        reading = ReadingAhead(Asked(house), store, house.world(), DataDir.open(house.disk, DATA), 1, tasks)
+        reading = ColdPrefetch(Asked(house), store, house.world(), DataDir.open(house.disk, DATA), 1, tasks)
         reading.begin()
         await asyncio.sleep(100)
         assert not failures and not len(tasks)

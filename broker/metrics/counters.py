@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.latency import Latencies
+from broker.metrics.latencies import Latencies
 
 _API_KEYS: Final = 128  # API keys are small numbers; unknown ones close the connection before they get here
 

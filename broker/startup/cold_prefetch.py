@@ -32,7 +32,7 @@ def lost_here(image: ClusterImage, node_id: int, held: Collection[TopicPartition
                 yield UUID(topic_id), index
 
 
-class ReadingAhead:
+class ColdPrefetch:
     """Of one start."""
 
     def __init__(

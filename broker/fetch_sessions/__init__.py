@@ -1,0 +1,1 @@
+"""Fetch sessions of consumers and followers (KIP-227)."""
