@@ -21,35 +21,23 @@ from broker.controller.controller_requests import ControllerRequests
 from broker.controller.decision import RemoteMetadataWriter
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
-from broker.handlers import (
-    acls,
-    alter_configs,
-    brokers,
-    cluster,
-    cluster_view,
-    configs,
-    delete_records,
-    elections,
-    envelope,
-    fetch,
-    fetch_answers,
-    group_admin,
-    group_offsets,
-    groups,
-    log_dirs,
-    metadata,
-    nodes,
-    offsets,
-    produce,
-    producers,
-    reassignments,
-    topic_partitions,
-    topics,
-)
-from broker.handlers.answering import Answering
-from broker.handlers.long_poll import LongPoll, answer_wide
-from broker.handlers.produce_fast_path import FastPath
-from broker.handlers.produce_flow import ProduceFlow
+from broker.handlers.admin import acls, alter_configs, configs, delete_records, log_dirs, producers, topics
+from broker.handlers.cluster import brokers, elections, envelope, reassignments
+from broker.handlers.cluster import unregister as nodes
+from broker.handlers.fetch import fetch
+from broker.handlers.fetch import list_offsets as offsets
+from broker.handlers.fetch import responses as fetch_answers
+from broker.handlers.fetch.long_poll import LongPoll, answer_wide
+from broker.handlers.groups import admin as group_admin
+from broker.handlers.groups import members as groups
+from broker.handlers.groups import offsets as group_offsets
+from broker.handlers.metadata import cluster_view, metadata
+from broker.handlers.metadata import describe_cluster as cluster
+from broker.handlers.metadata import describe_topic_partitions as topic_partitions
+from broker.handlers.produce import produce
+from broker.handlers.produce.fast_path import FastPath
+from broker.handlers.produce.flow import ProduceFlow
+from broker.handlers.responding import Responding
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.peers.forward import FORWARDED
 from broker.security.authorizer import Authorizer
@@ -185,7 +173,7 @@ class BrokerDispatcher:
         door = ControllerRequests(RemoteMetadataWriter(), context.metadata, context.live, context.world.rng, _opened)
         self._elsewhere = replace(context, controller=door)
         self.fast_path = FastPath(context)
-        self._answering = Answering(context.gate, self._tasks)
+        self._answering = Responding(context.gate, self._tasks)
         self._producing = ProduceFlow(context, self._answering)
         self._now_s = context.world.clock.monotonic_s
         self._note = context.metrics.latency.note

@@ -3,7 +3,7 @@
 Owns which shard answers a request, and what becomes of requests at the limits. Always true: a commit is answered, and
 seen, only once its records are durable; everything a client can grow has a bound in `GroupConfig`; two background tasks
 serve all groups (timers, `cleaner`), and one a partition while it is loaded or written to. Must not know the wire
-(`broker.handlers.groups`), nor how the log is kept (`broker.internal_topics`).
+(`broker.handlers.groups.members`), nor how the log is kept (`broker.internal_topics`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from broker.context import Call, Context
-from broker.handlers import offsets
+from broker.handlers.fetch import list_offsets as offsets
 from broker.partition.registry import Registry
 from broker.read_only.archived_partition import ArchivedPartition
 from broker.read_only.roots import Roots

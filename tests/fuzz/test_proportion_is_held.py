@@ -9,7 +9,7 @@ import pytest
 
 from broker.context import Call, Context
 from broker.dispatcher import HANDLERS
-from broker.handlers.metadata import handle_metadata
+from broker.handlers.metadata.metadata import handle_metadata
 from broker.wire.apis import ApiKey
 from broker.wire.codec import decode_response
 from broker.wire.message import Message

@@ -431,7 +431,7 @@ class Core:
         self.fetches.append(Fetch(node, process.incarnation, epoch, to, position))
 
     def serve(self, at: int = 0, *, stays: bool = False, records_max: int = 2) -> None:
-        """A question reaches its broker (see `broker.handlers.replica_fetch`). `stays`: it comes again."""
+        """A question reaches its broker (see `broker.handlers.fetch.replica_fetch`). `stays`: it comes again."""
         fetch = self.fetches[at] if stays else self.fetches.pop(at)
         led, disk, asked = self.processes[fetch.to].leader, self.disks[fetch.to], fetch.position
         if led is None or self.processes[fetch.to].is_starting or asked.leader_epoch != led.in_sync.row.leader_epoch:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.error_codes import ErrorCode
-from broker.handlers import fetch
+from broker.handlers.fetch import fetch
 from broker.net.dispatch import Answer, Later, Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import FetchRequest, FetchResponse

@@ -162,13 +162,13 @@ def test_a_restore_that_is_refused_for_ever_says_why() -> None:
         run(cluster)
 
 
-class Answering:
+class Responding:
     """A broker's connection on which every request gets `answer`."""
 
     def __init__(self, answer: object) -> None:
         self._answer = answer
 
-    def __enter__(self) -> Answering:
+    def __enter__(self) -> Responding:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -179,7 +179,7 @@ class Answering:
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, answer: object, what: Callable[[BrokersThere], Awaitable[object]]) -> object:
-    monkeypatch.setattr(drive, "connect", lambda *_: Answering(answer))
+    monkeypatch.setattr(drive, "connect", lambda *_: Responding(answer))
     return asyncio.run(_awaited(what(BrokersThere("h:1"))))
 
 

@@ -10,8 +10,8 @@ from broker.error_codes import ErrorCode as E
 from broker.groups import admin
 from broker.groups.classic import ClassicGroup
 from broker.groups.events import GroupState, Protocol
-from broker.handlers.group_admin import handle_delete_groups, handle_describe_groups, handle_list_groups
-from broker.handlers.groups import ClientInfo
+from broker.handlers.groups.admin import handle_delete_groups, handle_describe_groups, handle_list_groups
+from broker.handlers.groups.members import ClientInfo
 from broker.internal_topics.shard_life import ShardState
 from broker.wire.generated.messages import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from logformat.errors import Corrupt, Retryable, StorageFailed

@@ -8,8 +8,8 @@ from uuid import UUID
 from broker.error_codes import ErrorCode as E
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit
-from broker.handlers.group_offsets import handle_offset_commit
-from broker.handlers.groups import ClientInfo
+from broker.handlers.groups.members import ClientInfo
+from broker.handlers.groups.offsets import handle_offset_commit
 from broker.metadata.topic_facts import TopicFacts
 from broker.wire.messages import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from tests.support.fast_loop import run_fast

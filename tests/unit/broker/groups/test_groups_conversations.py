@@ -15,10 +15,11 @@ import pytest
 
 from broker.config.groups import GroupConfig
 from broker.groups.coordinator import GroupCoordinator
-from broker.handlers import group_admin, group_offsets
-from broker.handlers import groups as handlers
-from broker.handlers.cluster_view import BrokerAt
-from broker.handlers.groups import ClientInfo
+from broker.handlers.groups import admin as group_admin
+from broker.handlers.groups import members as handlers
+from broker.handlers.groups import offsets as group_offsets
+from broker.handlers.groups.members import ClientInfo
+from broker.handlers.metadata.cluster_view import BrokerAt
 from broker.metadata.topic_facts import TopicFacts
 from broker.wire.apis import ApiKey
 from broker.wire.codec import decode_request, decode_response, encode_request, encode_response

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from broker.error_codes import ErrorCode as E
-from broker.handlers.group_admin import handle_delete_groups
-from broker.handlers.group_offsets import handle_offset_commit, handle_offset_fetch
-from broker.handlers.groups import ClientInfo
+from broker.handlers.groups.admin import handle_delete_groups
+from broker.handlers.groups.members import ClientInfo
+from broker.handlers.groups.offsets import handle_offset_commit, handle_offset_fetch
 from broker.wire.messages import (
     DeleteGroupsRequest,
     OffsetCommitRequest,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.error_codes import ErrorCode
-from broker.handlers import producers as producers_handler
+from broker.handlers.admin import producers as producers_handler
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     AlterConfigsRequest,

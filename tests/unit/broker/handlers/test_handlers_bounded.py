@@ -11,8 +11,8 @@ import pytest
 
 from broker.context import Call
 from broker.error_codes import ErrorCode
-from broker.handlers import group_offsets as groups
-from broker.handlers.offsets import handle_list_offsets
+from broker.handlers.fetch.list_offsets import handle_list_offsets
+from broker.handlers.groups import offsets as groups
 from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (

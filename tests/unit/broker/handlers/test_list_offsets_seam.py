@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from broker.context import Context
-from broker.handlers.offsets import _by_time
+from broker.handlers.fetch.list_offsets import _by_time
 from broker.partition.leader_replica import LeaderReplica
 from broker.wire.messages import ListOffsetsResponsePartition
 

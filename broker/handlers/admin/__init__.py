@@ -1,0 +1,1 @@
+"""Topics, configs, records and log directories, as admin clients ask for them."""

@@ -1,0 +1,156 @@
+"""AlterConfigs and IncrementalAlterConfigs: change the configs of topics and of running brokers.
+
+Always true: a resource's changes are made as one, or none of them; a resource named twice is not changed at all. Must
+not know which values are right: `broker.config` owns that. Source: KIP-133, KIP-226, KIP-339.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from broker.config.alterations import Alteration, AlterOperation
+from broker.config.broker_changes import altered_overrides, replaced_overrides
+from broker.config.topic_changes import altered_configs, replaced_configs
+from broker.config.topics import check_topic_name
+from broker.context import Call, Context
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError, code_of
+from broker.handlers.admin.bounded_changes import refuse_flood, together
+from broker.handlers.admin.configs import BROKER, TOPIC, is_node_id
+from broker.metadata.image import Topic
+from broker.wire.messages import (
+    AlterConfigsRequest,
+    AlterConfigsRequestResource,
+    AlterConfigsResponse,
+    AlterConfigsResponseResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResponseResource,
+)
+from logformat.errors import ThermoclineError
+
+Resource = AlterConfigsRequestResource | IncrementalAlterConfigsRequestResource
+R = TypeVar("R", AlterConfigsRequestResource, IncrementalAlterConfigsRequestResource)
+A = TypeVar("A", AlterConfigsResponseResource, IncrementalAlterConfigsResponseResource)
+
+
+class Change(NamedTuple):
+    """What a resource asks for, whatever it turns out to be: `own` of this broker alone, else of every broker."""
+
+    of_topic: Callable[[Topic], Mapping[str, str]]
+    of_broker: Callable[[Mapping[str, str], bool], Mapping[str, str]]
+
+
+async def handle_alter_configs(context: Context, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
+    """What a resource names replaces all that was set on it."""
+    answers = await _answers(
+        context, request.resources, _replacing, AlterConfigsResponseResource, validate_only=request.validate_only
+    )
+    return AlterConfigsResponse(responses=answers)
+
+
+def _replacing(context: Context, resource: AlterConfigsRequestResource) -> Change:
+    given = [(config.name, config.value) for config in resource.configs]
+    return Change(
+        lambda topic: replaced_configs(context.config, topic.configs, given, internal=topic.internal),
+        lambda _, own: replaced_overrides(context.config, given, own=own),
+    )
+
+
+async def handle_incremental_alter_configs(
+    context: Context, request: IncrementalAlterConfigsRequest, call: Call
+) -> IncrementalAlterConfigsResponse:
+    """Each resource's changes on top of what is set on it."""
+    answers = await _answers(
+        context,
+        request.resources,
+        _altering,
+        IncrementalAlterConfigsResponseResource,
+        validate_only=request.validate_only,
+    )
+    return IncrementalAlterConfigsResponse(responses=answers)
+
+
+def _altering(context: Context, resource: IncrementalAlterConfigsRequestResource) -> Change:
+    try:
+        alterations = [
+            Alteration(config.name, AlterOperation(config.config_operation), config.value)
+            for config in resource.configs
+        ]
+    except ValueError as unknown:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"unknown operation: {unknown}") from unknown
+    return Change(
+        lambda topic: altered_configs(context.config, topic.configs, alterations, internal=topic.internal),
+        lambda existing, own: altered_overrides(context.config, existing, alterations, own=own),
+    )
+
+
+async def _answers(
+    context: Context,
+    resources: Sequence[R],
+    change_of: Callable[[Context, R], Change],
+    answer_type: type[A],
+    *,
+    validate_only: bool,
+) -> list[A]:
+    """One for each resource. A flood is refused in one answer, to its first resource: one each would cost seconds."""
+
+    def refused(resource: R, why: ThermoclineError) -> A:
+        return answer_type(code_of(why), str(why), resource.resource_type, resource.resource_name)
+
+    try:
+        refuse_flood(resources)
+    except ApiError as flood:
+        return [refused(resources[0], flood)]
+    names = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    answers = [answer_type(ErrorCode.NONE, None, each.resource_type, each.resource_name) for each in resources]
+
+    async def alter(at: int, resource: R) -> None:
+        try:
+            await _alter(context, resource, change_of(context, resource), names, validate_only=validate_only)
+        except ThermoclineError as why:
+            answers[at] = refused(resource, why)
+
+    await together(alter(at, resource) for at, resource in enumerate(resources))
+    return answers
+
+
+async def _alter(
+    context: Context, resource: Resource, change: Change, names: Counter[tuple[int, str]], *, validate_only: bool
+) -> None:
+    kind, name = resource.resource_type, resource.resource_name
+    if names[kind, name] > 1:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+    if kind == BROKER:
+        node_id = _node_of(context, name)
+        own = node_id is not None
+        await context.controller.set_broker_configs(
+            node_id, lambda existing: change.of_broker(existing, own), validate_only=validate_only
+        )
+        return
+    if kind != TOPIC:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+    if not name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    check_topic_name(name)
+    if context.metadata.topic_named(name) is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    await context.controller.set_configs(name, change.of_topic, validate_only=validate_only)
+
+
+def _node_of(context: Context, name: str) -> int | None:
+    """A broker's id, this one's or that of another which passed the request on; None: every broker. ApiError, in
+    Kafka's words, for any other name."""
+    if not name:
+        return None
+    if not is_node_id(name):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+    if int(name) != context.config.node_id and int(name) not in context.metadata.image.nodes:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {context.config.node_id}, but received {int(name)}",
+        )
+    return int(name)

@@ -1,0 +1,142 @@
+"""DescribeConfigs and ListConfigResources: what is configured, and what could be.
+
+Always true: what is refused says why. Must not know defaults or rules: `broker.config` owns them. Source: KIP-133,
+KIP-226, KIP-1142.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from broker.config.describe import DescribedConfig, describe_broker, describe_every_broker, describe_topic
+from broker.config.topics import check_topic_name
+from broker.context import Call, Context
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError, code_of
+from broker.handlers.admin.bounded_changes import refuse_flood
+from broker.handlers.metadata.cluster_view import ClusterView
+from broker.wire.messages import (
+    DescribeConfigsRequest,
+    DescribeConfigsRequestResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResponseConfig,
+    DescribeConfigsResponseResult,
+    DescribeConfigsResponseSynonym,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    ListConfigResourcesResponseResource,
+)
+from logformat.errors import ThermoclineError
+from seams.turns import Turns, next_turn
+
+TOPIC: Final = 2
+BROKER: Final = 4
+_CLIENT_METRICS: Final = 16
+_LISTED: Final = frozenset({TOPIC, BROKER, 8, _CLIENT_METRICS, 32})  # also loggers and groups: none have configs here
+_KINDS_SINCE: Final = 1
+_NODE_ID: Final = re.compile(r"[+-]?\d{1,10}", re.ASCII)
+
+
+async def handle_describe_configs(
+    context: Context, request: DescribeConfigsRequest, call: Call
+) -> DescribeConfigsResponse:
+    """Every config of each resource, or the ones asked for by name."""
+    response = DescribeConfigsResponse()
+    turns = Turns()
+    # Each once: a broker's configs are 200 times as long as its name.
+    named = {(each.resource_type, each.resource_name, _keys(each)): each for each in request.resources}
+    for resource in named.values():
+        result = DescribeConfigsResponseResult(
+            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        try:
+            refuse_flood(named)
+            entries = _entries(context, resource)
+            result.configs = [_entry(found, request) for found in entries]
+        except ThermoclineError as refused:
+            result.error_code = code_of(refused)
+            result.error_message = str(refused)
+        response.results.append(result)
+        if turns.over(1 + len(result.configs)):
+            await next_turn()
+    return response
+
+
+def _keys(resource: DescribeConfigsRequestResource) -> frozenset[str] | None:
+    return None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
+
+
+def _entries(context: Context, resource: DescribeConfigsRequestResource) -> list[DescribedConfig]:
+    if resource.resource_type == TOPIC:
+        check_topic_name(resource.resource_name)
+        topic = context.metadata.topic(resource.resource_name)
+        entries = describe_topic(context.config, topic.configs, internal=topic.internal)
+    elif resource.resource_type == BROKER:
+        _check_node(context, resource.resource_name)
+        if resource.resource_name:
+            entries = describe_broker(context.config, context.live_configs)
+        else:
+            entries = describe_every_broker(context.config)
+    else:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configs here")
+    if resource.configuration_keys is None:
+        return entries
+    wanted = set(resource.configuration_keys)
+    return [entry for entry in entries if entry.name in wanted]
+
+
+def is_node_id(name: str) -> bool:
+    """Whether a resource's name is a number, as Kafka reads one."""
+    return _NODE_ID.fullmatch(name) is not None
+
+
+def _check_node(context: Context, name: str) -> None:
+    """ApiError, in Kafka's words, unless `name` is this broker's number or empty: every broker's."""
+    if not name:
+        return
+    if not is_node_id(name):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+    if int(name) != context.config.node_id:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {context.config.node_id} or empty string, but received {name}",
+        )
+
+
+def _entry(found: DescribedConfig, request: DescribeConfigsRequest) -> DescribeConfigsResponseConfig:
+    return DescribeConfigsResponseConfig(
+        name=found.name,
+        value=found.value,
+        read_only=found.read_only,
+        config_source=found.source,
+        is_sensitive=found.sensitive,
+        synonyms=[
+            DescribeConfigsResponseSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in found.synonyms
+        ]
+        if request.include_synonyms
+        else [],
+        config_type=found.type,
+        documentation=found.doc if request.include_documentation else None,
+    )
+
+
+async def handle_list_config_resources(
+    context: Context, request: ListConfigResourcesRequest, call: Call
+) -> ListConfigResourcesResponse:
+    """Topics and brokers. Kafka's other kinds are known and have no configs here: metrics subscriptions (the only kind
+    in version 0), broker loggers, groups."""
+    wanted = set(request.resource_types) if call.version >= _KINDS_SINCE else {_CLIENT_METRICS}
+    if not wanted <= _LISTED:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    image, view = context.metadata.image, ClusterView(context, call.peer.listener)
+    named = [(BROKER, str(node_id)) for node_id in sorted(image.nodes)]
+    named += [(TOPIC, name) for name in sorted(topic.name for topic in image.topics.values() if view.shows(topic))]
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ListConfigResourcesResponseResource(resource_type=kind, resource_name=name)
+            for kind, name in named
+            if not wanted or kind in wanted
+        ]
+    )

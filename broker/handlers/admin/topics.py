@@ -1,0 +1,225 @@
+"""Creating, growing and deleting topics.
+
+Always true: a topic that a request names twice is not changed at all. Must not know how a change is committed. Source:
+KIP-4, KIP-195, KIP-516.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Final
+from uuid import UUID
+
+from broker.config.describe import describe_topic
+from broker.context import Call, Context
+from broker.controller.topics import INTERNAL_TOPICS
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError, code_of
+from broker.handlers.admin.bounded_changes import CHANGES_PER_REQUEST_MAX, refuse_flood, together, within
+from broker.handlers.request_deadline import deadline_s
+from broker.wire.messages import (
+    ZERO_UUID,
+    CreatePartitionsRequest,
+    CreatePartitionsRequestTopic,
+    CreatePartitionsResponse,
+    CreatePartitionsResponseTopic,
+    CreateTopicsRequest,
+    CreateTopicsRequestTopic,
+    CreateTopicsResponse,
+    CreateTopicsResponseConfig,
+    CreateTopicsResponseTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsRequestTopic,
+    DeleteTopicsResponse,
+    DeleteTopicsResponseTopic,
+)
+from logformat.errors import ThermoclineError
+
+_DELETION_DISABLED_SINCE: Final = 3
+_DEFAULT: Final = -1  # partitions or replication factor "as the broker thinks" (KIP-464)
+
+
+async def handle_create_topics(context: Context, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
+    """Create each topic or say why not; of names given twice none is created."""
+    until_s = deadline_s(request.timeout_ms)
+    names = Counter(wanted.name for wanted in request.topics)
+    response = CreateTopicsResponse()
+
+    async def create(wanted: CreateTopicsRequestTopic) -> None:
+        answer = CreateTopicsResponseTopic(name=wanted.name, error_message=None)
+        response.topics.append(answer)
+        try:
+            refuse_flood(request.topics)
+            _refuse_duplicate(names[wanted.name])
+            await _create(context, call, request, wanted, answer, until_s)
+        except (ThermoclineError, TimeoutError) as refused:
+            answer.error_code = code_of(refused)
+            answer.error_message = str(refused) or answer.error_code.name
+
+    await together(create(wanted) for wanted in {wanted.name: wanted for wanted in request.topics}.values())
+    return response
+
+
+def _refuse_duplicate(count: int) -> None:
+    if count > 1:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+
+
+async def _create(
+    context: Context,
+    call: Call,
+    request: CreateTopicsRequest,
+    wanted: CreateTopicsRequestTopic,
+    answer: CreateTopicsResponseTopic,
+    until_s: float,
+) -> None:
+    _refuse_two_shapes(wanted)
+    broker, factor = context.config, wanted.replication_factor
+    configs = {config.name: config.value for config in wanted.configs}
+    topic = await within(
+        until_s,
+        lambda: context.controller.create_topic(
+            wanted.name,
+            broker.num_partitions if wanted.num_partitions == _DEFAULT else wanted.num_partitions,
+            configs,
+            replication_factor=broker.default_replication_factor if factor == _DEFAULT else factor,
+            assignments=[(each.partition_index, each.broker_ids) for each in wanted.assignments],
+            # A client's ordinary topic of such a name is refused; brokers have theirs made by whoever decides.
+            internal=wanted.name in INTERNAL_TOPICS and call.peer.listener == broker.brokers_listener,
+            validate_only=request.validate_only,
+        ),
+    )
+    answer.topic_id = UUID(topic.topic_id)
+    answer.num_partitions = topic.partitions
+    answer.replication_factor = len(topic.rows[0].replicas)
+    answer.configs = [
+        CreateTopicsResponseConfig(
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
+            is_sensitive=entry.sensitive,
+        )
+        for entry in describe_topic(context.config, topic.configs)
+    ]
+
+
+def _refuse_two_shapes(wanted: CreateTopicsRequestTopic) -> None:
+    numbers = (("replication factor", wanted.replication_factor), ("numPartitions", wanted.num_partitions))
+    for name, count in numbers if wanted.assignments else ():
+        if count != _DEFAULT:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"A manual partition assignment was specified, but {name} was not set to -1.",
+            )
+
+
+async def handle_delete_topics(context: Context, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
+    """Free each name; what the topic left is removed in the background. What is named twice is not deleted, also where
+    it is named once by name and once by id."""
+    until_s = deadline_s(request.timeout_ms)
+    wanted = request.topics or [DeleteTopicsRequestTopic(name=name) for name in request.topic_names]
+    named = Counter((topic.name, topic.topic_id) for topic in wanted)
+    ids = _named_by_id(context, named)
+    response = DeleteTopicsResponse()
+    by_both = {topic_id for name, topic_id in ids.items() if (name, ZERO_UUID) in named}
+
+    async def delete(name: str | None, topic_id: UUID, count: int) -> None:
+        answer = DeleteTopicsResponseTopic(name=name, topic_id=topic_id)
+        response.responses.append(answer)
+        try:
+            refuse_flood(wanted)
+            _refuse_unclear(answer, count, ids)
+            await _delete(context, call, answer, until_s)
+        except (ThermoclineError, TimeoutError) as refused:
+            answer.error_code = code_of(refused)
+            answer.error_message = str(refused)
+
+    await together(
+        delete(name, topic_id, count)
+        for (name, topic_id), count in named.items()
+        if name is not None or topic_id not in by_both  # answered with its name
+    )
+    return response
+
+
+def _named_by_id(context: Context, named: Collection[tuple[str | None, UUID]]) -> dict[str, UUID]:
+    """The ids among `named`, by the names of their topics; none of a flood, which is refused."""
+    found: dict[str, UUID] = {}
+    if len(named) <= CHANGES_PER_REQUEST_MAX:
+        for name, topic_id in named:
+            topic = context.metadata.image.topics.get(str(topic_id)) if name is None else None
+            if topic is not None:
+                found[topic.name] = topic_id
+    return found
+
+
+def _refuse_unclear(answer: DeleteTopicsResponseTopic, count: int, ids: Mapping[str, UUID]) -> None:
+    """In Kafka's words. `ids`: those that the request names, by their topics' names."""
+    if answer.name is None:
+        if answer.topic_id == ZERO_UUID:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+        if count > 1:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+        return
+    if answer.topic_id != ZERO_UUID:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    _refuse_duplicate(count)
+    if answer.name in ids:
+        answer.topic_id = ids[answer.name]
+        raise ApiError(ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
+
+
+async def _delete(context: Context, call: Call, answer: DeleteTopicsResponseTopic, until_s: float) -> None:
+    """The topic that `answer` names, by name or id."""
+    if not context.config.delete_topics:
+        known = call.version >= _DELETION_DISABLED_SINCE
+        raise ApiError(
+            ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST,
+            "this broker runs with delete.topic.enable=false",
+        )
+    name, topic_id = answer.name, None
+    if name is None:
+        topic_id = str(answer.topic_id)
+        known_as = context.metadata.image.topics.get(topic_id)
+        if known_as is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+        name = known_as.name
+    deleted = await within(until_s, lambda: context.controller.delete_topic(name, topic_id))
+    answer.name, answer.topic_id = name, UUID(deleted.topic_id)
+
+
+async def handle_create_partitions(
+    context: Context, request: CreatePartitionsRequest, call: Call
+) -> CreatePartitionsResponse:
+    """Grow topics; of names given twice none grows."""
+    until_s = deadline_s(request.timeout_ms)
+    names = Counter(wanted.name for wanted in request.topics)
+    response = CreatePartitionsResponse()
+
+    async def grow(wanted: CreatePartitionsRequestTopic) -> None:
+        answer = CreatePartitionsResponseTopic(name=wanted.name)
+        response.results.append(answer)
+        try:
+            refuse_flood(request.topics)
+            _refuse_duplicate(names[wanted.name])
+            await _grow(context, request, wanted, until_s)
+        except (ThermoclineError, TimeoutError) as refused:
+            answer.error_code = code_of(refused)
+            answer.error_message = str(refused)
+
+    await together(grow(wanted) for wanted in {wanted.name: wanted for wanted in request.topics}.values())
+    return response
+
+
+async def _grow(
+    context: Context, request: CreatePartitionsRequest, wanted: CreatePartitionsRequestTopic, until_s: float
+) -> None:
+    assignments = None if wanted.assignments is None else [each.broker_ids for each in wanted.assignments]
+    await within(
+        until_s,
+        lambda: context.controller.add_partitions(
+            wanted.name, wanted.count, assignments=assignments, validate_only=request.validate_only
+        ),
+    )

@@ -1,0 +1,96 @@
+"""AlterPartitionReassignments, ListPartitionReassignments: who is to hold partitions, and which move.
+
+Owns how both are answered. Always true: moves of one request are one change; what moves is told by whoever decides, as
+it is after all that was decided. Must not know what makes a move right (`broker.controller.reassignments`). Source:
+KIP-455, KIP-860.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.context import Call, Context
+from broker.controller.reassignments import Move, Outcome
+from broker.error_codes import ErrorCode
+from broker.errors import code_of
+from broker.handlers.admin.bounded_changes import within
+from broker.handlers.request_deadline import deadline_s
+from broker.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterPartitionReassignmentsResponsePartition,
+    AlterPartitionReassignmentsResponseTopic,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsResponsePartition,
+    ListPartitionReassignmentsResponseTopic,
+)
+from logformat.errors import ThermoclineError
+
+_NAMED_MAX: Final = 10_000  # partitions, and topics, of one request; Kafka's own bound of what one request may change
+_REPLICAS_MAX: Final = 1_000  # of one partition, registered or not
+
+
+async def handle_alter_partition_reassignments(
+    context: Context, request: AlterPartitionReassignmentsRequest, call: Call
+) -> AlterPartitionReassignmentsResponse:
+    """Answered when they are decided: a move takes as long as its copies."""
+    allows = request.allow_replication_factor_change
+    response = AlterPartitionReassignmentsResponse(allow_replication_factor_change=allows, error_message=None)
+    named = sum(max(1, len(topic.partitions)) for topic in request.topics)
+    if named > _NAMED_MAX or any(len(p.replicas or ()) > _REPLICAS_MAX for t in request.topics for p in t.partitions):
+        response.error_code = ErrorCode.POLICY_VIOLATION
+        response.error_message = "Unable to perform excessively large batch operation."
+        return response
+    moves = [
+        Move(topic.name, each.partition_index, None if each.replicas is None else tuple(each.replicas))
+        for topic in request.topics
+        for each in topic.partitions
+    ]
+    try:
+        found = await within(deadline_s(request.timeout_ms), lambda: context.controller.reassign(moves, allows))
+    except (ThermoclineError, TimeoutError) as refused:
+        response.error_code, response.error_message = code_of(refused), str(refused)
+        return response
+    left = iter(found)
+    response.responses = [
+        AlterPartitionReassignmentsResponseTopic(
+            topic.name, [_answered(each.partition_index, next(left)) for each in topic.partitions]
+        )
+        for topic in request.topics
+    ]
+    return response
+
+
+def _answered(index: int, outcome: Outcome) -> AlterPartitionReassignmentsResponsePartition:
+    return AlterPartitionReassignmentsResponsePartition(index, outcome.error, outcome.message)
+
+
+async def handle_list_partition_reassignments(
+    context: Context, request: ListPartitionReassignmentsRequest, call: Call
+) -> ListPartitionReassignmentsResponse:
+    """Those named, or all (null)."""
+    response = ListPartitionReassignmentsResponse(error_message=None)
+    wanted = None if request.topics is None else [(topic.name, topic.partition_indexes) for topic in request.topics]
+    if wanted is not None and sum(max(1, len(indexes)) for _, indexes in wanted) > _NAMED_MAX:
+        response.error_code = ErrorCode.POLICY_VIOLATION
+        response.error_message = "Unable to perform excessively large batch operation."
+        return response
+    try:
+        found = await within(deadline_s(request.timeout_ms), lambda: context.controller.moves(wanted))
+    except (ThermoclineError, TimeoutError) as refused:
+        response.error_code, response.error_message = code_of(refused), str(refused)
+        return response
+    response.topics = [
+        ListPartitionReassignmentsResponseTopic(
+            name,
+            [
+                ListPartitionReassignmentsResponsePartition(
+                    each.partition, list(each.replicas), list(each.adding), list(each.removing)
+                )
+                for each in moving
+            ],
+        )
+        for name, moving in found
+    ]
+    return response

@@ -1,0 +1,1 @@
+"""Fetch and ListOffsets, for consumers and followers."""

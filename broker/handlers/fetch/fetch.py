@@ -1,0 +1,297 @@
+"""Fetch: which partitions a request looks at, and whether what was found may leave.
+
+Always true: hot partitions are answered at once, whatever cold ones still load (kafka#20045); a cold read that outlives
+its fetch goes on into the cache, where the next poll finds it. Must not know how a partition is read (`attempt`),
+how a fetch waits (`long_poll`), what an answer looks like (`responses`), nor the rules of sessions
+(`broker.fetch_sessions.cache`): it looks at the targets it is given.
+
+An incremental fetch looks only at what moved since the last one: with nothing new it costs the same over 5 partitions
+and over 5 000 (bench/many.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker.context import Context
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError, code_of
+from broker.fetch_sessions.cache import NO_SESSION, Full, Incremental
+from broker.fetch_sessions.session import Target
+from broker.handlers.fetch import replica_fetch
+from broker.handlers.fetch.attempt import FetchAttempt, check_leader_epoch
+from broker.handlers.fetch.leader_hints import leaders_of, refuse
+from broker.handlers.fetch.read_replica import send_to_nearest
+from broker.handlers.fetch.responses import NO_RECORDS, by_topic, incremental
+from broker.net.dispatch import Peer
+from broker.partition.follower_fetch import FollowerFetch
+from broker.partition.leader_replica import LeaderReplica
+from broker.partition.readable import Fetchable, NotKnownYet, Readable
+from broker.wire.apis import ApiKey
+from broker.wire.messages import (
+    ZERO_UUID,
+    FetchRequest,
+    FetchResponse,
+    FetchResponsePartition,
+)
+from logformat.errors import ThermoclineError
+from seams.turns import Turns, next_turn
+
+_UNHEARD_S: Final = 0.01  # a replica's high watermark waits so long for records that it could leave with
+_FROM_FOLLOWERS: Final = 11  # the first version whose clients know that they may be sent to one (KIP-392)
+LOOKED_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
+
+
+class Fetch:
+    """One request under way: full, of a session, or refused."""
+
+    __slots__ = (
+        "_bytes_max",
+        "_context",
+        "_full",
+        "_known",
+        "_may_be_sent",
+        "_peer",
+        "_refused",
+        "_replica",
+        "_session",
+        "_tells_all",
+        "_unheard_s_max",
+        "_unknown_count",
+        "_version",
+        "_watched",
+        "request",
+    )
+
+    def __init__(self, context: Context, request: FetchRequest, version: int, peer: Peer) -> None:
+        self.request = request
+        self._peer = peer
+        self._unknown_count = -1  # of the first attempt; a partition that goes away later is an error to tell at once
+        self._watched: list[Fetchable] = []
+        self._context = context
+        self._version = version
+        self._bytes_max = min(request.max_bytes, context.config.fetch_max_bytes)
+        self._replica = replica_fetch.asking(request, context.metadata.image.nodes)
+        self._may_be_sent = request.rack_id and context.config.selects_by_rack  # to a replica in the client's rack
+        registry = context.registry  # a replica is served by its leader alone
+        self._known: Mapping[tuple[str, int], Readable] = (
+            registry.readable if self._replica is None else registry.partitions
+        )
+        # Who reads from followers is to see there at once what is committed (KAFKA-9731).
+        self._unheard_s_max = 0.0 if context.config.selects_by_rack else _UNHEARD_S
+        self._tells_all = self._replica is None  # also of what only the high watermark is new
+        self._full: Full | None = None
+        self._session: Incremental | None = None
+        self._refused = ErrorCode.NONE
+        match context.fetch_sessions.begin(request, version, context.metadata.names, _now_ms(context)):
+            case Full() as full:
+                self._full = full
+            case Incremental() as session:
+                self._session = session
+            case ErrorCode() as refused:
+                self._refused = refused
+
+    @property
+    def is_of_replica(self) -> bool:
+        """Whether a broker asks, not a client."""
+        return self._replica is not None
+
+    def attempt(self) -> FetchAttempt:
+        """Read everything that may have something, once, without waiting."""
+        result = FetchAttempt(self._context, self.request, self._bytes_max)
+        if self._full is not None:
+            for target in self._full.targets.values():
+                self._answer(target, result)
+        elif self._session is not None:
+            session = self._session.session
+            self._tells_all = self._replica is None or self.unheard_s() == 0.0
+            if self._tells_all:
+                session.look_at_unheard()
+            for target in session.look():
+                self._answer(target, result)
+            session.due = dict.fromkeys(target for target, _ in (*result.answers, *result.unknown))
+        return self._judged(result)
+
+    async def attempt_in_turns(self) -> FetchAttempt:
+        """The same, leaving the loop to others in between when there is much to look at. A session holds so little
+        (`fetch_sessions.PARTITIONS_MAX`) that it is looked at as one: what moves meanwhile may not get lost."""
+        if self._full is None:
+            return self.attempt()
+        result = FetchAttempt(self._context, self.request, self._bytes_max)
+        turns = Turns()
+        for target in self._full.targets.values():
+            self._answer(target, result)
+            if turns.over():
+                await next_turn()
+        return self._judged(result)
+
+    def unheard_s(self) -> float | None:
+        """Until a replica is to be told of high watermarks, though nothing else is new; None: there are none."""
+        if self._session is None or not self._session.session.unheard:
+            return None
+        return self._session.session.unheard_s(self._context.world.clock.monotonic_s(), self._unheard_s_max)
+
+    def _judged(self, result: FetchAttempt) -> FetchAttempt:
+        if self._unknown_count < 0:
+            self._unknown_count = len(result.unknown)
+        elif len(result.unknown) > self._unknown_count:
+            result.failed = True
+        return result
+
+    def _answer(self, target: Target, result: FetchAttempt) -> None:
+        """Add the target's answer, unless its session knows it already and nothing is left to read."""
+        context, wanted = self._context, target.wanted
+        answer = FetchResponsePartition(partition_index=target.index, high_watermark=-1, records=NO_RECORDS)
+        partition: Fetchable | None = None
+        if target.topic is not None:
+            partition = self._known.get((target.topic, target.index)) or self._followed(target.topic, target.index)
+        if partition is None:
+            answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+            if target.topic is not None and refuse(context.registry, target.topic, answer):
+                result.failed = True  # its client has to go elsewhere: no wait is for that
+            context.metrics.failed_fetch_requests += 1
+            result.unknown.append((target, answer))
+            return
+        try:
+            if target.topic_id is not ZERO_UUID and target.topic_id != partition.topic_id:
+                raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
+            check_leader_epoch(partition, wanted.current_leader_epoch)
+            if self._replica is not None:
+                target.is_at_tail = True
+                assert isinstance(partition, LeaderReplica)  # a replica's are taken from those that are led
+                skip_bytes = context.config.follower_skip_bytes
+                is_read_up = replica_fetch.read(result, self._replica, partition, wanted, answer, skip_bytes)
+            elif self._may_be_sent and send_to_nearest(context, self._peer, self.request, partition, wanted, answer):
+                is_read_up = False
+                result.failed = True  # its client has to go there: no wait is for that
+            else:
+                is_read_up = result.read(partition, wanted, answer)
+        except NotKnownYet as loading:
+            # Told only where the fetch's time runs out first.
+            answer.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
+            result.loading.append(loading.known)
+            is_read_up = False
+        except (ThermoclineError, OSError) as refused:
+            answer.error_code = code_of(refused)
+            answer.high_watermark = answer.last_stable_offset = -1
+            if self._replica is None:
+                answer.log_start_offset = -1
+            answer.aborted_transactions = None
+            is_read_up = False
+            result.failed = True
+            context.metrics.failed_fetch_requests += 1
+        if is_read_up and target.session is not None:
+            if not target.must_answer(answer):
+                target.follow(partition)
+                return
+            if not self._tells_all and target.brings_high_watermark_alone(answer):
+                target.session.unheard[target] = None
+                target.follow(partition)
+                return
+        result.open.append((target, partition))
+        result.answers.append((target, answer))
+
+    def _followed(self, topic: str, index: int) -> Fetchable | None:
+        """What a follower serves, to consumers alone."""
+        if self._replica is not None or self._version < _FROM_FOLLOWERS:
+            return None
+        return self._context.registry.copy(topic, index)
+
+    def satisfied(self, result: FetchAttempt) -> bool:
+        """Whether the answer should leave now: enough bytes, nothing to wait for, or an error the client must see.
+
+        A partition that does not exist ends no wait: a client that asks for it again and again would do so without
+        pause. Bytes are counted for min_bytes as Kafka's DelayedFetch does. min_bytes=0 asks for what there is; bytes
+        on their way from the bucket are waited for all the same.
+        """
+        request = self.request
+        if result.failed or request.max_wait_ms <= 0 or self._is_over() or len(result.unknown) == self._targets():
+            return True
+        if result.is_behind:
+            return True
+        is_of_replicas_session = self._replica is not None and self._session is not None
+        if is_of_replicas_session and any(target.must_answer(answer) for target, answer in result.answers):
+            return True  # it has to learn of another high watermark, too
+        enough = result.ready >= min(request.min_bytes, self._bytes_max)
+        return enough and (result.size > 0 or not result.loading)
+
+    def _targets(self) -> int:
+        if self._session is not None:
+            return len(self._session.session.targets)
+        return 0 if self._full is None else len(self._full.targets)
+
+    def _is_over(self) -> bool:
+        """Whether another request went on with the session, or it was closed, while this one waited."""
+        at = self._session
+        return at is not None and (at.session.epoch != at.epoch or at.session.closed)
+
+    def response(self, result: FetchAttempt) -> FetchResponse:
+        """The answer, which is final: the session counts it as told."""
+        if result.size and self._replica is None:
+            self._count(result)
+        response = self._response(result)
+        if self._replica is not None:
+            context = self._context
+            now_s = context.world.clock.monotonic_s()
+            response.quiet_ms = context.quiet.ms(context.metrics.requests[ApiKey.PRODUCE], now_s)
+        return response
+
+    def _response(self, result: FetchAttempt) -> FetchResponse:
+        at = self._session
+        if at is not None:
+            response = incremental(at, result)
+            if result.unknown:
+                response.node_endpoints = leaders_of(self._context, self._peer.listener, result.unknown)
+            return response
+        answers = [*result.answers, *result.unknown]
+        response = FetchResponse(error_code=self._refused, session_id=NO_SESSION, responses=by_topic(answers))
+        if result.unknown:
+            response.node_endpoints = leaders_of(self._context, self._peer.listener, result.unknown)
+        if self._full is not None and self._full.wants_session:
+            for target, answer in answers:
+                target.answered(answer)
+            sessions = self._context.fetch_sessions
+            response.session_id = sessions.create(self._full.targets, self._version, _now_ms(self._context))
+        return response
+
+    def _count(self, result: FetchAttempt) -> None:
+        """Bytes that leave, by partition."""
+        for (_, partition), (_, answer) in zip(result.open, result.answers, strict=True):
+            if answer.records:
+                partition.fetched_bytes += len(answer.records)
+                partition.fetched_answers += 1
+                if isinstance(partition, FollowerFetch):
+                    self._context.metrics.followed_fetch_bytes += len(answer.records)
+
+    def park(self, wake: Callable[[], None], result: FetchAttempt) -> None:
+        """Have `wake` called whenever the answer may have become another one than `result`; until `leave`."""
+        if self._session is not None:
+            for target, partition in result.open:
+                target.follow(partition)
+            self._session.session.park(wake)
+        elif not self._watched:
+            self._watched = [partition for _, partition in result.open]
+            for partition in self._watched:
+                partition.watch(wake, at_tail=self._replica is not None)
+
+    def has_moved(self, result: FetchAttempt) -> bool:
+        """Whether a partition moved or went after `result` looked at it: before `park` nobody was told of it."""
+        registry = self._context.registry
+        return any(
+            partition.high_watermark != answer.high_watermark
+            or partition.log_start_offset != answer.log_start_offset
+            or not registry.serves(partition)
+            for (_, partition), (_, answer) in zip(result.open, result.answers, strict=True)
+        )
+
+    def leave(self, wake: Callable[[], None]) -> None:
+        for partition in self._watched:
+            partition.unwatch(wake)
+        self._watched = []
+        if self._session is not None and self._session.session.waiter == wake:
+            self._session.session.waiter = None
+
+
+def _now_ms(context: Context) -> int:
+    return int(context.world.clock.monotonic_s() * 1000)

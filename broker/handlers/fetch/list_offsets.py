@@ -1,0 +1,242 @@
+"""ListOffsets and OffsetForLeaderEpoch: where a log starts, ends, and what lay where at a time.
+
+Always true: answers speak of one log over both tiers; what consumers are told ends at the high watermark. Must not know
+how a tier finds an offset. Source: KIP-79, KIP-320, KIP-405, KIP-1005, KIP-1023; docs/design/kafka.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from broker.context import Call, Context
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError, code_of
+from broker.handlers.fetch.attempt import check_leader_epoch
+from broker.partition import unclean_candidates
+from broker.partition.follower_fetch import FollowerFetch
+from broker.partition.leader_replica import settled
+from broker.partition.readable import Readable
+from broker.wire.messages import (
+    ListOffsetsRequest,
+    ListOffsetsRequestPartition,
+    ListOffsetsResponse,
+    ListOffsetsResponsePartition,
+    ListOffsetsResponseTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochRequestPartition,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponsePartition,
+    OffsetForLeaderEpochResponseTopic,
+)
+from logformat.errors import Retryable, ThermoclineError
+from seams.turns import Turns, next_turn
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+
+_DEBUGGING: Final = -2  # the replica id of who looks at replicas
+_SETTLE_WAIT_S: Final = 1.0  # for a whole request: a sync takes milliseconds, a disk that hangs for ever
+_SEAM_LOOKS: Final = 5  # local expiry runs every few minutes, a search takes less than a second
+
+# The first version whose clients know a sentinel.
+_SINCE: Final = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+
+
+async def handle_list_offsets(context: Context, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
+    """Answer each partition by sentinel or by time; a partition named twice is INVALID_REQUEST, as in Kafka."""
+    named: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            key = topic.name, wanted.partition_index
+            (twice if key in named else named).add(key)
+    await settled(_moving(context, request), _SETTLE_WAIT_S)
+    response = ListOffsetsResponse()
+    turns = Turns()
+    for topic in request.topics:
+        answers = []
+        for wanted in topic.partitions:
+            answer = ListOffsetsResponsePartition(partition_index=wanted.partition_index)
+            try:
+                if (topic.name, wanted.partition_index) in twice:
+                    raise ApiError(ErrorCode.INVALID_REQUEST)
+                partition = _asked(context, topic.name, wanted.partition_index, request.replica_id)
+                await _list(context, partition, wanted, call, answer)
+                if wanted.timestamp == LATEST and isinstance(partition, FollowerFetch):
+                    answer.offset = partition.log.log_end_offset  # of the replica, whatever is committed
+            except (ThermoclineError, OSError, TimeoutError) as refused:
+                answer.error_code = code_of(refused)
+            answers.append(answer)
+            if turns.over():
+                await next_turn()
+        response.topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=answers))
+    return response
+
+
+def _moving(context: Context, request: ListOffsetsRequest) -> list[Readable]:
+    """The partitions whose answer depends on where their high watermark is."""
+    found: dict[Readable, None] = {}
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            if wanted.timestamp >= 0 or wanted.timestamp in (LATEST, MAX_TIMESTAMP):
+                partition = context.registry.readable.get((topic.name, wanted.partition_index))
+                if partition is not None:
+                    found[partition] = None
+    return list(found)
+
+
+def _asked(context: Context, topic: str, index: int, replica_id: int) -> Readable:
+    """Who looks at replicas, and is no consumer, is answered by followers too, as in Kafka. Raises ApiError."""
+    found: Readable | None = context.registry.readable.get((topic, index))
+    if found is None and replica_id == _DEBUGGING:
+        found = context.registry.copy(topic, index)
+    if found is None:
+        raise ApiError(context.registry.refusal(topic, index))
+    return found
+
+
+async def _list(
+    context: Context,
+    partition: Readable,
+    wanted: ListOffsetsRequestPartition,
+    call: Call,
+    answer: ListOffsetsResponsePartition,
+) -> None:
+    check_leader_epoch(partition, wanted.current_leader_epoch)
+    timestamp = wanted.timestamp
+    if timestamp < 0 and call.version < _SINCE.get(timestamp, call.version + 1):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    if timestamp == LATEST:
+        _check_end(partition, call)
+    if timestamp >= 0:
+        await _by_time(context, partition, timestamp, answer)
+    elif timestamp == MAX_TIMESTAMP:
+        await _newest(context, partition, answer)
+    else:
+        answer.offset, answer.leader_epoch = _sentinel(partition, timestamp)
+        return
+    if answer.offset < 0:
+        _check_end(partition, call)  # "there is none" may be said of what the leader before showed
+
+
+def _check_end(partition: Readable, call: Call) -> None:
+    """KIP-207: while a new leader's high watermark is below what the one before showed, that would seem to be gone."""
+    if not partition.is_end_known:
+        code = ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+        raise ApiError(code, f"{partition.topic}-{partition.index}: what its new leader holds is not committed yet")
+
+
+async def _newest(context: Context, partition: Readable, answer: ListOffsetsResponsePartition) -> None:
+    """The first record with the greatest timestamp, in either tier (Kafka looks at local segments only)."""
+    local = await partition.local.max_timestamp()
+    cold_timestamp = partition.tier.max_timestamp_ms
+    if cold_timestamp >= 0 and (local is None or cold_timestamp >= local.timestamp):
+        await _by_time(context, partition, cold_timestamp, answer)
+    elif local is not None and local.offset < partition.high_watermark:
+        answer.timestamp, answer.offset, answer.leader_epoch = local
+
+
+def _sentinel(partition: Readable, timestamp: int) -> tuple[int, int]:
+    """(offset, leader epoch) of a sentinel that needs no search."""
+    match timestamp:
+        case -1:
+            latest = partition.log.epochs.latest
+            return partition.high_watermark, -1 if latest is None else latest.epoch
+        case -2:
+            start = partition.log_start_offset
+            return start, _epoch_at(partition, start)
+        case -4:
+            start = max(partition.log.local_log_start_offset, partition.log_start_offset)
+            return start, _epoch_at(partition, start)
+        case -6:
+            if not partition.tier.enabled:
+                return -1, -1
+            pending = max(partition.tier.remote_end_offset, partition.log_start_offset)
+            return pending, _epoch_at(partition, pending)
+        case _:
+            last = partition.tier.remote_end_offset - 1
+            if last < partition.log_start_offset:
+                return -1, -1  # also where tiering was switched off, once its objects are gone (ADR 26)
+            return last, _epoch_at(partition, last)
+
+
+def _epoch_at(partition: Readable, offset: int) -> int:
+    """The leader epoch of the record at `offset`, −1 when nothing was written there yet."""
+    epoch = partition.log.epochs.epoch_for(offset)
+    return -1 if epoch is None else epoch
+
+
+async def _by_time(context: Context, partition: Readable, timestamp: int, answer: ListOffsetsResponsePartition) -> None:
+    """The first record with a timestamp at or above the one asked for, oldest tier first."""
+    for _ in range(_SEAM_LOOKS):
+        seam = partition.log.local_log_start_offset
+        found = None
+        if seam > partition.log_start_offset:
+            async with asyncio.timeout(context.config.list_offsets_wait_ms_max / 1000):
+                found = await partition.tier.offset_for_timestamp(timestamp, seam)
+        if found is None:
+            local = await partition.local.offset_for_timestamp(timestamp)
+            found = None if local is None else (local.timestamp, local.offset)
+        if partition.log.local_log_start_offset == seam:
+            break  # else local segments went to the bucket while we looked: neither look saw what lay in them
+    else:
+        raise Retryable(f"{partition.topic}-{partition.index}: local segments go faster than they can be searched")
+    if found is not None and partition.log_start_offset <= found[1] < partition.high_watermark:
+        answer.timestamp, answer.offset = found
+        answer.leader_epoch = _epoch_at(partition, answer.offset)
+
+
+async def handle_offset_for_leader_epoch(
+    context: Context, request: OffsetForLeaderEpochRequest, call: Call
+) -> OffsetForLeaderEpochResponse:
+    """The end of an epoch, also of one whose records are only in the bucket; or what candidates hold."""
+    if request.of_candidates:
+        return unclean_candidates.answer(context.registry, request)
+    response = OffsetForLeaderEpochResponse()
+    turns = Turns()
+    for topic in request.topics:
+        answers = []
+        for wanted in topic.partitions:
+            answers.append(_epoch_end(context, topic.topic, wanted))
+            if turns.over():
+                await next_turn()
+        response.topics.append(OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
+    return response
+
+
+async def refused(request: OffsetForLeaderEpochRequest, error: ErrorCode) -> OffsetForLeaderEpochResponse:
+    """Every partition with this error: the answer has none of its own."""
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        answers = [
+            OffsetForLeaderEpochResponsePartition(partition=of.partition, error_code=error) for of in topic.partitions
+        ]
+        response.topics.append(OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
+    return response
+
+
+def _epoch_end(
+    context: Context, topic: str, wanted: OffsetForLeaderEpochRequestPartition
+) -> OffsetForLeaderEpochResponsePartition:
+    answer = OffsetForLeaderEpochResponsePartition(partition=wanted.partition)
+    try:
+        partition = context.registry.readable.get((topic, wanted.partition))
+        if partition is None:
+            raise ApiError(context.registry.refusal(topic, wanted.partition))
+        check_leader_epoch(partition, wanted.current_leader_epoch)
+        answer.leader_epoch, answer.end_offset = partition.epoch_end(wanted.leader_epoch)
+    except ThermoclineError as refused:
+        answer.error_code = code_of(refused)
+    return answer

@@ -1,0 +1,137 @@
+"""The administrators' group APIs on the wire: ListGroups, DescribeGroups, DeleteGroups, OffsetDelete.
+
+Owns the translation between messages and `broker.groups.admin`, version by version; no state, no decision about groups.
+Always true: what a request names twice is answered once. Must not know the log, sockets, frames.
+Source: Kafka protocol guide; KIP-88, 229, 430, 496, 518, 848, 1043.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.error_codes import ErrorCode
+from broker.groups.admin import GROUP_TYPE, DescribedGroup
+from broker.groups.coordinator import GroupCoordinator
+from broker.handlers.authorized_operations import Operations, authorized_operations
+from broker.handlers.groups.members import ClientInfo
+from broker.wire.messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DeleteGroupsResponseResult,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeGroupsResponseGroup,
+    DescribeGroupsResponseMember,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    ListGroupsResponseGroup,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from seams.turns import Turns, next_turn
+
+_POSITIONS_PER_TURN: Final = 2_000  # of OffsetDelete, 3 µs each on the loop
+_NOT_FOUND_SINCE: Final = 6  # DescribeGroups: before, a group that does not exist is Dead, which is no error
+
+
+async def handle_list_groups(
+    coordinator: GroupCoordinator, request: ListGroupsRequest, version: int, client: ClientInfo
+) -> ListGroupsResponse:
+    """v4+ filters by state and tells it, v5+ by type."""
+    error, found = await coordinator.admin.listed(request.states_filter, request.types_filter)
+    turns = Turns()
+    answer = ListGroupsResponse(error_code=error)
+    for row in found:
+        answer.groups.append(ListGroupsResponseGroup(row.group_id, row.protocol_type, row.state.value, GROUP_TYPE))
+        if turns.over():
+            await next_turn()
+    return answer
+
+
+async def handle_describe_groups(
+    coordinator: GroupCoordinator, request: DescribeGroupsRequest, version: int, client: ClientInfo
+) -> DescribeGroupsResponse:
+    """A group that does not exist: v6+ GROUP_ID_NOT_FOUND with words (KIP-1043), before that a Dead one."""
+    found = await coordinator.admin.described(request.groups)
+    asked = request.include_authorized_operations
+    turns = Turns()
+    answer = DescribeGroupsResponse()
+    for row in found:
+        answer.groups.append(_described(row, version, asked))
+        if turns.over(1 + len(row.members)):
+            await next_turn()
+    return answer
+
+
+def _described(row: DescribedGroup, version: int, asked: bool) -> DescribeGroupsResponseGroup:
+    error, message = row.error, None
+    if error is ErrorCode.GROUP_ID_NOT_FOUND:
+        if version >= _NOT_FOUND_SINCE:
+            message = f"Group {row.group_id} not found."
+        else:
+            error = ErrorCode.NONE
+    return DescribeGroupsResponseGroup(
+        error_code=error,
+        error_message=message,
+        group_id=row.group_id,
+        group_state="" if row.state is None else row.state.value,
+        protocol_type=row.protocol_type,
+        protocol_data=row.protocol,
+        members=[
+            DescribeGroupsResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.subscription,
+                member_assignment=member.assignment,
+            )
+            for member in row.members
+        ],
+        authorized_operations=authorized_operations(Operations.GROUP, asked=asked and error is ErrorCode.NONE),
+    )
+
+
+async def handle_delete_groups(
+    coordinator: GroupCoordinator, request: DeleteGroupsRequest, version: int, client: ClientInfo
+) -> DeleteGroupsResponse:
+    """One result a group; one named twice is answered once, as in Kafka."""
+    turns = Turns()
+    answer = DeleteGroupsResponse()
+    until_s = coordinator.patience()
+    for name in dict.fromkeys(request.groups_names):
+        code = await coordinator.admin.delete(name, until_s=until_s)
+        answer.results.append(DeleteGroupsResponseResult(group_id=name, error_code=code))
+        if turns.over():
+            await next_turn()
+    return answer
+
+
+async def handle_offset_delete(
+    coordinator: GroupCoordinator, request: OffsetDeleteRequest, version: int, client: ClientInfo
+) -> OffsetDeleteResponse:
+    """A code a partition; an error of the whole group leaves them out. Very many are deleted in turns."""
+    positions = [(topic.name, row.partition_index) for topic in request.topics for row in topic.partitions]
+    codes: list[ErrorCode] = []
+    until_s = coordinator.patience()
+    for start in range(0, len(positions), _POSITIONS_PER_TURN) or (0,):
+        part = positions[start : start + _POSITIONS_PER_TURN]
+        error, found = await coordinator.admin.forget(request.group_id, part, until_s=until_s)
+        if error is not ErrorCode.NONE and not codes:
+            return OffsetDeleteResponse(error_code=error)
+        codes += found if error is ErrorCode.NONE else [error] * len(part)
+        await next_turn()
+    code = iter(codes)
+    topics = [
+        OffsetDeleteResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetDeleteResponsePartition(partition_index=row.partition_index, error_code=next(code))
+                for row in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return OffsetDeleteResponse(topics=topics)

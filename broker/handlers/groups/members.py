@@ -1,0 +1,211 @@
+"""The classic group APIs on the wire: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+
+Owns the translation between messages and the coordinator, version by version; no state, no decision about groups.
+Each `handle_x(coordinator, request, version, client)` answers always, with Kafka's codes; it may wait as long as the
+coordinator does (a join: until the join phase ends), so a connection's requests behind it wait too, as in Kafka.
+Must not know the log, sockets, frames. Source: Kafka protocol guide; KIP-394, 345, 559, 699, 814.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from broker.error_codes import ErrorCode
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.events import Join, JoinReply, Leaver, Protocol, Sync
+from broker.handlers.metadata.cluster_view import BrokerAt
+from broker.wire.messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    FindCoordinatorResponseCoordinator,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeaveGroupResponseMember,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from seams.turns import Turns, next_turn
+
+GROUP_KEY: Final = 0
+TRANSACTION_KEY: Final = 1
+
+_NO_TRANSACTIONS: Final = "transactions are not served by this broker: remove transactional.id"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientInfo:
+    """Who asks: the client id of the request ("" when null), the peer's address as text ("127.0.0.1")."""
+
+    client_id: str
+    host: str
+
+
+_NOBODY: Final = BrokerAt(-1, "", -1, None)
+
+
+# ---- FindCoordinator 0–4 ---------------------------------------------------------------------------------------------
+
+
+async def handle_find_coordinator(
+    coordinator: GroupCoordinator,
+    request: FindCoordinatorRequest,
+    version: int,
+    client: ClientInfo,
+    broker_of: Callable[[int], BrokerAt | None],
+) -> FindCoordinatorResponse:
+    """Whoever leads the group's partition, where the client can reach it. Transactions: INVALID_REQUEST, which clients
+    do not retry, with a reason. `broker_of`: brokers by id, as clients of the connection's listener reach them."""
+    keys = request.coordinator_keys if version >= 4 else [request.key]
+    rows = []
+    turns = Turns()
+    for key in keys:
+        if turns.over():
+            await next_turn()
+        error, where = await _find(coordinator, request.key_type, key, broker_of)
+        rows.append(
+            FindCoordinatorResponseCoordinator(
+                key=key,
+                node_id=where.node_id,
+                host=where.host,
+                port=where.port,
+                error_code=error,
+                error_message=_said(error, request.key_type, version),
+            )
+        )
+    if version >= 4:
+        return FindCoordinatorResponse(coordinators=rows)
+    (row,) = rows
+    return FindCoordinatorResponse(
+        error_code=row.error_code,
+        error_message=row.error_message,
+        node_id=row.node_id,
+        host=row.host,
+        port=row.port,
+    )
+
+
+async def _find(
+    coordinator: GroupCoordinator, key_type: int, key: str, broker_of: Callable[[int], BrokerAt | None]
+) -> tuple[ErrorCode, BrokerAt]:
+    if key_type != GROUP_KEY:
+        return ErrorCode.INVALID_REQUEST, _NOBODY
+    error = await coordinator.find(key)
+    if error is not ErrorCode.NONE:
+        return error, _NOBODY
+    found = broker_of(coordinator.node_of(key))
+    return (ErrorCode.COORDINATOR_NOT_AVAILABLE, _NOBODY) if found is None else (ErrorCode.NONE, found)
+
+
+def _said(error: ErrorCode, key_type: int, version: int) -> str:
+    if key_type == TRANSACTION_KEY:
+        return _NO_TRANSACTIONS
+    if key_type != GROUP_KEY:
+        return f"there is no coordinator of key type {key_type}"
+    return "" if error is ErrorCode.NONE and version >= 4 else error.name
+
+
+# ---- JoinGroup 0–9, SyncGroup 0–5, Heartbeat 0–4, LeaveGroup 0–5 -----------------------------------------------------
+
+
+async def handle_join_group(
+    coordinator: GroupCoordinator, request: JoinGroupRequest, version: int, client: ClientInfo
+) -> JoinGroupResponse:
+    """v0 has no rebalance timeout (the session's counts); v4+ must rejoin with the id it is given; v9 may skip the
+    assignment when a static leader returns."""
+    reply = await coordinator.members.join(
+        request.group_id,
+        Join(
+            token=None,
+            new_member_id="",
+            client_id=client.client_id,
+            client_host=f"/{client.host}",  # as Java prints an address; Kafka's tools show it
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=tuple(Protocol(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            member_id_required=version >= 4,
+            may_skip_assignment=version >= 9,
+        ),
+    )
+    return _join_response(reply, version)
+
+
+def _join_response(reply: JoinReply, version: int) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        error_code=reply.error,
+        generation_id=reply.generation,
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol_name if version >= 7 else reply.protocol_name or "",
+        leader=reply.leader,
+        skip_assignment=reply.skip_assignment,
+        member_id=reply.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
+            )
+            for member in reply.members
+        ],
+    )
+
+
+async def handle_sync_group(
+    coordinator: GroupCoordinator, request: SyncGroupRequest, version: int, client: ClientInfo
+) -> SyncGroupResponse:
+    """v5+ names the protocol, which must be the group's; both names are mandatory there (KIP-559)."""
+    if version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    reply = await coordinator.members.sync(
+        request.group_id,
+        Sync(
+            token=None,
+            member_id=request.member_id,
+            generation=request.generation_id,
+            instance_id=request.group_instance_id,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignments=tuple((row.member_id, bytes(row.assignment)) for row in request.assignments),
+        ),
+    )
+    return SyncGroupResponse(
+        error_code=reply.error,
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol_name,
+        assignment=reply.assignment,
+    )
+
+
+async def handle_heartbeat(
+    coordinator: GroupCoordinator, request: HeartbeatRequest, version: int, client: ClientInfo
+) -> HeartbeatResponse:
+    error = await coordinator.members.heartbeat(
+        request.group_id, request.member_id, request.generation_id, request.group_instance_id
+    )
+    return HeartbeatResponse(error_code=error)
+
+
+async def handle_leave_group(
+    coordinator: GroupCoordinator, request: LeaveGroupRequest, version: int, client: ClientInfo
+) -> LeaveGroupResponse:
+    """v0–2 name one member, whose error is the answer's; v3+ (KIP-345) name several, each with its own."""
+    if version < 3:
+        reply = await coordinator.members.leave(request.group_id, [Leaver(request.member_id)])
+        error = next((row.error for row in reply.members), ErrorCode.NONE)
+        return LeaveGroupResponse(error_code=reply.error or error)
+    leavers = [Leaver(member.member_id, member.group_instance_id) for member in request.members]
+    reply = await coordinator.members.leave(request.group_id, leavers)
+    return LeaveGroupResponse(
+        error_code=reply.error,
+        members=[
+            LeaveGroupResponseMember(member_id=row.member_id, group_instance_id=row.instance_id, error_code=row.error)
+            for row in reply.members
+        ],
+    )

@@ -1,0 +1,261 @@
+"""Committed offsets on the wire: OffsetCommit and OffsetFetch.
+
+Owns the translation between messages and the coordinator, version by version: topics by name, or from version 10 on by
+id. No state, no decision about groups. Always true: a topic id that nobody has is UNKNOWN_TOPIC_ID for its own rows,
+and a position is told for an id only if it was committed to that very topic. Must not know the log, sockets, frames.
+Source: Kafka protocol guide; KIP-447, 516, 709, 848.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from broker.error_codes import ErrorCode
+from broker.groups.commits import CommitRow
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.events import AdmitCommit
+from broker.groups.offsets import NO_OFFSET, FetchedOffset, Wanted
+from broker.handlers.groups.members import ClientInfo
+from broker.wire.messages import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponseGroupPartition,
+    OffsetFetchResponseGroupTopic,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from broker.wire.primitives import ZERO_UUID
+from seams.turns import next_turn
+
+_TOPIC_IDS_SINCE: Final = 10  # of both
+_OFFSET_FETCH_TOP_ERROR_SINCE: Final = 2
+_OFFSET_FETCH_GROUPS_SINCE: Final = 8
+_COMMIT_ROWS_PER_TURN: Final = 1_500  # 15 µs each on the loop
+_ANSWER_ROWS_MAX: Final = 100_000  # of one OffsetFetch, over all its groups; what is beyond is INVALID_REQUEST
+_ANSWER_METADATA_BYTES_MAX: Final = 16 << 20
+
+
+# ---- OffsetCommit 2–10 -----------------------------------------------------------------------------------------------
+
+
+async def handle_offset_commit(
+    coordinator: GroupCoordinator, request: OffsetCommitRequest, version: int, client: ClientInfo
+) -> OffsetCommitResponse:
+    """v9+ tells a member of a group that does not exist so; before, its generation is called illegal."""
+    by_id = version >= _TOPIC_IDS_SINCE
+    strangers: set[int] = set()  # places in request.topics of ids that nobody has
+    rows: list[CommitRow] = []
+    for at, topic in enumerate(request.topics):
+        name = coordinator.topic_name(topic.topic_id) if by_id else topic.name
+        if name is None:
+            strangers.add(at)
+        else:  # a topic of the name may be made again while the first rows are written: what is meant stays the same
+            rows += _commit_rows(name, topic, topic.topic_id if by_id else coordinator.topic_id(name))
+    member = AdmitCommit(None, request.member_id, request.generation_id_or_member_epoch, request.group_instance_id)
+    unknown_group = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+    # In turns of one write each. As in Kafka every row has its own answer; unlike there, rows of so large a commit may
+    # be durable when later ones are not.
+    answered: list[ErrorCode] = []
+    until_s = coordinator.patience()
+    for start in range(0, len(rows), _COMMIT_ROWS_PER_TURN) or ((0,) if not strangers else ()):
+        answered += await coordinator.offsets.commit(
+            request.group_id,
+            member,
+            rows[start : start + _COMMIT_ROWS_PER_TURN],
+            retention_ms=request.retention_time_ms,
+            unknown_group=unknown_group,
+            until_s=until_s,
+        )
+    codes = iter(answered if by_id else map(_by_name, answered))
+    answers = [
+        OffsetCommitResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[
+                OffsetCommitResponsePartition(
+                    partition_index=partition.partition_index,
+                    error_code=ErrorCode.UNKNOWN_TOPIC_ID if at in strangers else next(codes),
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for at, topic in enumerate(request.topics)
+    ]
+    return OffsetCommitResponse(topics=answers)
+
+
+def _by_name(code: ErrorCode) -> ErrorCode:
+    """Whoever names topics by their names knows no ids."""
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if code is ErrorCode.UNKNOWN_TOPIC_ID else code
+
+
+def _commit_rows(name: str, topic: OffsetCommitRequestTopic, topic_id: UUID) -> Iterable[CommitRow]:
+    for partition in topic.partitions:
+        yield CommitRow(
+            name,
+            partition.partition_index,
+            partition.committed_offset,
+            partition.committed_leader_epoch,
+            partition.committed_metadata or "",
+            topic_id,
+        )
+
+
+# ---- OffsetFetch 1–10 ------------------------------------------------------------------------------------------------
+
+
+async def handle_offset_fetch(
+    coordinator: GroupCoordinator, request: OffsetFetchRequest, version: int, client: ClientInfo
+) -> OffsetFetchResponse:
+    """v8+ asks for several groups (KIP-709); null topics ask for all there are. Every answer is stable: commits are
+    seen only when durable, and there are no transactions that could be open. What is named twice is answered once
+    (Kafka answers it twice): an answer grows with what is stored, not with repetitions."""
+    room, until_s = _Room(), coordinator.patience()
+    if version >= _OFFSET_FETCH_GROUPS_SINCE:
+        groups = []
+        by_id = version >= _TOPIC_IDS_SINCE
+        for group_id, asked in _by_group(coordinator, request.groups, by_id=by_id).items():
+            error, fetched = await _fetch(coordinator, group_id, asked.positions, room, until_s)
+            groups.append(_group_answer(group_id, error, fetched, asked if by_id else None))
+            await next_turn()
+        return OffsetFetchResponse(groups=groups)
+    positions = None if request.topics is None else _by_topic(request.topics)
+    error, fetched = await _fetch(coordinator, request.group_id, positions, room, until_s)
+    if error is not ErrorCode.NONE and version < _OFFSET_FETCH_TOP_ERROR_SINCE:
+        fetched = tuple(
+            FetchedOffset(t, tuple((i, NO_OFFSET) for i in indexes)) for t, indexes in (positions or {}).items()
+        )
+    return OffsetFetchResponse(error_code=error, topics=[_topic_answer(topic, error) for topic in fetched])
+
+
+_Positions = dict[str, dict[int, None]]
+"""Partitions by topic, in the order they were named."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What is asked of one group; `positions` None: everything. `ids`: which of the topics of a name is meant."""
+
+    positions: _Positions | None = field(default_factory=dict)
+    ids: dict[str, UUID] = field(default_factory=dict)
+    strangers: dict[UUID, dict[int, None]] = field(default_factory=dict)
+
+
+def _by_group(
+    coordinator: GroupCoordinator, groups: Sequence[OffsetFetchRequestGroup], *, by_id: bool
+) -> dict[str, _Asked]:
+    found: dict[str, _Asked] = {}
+    for group in groups:
+        asked = found.setdefault(group.group_id, _Asked())
+        if group.topics is None or asked.positions is None:
+            asked.positions = None
+            continue
+        for topic in group.topics:
+            name = coordinator.topic_name(topic.topic_id) if by_id else topic.name
+            if name is None:
+                asked.strangers.setdefault(topic.topic_id, {}).update(dict.fromkeys(topic.partition_indexes))
+            else:
+                asked.ids[name] = topic.topic_id
+                asked.positions.setdefault(name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return found
+
+
+def _by_topic(topics: Sequence[OffsetFetchRequestTopic]) -> _Positions:
+    found: _Positions = {}
+    for topic in topics:
+        found.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return found
+
+
+class _Room:
+    """What one answer may still carry."""
+
+    def __init__(self) -> None:
+        self._rows = _ANSWER_ROWS_MAX
+        self._bytes = _ANSWER_METADATA_BYTES_MAX
+
+    def take(self, fetched: tuple[FetchedOffset, ...]) -> bool:
+        """Whether these rows still fit."""
+        self._rows -= sum(len(topic.partitions) for topic in fetched)
+        if self._rows >= 0:
+            self._bytes -= sum(len(value.metadata) for topic in fetched for _, value in topic.partitions)
+        return self._rows >= 0 and self._bytes >= 0
+
+
+async def _fetch(
+    coordinator: GroupCoordinator, group_id: str, positions: _Positions | None, room: _Room, until_s: float
+) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
+    wanted = None if positions is None else [Wanted(topic, tuple(indexes)) for topic, indexes in positions.items()]
+    error, fetched = await coordinator.offsets.fetch(group_id, wanted, until_s=until_s)
+    await next_turn()
+    return (error, fetched) if room.take(fetched) else (ErrorCode.INVALID_REQUEST, ())
+
+
+def _topic_answer(topic: FetchedOffset, error: ErrorCode) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.topic,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=index,
+                committed_offset=value.offset,
+                committed_leader_epoch=value.leader_epoch,
+                metadata=value.metadata,
+                error_code=error,
+            )
+            for index, value in topic.partitions
+        ],
+    )
+
+
+def _group_answer(
+    group_id: str, error: ErrorCode, fetched: tuple[FetchedOffset, ...], asked: _Asked | None
+) -> OffsetFetchResponseGroup:
+    """`asked` when topics are named by their ids."""
+    topics = [_named(topic) if asked is None else _identified(topic, asked) for topic in fetched]
+    if asked is not None and error is ErrorCode.NONE:
+        topics += [_stranger(topic_id, indexes) for topic_id, indexes in asked.strangers.items()]
+    return OffsetFetchResponseGroup(group_id=group_id, error_code=error, topics=topics)
+
+
+def _named(topic: FetchedOffset, topic_id: UUID = ZERO_UUID) -> OffsetFetchResponseGroupTopic:
+    return OffsetFetchResponseGroupTopic(
+        name=topic.topic,
+        topic_id=topic_id,
+        partitions=[
+            OffsetFetchResponseGroupPartition(
+                partition_index=index,
+                committed_offset=value.offset,
+                committed_leader_epoch=value.leader_epoch,
+                metadata=value.metadata,
+            )
+            for index, value in topic.partitions
+        ],
+    )
+
+
+def _identified(topic: FetchedOffset, asked: _Asked) -> OffsetFetchResponseGroupTopic:
+    """A topic of the name may have been made again since the question was read: its positions are not the answer."""
+    topic_id = asked.ids.get(topic.topic, topic.partitions[0][1].topic_id if topic.partitions else ZERO_UUID)
+    rows = tuple((index, value if value.topic_id == topic_id else NO_OFFSET) for index, value in topic.partitions)
+    return _named(FetchedOffset(topic.topic, rows), topic_id)
+
+
+def _stranger(topic_id: UUID, indexes: Iterable[int]) -> OffsetFetchResponseGroupTopic:
+    rows = [
+        OffsetFetchResponseGroupPartition(
+            partition_index=index, committed_offset=-1, metadata="", error_code=ErrorCode.UNKNOWN_TOPIC_ID
+        )
+        for index in indexes
+    ]
+    return OffsetFetchResponseGroupTopic(topic_id=topic_id, partitions=rows)

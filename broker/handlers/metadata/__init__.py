@@ -1,0 +1,1 @@
+"""What clients learn of the cluster and its topics."""

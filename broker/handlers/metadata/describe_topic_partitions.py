@@ -1,0 +1,110 @@
+"""DescribeTopicPartitions: topics and their partitions, a page at a time.
+
+Always true: a page names at most `PARTITIONS_PER_PAGE_MAX` partitions and unknown topics together, in the order of the
+topics' names; a cursor says where the next one begins. Must not know how topics come to be. Source: KIP-966.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final
+from uuid import UUID
+
+from broker.config.topics import InvalidTopicName, check_topic_name
+from broker.context import Call, Context
+from broker.error_codes import ErrorCode
+from broker.handlers.authorized_operations import Operations, authorized_operations
+from broker.handlers.metadata.cluster_view import ClusterView
+from broker.metadata.image import Topic
+from broker.metadata.records import NO_LEADER
+from broker.wire.messages import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseCursor,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+PARTITIONS_PER_PAGE_MAX: Final = 2_000  # Kafka's default of max.request.partition.size.limit
+_EVERY_TOPIC_OPERATION: Final = authorized_operations(Operations.TOPIC, asked=True)
+
+
+async def handle_describe_topic_partitions(
+    context: Context, request: DescribeTopicPartitionsRequest, call: Call
+) -> DescribeTopicPartitionsResponse:
+    """One page. No topics named: all of them, unknown names are then left out."""
+    cursor = request.cursor
+    first = "" if cursor is None else cursor.topic_name
+    named = {topic.name for topic in request.topics}
+    if cursor is not None and (cursor.partition_index < 0 or (named and first not in named)):
+        # The cursor lies inside what was asked for, or it belongs to another question.
+        return DescribeTopicPartitionsResponse(
+            topics=[
+                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name)
+                for name in heapq.nsmallest(PARTITIONS_PER_PAGE_MAX, named or {first})
+            ]
+        )
+    room = max(1, min(request.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
+    page = DescribeTopicPartitionsResponse()
+    # Every topic takes a place of the page at least, so that no more names than that are put in order; one more tells
+    # where the next page begins.
+    view, known = ClusterView(context, call.peer.listener), context.metadata.topic_named
+    names = named or [topic.name for topic in context.metadata.image.topics.values() if view.shows(topic)]
+    for name in heapq.nsmallest(room + 1, (name for name in names if name >= first)):
+        if room == 0:
+            page.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name)
+            break
+        topic = known(name)
+        if topic is None or not view.shows(topic):
+            page.topics.append(_unknown(name))
+            room -= 1
+            continue
+        begin = cursor.partition_index if cursor is not None and name == first else 0
+        end = min(topic.partitions, begin + room)
+        page.topics.append(_shown(view, topic, range(begin, end)))
+        room -= max(1, end - begin)
+        if end < topic.partitions:
+            page.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=end)
+            break
+    return page
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        check_topic_name(name)
+    except InvalidTopicName:
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=code, name=name, topic_authorized_operations=_EVERY_TOPIC_OPERATION
+    )
+
+
+def _shown(view: ClusterView, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=UUID(topic.topic_id),
+        is_internal=topic.internal,
+        partitions=[_partition(view, topic, index) for index in indexes],
+        topic_authorized_operations=_EVERY_TOPIC_OPERATION,
+    )
+
+
+def _partition(view: ClusterView, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
+    seen, row = view.partition(topic, index), topic.rows[index]
+    error, eligible = seen.error, list[int]()
+    if row.leader == NO_LEADER or seen.leader_id != NO_LEADER:
+        # Members without session are Kafka's ELR; who has no leader is told so by its absence.
+        eligible = [node_id for node_id in row.in_sync if node_id not in seen.in_sync]
+        error = ErrorCode.NONE
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=error,
+        partition_index=index,
+        leader_id=seen.leader_id,
+        leader_epoch=seen.leader_epoch,
+        replica_nodes=seen.replicas,
+        isr_nodes=seen.in_sync,
+        eligible_leader_replicas=eligible,
+        last_known_elr=[],
+        offline_replicas=seen.offline,
+    )

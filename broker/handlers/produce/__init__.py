@@ -1,0 +1,1 @@
+"""Produce: the general way, and the fast one for frames like the connection's last."""

@@ -1,0 +1,85 @@
+"""From a message to an answer: the one road that every answer takes, past the gate.
+
+Owns framing and how an answer comes later. Always true: a closed gate lets no answer out (C31): whatever is ready while
+it is closed waits for it where it can wait, else its connection closes. Must not know what an answer says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from broker.membership.serving_gate import ServingGate
+from broker.net.dispatch import AnswerFuture, CloseConnection, Later, Part
+from broker.wire import scatter
+from broker.wire.apis import response_header_version
+from broker.wire.codec import encode_response, encode_response_in_steps
+from broker.wire.framing import FRAME_PREFIX_SIZE, RequestHeader, response_frame
+from broker.wire.message import Encoded, Message
+from seams.tasks import Tasks
+from seams.turns import next_turn
+
+
+async def encoded_in_turns(api_key: int, version: int, response: Message) -> list[scatter.Part]:
+    """The parts of a body, leaving the loop to others while a long one is encoded."""
+    encoding = encode_response_in_steps(api_key, version, response)
+    while True:
+        try:
+            next(encoding)
+        except StopIteration as encoded:
+            parts: list[scatter.Part] = encoded.value
+            return parts
+        await next_turn()
+
+
+class Responding:
+    """For one broker."""
+
+    def __init__(self, gate: ServingGate, tasks: Tasks) -> None:
+        self._gate = gate
+        self._tasks = tasks
+
+    def now(self, header: RequestHeader, response: Message) -> list[Part]:
+        """The whole frame, encoded at once. Raises CloseConnection."""
+        return self._framed(header, encode_response(header.api_key, header.api_version, response))
+
+    async def in_turns(self, header: RequestHeader, response: Message | Encoded) -> list[Part]:
+        """The same, leaving the loop to others while a long one is encoded, and waiting for the gate."""
+        body: list[scatter.Part]
+        if isinstance(response, Encoded):
+            body = [response.body]
+        else:
+            body = await encoded_in_turns(header.api_key, header.api_version, response)
+        if not self._gate.is_open():
+            await self._gate.opened()
+        return self._framed(header, body)
+
+    async def passed_on(self, response: bytes) -> list[Part]:
+        """What another broker answered, header and body: waits for the gate. Raises CloseConnection."""
+        if not self._gate.is_open():
+            await self._gate.opened()
+            self._check_gate()
+        return [len(response).to_bytes(FRAME_PREFIX_SIZE, "big") + response]
+
+    def complete(self, header: RequestHeader, later: Later, response: Message) -> None:
+        """The response to a request that waited without a task is there."""
+        try:
+            parts = self.now(header, response)
+        except CloseConnection as closed:
+            later.fail(closed)
+        else:
+            later.answer(parts)
+
+    def later(self, work: Awaitable[list[Part] | None], *, blocks: bool = True) -> Later:
+        """Answer when `work` is done, which runs as a task; nothing else of the connection is dispatched meanwhile,
+        unless it does not block."""
+        task: AnswerFuture = self._tasks.spawn("request", work, awaited=True)  # type: ignore[arg-type]
+        return Later.of(task, blocks=blocks)
+
+    def _check_gate(self) -> None:
+        if not self._gate.is_open():
+            raise CloseConnection("this process slept or was superseded while the request was under way")
+
+    def _framed(self, header: RequestHeader, body: list[scatter.Part]) -> list[Part]:
+        self._check_gate()
+        version = response_header_version(header.api_key, header.api_version)
+        return response_frame(version, header.correlation_id, body)  # type: ignore[return-value]
