@@ -22,7 +22,7 @@ from broker.metadata.producer_ids import ProducerIds
 from broker.metrics.counters import BrokerMetrics
 from broker.metrics.produce_idle import ProduceIdle
 from broker.net.dispatch import Peer
-from broker.partition.produce_backpressure import ProduceBackpressure
+from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
 from broker.peers.forward import Forward
 from hotstore.residency import Residency

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 
 from broker.context import Call, Context
 from broker.controller.controller_requests import ControllerRequests
-from broker.controller.decision import RemoteMetadataWriter
+from broker.controller.decisions.decision import RemoteMetadataWriter
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.admin import acls, alter_configs, configs, delete_records, log_dirs, producers, topics

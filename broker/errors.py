@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from broker.config.topics import InvalidTopicName
+from broker.config.topic.topic_config import InvalidTopicName
 from broker.config.values import InvalidConfig
 from broker.error_codes import ErrorCode
 from broker.wire.errors import MalformedFrame

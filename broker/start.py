@@ -35,7 +35,7 @@ from broker.metrics.counters import BrokerMetrics
 from broker.metrics.outage_log import OutageLog
 from broker.observe.sources import Sources
 from broker.observe.status import Health, Waits
-from broker.partition.produce_backpressure import ProduceBackpressure
+from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.peers.links import Links
 from broker.startup.bucket_probe import first_probe
 from broker.startup.cold_prefetch import ColdPrefetch

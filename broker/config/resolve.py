@@ -20,7 +20,7 @@ from broker.config.honoured import RACK_SELECTOR
 from broker.config.places import Launch, addresses, bucket_url, data_dir_of
 from broker.config.sources import ConfigError, from_environment, from_sets, merge
 from broker.config.times import cluster_times
-from broker.config.topic_rules import judge_local_retention, judge_served
+from broker.config.topic.rules import judge_local_retention, judge_served
 from broker.config.units import parse_size
 from broker.config.without_effect import judge_refused
 from coldstore.url import DirectoryUrl

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.controller.fitness import FIT, Fitness
-from broker.controller.registrations import SessionId
+from broker.controller.decisions.fitness import FIT, Fitness
+from broker.controller.decisions.registrations import SessionId
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import LogPlace
 

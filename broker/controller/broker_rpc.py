@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from broker.controller.fitness import FIT, Fitness
+from broker.controller.decisions.fitness import FIT, Fitness
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_EPOCH, Listener, LogPlace
 from broker.replication.isr_policy import PartitionProposal

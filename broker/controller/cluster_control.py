@@ -17,7 +17,6 @@ from functools import partial
 from typing import Final, Protocol
 
 from broker.config.times import ClusterTimes
-from broker.controller import alter_partition, registrations
 from broker.controller.broker_rpc import (
     NOT_READ,
     ProposalsRequest,
@@ -26,9 +25,10 @@ from broker.controller.broker_rpc import (
     SessionRequest,
 )
 from broker.controller.commit_queue import CommitQueue
-from broker.controller.decision import Decision, not_controller
-from broker.controller.fitness import Fitness
-from broker.controller.registrations import SessionId
+from broker.controller.decisions import alter_partition, registrations
+from broker.controller.decisions.decision import Decision, not_controller
+from broker.controller.decisions.fitness import Fitness
+from broker.controller.decisions.registrations import SessionId
 from broker.controller.rival_controllers import RivalControllers
 from broker.controller.sessions import ExpiredSessions, Sessions
 from broker.controller.unfit_brokers import UnfitBrokers

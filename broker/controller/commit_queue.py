@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, cast
 
 import msgspec
 
-from broker.controller.decision import Decider, T, not_controller
+from broker.controller.decisions.decision import Decider, T, not_controller
 from broker.following.image_feed import ImageFeed
 from broker.metadata.cluster_root import COMMIT_BYTES_MAX, CommitTooLarge, ImageAt
 from broker.metadata.image import ClusterImage

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from broker.config.live import LiveConfig
-from broker.controller import configs as config_decisions
-from broker.controller import elections, reassignments, registrations, topics
-from broker.controller.decision import Decider, Decision, MetadataWriter, T
-from broker.controller.elections import Election, ElectionType
-from broker.controller.fitness import FitnessByNode
-from broker.controller.reassignments import Move, OngoingReassignment, Outcome
+from broker.controller.decisions import configs as config_decisions
+from broker.controller.decisions import elections, reassignments, registrations, topics
+from broker.controller.decisions.decision import Decider, Decision, MetadataWriter, T
+from broker.controller.decisions.elections import Election, ElectionType
+from broker.controller.decisions.fitness import FitnessByNode
+from broker.controller.decisions.reassignments import Move, OngoingReassignment, Outcome
 from broker.controller.remote_topic_creator import RemoteTopicCreator
 from broker.controller.unclean_recovery import HeardNow
 from broker.error_codes import ErrorCode

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 
 from broker.controller.commit_queue import CommitQueue
-from broker.controller.fitness import Unfit
-from broker.controller.preferred_leaders import ELECTIONS_MAX, balanced, due
+from broker.controller.decisions.fitness import Unfit
+from broker.controller.decisions.preferred_leaders import ELECTIONS_MAX, balanced, due
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import LogPlace

@@ -19,7 +19,7 @@ from broker.controller.broker_rpc import (
     SessionHeartbeatResponse,
     SessionRequest,
 )
-from broker.controller.fitness import Fitness
+from broker.controller.decisions.fitness import Fitness
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.records import Listener, LogPlace

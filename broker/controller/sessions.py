@@ -17,7 +17,7 @@ from math import inf
 from typing import Final
 
 from broker.config.times import ClusterTimes
-from broker.controller.registrations import SessionId
+from broker.controller.decisions.registrations import SessionId
 from broker.metadata.image import ClusterImage
 
 _STEP_MAX_S: Final = 1.0  # more than this between two looks is a stall of ours

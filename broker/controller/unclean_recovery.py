@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from broker.controller.decision import Decision
+from broker.controller.decisions.decision import Decision
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import FORGOTTEN, NO_LEADER, LogPlace, Row
 from broker.metadata.rows import begun_uncleanly, rows_set

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from broker.controller import fitness as fitnesses
-from broker.controller import reassignments, registrations
 from broker.controller.broker_reports import BrokerReports
 from broker.controller.commit_queue import CommitQueue
-from broker.controller.fitness import Fitness
-from broker.controller.registrations import SessionId
+from broker.controller.decisions import fitness as fitnesses
+from broker.controller.decisions import reassignments, registrations
+from broker.controller.decisions.fitness import Fitness
+from broker.controller.decisions.registrations import SessionId
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import LogPlace
 from logformat.errors import ThermoclineError

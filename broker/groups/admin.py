@@ -17,10 +17,10 @@ import msgspec
 
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.classic import ClassicGroup
-from broker.groups.events import GroupState
+from broker.groups.commit_outcome import fate_of, is_over, patience
 from broker.groups.expiry import subscribed_of
-from broker.groups.fate import fate_of, is_over, patience
+from broker.groups.machine.classic import ClassicGroup
+from broker.groups.machine.events import GroupState
 from broker.groups.offsets import TopicPosition
 from broker.groups.records import stored_group_record
 from broker.groups.shard import Group, GroupShard

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Final
 
 from broker.config.groups import GroupConfig
+from broker.groups.commit_outcome import Write
 from broker.groups.expiry import expiry_rule
-from broker.groups.fate import Write
 from broker.groups.offsets import TopicPosition
 from broker.groups.records import CommittedOffset, stored_group_record
 from broker.groups.shard import Group, GroupShard

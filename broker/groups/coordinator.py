@@ -18,17 +18,17 @@ from broker.config.groups import GroupConfig, is_too_long
 from broker.error_codes import ErrorCode
 from broker.groups.admin import GroupAdmin
 from broker.groups.cleaner import Cleaner
-from broker.groups.events import (
+from broker.groups.commit_outcome import patience
+from broker.groups.group_effects import GroupEffects
+from broker.groups.lag import EndLookup, Survey, survey
+from broker.groups.machine.events import (
     Effect,
     Unload,
 )
-from broker.groups.fate import patience
-from broker.groups.lag import EndLookup, Survey, survey
 from broker.groups.member_requests import MemberRequests
 from broker.groups.memory_usage import MemoryUsage
 from broker.groups.offset_requests import OffsetRequests
 from broker.groups.offsets import any_topic
-from broker.groups.performer import Performer
 from broker.groups.records import partition_of
 from broker.groups.shard import Group, GroupShard
 from broker.groups.topic import OFFSETS_TOPIC, OffsetsTopic
@@ -81,7 +81,7 @@ class GroupCoordinator:
         self._topics = topics
         self.topic_name = names
         self._in_session = in_session
-        self._performer = Performer(clock, config)
+        self._performer = GroupEffects(clock, config)
         self._memory = MemoryUsage(config)
         self._background: list[asyncio.Task[None]] = []
         self._cleaner = Cleaner(lambda: self.log.all_ready(), clock, config, topics, leaving)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from broker.groups.classic import ClassicGroup
-from broker.groups.events import GroupState
+from broker.groups.machine.classic import ClassicGroup
+from broker.groups.machine.events import GroupState
 from broker.groups.offsets import OffsetExpiry
 
 _INT16: Final = struct.Struct(">h")

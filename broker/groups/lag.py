@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from broker.groups.events import GroupState
+from broker.groups.machine.events import GroupState
 from broker.groups.shard import GroupShard
 from broker.metadata.topic_facts import TopicLookup
 from seams.turns import Turns, next_turn

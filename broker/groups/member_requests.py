@@ -14,7 +14,8 @@ from typing import Protocol, TypeVar, cast
 
 from broker.config.groups import CLIENT_ID_CHARS_MAX, GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.events import (
+from broker.groups.group_effects import GroupEffects
+from broker.groups.machine.events import (
     NO_MEMBER,
     Heartbeat,
     HeartbeatReply,
@@ -29,7 +30,6 @@ from broker.groups.events import (
     SyncReply,
 )
 from broker.groups.memory_usage import MemoryUsage
-from broker.groups.performer import Performer
 from broker.groups.shard import Group, GroupShard
 from seams.rng import Rng
 
@@ -46,7 +46,7 @@ class MemberRequests:
     """One a coordinator. Methods never raise for what a client did: the reply carries the error."""
 
     def __init__(
-        self, shard_of: ShardOf, performer: Performer, memory: MemoryUsage, rng: Rng, config: GroupConfig
+        self, shard_of: ShardOf, performer: GroupEffects, memory: MemoryUsage, rng: Rng, config: GroupConfig
     ) -> None:
         self._shard_of_any = shard_of
         self._performer = performer

@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
+from broker.groups.commit_outcome import fate_of, is_over, patience
 from broker.groups.commits import CommitRow, judge
-from broker.groups.events import AdmitCommit, AdmitReply
-from broker.groups.fate import fate_of, is_over, patience
+from broker.groups.group_effects import GroupEffects
+from broker.groups.machine.events import AdmitCommit, AdmitReply
 from broker.groups.memory_usage import MemoryUsage
 from broker.groups.offsets import FetchedOffset, GroupOffsets, Wanted
-from broker.groups.performer import Performer
 from broker.groups.shard import GroupShard
 from broker.metadata.topic_facts import TopicLookup
 from seams.clock import Clock
@@ -34,7 +34,7 @@ class OffsetRequests:
     def __init__(
         self,
         shard_of: ShardOf,
-        performer: Performer,
+        performer: GroupEffects,
         memory: MemoryUsage,
         clock: Clock,
         config: GroupConfig,

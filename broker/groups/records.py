@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
-from broker.groups.events import GroupMetadata, MemberMetadata
+from broker.groups.machine.events import GroupMetadata, MemberMetadata
 from broker.internal_topics.batches import KeyValue
 from broker.wire.codec import decode_record, encode_record, record_version
 from broker.wire.messages import (

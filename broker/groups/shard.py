@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from broker.config.groups import GroupConfig
-from broker.groups.classic import ClassicGroup
-from broker.groups.events import Effect, GroupMetadata
+from broker.groups.machine.classic import ClassicGroup
+from broker.groups.machine.events import Effect, GroupMetadata
 from broker.groups.memory_usage import MemoryUsage
 from broker.groups.offsets import GroupOffsets, TopicPosition
 from broker.groups.records import (

@@ -15,7 +15,7 @@ from typing import Final
 
 from broker.internal_topics.batches import is_begin_of_rewrite
 from broker.internal_topics.partition_door import Piece
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from hotstore.errors import ReservationExhausted
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.record_batch import check_batch, whole_batches_end

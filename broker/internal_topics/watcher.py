@@ -10,7 +10,7 @@ from typing import Any
 
 from broker.internal_topics.internal_log import InternalLog
 from broker.internal_topics.led_partition import LedPartition
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from seams.clock import Clock
 from seams.workers import Workers
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.controller.fitness import Fitness
+from broker.controller.decisions.fitness import Fitness
 from broker.partition.log_failures import LogFailures
 
 CUT_OFF_S: Final = 60.0

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import Final
 
-from broker.controller.registrations import end_records
+from broker.controller.decisions.registrations import end_records
 from broker.membership.controller_lease import ControllerLease
 from broker.membership.controller_term import ControllerTerm
 from broker.membership.heartbeat import Heartbeats

@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import SessionRequest
-from broker.controller.fitness import Fitness
-from broker.controller.registrations import claim_records
+from broker.controller.decisions.fitness import Fitness
+from broker.controller.decisions.registrations import claim_records
 from broker.membership.controller_lease import ControllerLease
 from broker.membership.lease_watch import LeaseSight
 from broker.membership.session_start import FREE

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.controller.fitness import FIT
+from broker.controller.decisions.fitness import FIT
 from broker.membership import controlled_shutdown
 from broker.membership.broker_fitness import CUT_OFF_S, BrokerFitness
 from broker.membership.controller_term import ControllerTerm

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import SessionRequest
-from broker.controller.registrations import claim_records
+from broker.controller.decisions.registrations import claim_records
 from broker.controller.remote_controller import RemoteController
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError

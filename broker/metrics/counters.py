@@ -1,7 +1,7 @@
 """What the request path counts, as plain attributes.
 
-Owns counters that handlers bump; nothing is formatted until somebody asks (`observe/exposition.py`). Always true:
-bumping one costs an attribute or list store, no lock, no label look-up. Must not know HTTP.
+Owns counters that handlers bump; nothing is formatted until somebody asks (`observe/metrics/exposition.py`). Always
+true: bumping one costs an attribute or list store, no lock, no label look-up. Must not know HTTP.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import msgspec
 from broker.config.units import show_duration
 from broker.observe import cluster_findings
 from broker.observe.cluster_findings import Finding
-from broker.partition.produce_backpressure import PRESSURE_DELAYS_AT, PRESSURE_REFUSES_AT
+from broker.partition.leading.produce_backpressure import PRESSURE_DELAYS_AT, PRESSURE_REFUSES_AT
 
 LAG_WARN_MS = 300_000
 SILENCE_WARN_MS = 5_000

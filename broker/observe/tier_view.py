@@ -15,11 +15,11 @@ import msgspec
 from broker.config.units import show_duration
 from broker.observe.cluster_look import ClusterLook, look_at
 from broker.observe.conditions import SHOWN_MAX, Facts, Named, conditions
+from broker.observe.metrics.topics import PartitionsLook, look
 from broker.observe.own_session import decides, heartbeat_age_s, in_cluster
 from broker.observe.sources import Beginning, Sources
 from broker.observe.standing import InCluster, ReadOnly
-from broker.observe.topic_metrics import PartitionsLook, look
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.catch_up import bytes_between
 from coldstore.stores.metered import MeteredStore
 from hotstore.partition_log import LogState

@@ -12,12 +12,12 @@ import msgspec
 
 from broker.observe.cluster_look import ClusterLook, ClusterLooks
 from broker.observe.cluster_status import Asked, cluster_status
-from broker.observe.exposition import exposition
 from broker.observe.http import Views
+from broker.observe.metrics.exposition import exposition
+from broker.observe.metrics.topics import PartitionsLook, look_in_turns
 from broker.observe.own_session import decides
 from broker.observe.sources import Beginning, Sources
 from broker.observe.tier_view import broker_json, status_json
-from broker.observe.topic_metrics import PartitionsLook, look_in_turns
 from logformat.errors import Retryable
 
 

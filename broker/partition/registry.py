@@ -15,10 +15,10 @@ from broker.error_codes import ErrorCode
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.metadata.records import Row
-from broker.partition.follower_fetch import FollowerFetch
-from broker.partition.follower_replica import FollowerReplica
+from broker.partition.following.follower_fetch import FollowerFetch
+from broker.partition.following.follower_replica import FollowerReplica
 from broker.partition.hosted_replica import HostedReplica
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.log_failures import LogFailures
 from broker.partition.readable import Fetchable, Readable
 from broker.replication.replication_counters import ReplicationCounters

@@ -18,18 +18,18 @@ from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.partition.checkpointing import Checkpointing
 from broker.partition.config_updates import ConfigUpdates
-from broker.partition.fetcher_manager import FetcherManager
-from broker.partition.follower_retention import expire_all
-from broker.partition.follower_role import FollowerRole
-from broker.partition.leader_role import LeaderRole, publish
-from broker.partition.log_shutdown import LogShutdown
-from broker.partition.publication import Publication
+from broker.partition.following.fetcher_manager import FetcherManager
+from broker.partition.following.follower_retention import expire_all
+from broker.partition.following.follower_role import FollowerRole
+from broker.partition.leading.leader_role import LeaderRole, publish
+from broker.partition.leading.publication import Publication
 from broker.partition.registry import Registry
+from broker.partition.removing.log_shutdown import LogShutdown
+from broker.partition.removing.stray_logs import StrayLogs
+from broker.partition.removing.topic_deletion import TopicDeletion
 from broker.partition.replica_owner import ReplicaOwner
 from broker.partition.roles import LeadershipWatcher, Roles
-from broker.partition.stray_logs import StrayLogs
 from broker.partition.topic_configs import TopicConfigs
-from broker.partition.topic_deletion import TopicDeletion
 from broker.peers.links import Links
 from hotstore.log_host import LogHost
 from logformat.errors import Fenced, Retryable

@@ -19,10 +19,10 @@ from uuid import UUID
 
 from broker.metadata.image import Topic
 from broker.metadata.rebuilt import is_rebuilt
-from broker.partition.follower_role import FollowerRole
-from broker.partition.leader_replica import LeaderReplica
-from broker.partition.leader_role import LeaderRole
-from broker.partition.publication import Publication
+from broker.partition.following.follower_role import FollowerRole
+from broker.partition.leading.leader_replica import LeaderReplica
+from broker.partition.leading.leader_role import LeaderRole
+from broker.partition.leading.publication import Publication
 from broker.partition.roles import Roles
 from logformat.errors import Corrupt, Fenced
 from logformat.values import TopicPartition

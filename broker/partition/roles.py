@@ -12,9 +12,9 @@ from typing import Final, Protocol
 
 from broker.config.live import LiveConfig
 from broker.following.metadata_cache import MetadataCache
-from broker.partition.fetcher_manager import FetcherManager
+from broker.partition.following.fetcher_manager import FetcherManager
 from broker.partition.hosted_replica import HostedReplica
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.registry import Registry
 from broker.partition.topic_configs import TopicConfigs
 from hotstore.log_host import LogHost

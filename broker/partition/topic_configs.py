@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
-from broker.config.topics import TopicConfig, log_config_of, resolve_topic
+from broker.config.topic.topic_config import TopicConfig, log_config_of, resolve_topic
 from broker.metadata.image import Topic
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from tiering.tier_config import TierConfig
 
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from broker.fetch_sessions.session import Target
-from broker.partition.delayed_operations import DelayedOperations
+from broker.partition.leading.delayed_operations import DelayedOperations
 from broker.partition.readable import ReadableLog, ReadableTier
 from coldstore.manifest import Manifest
 from hotstore.residency import Residency

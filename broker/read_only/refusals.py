@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from broker.controller.decision import Decider, T
+from broker.controller.decisions.decision import Decider, T
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.net.dispatch import CloseConnection, Peer

@@ -31,7 +31,7 @@ from broker.metadata.records import Listener, Node
 from broker.metrics.counters import BrokerMetrics
 from broker.metrics.outage_log import OutageLog
 from broker.observe.status import Health
-from broker.partition.produce_backpressure import ProduceBackpressure
+from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
 from broker.peers.forward import Forward
 from broker.peers.links import Links

@@ -19,22 +19,22 @@ from broker.errors import ApiError
 from broker.groups.lag import Survey
 from broker.net.server import Server
 from broker.observe.conditions import Facts, conditions
-from broker.observe.exposition import (
+from broker.observe.http import Views
+from broker.observe.metrics.exposition import (
     condition_metrics,
     exposition,
     health_metrics,
     network_metrics,
     request_metrics,
 )
-from broker.observe.families import gauge
-from broker.observe.group_metrics import group_metrics
-from broker.observe.http import Views
-from broker.observe.process_metrics import process_metrics
+from broker.observe.metrics.families import gauge
+from broker.observe.metrics.groups import group_metrics
+from broker.observe.metrics.process import process_metrics
+from broker.observe.metrics.store import store_metrics
+from broker.observe.metrics.tiering import figures_metrics
 from broker.observe.sources import Beginning
 from broker.observe.standing import ReadOnly
-from broker.observe.store_metrics import store_metrics
 from broker.observe.tier_view import BrokerStatus, PartitionStatus, broker_json, refusals
-from broker.observe.tiering_metrics import figures_metrics
 from broker.observe.views import not_ready
 from broker.read_only.following import Following
 from broker.read_only.refusals import OF_CLUSTER, WHY

@@ -5,7 +5,7 @@ fetch that may show divergence, also under the same leader (KAFKA-7164); before 
 nothing is appended and the high watermark stands (KAFKA-14704); it asks only for what follows its flushed end, so that
 its next fetch is its durable acknowledgement; the high watermark is min(leader's, own end), and never falls in an
 epoch; nothing below it is cut, unless the row names an unclean start that this replica has not seen. Pure.
-`broker.partition.follower_replica` runs it. Must not know requests, files, connections.
+`broker.partition.following.follower_replica` runs it. Must not know requests, files, connections.
 """
 
 from __future__ import annotations

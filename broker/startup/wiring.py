@@ -25,8 +25,8 @@ from broker.following.publisher import Publisher
 from broker.following.turnover import Turnover
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.records import Node
-from broker.partition import unclean_candidates
-from broker.partition.isr_proposals import IsrProposals
+from broker.partition.leading import unclean_candidates
+from broker.partition.leading.isr_proposals import IsrProposals
 from broker.partition.registry import Registry
 from broker.partition.replica_manager import ReplicaManager
 from broker.peers.forward import Forward

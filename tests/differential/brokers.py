@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, Final
 
 from broker.net.connection import Connection
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from logformat.errors import Fenced
 from seams.disk import File
 from seams.net import SocketBuffers

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.net.connection import Connection
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from hotstore.segment import Segment
 from tests.differential.brokers import Way, Wire
 from tests.support.crash_disk import Inode

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from tests.differential.brokers import Way
 
 _HEADER: Final = struct.Struct(">qiiBIhiqqqhii")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.config.explain import Effect, Scope, explain_all
+from broker.config.api.explain import Effect, Scope, explain_all
 from broker.wire.apis import APIS
 from tests.pages.kafka_apis import LEFT_OUT, TABLE
 from tests.pages.layout import code, table

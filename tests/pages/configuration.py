@@ -1,13 +1,13 @@
 """docs/configuration.md: every config, from the definitions that validate it.
 
-Owns the page's order and its words about configs as such; what it says of one comes from `broker.config.explain`.
+Owns the page's order and its words about configs as such; what it says of one comes from `broker.config.api.explain`.
 """
 
 from __future__ import annotations
 
 from itertools import groupby
 
-from broker.config.explain import Effect, Explained, Scope, explain_all
+from broker.config.api.explain import Effect, Explained, Scope, explain_all
 from broker.config.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPIC_REASONS, reason_of
 from tests.pages.layout import code, table
 

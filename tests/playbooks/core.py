@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from broker.controller.alter_partition import decide
 from broker.controller.broker_rpc import ProposalsRequest, SessionRequest
-from broker.controller.fitness import Fitness, moved
-from broker.controller.reassignments import Move, over, reassign
-from broker.controller.registrations import end_records, register
+from broker.controller.decisions.alter_partition import decide
+from broker.controller.decisions.fitness import Fitness, moved
+from broker.controller.decisions.reassignments import Move, over, reassign
+from broker.controller.decisions.registrations import end_records, register
 from broker.controller.unclean_recovery import Candidate, Chosen, begin, best
 from broker.errors import ApiError
 from broker.following.changes import changes

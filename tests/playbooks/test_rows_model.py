@@ -13,12 +13,12 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.controller.alter_partition import decide
 from broker.controller.broker_rpc import PartitionProposal, ProposalsRequest, SessionRequest
-from broker.controller.elections import ElectionType, elect
-from broker.controller.fitness import Fitness, moved
-from broker.controller.reassignments import DONE, Move, reassign
-from broker.controller.registrations import claim_records, end_records, forget, lost_logs, register
+from broker.controller.decisions.alter_partition import decide
+from broker.controller.decisions.elections import ElectionType, elect
+from broker.controller.decisions.fitness import Fitness, moved
+from broker.controller.decisions.reassignments import DONE, Move, reassign
+from broker.controller.decisions.registrations import claim_records, end_records, forget, lost_logs, register
 from broker.controller.unclean_recovery import Chosen, begin
 from broker.errors import ApiError
 from broker.membership.identity import DirectoryIdentity

@@ -20,7 +20,7 @@ from broker.config.resolve import resolve
 from broker.context import Context
 from broker.dispatcher import BrokerDispatcher
 from broker.net.dispatch import Answer, Later, Part, Peer
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from broker.wire.apis import APIS, ApiKey
 from broker.wire.codec import decode_response, encode_request
 from broker.wire.framing import FRAME_PREFIX_SIZE, parse_response_header, request_frame

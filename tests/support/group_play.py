@@ -9,8 +9,8 @@ from typing import Any
 
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.classic import ClassicGroup
-from broker.groups.events import (
+from broker.groups.machine.classic import ClassicGroup
+from broker.groups.machine.events import (
     AdmitCommit,
     Event,
     GroupMetadata,

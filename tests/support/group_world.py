@@ -11,7 +11,7 @@ from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
 from broker.groups.commits import CommitRow
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.events import AdmitCommit, Join, JoinReply, Leaver, Protocol, Sync, SyncReply
+from broker.groups.machine.events import AdmitCommit, Join, JoinReply, Leaver, Protocol, Sync, SyncReply
 from broker.groups.offsets import Wanted, any_topic
 from broker.groups.records import Parsed, parse
 from broker.internal_topics.batches import batches_in

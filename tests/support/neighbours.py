@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from broker.controller.decision import Decision
+from broker.controller.decisions.decision import Decision
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER, Listener, MetadataRecord, Node, Row, RowsSet, TopicCreated
 from tests.support.broker_kit import Life

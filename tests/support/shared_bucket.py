@@ -17,7 +17,7 @@ from broker.following.publisher import Publisher
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord, Node, Row, RowsSet, TopicCreated
-from broker.partition.follower_replica import FollowerReplica
+from broker.partition.following.follower_replica import FollowerReplica
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     DeleteRecordsRequest,

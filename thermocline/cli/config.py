@@ -1,6 +1,6 @@
 """`thermocline config`: which configs there are, and what one means. Needs no broker.
 
-Owns the sub-commands and their layout; the words come from `broker.config.explain`, so from the definitions that
+Owns the sub-commands and their layout; the words come from `broker.config.api.explain`, so from the definitions that
 validate. What a running broker has set: `thermocline topic describe --all`, or Kafka's own `kafka-configs --describe`.
 """
 
@@ -14,7 +14,7 @@ from thermocline.cli.terminal.outcome import Exit
 from thermocline.cli.terminal.output import json_line, table
 
 if TYPE_CHECKING:
-    from broker.config.explain import Explained
+    from broker.config.api.explain import Explained
     from thermocline.cli.terminal.arguments import Parser, Subparsers
 
 
@@ -44,7 +44,7 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 def list_configs(arguments: argparse.Namespace) -> int:
     """One line a config, topics first."""
-    from broker.config.explain import Effect, Scope, explain_all
+    from broker.config.api.explain import Effect, Scope, explain_all
 
     scopes = [scope for scope, other in ((Scope.TOPIC, arguments.broker), (Scope.BROKER, arguments.topic)) if not other]
     found = [
@@ -61,7 +61,7 @@ def list_configs(arguments: argparse.Namespace) -> int:
 
 def explain_config(arguments: argparse.Namespace) -> int:
     """All that is known of one name; of the topic's and of the broker's, where both have it."""
-    from broker.config.explain import explain_name
+    from broker.config.api.explain import explain_name
 
     found = explain_name(arguments.key)  # InvalidConfig is exit 2
     for at, entry in enumerate(found):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from broker.config.describe import DescribedConfig, describe_broker, describe_every_broker, describe_topic
-from broker.config.topics import check_topic_name
+from broker.config.api.describe import DescribedConfig, describe_broker, describe_every_broker, describe_topic
+from broker.config.topic.topic_config import check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of

@@ -15,7 +15,7 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.request_deadline import deadline_s
-from broker.partition.leader_replica import LeaderReplica, settled
+from broker.partition.leading.leader_replica import LeaderReplica, settled
 from broker.wire.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.config.topics import InvalidTopicName, check_topic_name
+from broker.config.topic.topic_config import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.wire.messages import (

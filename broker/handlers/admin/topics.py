@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 from uuid import UUID
 
-from broker.config.describe import describe_topic
+from broker.config.api.describe import describe_topic
 from broker.context import Call, Context
-from broker.controller.topics import INTERNAL_TOPICS
+from broker.controller.decisions.topics import INTERNAL_TOPICS
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.admin.bounded_changes import CHANGES_PER_REQUEST_MAX, refuse_flood, together, within

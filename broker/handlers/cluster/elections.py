@@ -1,8 +1,8 @@
 """ElectLeaders: the preferred replica leads again where it may.
 
 Always true: what a lone broker answers is what Apache Kafka answers for partitions with one replica; only what may have
-another leader is asked of the controller, in one change. Must not know who may lead (`broker.controller.elections`).
-Source: KIP-183, KIP-460.
+another leader is asked of the controller, in one change. Must not know who may lead
+(`broker.controller.decisions.elections`). Source: KIP-183, KIP-460.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.context import Call, Context
-from broker.controller.elections import Election, ElectionType
+from broker.controller.decisions.elections import Election, ElectionType
 from broker.error_codes import ErrorCode
 from broker.errors import code_of
 from broker.handlers.admin.bounded_changes import within

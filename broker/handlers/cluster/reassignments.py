@@ -1,8 +1,8 @@
 """AlterPartitionReassignments, ListPartitionReassignments: who is to hold partitions, and which move.
 
 Owns how both are answered. Always true: moves of one request are one change; what moves is told by whoever decides, as
-it is after all that was decided. Must not know what makes a move right (`broker.controller.reassignments`). Source:
-KIP-455, KIP-860.
+it is after all that was decided. Must not know what makes a move right (`broker.controller.decisions.reassignments`).
+Source: KIP-455, KIP-860.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.context import Call, Context
-from broker.controller.reassignments import Move, Outcome
+from broker.controller.decisions.reassignments import Move, Outcome
 from broker.error_codes import ErrorCode
 from broker.errors import code_of
 from broker.handlers.admin.bounded_changes import within

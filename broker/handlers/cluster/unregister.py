@@ -1,6 +1,7 @@
 """UnregisterBroker: a node that does not come back leaves the cluster, or what lies on it is given up.
 
-Owns how it is answered. Must not know what makes it right (`broker.controller.registrations`). Source: KIP-631.
+Owns how it is answered. Must not know what makes it right (`broker.controller.decisions.registrations`). Source:
+KIP-631.
 """
 
 from __future__ import annotations

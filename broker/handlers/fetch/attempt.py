@@ -17,7 +17,7 @@ from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.fetch_sessions.session import Target
-from broker.partition.follower_fetch import FollowerFetch
+from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.readable import Fetchable
 from broker.wire.messages import (
     FetchRequest,

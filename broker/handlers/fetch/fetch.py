@@ -25,8 +25,8 @@ from broker.handlers.fetch.leader_hints import leaders_of, refuse
 from broker.handlers.fetch.read_replica import send_to_nearest
 from broker.handlers.fetch.responses import NO_RECORDS, by_topic, incremental
 from broker.net.dispatch import Peer
-from broker.partition.follower_fetch import FollowerFetch
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.following.follower_fetch import FollowerFetch
+from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.readable import Fetchable, NotKnownYet, Readable
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (

@@ -13,9 +13,9 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.fetch.attempt import check_leader_epoch
-from broker.partition import unclean_candidates
-from broker.partition.follower_fetch import FollowerFetch
-from broker.partition.leader_replica import settled
+from broker.partition.following.follower_fetch import FollowerFetch
+from broker.partition.leading import unclean_candidates
+from broker.partition.leading.leader_replica import settled
 from broker.partition.readable import Readable
 from broker.wire.messages import (
     ListOffsetsRequest,

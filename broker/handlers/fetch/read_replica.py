@@ -11,7 +11,7 @@ from __future__ import annotations
 from broker.context import Context
 from broker.handlers.metadata.cluster_view import broker_at
 from broker.net.dispatch import Peer
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.readable import Fetchable
 from broker.replication.read_replica_selection import HERE, nearest
 from broker.replication.redirect_memory import RedirectMemory

@@ -17,7 +17,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.handlers.fetch.attempt import FetchAttempt, diverges
 from broker.metadata.records import NO_EPOCH, Node
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.catch_up import Behind, bytes_between, is_sent_on
 from broker.replication.leader import Report
 from broker.security.authorizer import is_from_follower

@@ -14,7 +14,7 @@ from typing import Final
 
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.events import Join, JoinReply, Leaver, Protocol, Sync
+from broker.groups.machine.events import Join, JoinReply, Leaver, Protocol, Sync
 from broker.handlers.metadata.cluster_view import BrokerAt
 from broker.wire.messages import (
     FindCoordinatorRequest,

@@ -16,7 +16,7 @@ from uuid import UUID
 from broker.error_codes import ErrorCode
 from broker.groups.commits import CommitRow
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.events import AdmitCommit
+from broker.groups.machine.events import AdmitCommit
 from broker.groups.offsets import NO_OFFSET, FetchedOffset, Wanted
 from broker.handlers.groups.members import ClientInfo
 from broker.wire.messages import (

@@ -10,7 +10,7 @@ import heapq
 from typing import Final
 from uuid import UUID
 
-from broker.config.topics import InvalidTopicName, check_topic_name
+from broker.config.topic.topic_config import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.handlers.authorized_operations import Operations, authorized_operations

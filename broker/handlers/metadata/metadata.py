@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from typing import Final, TypeAlias, cast
 from uuid import UUID
 
-from broker.config.topics import InvalidTopicName, check_topic_name
+from broker.config.topic.topic_config import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError

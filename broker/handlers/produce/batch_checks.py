@@ -15,7 +15,7 @@ from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.handlers.produce.records import RECORDS_BYTES_MAX, Found, Look, NeedsWorker, is_cheap, look, must_look
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from logformat.record_batch import (
     ATTRIBUTES,
     BASE_SEQUENCE,

@@ -14,7 +14,7 @@ from broker.handlers.produce.batch_checks import BatchChecks
 from broker.handlers.produce.frame_parser import BATCHES_MAX, REQUESTS_MAX, Head, Row, rows
 from broker.handlers.produce.routes import Route
 from broker.handlers.produce.run import MixedRequest, MixedRun, Place, Share
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from logformat.errors import ThermoclineError
 from logformat.record_batch import RECORD_COUNT, Fields
 

@@ -24,7 +24,7 @@ from broker.handlers.produce.batch_checks import BatchChecks
 from broker.handlers.produce.records import RECORDS_BYTES_MAX, Look, is_cheap, look, must_look
 from broker.handlers.request_deadline import deadline_s
 from broker.net.dispatch import Later
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from broker.wire.messages import (
     ProduceRequest,
     ProduceRequestPartition,

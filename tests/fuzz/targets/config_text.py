@@ -12,7 +12,7 @@ from broker.config.addresses import parse_address, show_address
 from broker.config.definitions import BROKER, TOPIC
 from broker.config.resolve import resolve
 from broker.config.sources import ConfigError
-from broker.config.topics import InvalidTopicName, check_topic_name
+from broker.config.topic.topic_config import InvalidTopicName, check_topic_name
 from broker.config.units import parse_duration_ms, parse_size, show_duration
 from coldstore.url import parse_bucket_url
 from logformat.errors import InvalidRequest

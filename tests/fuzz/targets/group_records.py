@@ -6,7 +6,7 @@ made right.
 
 from __future__ import annotations
 
-from broker.groups.events import GroupMetadata, MemberMetadata
+from broker.groups.machine.events import GroupMetadata, MemberMetadata
 from broker.groups.records import (
     CommittedOffset,
     GroupRecord,

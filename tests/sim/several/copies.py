@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from broker.metadata.image import ClusterImage
-from broker.partition.follower_replica import FollowerReplica
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.following.follower_replica import FollowerReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from tests.sim.cluster import Node
 from tests.sim.history import Place
 from tests.sim.several.acks import Acks

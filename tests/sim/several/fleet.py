@@ -20,7 +20,7 @@ from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.minimum import effective_min
 from broker.metadata.records import MetadataRecord, Row
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.in_sync import AppliedRow
 from coldstore.keys import cluster_key
 from coldstore.object_store import ObjectMissing

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from broker.controller.placement import Replicas
+from broker.controller.decisions.placement import Replicas
 from broker.metadata.image import ClusterImage
 from broker.observe.cluster_status import broker_row, partition_row
 from broker.wire.apis import ApiKey

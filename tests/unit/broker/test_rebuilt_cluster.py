@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from broker.controller.broker_rpc import SessionRequest
-from broker.controller.registrations import forget, register
+from broker.controller.decisions.registrations import forget, register
 from broker.controller.unclean_recovery import Candidate, Question, UncleanRecovery
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -21,8 +21,8 @@ from broker.membership.lost_logs import held_logs
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.rebuild_root import write_rebuilt
 from broker.metadata.rebuilt import UNKNOWN_REPLICA
-from broker.partition.stray_directories import strays
-from broker.partition.topic_deletion import TopicDeletion
+from broker.partition.removing.stray_directories import strays
+from broker.partition.removing.topic_deletion import TopicDeletion
 from coldstore.object_store import PreconditionFailed
 from logformat.values import TopicPartition
 from seams.rng import SeededRng

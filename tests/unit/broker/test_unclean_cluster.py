@@ -8,7 +8,7 @@ import itertools
 
 import pytest
 
-from broker.controller import registrations
+from broker.controller.decisions import registrations
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ElectLeadersRequest, ElectLeadersRequestTopic

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.config.api.explain import Scope, explain_all
 from broker.config.definitions import BROKER
-from broker.config.explain import Scope, explain_all
 from broker.config.resolve import resolve
 from broker.wire.apis import APIS
 from tests.pages import PAGES

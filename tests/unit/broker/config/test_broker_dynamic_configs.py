@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from broker.config.definitions import BROKER as DEFINITIONS
-from broker.controller.decision import Decision
+from broker.controller.decisions.decision import Decision
 from broker.error_codes import ErrorCode
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.records import ConfigsSet

@@ -8,12 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config.alterations import Alteration, AlterOperation
+from broker.config.api.alterations import Alteration, AlterOperation
+from broker.config.api.describe import ConfigSource, describe_broker, describe_topic
 from broker.config.broker_config import BrokerConfig
-from broker.config.describe import ConfigSource, describe_broker, describe_topic
 from broker.config.resolve import resolve
-from broker.config.topic_changes import altered_configs, configs_at_creation
-from broker.config.topics import InvalidTopicName, MessageTimestampType, check_topic_name, log_config_of, resolve_topic
+from broker.config.topic.changes import altered_configs, configs_at_creation
+from broker.config.topic.topic_config import (
+    InvalidTopicName,
+    MessageTimestampType,
+    check_topic_name,
+    log_config_of,
+    resolve_topic,
+)
 from broker.config.values import InvalidConfig
 from logformat.errors import InvalidRequest
 

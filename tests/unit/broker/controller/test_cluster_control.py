@@ -12,7 +12,7 @@ import pytest
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import NO_LEASE, NOT_READ, SessionHeartbeat, SessionRequest
 from broker.controller.cluster_control import ClusterControl
-from broker.controller.fitness import FIT
+from broker.controller.decisions.fitness import FIT
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.cluster_content import ControllerAt

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.config.topics import resolve_topic
+from broker.config.topic.topic_config import resolve_topic
 from broker.metadata.minimum import min_in_sync_set
 from broker.metadata.unclean import is_unclean_election_allowed
 from tests.support.broker_kit import Life, Place, play

@@ -11,7 +11,7 @@ import pytest
 
 from broker.controller import commit_queue as office_module
 from broker.controller.commit_queue import CommitQueue
-from broker.controller.decision import Decision
+from broker.controller.decisions.decision import Decision
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.following.image_feed import ImageFeed

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from broker.controller.commit_queue import CommitQueue
-from broker.controller.decision import Decision
+from broker.controller.decisions.decision import Decision
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.following.image_feed import ImageFeed

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from broker.controller import placement
+from broker.controller.decisions import placement
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Row

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from broker.controller.alter_partition import decide
 from broker.controller.broker_rpc import ProposalsRequest
-from broker.controller.fitness import FIT, Fitness
-from broker.controller.reassignments import DONE, Move, OngoingReassignment, over, reassign, under_way
-from broker.controller.registrations import unregister
+from broker.controller.decisions.alter_partition import decide
+from broker.controller.decisions.fitness import FIT, Fitness
+from broker.controller.decisions.reassignments import DONE, Move, OngoingReassignment, over, reassign, under_way
+from broker.controller.decisions.registrations import unregister
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, check

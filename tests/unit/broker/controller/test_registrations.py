@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
-from broker.controller.alter_partition import decide
 from broker.controller.broker_rpc import ProposalsRequest, SessionRequest
-from broker.controller.elections import ElectionType, elect
-from broker.controller.registrations import claim_records, end_records, forget, lost_logs, register, unregister
+from broker.controller.decisions.alter_partition import decide
+from broker.controller.decisions.elections import ElectionType, elect
+from broker.controller.decisions.registrations import (
+    claim_records,
+    end_records,
+    forget,
+    lost_logs,
+    register,
+    unregister,
+)
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, check

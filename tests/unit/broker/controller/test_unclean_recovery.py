@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from broker.controller.registrations import end_records, forget
+from broker.controller.decisions.registrations import end_records, forget
 from broker.controller.unclean_recovery import Candidate, Question, UncleanRecovery, begin, best
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import NO_LEADER, ConfigsSet, Row, RowsSet, TopicCreated, TopicDeleted

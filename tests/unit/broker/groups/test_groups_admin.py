@@ -8,8 +8,8 @@ import pytest
 
 from broker.error_codes import ErrorCode as E
 from broker.groups import admin
-from broker.groups.classic import ClassicGroup
-from broker.groups.events import GroupState, Protocol
+from broker.groups.machine.classic import ClassicGroup
+from broker.groups.machine.events import GroupState, Protocol
 from broker.handlers.groups.admin import handle_delete_groups, handle_describe_groups, handle_list_groups
 from broker.handlers.groups.members import ClientInfo
 from broker.internal_topics.shard_life import ShardState

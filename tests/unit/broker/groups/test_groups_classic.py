@@ -6,8 +6,8 @@ import pytest
 
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode as E
-from broker.groups.classic import ClassicGroup
-from broker.groups.events import GroupState, Leaver, Protocol, TimedOut, Timer, TimerKind, Unload
+from broker.groups.machine.classic import ClassicGroup
+from broker.groups.machine.events import GroupState, Leaver, Protocol, TimedOut, Timer, TimerKind, Unload
 from tests.support.group_play import RANGE, Play
 
 EMPTY, PREPARING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from broker.error_codes import ErrorCode as E
 from broker.groups.commits import CommitRow
-from broker.groups.events import AdmitCommit
+from broker.groups.machine.events import AdmitCommit
 from broker.handlers.groups.members import ClientInfo
 from broker.handlers.groups.offsets import handle_offset_commit
 from broker.metadata.topic_facts import TopicFacts

@@ -9,9 +9,9 @@ import math
 import pytest
 
 from broker.error_codes import ErrorCode as E
-from broker.groups.classic import ClassicGroup
 from broker.groups.commits import CommitRow
-from broker.groups.events import AdmitCommit, Leaver, Protocol
+from broker.groups.machine.classic import ClassicGroup
+from broker.groups.machine.events import AdmitCommit, Leaver, Protocol
 from broker.groups.offsets import Wanted
 from broker.groups.shard import Group
 from broker.internal_topics.shard_life import ShardState

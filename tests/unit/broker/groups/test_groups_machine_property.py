@@ -8,7 +8,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.events import GroupMetadata, GroupState, JoinReply, Leaver, Protocol, Store, SyncReply, Unload
+from broker.groups.machine.events import (
+    GroupMetadata,
+    GroupState,
+    JoinReply,
+    Leaver,
+    Protocol,
+    Store,
+    SyncReply,
+    Unload,
+)
 from tests.support.group_play import Play
 
 PROTOCOLS = [

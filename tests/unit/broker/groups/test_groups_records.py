@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.events import GroupMetadata, MemberMetadata
+from broker.groups.machine.events import GroupMetadata, MemberMetadata
 from broker.groups.records import (
     CommittedOffset,
     GroupRecord,

@@ -9,7 +9,7 @@ import pytest
 
 from broker.error_codes import ErrorCode as E
 from broker.groups.commits import CommitRow
-from broker.groups.events import AdmitCommit
+from broker.groups.machine.events import AdmitCommit
 from broker.groups.records import CommittedOffset, OffsetKey, offset_record
 from broker.internal_topics.batches import batch_of
 from broker.metadata.topic_facts import TopicFacts

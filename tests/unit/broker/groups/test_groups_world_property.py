@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from broker.error_codes import ErrorCode as E
-from broker.groups.events import JoinReply, SyncReply
+from broker.groups.machine.events import JoinReply, SyncReply
 from logformat.errors import Retryable, StorageFailed
 from tests.sim.loop import SimLoop
 from tests.support.group_world import GroupWorld

@@ -16,7 +16,7 @@ from broker.controller.broker_rpc import (
     SessionHeartbeatResponse,
     SessionRequest,
 )
-from broker.controller.fitness import FIT, Fitness
+from broker.controller.decisions.fitness import FIT, Fitness
 from broker.controller.remote_controller import RemoteController
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from broker.controller.broker_rpc import SessionRequest
-from broker.controller.registrations import session_records
+from broker.controller.decisions.registrations import session_records
 from broker.error_codes import ErrorCode
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot

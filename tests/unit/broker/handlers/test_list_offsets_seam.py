@@ -8,7 +8,7 @@ from typing import cast
 
 from broker.context import Context
 from broker.handlers.fetch.list_offsets import _by_time
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from broker.wire.messages import ListOffsetsResponsePartition
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from broker.error_codes import ErrorCode as E
 from broker.groups.commits import CommitRow
-from broker.groups.events import AdmitCommit
+from broker.groups.machine.events import AdmitCommit
 from broker.groups.topic import OFFSETS_TOPIC
 from broker.internal_topics.shard_life import ShardState
 from broker.internal_topics.watcher import InternalTopicWatcher

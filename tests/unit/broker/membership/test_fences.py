@@ -8,7 +8,7 @@ import pytest
 
 from broker.app import Exit
 from broker.controller.broker_rpc import SessionRequest
-from broker.controller.registrations import session_records
+from broker.controller.decisions.registrations import session_records
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.membership.controller_lease import ControllerLease

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from broker.config.times import ClusterTimes
-from broker.controller.fitness import FIT
+from broker.controller.decisions.fitness import FIT
 from broker.error_codes import ErrorCode
 from broker.membership.heartbeat import Heartbeats
 from broker.membership.serving_gate import ServingGate

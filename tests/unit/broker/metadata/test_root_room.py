@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from broker.config.alterations import CONFIGS_BYTES_MAX, Alteration, AlterOperation
+from broker.config.api.alterations import CONFIGS_BYTES_MAX, Alteration, AlterOperation
 from broker.config.resolve import resolve
-from broker.config.topic_changes import altered_configs
+from broker.config.topic.changes import altered_configs
 from broker.config.values import InvalidConfig
-from broker.controller import decision
+from broker.controller.decisions import decision
 from broker.error_codes import ErrorCode
 from broker.metadata.cluster_root import COMMIT_BYTES_MAX
 from broker.wire.apis import ApiKey

@@ -13,8 +13,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.net.dispatch import CloseConnection
-from broker.observe.exposition import exposition
 from broker.observe.http import HttpServer, Views
+from broker.observe.metrics.exposition import exposition
 from broker.observe.sources import Sources
 from broker.observe.status import Health
 from broker.observe.tier_view import status_json

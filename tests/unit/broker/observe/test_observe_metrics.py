@@ -9,10 +9,10 @@ import pytest
 from prometheus_client.metrics_core import Metric
 
 from broker.metrics.latencies import BOUNDS_S, Latencies
-from broker.observe import topic_metrics as topics_module
 from broker.observe.loop_lag import EVERY_S, LoopLag
-from broker.observe.tiering_metrics import TEXTS
-from broker.observe.topic_metrics import look_in_turns
+from broker.observe.metrics import topics as topics_module
+from broker.observe.metrics.tiering import TEXTS
+from broker.observe.metrics.topics import look_in_turns
 from broker.wire.apis import ApiKey
 from broker.wire.messages import MetadataRequest
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, fetch_request, play, produce_request

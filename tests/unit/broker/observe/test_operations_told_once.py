@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from broker.metrics.outage_log import TELL_AGAIN_MAX_S, OutageLog
-from broker.partition.produce_backpressure import REFUSALS_END_S, REFUSALS_OVER_S, ProduceBackpressure, Refusal
+from broker.partition.leading.produce_backpressure import REFUSALS_END_S, REFUSALS_OVER_S, ProduceBackpressure, Refusal
 from coldstore.object_store import StoreUnavailable
 from hotstore.errors import LogFull
 from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
@@ -151,7 +151,7 @@ def test_refused_produces_are_counted_each_and_told_once(caplog: pytest.LogCaptu
         assert caplog.records[-1].levelname == "ERROR"
         await life.stop()
 
-    caplog.set_level(logging.INFO, "broker.partition.produce_backpressure")
+    caplog.set_level(logging.INFO, "broker.partition.leading.produce_backpressure")
     play(scenario())
 
 

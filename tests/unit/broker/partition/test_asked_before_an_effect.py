@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.partition.follower_truncation import FollowerTruncation
+from broker.partition.following.follower_truncation import FollowerTruncation
 from broker.partition.registry import Registry
 from hotstore.lease import Lease, LeaseOver
 from logformat.leader_epochs import LeaderEpochs

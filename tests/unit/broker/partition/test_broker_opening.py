@@ -10,9 +10,9 @@ import pytest
 
 from broker.error_codes import ErrorCode
 from broker.groups.commits import CommitRow
-from broker.groups.events import AdmitCommit
+from broker.groups.machine.events import AdmitCommit
 from broker.internal_topics.shard_life import ShardState
-from broker.partition.leader_role import LeaderRole
+from broker.partition.leading.leader_role import LeaderRole
 from coldstore.object_store import StoreUnavailable
 from logformat.values import TopicPartition
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play

@@ -11,8 +11,8 @@ from crc32c import crc32c
 
 from broker.error_codes import ErrorCode
 from broker.net.dispatch import Later, Peer
-from broker.partition.leader_replica import LeaderReplica
-from broker.partition.produce_backpressure import ProduceBackpressure
+from broker.partition.leading.leader_replica import LeaderReplica
+from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.replication.leader import Leader
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from broker.error_codes import ErrorCode
-from broker.partition.follower_replica import FollowerReplica
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.following.follower_replica import FollowerReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from broker.wire.apis import ApiKey
 from tests.support.broker_kit import SMALL_SEGMENTS, batch_of, play, produce_request
 from tests.support.shared_bucket import NAME, Pair, both, until

@@ -9,7 +9,7 @@ from typing import Any
 
 from broker.error_codes import ErrorCode
 from broker.net.dispatch import Later
-from broker.partition.delayed_operations import Acked, DelayedOperations
+from broker.partition.leading.delayed_operations import Acked, DelayedOperations
 from broker.wire.apis import ApiKey
 from logformat.errors import StorageFailed
 from tests.support.broker_kit import Life, Place, batch_of, decoded, produce_request

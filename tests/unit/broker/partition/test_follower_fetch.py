@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import Row
-from broker.partition.follower_fetch import FollowerFetch
+from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.log_failures import LogFailures
 from broker.replication.follower import FetchPosition
 from broker.wire.messages import FetchResponseEpochEndOffset, FetchResponsePartition

@@ -13,7 +13,7 @@ import pytest
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import Row
-from broker.partition.follower_replica import FollowerReplica
+from broker.partition.following.follower_replica import FollowerReplica
 from broker.partition.log_failures import LogFailures
 from broker.replication.follower import FetchPosition
 from broker.replication.replication_counters import ReplicationCounters

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from broker.config.resolve import resolve
-from broker.config.topics import TopicConfig, resolve_topic
+from broker.config.topic.topic_config import TopicConfig, resolve_topic
 from broker.metadata.image import Topic
-from broker.partition.follower_retention import expire, expire_all
+from broker.partition.following.follower_retention import expire, expire_all
 from tests.unit.broker.partition.test_follower_replica import TOPIC_ID, Copy, batch_at, copying
 
 TIERED = {"remote.storage.enable": "true", "local.retention.ms": "0", "local.retention.bytes": "0"}

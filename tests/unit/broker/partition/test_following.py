@@ -9,7 +9,7 @@ import pytest
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_LEADER
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.leader import Report
 from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from broker.error_codes import ErrorCode
-from broker.partition import isr_proposals as proposing_module
-from broker.partition.isr_proposals import IsrProposals
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading import isr_proposals as proposing_module
+from broker.partition.leading.isr_proposals import IsrProposals
+from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.in_sync import AppliedRow
 from broker.replication.isr_policy import PartitionProposal
 from broker.replication.leader import Report

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from broker.partition.publication import Publication
+from broker.partition.leading.publication import Publication
 from broker.partition.replica_manager import ReplicaManager
 from tests.support.collector import without_collector
 

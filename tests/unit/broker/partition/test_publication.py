@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from broker.partition.publication import TOGETHER_S, Publication
+from broker.partition.leading.publication import TOGETHER_S, Publication
 from tests.support.fast_loop import run_fast
 
 

@@ -13,9 +13,9 @@ import pytest
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Row
 from broker.partition import replica_owner as owner_module
-from broker.partition.follower_role import FollowerRole
-from broker.partition.leader_role import LeaderRole
-from broker.partition.publication import Publication
+from broker.partition.following.follower_role import FollowerRole
+from broker.partition.leading.leader_role import LeaderRole
+from broker.partition.leading.publication import Publication
 from broker.partition.replica_owner import ReplicaOwner
 from logformat.errors import Fenced
 from seams.rng import SeededRng

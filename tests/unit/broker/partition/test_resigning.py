@@ -11,7 +11,7 @@ import pytest
 from broker.error_codes import ErrorCode
 from broker.metadata.image import Topic
 from broker.observe.tier_view import status_json
-from broker.partition.leader_replica import LeaderReplica
+from broker.partition.leading.leader_replica import LeaderReplica
 from coldstore.manifest_store import ManifestStore
 from coldstore.stores.faulty import Fault, FaultPlan
 from coldstore.stores.operations import Operation

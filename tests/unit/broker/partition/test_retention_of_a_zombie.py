@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.metadata.records import Row, TopicCreated
-from broker.partition.leader_role import LeaderRole
+from broker.partition.leading.leader_role import LeaderRole
 from logformat.errors import Fenced
 from tests.support.broker_kit import play
 from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until

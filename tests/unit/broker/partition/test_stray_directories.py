@@ -13,8 +13,8 @@ from broker.metadata.cluster_content import Controller, ControllerAt
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Row, TopicCreated, TopicDeleted, TopicPurged
+from broker.partition.removing.stray_directories import assigned, is_stray, strays
 from broker.partition.replica_owner import ReplicaOwner
-from broker.partition.stray_directories import assigned, is_stray, strays
 from hotstore.durability import SealJob
 from logformat.values import TopicPartition
 from seams.rng import SeededRng

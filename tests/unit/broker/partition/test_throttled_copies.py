@@ -6,9 +6,9 @@ import asyncio
 import os
 from collections.abc import Mapping
 
-from broker.config.alterations import Alteration, AlterOperation
-from broker.config.broker_changes import altered_overrides
-from broker.config.topic_changes import altered_configs
+from broker.config.api.alterations import Alteration, AlterOperation
+from broker.config.api.broker_changes import altered_overrides
+from broker.config.topic.changes import altered_configs
 from tests.support.broker_kit import play
 from tests.support.house import House, house
 from tests.support.waiting import until

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from broker.metadata.image import Topic
 from broker.metadata.records import Row
-from broker.partition.topic_deletion import TopicDeletion
+from broker.partition.removing.topic_deletion import TopicDeletion
 from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from seams.tasks import Tasks

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_LEADER
-from broker.partition.leader_replica import LeaderReplica
-from broker.partition.leader_role import LeaderRole
+from broker.partition.leading.leader_replica import LeaderReplica
+from broker.partition.leading.leader_role import LeaderRole
 from hotstore.partition_log import PartitionLog
 from logformat.checkpoints import SEEN_EPOCH_FILE, decode_offsets
 from logformat.values import TopicPartition

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from broker.controller.placement import domain, preferences
+from broker.controller.decisions.placement import domain, preferences
 from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from broker.observe.cluster_status import BrokerRow, PartitionRow
 from thermocline.cli.clients.statuses import Partition

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from broker.controller.topics import PARTITIONS_PER_TOPIC_MAX
+from broker.controller.decisions.topics import PARTITIONS_PER_TOPIC_MAX
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.rebuilt import EPOCHS_ABOVE, UNKNOWN_REPLICA, unknown_replica
 from broker.metadata.records import NO_LEADER, Row

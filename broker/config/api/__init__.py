@@ -1,0 +1,1 @@
+"""Configs as Kafka's APIs and `config explain` show and alter them."""

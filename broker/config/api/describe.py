@@ -1,0 +1,209 @@
+"""Configs as DescribeConfigs shows them: value, where it comes from, and what else would have given one.
+
+Owns entries and their synonyms, in Kafka's order. Always true: sensitive values are never in an entry; internal names
+and names without effect on a broker are left out. Must not know the protocol's messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from broker.config.broker_config import BrokerConfig
+from broker.config.definitions import BROKER, DYNAMIC_ONLY, RIVALS, TOPIC, TOPIC_SYNONYMS
+from broker.config.topic.topic_config import Origin, find_value, resolve_topic
+from broker.config.values import ConfigType, Definition
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from; numbers as DescribeConfigs carries them."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class ConfigSynonym(NamedTuple):
+    """Another name (or the same) that gives the value, strongest first."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class DescribedConfig(NamedTuple):
+    """One config of a resource. `value` None: null, or sensitive."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    sensitive: bool
+    type: ConfigType
+    doc: str
+    synonyms: tuple[ConfigSynonym, ...]
+
+
+# kafka-ui asks a broker for this name and takes a missing one for 1.0, hiding what newer brokers can.
+_PROTOCOL_VERSION = DescribedConfig(
+    "inter.broker.protocol.version",
+    "4.0",
+    ConfigSource.DEFAULT_CONFIG,
+    read_only=True,
+    sensitive=False,
+    type=ConfigType.STRING,
+    doc="Not a config: told to tools that judge a broker's features by it.",
+    synonyms=(),
+)
+
+
+def describe_topic(
+    broker: BrokerConfig, overrides: Mapping[str, str], *, internal: bool = False
+) -> list[DescribedConfig]:
+    """Every config of a topic, sorted by name."""
+    return [
+        _topic_entry(broker, overrides, definition, internal=internal)
+        for name, definition in sorted(TOPIC.items())
+        if not definition.internal or name in overrides
+    ]
+
+
+def _topic_entry(
+    broker: BrokerConfig, overrides: Mapping[str, str], definition: Definition, *, internal: bool
+) -> DescribedConfig:
+    name = definition.name
+    found = find_value(broker, overrides, name, internal=internal)
+    value = found.text
+    synonyms = list(_topic_synonyms(broker, overrides, name))
+    source = ConfigSource.DEFAULT_CONFIG if found.origin is Origin.DEFAULT else synonyms[0].source
+    if found.origin is not Origin.TOPIC:
+        value = _yielding(broker, overrides, name, value, internal=internal)
+    return DescribedConfig(
+        name,
+        value,
+        source,
+        read_only=not definition.dynamic,
+        sensitive=definition.sensitive,
+        type=definition.type,
+        doc=definition.full_doc,
+        synonyms=tuple(synonyms),
+    )
+
+
+def _yielding(
+    broker: BrokerConfig, overrides: Mapping[str, str], name: str, text: str | None, *, internal: bool
+) -> str | None:
+    """The defaults that yield to explicit values, as they are in effect."""
+    if name == "remote.storage.enable":
+        return str(resolve_topic(broker, overrides, internal=internal).remote_storage_enable).lower()
+    if name in ("local.retention.ms", "local.retention.bytes") and text != "-2":
+        config = resolve_topic(broker, overrides, internal=internal)
+        return str(config.local_retention_ms if name.endswith("ms") else config.local_retention_bytes)
+    return text
+
+
+def _topic_synonyms(broker: BrokerConfig, overrides: Mapping[str, str], name: str) -> Iterator[ConfigSynonym]:
+    if name in overrides:
+        yield ConfigSynonym(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    if names := tuple(synonym.name for synonym in TOPIC_SYNONYMS.get(name, ())):
+        yield from _broker_synonyms(broker, names)
+
+
+def _broker_synonyms(broker: BrokerConfig, names: tuple[str, ...]) -> list[ConfigSynonym]:
+    """What gives the first of `names` its value: what was set by source, then the defaults, as Kafka lists them."""
+    found = [
+        ConfigSynonym(name, values[name], source)
+        for source, values in _layers(broker)
+        for name in names
+        if name in values
+    ]
+    defaults = [(name, BROKER[name].default) for name in names if name not in DYNAMIC_ONLY]
+    if not defaults:
+        return found
+    if not found and defaults[0][1] is None:
+        return []  # Kafka leaves out what follows a name without a value
+    return found + [
+        ConfigSynonym(name, text, ConfigSource.DEFAULT_CONFIG) for name, text in defaults if text is not None
+    ]
+
+
+def _layers(broker: BrokerConfig) -> tuple[tuple[ConfigSource, Mapping[str, str]], ...]:
+    """Explicit values by source, strongest first."""
+    return (
+        (ConfigSource.DYNAMIC_BROKER_CONFIG, broker.own_overrides),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, broker.cluster_overrides),
+        (ConfigSource.STATIC_BROKER_CONFIG, broker.static),
+    )
+
+
+def describe_every_broker(broker: BrokerConfig) -> list[DescribedConfig]:
+    """What was set on all brokers while they ran (the resource without a name), sorted by name."""
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    return [
+        DescribedConfig(
+            name,
+            text,
+            source,
+            read_only=not BROKER[name].dynamic,
+            sensitive=BROKER[name].sensitive,
+            type=BROKER[name].type,
+            doc=BROKER[name].full_doc,
+            synonyms=(ConfigSynonym(name, text, source),),
+        )
+        for name, text in sorted(broker.cluster_overrides.items())
+    ]
+
+
+def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None) -> list[DescribedConfig]:
+    """Every config that has an effect on a broker, and what is only ever set while it runs, sorted by name.
+
+    `live`: values only the running broker knows, such as `thermocline.http` and `listeners` with the port really bound.
+    """
+    live = live or {}
+    shown = [n for n in BROKER if (n in broker.configured if n in DYNAMIC_ONLY else BROKER[n].honoured)]
+    entries = [_broker_entry(broker, live, BROKER[name]) for name in shown]
+    return sorted([*entries, _PROTOCOL_VERSION])
+
+
+def _broker_entry(broker: BrokerConfig, live: Mapping[str, str], definition: Definition) -> DescribedConfig:
+    name = definition.name
+    synonyms = _broker_synonyms(broker, _names_of(name))
+    own = next((synonym for synonym in synonyms if synonym.name == name), None)
+    source = ConfigSource.DEFAULT_CONFIG if own is None else own.source
+    explicit = None if own is None or own.source is ConfigSource.DEFAULT_CONFIG else own.value
+    value = live.get(name, _in_effect(broker, name, explicit))
+    if definition.sensitive:
+        value, synonyms = None, []
+    return DescribedConfig(
+        name,
+        value,
+        source,
+        read_only=not definition.dynamic,
+        sensitive=definition.sensitive,
+        type=definition.type,
+        doc=definition.full_doc,
+        synonyms=tuple(synonyms),
+    )
+
+
+def _names_of(name: str) -> tuple[str, ...]:
+    """A broker config and those that stand in for it: Kafka's names for one time in coarser units."""
+    for rivals in RIVALS:
+        if name in rivals and rivals[0].endswith(".ms"):
+            return rivals[rivals.index(name) :]
+    return (name,)
+
+
+def _in_effect(broker: BrokerConfig, name: str, explicit: str | None) -> str | None:
+    """The value a broker runs with, also where it follows from other names."""
+    match name:
+        case "thermocline.bucket":
+            return broker.bucket_url
+        case "log.dirs" | "log.dir":
+            return broker.data_dir
+        case "node.id" | "broker.id":
+            return str(broker.node_id)
+    return BROKER[name].default if explicit is None else explicit

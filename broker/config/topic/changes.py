@@ -1,0 +1,137 @@
+"""What may be set on a topic: CreateTopics, AlterConfigs and IncrementalAlterConfigs, with Kafka's rules.
+
+Owns the judgement of explicit values, alone and together. Always true: what these functions return was judged whole,
+fits the roots that keep it, and says itself whether the topic is tiered, so that no later change of the broker's own
+configs moves a topic between the tiers. Must not know requests or where the overrides are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from broker.config.api.alterations import (
+    CONFIGS_BYTES_MAX,
+    Alteration,
+    AlterOperation,
+    altered,
+    judge_size,
+    replaced,
+    size_of,
+)
+from broker.config.broker_config import BrokerConfig
+from broker.config.definitions import topic_definition
+from broker.config.topic.rules import judge_local_retention, judge_served
+from broker.config.topic.topic_config import TopicConfig, find_value, resolve_topic, tiered
+from broker.config.values import ConfigType, InvalidConfig
+
+_TIERED = "remote.storage.enable"
+
+
+def configs_at_creation(
+    broker: BrokerConfig, requested: Mapping[str, str | None], *, internal: bool = False
+) -> dict[str, str]:
+    """The explicit overrides a new topic is kept with. InvalidConfig for what cannot be accepted.
+
+    A null value is refused as Kafka does. A topic that is tiered by default gets `remote.storage.enable=true`.
+    """
+    judge_size(requested, CONFIGS_BYTES_MAX)
+    for name, value in requested.items():
+        if value is None:
+            raise InvalidConfig(f"Null value not supported for topic configs: {name}")
+    return _accept(
+        broker, {}, {name: value for name, value in requested.items() if value is not None}, internal=internal
+    )
+
+
+def altered_configs(
+    broker: BrokerConfig,
+    existing: Mapping[str, str],
+    alterations: Sequence[Alteration],
+    *,
+    internal: bool = False,
+) -> dict[str, str]:
+    """The overrides after the alterations, judged whole. InvalidConfig, or InvalidRequest for a malformed request."""
+    changed = altered(existing, alterations, partial(_list_before, broker))
+    return _accept(broker, existing, changed, internal=internal)
+
+
+def replaced_configs(
+    broker: BrokerConfig,
+    existing: Mapping[str, str],
+    given: Sequence[tuple[str, str | None]],
+    *,
+    internal: bool = False,
+) -> dict[str, str]:
+    """The overrides when `given` takes the place of all there were (AlterConfigs), judged whole. Raises as above."""
+    return _accept(broker, existing, replaced(given), internal=internal)
+
+
+def _list_before(broker: BrokerConfig, name: str, operation: AlterOperation) -> str:
+    if topic_definition(name).type is not ConfigType.LIST:
+        raise InvalidConfig(f"Can't {operation.name} to key {name} because its type is not LIST.")
+    return find_value(broker, {}, name).text or ""
+
+
+def _accept(
+    broker: BrokerConfig, existing: Mapping[str, str], explicit: Mapping[str, str], *, internal: bool
+) -> dict[str, str]:
+    accepted = {}
+    for name, text in explicit.items():
+        topic_definition(name).parse(text)
+        accepted[name] = text.strip()
+    # Configs that were kept before there was a limit may shrink.
+    judge_size(accepted, max(CONFIGS_BYTES_MAX, size_of(existing)))
+    config = resolve_topic(broker, accepted, internal=internal)
+    judge_served(config.cleanup_policy, accepted.get("compression.type"))
+    _judge_compaction_lag(broker, accepted)
+    if internal:
+        return accepted
+    if config.remote_storage_enable:
+        _judge_tiered(broker, accepted, config)
+    elif _was_tiered(broker, existing) and not config.remote_log_delete_on_disable:
+        raise InvalidConfig(
+            "It is invalid to disable remote storage without deleting remote data. If you want to keep the remote "
+            "data and turn to read only, please set `remote.storage.enable=true,remote.log.copy.disable=true`. If you "
+            "want to disable remote storage and delete all remote data, please set "
+            "`remote.storage.enable=false,remote.log.delete.on.disable=true`."
+        )
+    if config.remote_storage_enable:
+        accepted.setdefault(_TIERED, "true")
+    return accepted
+
+
+def _was_tiered(broker: BrokerConfig, existing: Mapping[str, str]) -> bool:
+    return bool(existing) and tiered(broker, existing)
+
+
+def _judge_compaction_lag(broker: BrokerConfig, explicit: Mapping[str, str]) -> None:
+    low, high = (
+        int(find_value(broker, explicit, name).text or 0) for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    if low > high:
+        raise InvalidConfig(
+            f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
+        )
+
+
+def _judge_tiered(broker: BrokerConfig, explicit: Mapping[str, str], config: TopicConfig) -> None:
+    if not broker.tiering_enabled:
+        raise InvalidConfig(
+            "Tiered Storage functionality is disabled in the broker (remote.log.storage.system.enable=false). "
+            "Topic cannot be configured with remote log storage."
+        )
+    for unit in ("ms", "bytes"):
+        retention = int(find_value(broker, explicit, f"retention.{unit}").text or -1)
+        local = explicit.get(f"local.retention.{unit}")
+        if local is not None:
+            judge_local_retention(unit, int(local), retention)
+            _judge_copy_disabled(unit, int(local), retention, config)
+
+
+def _judge_copy_disabled(unit: str, local: int, retention: int, config: TopicConfig) -> None:
+    if config.remote_log_copy_disable and local not in (-2, retention):
+        raise InvalidConfig(
+            f"When `remote.log.copy.disable` is set to true, the `local.retention.{unit}` and `retention.{unit}` must "
+            "be set to the identical value because there will be no more logs copied to the remote storage."
+        )

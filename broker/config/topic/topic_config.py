@@ -1,0 +1,248 @@
+"""What a topic runs with: its explicit overrides over the broker's values over our defaults.
+
+Owns `TopicConfig` and the order in which a value is found. Always true: only explicit values can be wrong together
+(`changes` judges them when they are set); a default yields to what is explicit, so a config accepted once is
+accepted for ever, whatever the broker's own values become. Must not know requests, or where overrides are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from broker.config.broker_config import BrokerConfig
+from broker.config.definitions import TOPIC, TOPIC_SYNONYMS, topic_definition
+from broker.config.values import Value
+from hotstore.log_config import LogConfig
+from logformat.errors import InvalidRequest
+from logformat.record_batch import INT32_MAX
+from logformat.values import TOPIC_NAME_CHARS_MAX
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+
+_SEGMENT_BYTES_MIN = 61  # one batch header; Kafka's internal.segment.bytes has no limit
+_INDEX_BYTES_MIN = 24  # Kafka allows 4: one entry in neither index
+
+
+class InvalidTopicName(InvalidRequest):
+    """A name that no topic may have; Kafka's INVALID_TOPIC_EXCEPTION."""
+
+
+def check_topic_name(name: str) -> None:
+    """Kafka's rule: 1–249 of `[a-zA-Z0-9._-]`, not `.` or `..`. Raises InvalidTopicName."""
+    if not name:
+        raise InvalidTopicName("Topic name is invalid: the empty string is not allowed")
+    if name in (".", ".."):
+        raise InvalidTopicName(f"Topic name is invalid: '{name}' is not allowed")
+    if len(name) > TOPIC_NAME_CHARS_MAX:
+        raise InvalidTopicName(
+            f"Topic name is invalid: the length of '{name[:32]}…' is longer than the max allowed length 249"
+        )
+    if not _TOPIC_NAME.fullmatch(name):
+        raise InvalidTopicName(
+            f"Topic name is invalid: {name!r} contains one or more characters other than "
+            "ASCII alphanumerics, '.', '_' and '-'"
+        )
+
+
+class MessageTimestampType(Enum):
+    """Whose clock a record's timestamp is."""
+
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+class Origin(Enum):
+    """Where a topic's value comes from, strongest first."""
+
+    TOPIC = "topic"
+    BROKER = "broker"
+    DEFAULT = "default"
+
+
+class ResolvedConfig(NamedTuple):
+    """A value's canonical text (None = null), and where it came from."""
+
+    text: str | None
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic's effective configuration. Times in ms, sizes in bytes; -1 = no limit for retention.
+
+    `local_retention_*` are resolved: never -2, and not beyond total retention where that is our default's doing.
+    """
+
+    retention_ms: int
+    retention_bytes: int
+    local_retention_ms: int
+    local_retention_bytes: int
+    segment_bytes: int
+    segment_ms: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    max_message_bytes: int
+    message_timestamp_type: MessageTimestampType
+    message_timestamp_before_max_ms: int
+    message_timestamp_after_max_ms: int
+    min_insync_replicas: int
+    cleanup_policy: tuple[str, ...]
+    flush_sync: bool
+    flush_messages: int
+    flush_ms: int
+    remote_storage_enable: bool
+    remote_log_copy_disable: bool
+    remote_log_delete_on_disable: bool
+    producer_id_expiration_ms: int
+    internal: bool
+
+    @property
+    def log_append_time(self) -> bool:
+        """The broker's clock stamps batches."""
+        return self.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME
+
+    @property
+    def deletes(self) -> bool:
+        """Old records may go, by retention or DeleteRecords."""
+        return "delete" in self.cleanup_policy
+
+
+def log_config_of(config: TopicConfig) -> LogConfig:
+    """What the local log of a partition needs to know. Sizes below what its index and batch headers need are raised."""
+    return LogConfig(
+        segment_bytes=min(max(config.segment_bytes, _SEGMENT_BYTES_MIN), INT32_MAX),
+        segment_ms=config.segment_ms,
+        index_interval_bytes=config.index_interval_bytes,
+        segment_index_bytes=max(config.segment_index_bytes, _INDEX_BYTES_MIN),
+        flush_sync=config.flush_sync,
+        flush_messages=config.flush_messages,
+        flush_ms=config.flush_ms,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        local_retention_ms=config.local_retention_ms,
+        local_retention_bytes=config.local_retention_bytes,
+        tiered=config.remote_storage_enable,
+        log_append_time=config.log_append_time,
+    )
+
+
+def find_value(
+    broker: BrokerConfig, overrides: Mapping[str, str], name: str, *, internal: bool = False
+) -> ResolvedConfig:
+    """A topic config's text as configured, without the rules that tie several configs."""
+    if name in overrides:
+        return ResolvedConfig(overrides[name], Origin.TOPIC)
+    for synonym in TOPIC_SYNONYMS.get(name, ()):
+        text = broker.configured.get(synonym.name)
+        if text is not None:
+            return ResolvedConfig(_scaled(text, synonym.scale, name), Origin.BROKER)
+    return ResolvedConfig(_default(broker, name, internal=internal), Origin.DEFAULT)
+
+
+def _scaled(text: str, scale: int, name: str) -> str:
+    if name == "retention.ms" and int(text) < 0:
+        return "-1"  # Kafka: any negative retention means for ever, in every unit
+    return text if scale == 1 else str(int(text) * scale)
+
+
+def _default(broker: BrokerConfig, name: str, *, internal: bool) -> str | None:
+    if internal and name in _INTERNAL:
+        return str(broker.offsets_topic_segment_bytes) if name == "segment.bytes" else _INTERNAL[name]
+    if name == "remote.storage.enable":
+        return "true" if broker.tiering_enabled else "false"
+    return TOPIC[name].default
+
+
+# Group offsets are kept for ever and snapshotted instead of tiered (design 5).
+_INTERNAL = {"segment.bytes": "", "retention.ms": "-1", "retention.bytes": "-1", "remote.storage.enable": "false"}
+
+
+class _Reader:
+    """Typed values of one topic. Internal topics ignore the broker's retention: losing offsets is no policy."""
+
+    def __init__(self, broker: BrokerConfig, overrides: Mapping[str, str], *, internal: bool) -> None:
+        self._broker = broker
+        self._overrides = overrides
+        self._internal = internal
+
+    def found(self, name: str) -> ResolvedConfig:
+        if self._internal and name in _INTERNAL and name not in self._overrides:
+            return ResolvedConfig(_default(self._broker, name, internal=True), Origin.DEFAULT)
+        return find_value(self._broker, self._overrides, name, internal=self._internal)
+
+    def value(self, name: str) -> Value:
+        return TOPIC[name].parse(self.found(name).text)
+
+    def number(self, name: str) -> int:
+        value = self.value(name)
+        assert isinstance(value, int), name
+        return value
+
+    def flag(self, name: str) -> bool:
+        return self.value(name) is True
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        value = self.value(name)
+        assert isinstance(value, tuple), name
+        return value
+
+
+def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, internal: bool = False) -> TopicConfig:
+    """The effective configuration. InvalidConfig when a name is unknown or one value cannot be read."""
+    for name in overrides:
+        topic_definition(name)
+    read = _Reader(broker, overrides, internal=internal)
+    cleanup_policy = tuple(dict.fromkeys(read.texts("cleanup.policy")))
+    expires = "delete" in cleanup_policy
+    retention_ms = read.number("retention.ms") if expires else -1
+    retention_bytes = read.number("retention.bytes") if expires else -1
+    segment_bytes = read.value("internal.segment.bytes")
+    return TopicConfig(
+        retention_ms=retention_ms,
+        retention_bytes=max(retention_bytes, -1),
+        local_retention_ms=_local(read, "local.retention.ms", retention_ms),
+        local_retention_bytes=_local(read, "local.retention.bytes", retention_bytes),
+        segment_bytes=segment_bytes if isinstance(segment_bytes, int) else read.number("segment.bytes"),
+        segment_ms=read.number("segment.ms"),
+        segment_index_bytes=read.number("segment.index.bytes"),
+        index_interval_bytes=read.number("index.interval.bytes"),
+        max_message_bytes=read.number("max.message.bytes"),
+        message_timestamp_type=MessageTimestampType(read.value("message.timestamp.type")),
+        message_timestamp_before_max_ms=read.number("message.timestamp.before.max.ms"),
+        message_timestamp_after_max_ms=read.number("message.timestamp.after.max.ms"),
+        min_insync_replicas=read.number("min.insync.replicas"),
+        cleanup_policy=cleanup_policy,
+        flush_sync=broker.flush_sync,
+        flush_messages=read.number("flush.messages"),
+        flush_ms=read.number("flush.ms"),
+        remote_storage_enable=not internal and tiered(broker, overrides),
+        remote_log_copy_disable=read.flag("remote.log.copy.disable"),
+        remote_log_delete_on_disable=read.flag("remote.log.delete.on.disable"),
+        producer_id_expiration_ms=broker.producer_id_expiration_ms,
+        internal=internal,
+    )
+
+
+def tiered(broker: BrokerConfig, overrides: Mapping[str, str]) -> bool:
+    """Whether a topic that is not internal is tiered: as it says, else when the broker tiers and it only deletes."""
+    explicit = overrides.get("remote.storage.enable")
+    if explicit is not None:
+        return TOPIC["remote.storage.enable"].parse(explicit) is True
+    policy = TOPIC["cleanup.policy"].parse(find_value(broker, overrides, "cleanup.policy").text)
+    return broker.tiering_enabled and policy == ("delete",)
+
+
+def _local(read: _Reader, name: str, retention: int) -> int:
+    """Local retention: -2 follows total retention; what the topic does not say itself is cut to total retention."""
+    found = read.found(name)
+    value = read.number(name)
+    if value == -2 or (found.origin is Origin.DEFAULT and read.flag("remote.log.copy.disable")):
+        return max(retention, -1)
+    if found.origin is Origin.TOPIC or retention < 0:
+        return value
+    return retention if value < 0 else min(value, retention)

@@ -1,0 +1,1 @@
+"""Decisions of the controller: pure functions of an image."""

@@ -1,0 +1,150 @@
+"""Topics as decisions: made, grown, deleted, forgotten.
+
+Pure. Owns what makes a topic acceptable. Always true: a name has one topic, and none that differs from it in '.' and
+'_' only; a deleted topic's name is free at once, and its id is remembered until its bytes are gone (C9). Must not know
+who asks, or how a partition comes to serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from broker.config.broker_config import BrokerConfig
+from broker.config.topic.changes import configs_at_creation
+from broker.config.topic.topic_config import check_topic_name
+from broker.controller.decisions import placement
+from broker.controller.decisions.decision import Decision, check_room
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.records import RowsSet, TopicCreated, TopicDeleted, TopicPurged
+from broker.metadata.rows import new_rows
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+Assignments: TypeAlias = Sequence[tuple[int, Sequence[int]]]
+PARTITIONS_PER_TOPIC_MAX: Final = 10_000  # one request must not make the broker create files for hours
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """What somebody asks for. `topic_id`: a UUID never used before. `assignments`: (partition, replicas) pairs, which
+    stand instead of the two numbers; empty where the controller chooses."""
+
+    topic_id: str
+    name: str
+    partitions: int
+    configs: Mapping[str, str | None]
+    replication_factor: int = 1
+    assignments: Assignments = ()
+    internal: bool = False
+
+
+def create(image: ClusterImage, wanted: NewTopic, broker: BrokerConfig, image_bytes: int) -> Decision[Topic]:
+    """The topic exists, and its partitions are to be led. Refused in Kafka's order: name, configs, partitions.
+
+    Raises ApiError, InvalidTopicName, InvalidConfig. `broker`: the defaults its configs are judged with.
+    """
+    check_topic_name(wanted.name)
+    if wanted.name in INTERNAL_TOPICS and not wanted.internal:
+        # A client's ordinary topic of that name would be tiered, deletable, and where groups write.
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{wanted.name} is internal: the broker makes it when a group needs it"
+        )
+    _check_free(image, wanted.name)
+    configs = configs_at_creation(broker, wanted.configs, internal=wanted.internal)
+    rows = new_rows(image, _replicas(image, wanted))
+    check_room(image_bytes)
+    topic = Topic(wanted.topic_id, wanted.name, rows, configs, wanted.internal)
+    created = TopicCreated(wanted.topic_id, wanted.name, rows, configs, wanted.internal)
+    return Decision((created,), topic)
+
+
+def _replicas(image: ClusterImage, wanted: NewTopic) -> list[placement.Replicas]:
+    if wanted.assignments:
+        _check_count(len(wanted.assignments))
+        return placement.assigned(image, wanted.assignments)
+    if wanted.replication_factor < 1:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if wanted.partitions < 1:
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+    _check_count(wanted.partitions)
+    factor = wanted.replication_factor
+    if wanted.internal:  # groups must not wait for brokers that may come later
+        factor = min(factor, sum(node.active for node in image.nodes.values()))
+    return placement.spread(image, wanted.partitions, factor)
+
+
+def _check_count(partitions: int) -> None:
+    if partitions > PARTITIONS_PER_TOPIC_MAX:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{partitions} partitions; at most {PARTITIONS_PER_TOPIC_MAX} partitions a topic",
+        )
+
+
+def _check_free(image: ClusterImage, name: str) -> None:
+    for topic in image.topics.values():
+        if topic.name == name:
+            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        # Kafka refuses these because its metric names map both to one; so do our directory-independent tools.
+        if topic.name.replace(".", "_") == name.replace(".", "_"):
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {topic.name}"
+            )
+
+
+def add_partitions(
+    image: ClusterImage, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None
+) -> Decision[Topic]:
+    """The topic has `count` partitions in all. `assignments`: replicas of each that is added, None where the controller
+    chooses. The answer is the topic as it was."""
+    topic = _named(image, name)
+    if topic.internal:
+        # Kafka takes it, and finds groups in other partitions than it stored them in from then on.
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{name} is internal: with another number of partitions every group would lose what it stored",
+        )
+    if count <= topic.partitions:
+        has = topic.partitions
+        same, fewer = f"Topic already has {has} partition(s).", f"; {count} would not be an increase."
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            same if count == has else f"The topic {name} currently has {has} partition(s){fewer}",
+        )
+    _check_count(count)
+    lacking = count - topic.partitions
+    if assignments is None:
+        factor = len(topic.rows[0].target or topic.rows[0].replicas)
+        replicas = placement.spread(image, lacking, factor, topic.rows)
+    else:
+        replicas = placement.added(image, assignments, lacking, topic.rows)
+    added = tuple(enumerate(new_rows(image, replicas), start=topic.partitions))
+    return Decision((RowsSet(topic.topic_id, added),), topic)
+
+
+def delete(image: ClusterImage, name: str, topic_id: str | None = None) -> Decision[Topic]:
+    """The name is free. `topic_id`: only the topic of this id, whoever has the name now (KIP-516)."""
+    if topic_id is not None and topic_id not in image.topics:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+    topic = _named(image, name)
+    if topic.internal:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is internal and cannot be deleted")
+    return Decision((TopicDeleted(topic.topic_id),), topic)
+
+
+def forget(image: ClusterImage, topic_id: str) -> Decision[None]:
+    """Nothing of a deleted topic is left, on disk or in the bucket."""
+    return Decision((TopicPurged(topic_id),) if topic_id in image.deleted else (), None)
+
+
+def _named(image: ClusterImage, name: str) -> Topic:
+    topic = image.topic_named(name)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+    return topic

@@ -1,0 +1,129 @@
+"""What the groups' machines ask for is done here: answers, timers, records to store.
+
+Owns the timers and the requests that wait (as futures, which are the machines' tokens). Always true: between an event
+and its effects nothing else runs; one task serves all timers. Must not know requests, the wire, how shards are loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple, cast
+
+from broker.config.groups import GroupConfig
+from broker.error_codes import ErrorCode
+from broker.groups.commit_outcome import group_code_of, patience
+from broker.groups.machine.events import (
+    Effect,
+    Event,
+    Reply,
+    Result,
+    StartTimer,
+    StopTimer,
+    Store,
+    Stored,
+    TimedOut,
+    Timer,
+)
+from broker.groups.machine.timers import Timers
+from broker.groups.records import group_record
+from broker.groups.shard import Group, GroupShard
+from broker.internal_topics.batches import KeyValue
+from seams.clock import Clock
+from seams.turns import next_turn
+
+_TIMERS_AT_ONCE: Final = 200  # before others get a turn: about 5 ms of expiries
+_NOT_READY_S: Final = 1.0  # a timer that ends while its shard is still loaded waits so long
+
+
+class _TimerKey(NamedTuple):
+    shard: GroupShard  # not its partition: what was started in another leader epoch means nothing
+    group_id: str
+    timer: Timer
+
+
+class GroupEffects:
+    """One a coordinator."""
+
+    def __init__(self, clock: Clock, config: GroupConfig) -> None:
+        self._clock = clock
+        self._config = config
+        self._timers: Timers[_TimerKey] = Timers()
+        self._timer_set = asyncio.Event()
+
+    def give(self, shard: GroupShard, group: Group, event: Event) -> None:
+        """Let the group's machine take an event, do what it asks for, and settle the group."""
+        self.step(shard, group, event)
+        shard.settle(group)
+
+    def step(self, shard: GroupShard, group: Group, event: Event) -> None:
+        """The same; the group stays, whatever is left of it."""
+        self.perform(shard, group, group.machine.step(event, self._clock.wall_ms()))
+
+    def perform(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(token, result):
+                    future = cast("asyncio.Future[Result]", token)
+                    if not future.done():  # its connection may be gone
+                        future.set_result(result)
+                case StartTimer(timer, delay_ms):
+                    self._start_timer(_TimerKey(shard, group.group_id, timer), delay_ms / 1000)
+                case StopTimer(timer):
+                    self._timers.stop(_TimerKey(shard, group.group_id, timer))
+                case Store(ticket, metadata):
+                    self._store(shard, group, ticket, group_record(group.group_id, metadata))
+
+    def _store(self, shard: GroupShard, group: Group, ticket: int, record: KeyValue) -> None:
+        """Its members wait no longer than for a commit (as in Kafka). What becomes of it afterwards the group's record
+        tells, and the next generation's replaces it: the machine heard that it failed."""
+        is_decided, machine = False, group.machine
+
+        def decided(failure: Exception | None) -> None:
+            nonlocal is_decided
+            if is_decided:
+                return
+            is_decided = True
+            timer.cancel()
+            error = ErrorCode.NONE if failure is None else group_code_of(failure, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if group.machine is machine:  # else its deletion failed meanwhile, and another one knows no such ticket
+                self.step(shard, group, Stored(ticket, error))
+
+        def late() -> None:
+            decided(TimeoutError("the group was not stored in time"))
+            shard.settle(group)
+
+        timer = asyncio.get_running_loop().call_at(patience(self._config), late)
+        shard.write_group(group, record, decided)
+
+    # ---- timers ----------------------------------------------------------------------------------------------------
+
+    def _start_timer(self, key: _TimerKey, delay_s: float) -> None:
+        before = self._timers.next_s()
+        self._timers.start(key, self._clock.monotonic_s() + delay_s)
+        after = self._timers.next_s()
+        if after is not None and (before is None or after < before):
+            self._timer_set.set()
+
+    async def run_timers(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._timer_set.clear()
+            next_s = self._timers.next_s()
+            wait_s = None if next_s is None else max(next_s - self._clock.monotonic_s(), 0)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._timer_set.wait()
+            except TimeoutError:
+                self._fire_timers()
+                await next_turn()
+
+    def _fire_timers(self) -> None:
+        for key in self._timers.due(self._clock.monotonic_s(), _TIMERS_AT_ONCE):
+            group = key.shard.groups.get(key.group_id)  # a dropped shard has none
+            if group is None:
+                continue
+            if key.shard.is_ready:
+                self.give(key.shard, group, TimedOut(key.timer))
+            else:
+                self._start_timer(key, _NOT_READY_S)

@@ -1,0 +1,1 @@
+"""The metrics page, a family of names a module."""

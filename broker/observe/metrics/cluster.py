@@ -1,0 +1,137 @@
+"""The cluster in `/metrics`: who decides, who is there, what partitions lack, how long agreeing takes.
+
+Owns these names; where Kafka has a figure, it is that figure (KafkaController, ReplicaManager). Always true: every
+partition is counted by one broker, its leader, or the controller where nobody leads, so that sums over brokers are
+right. Must not know how anything is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from broker.following.turnover import Turnover
+from broker.metrics.latencies import BOUNDS_S
+from broker.observe.cluster_look import ClusterLook
+from broker.observe.metrics.families import counter, gauge, histogram
+from broker.observe.own_session import heartbeat_age_s, lease_age_s
+from broker.observe.sources import Sources
+from broker.observe.standing import LateReplica
+from broker.replication.replication_counters import ReplicationCounters
+
+
+def cluster_metrics(sources: Sources, looked: ClusterLook, late: list[LateReplica]) -> Iterator[Metric]:
+    """`late`: of partitions that are led here."""
+    yield from _who(sources, looked)
+    yield from _partitions(looked)
+    yield from _turnover(sources.turnover)
+    yield from _lag(late)
+    yield from _copied(sources.context.registry.copied)
+    yield from _times(sources)
+
+
+def _who(sources: Sources, looked: ClusterLook) -> Iterator[Metric]:
+    """Decides, and is there."""
+    yield gauge(
+        "is_controller",
+        "1 on the broker that decides (Kafka's ActiveControllerCount); the sum over brokers is 1, but for seconds",
+        looked.decides,
+    )
+    yield gauge("controller_epoch", "of the controller that this broker obeys; it grows with each change of controller",
+                -1 if (controller := sources.context.metadata.controller) is None else controller.epoch)  # fmt: skip
+    yield gauge("cluster_version", "records of cluster.json that this broker obeys; one that stays behind: "
+                "controller_silent", sources.position())  # fmt: skip
+    yield gauge("sessions", "brokers in session, told by the controller, 0 elsewhere: broker_away", looked.sessions)
+
+
+def _partitions(looked: ClusterLook) -> Iterator[Metric]:
+    """How many there are, and what they lack."""
+    yield gauge("leaders", "partitions this broker is to lead (LeaderCount)", looked.leaders)
+    yield gauge("replicas", "partitions this broker is to hold (PartitionCount)", looked.replicas)
+    yield gauge(
+        "under_replicated_partitions",
+        "led here, with fewer in-sync replicas in session than assigned ones (UnderReplicatedPartitions): "
+        "under_replicated",
+        looked.under_replicated,
+    )
+    yield gauge(
+        "under_min_isr_partitions",
+        "led here, with fewer than min.insync.replicas (UnderMinIsrPartitionCount): writes with acks=all are refused, "
+        "below_min",
+        looked.below_min,
+    )
+    yield gauge(
+        "reassigning_partitions", "led here, on their way to other brokers (ReassigningPartitions)", looked.moving
+    )
+    yield gauge(
+        "leaderless_partitions",
+        "that nobody leads, told by the controller, 0 elsewhere (OfflinePartitionsCount): no_leader",
+        looked.leaderless,
+    )
+    yield gauge("recovering_partitions", "led here, begun without all that was acknowledged, and not done: recovering",
+                looked.starting)  # fmt: skip
+
+
+def _turnover(turnover: Turnover) -> Iterator[Metric]:
+    """What became of them since the start."""
+    yield counter("elections", "partitions this broker was elected to lead (LeaderElectionRateAndTimeMs)",
+                  turnover.elections)  # fmt: skip
+    yield counter("unclean_elections", "of those, without all that was acknowledged (UncleanLeaderElectionsPerSec)",
+                  turnover.unclean_elections)  # fmt: skip
+    yield counter("isr_shrinks", "in-sync sets of partitions led here that lost a member (IsrShrinksPerSec)",
+                  turnover.shrinks)  # fmt: skip
+    yield counter("isr_expands", "in-sync sets of partitions led here that gained one (IsrExpandsPerSec)",
+                  turnover.expansions)  # fmt: skip
+
+
+def _lag(late: list[LateReplica]) -> Iterator[Metric]:
+    """By how much replicas are behind."""
+    yield gauge("late_replicas", "replicas in session of partitions led here that lack what their leader held half a "
+                "second ago", len(late))  # fmt: skip
+    yield gauge(
+        "replica_lag_max_records",
+        "by how many records the latest of them is behind (MaxLag, seen from the leader)",
+        max((one.records for one in late if one.records is not None), default=0),
+    )
+    yield gauge(
+        "replica_lag_max_seconds",
+        "since when it lacks something; above replica.lag.time.max.ms it leaves the in-sync set: under_replicated",
+        max((one.ms for one in late), default=0) / 1000,
+    )
+
+
+def _copied(copied: ReplicationCounters) -> Iterator[Metric]:
+    """What replicas here got, and from which tier."""
+    yield counter("replication_bytes_in", "record bytes that leaders sent to replicas here (ReplicationBytesInPerSec)",
+                  copied.bytes_in)  # fmt: skip
+    yield counter("replication_bytes_skipped", "about how many bytes of log replicas here did not copy, because the "
+                  "bucket holds them", copied.bytes_skipped)  # fmt: skip
+    yield counter(
+        "replicas_begun_in_bucket",
+        "how often a replica here, empty, damaged or far behind, began where the verified part of the bucket ends",
+        copied.begun,
+    )
+
+
+def _times(sources: Sources) -> Iterator[Metric]:
+    """How long agreeing takes, and being heard."""
+    commits = sources.cluster.commit_times
+    yield gauge(
+        "heartbeat_age_seconds",
+        "since the last answered heartbeat was sent, 0 on the controller; above 5: controller_silent, at 9 the session "
+        "ends",
+        heartbeat_age_s(sources),
+    )
+    yield gauge(
+        "lease_age_seconds",
+        "since the controller bumped lease.json, 0 elsewhere; another takes over when it stands still for "
+        "thermocline.lease.ms",
+        lease_age_s(sources),
+    )
+    yield histogram(
+        "cluster_commit_seconds",
+        "a commit to cluster.json: elections, in-sync sets and topics wait for one",
+        BOUNDS_S,
+        [((), commits.buckets[0], commits.seconds[0])],
+    )

@@ -1,0 +1,237 @@
+"""From counters to Prometheus' text.
+
+Owns the metric names (docs/operations.md and docs/grafana/ use them). Always true: it reads, it never changes anything;
+labels are bounded (operations, outcomes, APIs, topics, conditions, the groups that lag most), and every value of one
+that is neither a topic nor a group is there from the start, so that an alert never waits for its series. Must not know
+how anything is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+
+from broker.context import Context
+from broker.groups.lag import Survey
+from broker.metrics.latencies import BOUNDS_S
+from broker.net.dispatch import CloseReason
+from broker.net.server import Server
+from broker.observe.cluster_look import ClusterLook
+from broker.observe.conditions import Condition, conditions
+from broker.observe.metrics.cluster import cluster_metrics
+from broker.observe.metrics.families import counter, counters, gauge, gauges, histogram
+from broker.observe.metrics.groups import group_metrics
+from broker.observe.metrics.process import process_metrics
+from broker.observe.metrics.store import store_metrics
+from broker.observe.metrics.tiering import tiering_metrics
+from broker.observe.metrics.topics import PartitionsLook, look
+from broker.observe.sources import Beginning, Sources
+from broker.observe.tier_view import cluster_now, facts, facts_at_start
+from broker.partition.leading.produce_backpressure import Refusal
+from broker.wire.apis import ApiKey
+from hotstore.sync_times import SYNC_BOUNDS_S
+
+
+def exposition(
+    beginning: Beginning,
+    sources: Sources | None,
+    groups: Survey | None = None,
+    looked: PartitionsLook | None = None,
+    cluster: ClusterLook | None = None,
+) -> bytes:
+    """Everything there is in Prometheus' text format; `sources` and `groups` are None while nothing is served yet.
+
+    `looked`, `cluster`: walks over partitions that were done in turns; without them they are done here, at once.
+    """
+    if looked is None:
+        partitions = None if sources is None else sources.context.registry
+        looked = look(()) if partitions is None else look(partitions, partitions.reads)
+    if cluster is None and sources is not None:
+        cluster = cluster_now(sources)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Broker(beginning, sources, looked, cluster, groups))
+    text: bytes = generate_latest(registry)
+    return text
+
+
+class _Broker:
+    """A collector of one scrape."""
+
+    def __init__(
+        self,
+        beginning: Beginning,
+        sources: Sources | None,
+        looked: PartitionsLook,
+        cluster: ClusterLook | None,
+        groups: Survey | None,
+    ) -> None:
+        self._beginning = beginning
+        self._sources = sources
+        self._looked = looked
+        self._cluster = cluster
+        self._groups = groups
+
+    def collect(self) -> Iterator[Metric]:
+        beginning, sources, looked = self._beginning, self._sources, self._looked
+        yield from health_metrics(beginning)
+        yield from process_metrics(beginning.lag)
+        if (store := beginning.store()) is not None:
+            yield from store_metrics(store)
+        now = facts_at_start(beginning) if sources is None else facts(sources, looked, self._cluster)
+        held = {condition.name for condition in conditions(now)}
+        yield condition_metrics(held)
+        if sources is not None and self._cluster is not None:
+            yield from cluster_metrics(sources, self._cluster, looked.late)
+            yield gauge("offline_partitions", "partitions that serve nothing until a restart: log_offline",
+                        len(now.offline))  # fmt: skip
+            yield gauge("full_partitions", "partitions whose last append found the disk full: free space, they go on",
+                        len(now.full))  # fmt: skip
+            yield from _gate_and_syncs(sources)
+            yield from request_metrics(sources.context)
+            yield from _room(sources)
+            yield from network_metrics(sources.server)
+            yield from looked.families()
+            yield from tiering_metrics(sources, sum(tier.cold_bytes for _, tier in looked.found))
+        if self._groups is not None:
+            yield from group_metrics(self._groups)
+
+
+def condition_metrics(held: Collection[str]) -> Metric:
+    """`held`: names of those that hold."""
+    return gauges(
+        "condition",
+        "1 while it holds; tier status and GET /broker say it in a sentence, operations.md has a section on each",
+        ["name"],
+        {(condition.value,): float(condition.value in held) for condition in Condition},
+    )
+
+
+def health_metrics(beginning: Beginning) -> Iterator[Metric]:
+    """What there is from the first second on."""
+    yield gauge("ready", "1 while clients are answered; GET /readyz says what a 0 waits for", beginning.health.is_ready)
+    yield gauge(
+        "store_reachable",
+        "0 from a call to the bucket that the start or the lease waits for and that fails, until one succeeds: "
+        "store_unreachable",
+        not beginning.outage().tries,
+    )
+    yield counter(
+        "background_failures",
+        "failures of background work; GET /healthz names the last, the log has each with its reason",
+        beginning.metrics.unexpected_errors,
+    )
+
+
+def _gate_and_syncs(sources: Sources) -> Iterator[Metric]:
+    yield counter(
+        "gate_pauses",
+        "times the clock jumped by more than a lease: the machine slept or the process was stopped; answers wait then "
+        "until the bucket said that nobody took over",
+        sources.session.gate.paused_count,
+    )
+    yield histogram(
+        "sync_seconds",
+        "fdatasync of logs, from being asked for to being told; an acks=all produce waits for one. A p99 above 0.05: a "
+        "slow or shared disk",
+        SYNC_BOUNDS_S,
+        [((), sources.tiers.sync_times.buckets, sources.tiers.sync_times.seconds)],
+    )
+    yield counter("sync_failures", "syncs that failed; each takes its log offline: log_offline",
+                  sources.tiers.sync_times.failed_count)  # fmt: skip
+
+
+def request_metrics(context: Context) -> Iterator[Metric]:
+    """By API, and of fetch sessions."""
+    metrics, latency, sessions = context.metrics, context.metrics.latency, context.fetch_sessions
+    yield counters(
+        "requests", "requests by API", ["api"], {(api.name.lower(),): metrics.requests[api] for api in ApiKey}
+    )
+    yield histogram(
+        "request_seconds",
+        "from a request's last byte to its answer, by API. Produce with acks=all waits for a sync (sync_seconds); a "
+        "fetch for its data, up to the client's fetch.max.wait.ms; admin requests for the bucket",
+        BOUNDS_S,
+        [((api.name.lower(),), latency.buckets[api], latency.seconds[api]) for api in ApiKey],
+        ["api"],
+    )
+    yield counter("produce_bytes", "record batch bytes taken in", metrics.produce_bytes_in)
+    yield counter("produce_records", "records taken in", metrics.messages_in)
+    yield counter(
+        "failed_produce_requests",
+        "partitions of produce requests refused, whatever the reason; refused_produces has those that found no room",
+        metrics.failed_produce_requests,
+    )
+    yield counter(
+        "failed_fetch_requests",
+        "partitions of fetch requests refused: offsets out of range, topics that are gone, a tier that does not answer",
+        metrics.failed_fetch_requests,
+    )
+    yield counter(
+        "sent_to_nearest",
+        "partitions whose consumers were sent to a replica in their rack (client.rack), by their leader",
+        metrics.sent_to_nearest,
+    )
+    yield counter(
+        "followed_fetch_bytes",
+        "record bytes sent to consumers of partitions that this broker follows; their leaders sent none of them",
+        metrics.followed_fetch_bytes,
+    )
+    yield counter(
+        "malformed_requests", "frames that could not be read; something that is no Kafka client talks to the port",
+        metrics.malformed,
+    )  # fmt: skip
+    yield gauge("fetch_sessions", "fetch sessions kept (KIP-227), one a consumer", len(sessions))
+    yield gauge("fetch_session_partitions", "partitions in them", sessions.partitions)
+    yield counter("fetch_sessions_created", "fetch sessions begun", sessions.created_count)
+    yield counter(
+        "fetch_sessions_evicted",
+        "fetch sessions that made room for others; many: raise max.incremental.fetch.session.cache.slots",
+        sessions.evicted_count,
+    )
+    yield counter("incremental_fetches", "fetches that named only what changed", sessions.incremental_count)
+
+
+def _room(sources: Sources) -> Iterator[Metric]:
+    """Disk, and what takes no append."""
+    tiers, throttle = sources.tiers, sources.context.throttle
+    yield gauge("disk_bytes", "size of the data directory's file system", tiers.disk.total)
+    yield gauge("disk_free_bytes", "what may still be written there; 0: disk_full", tiers.disk.free)
+    yield gauge("local_limit_bytes", "what local logs may use before copied segments go early", tiers.disk.log_limit)
+    yield gauge(
+        "local_excess_ratio",
+        "share by which uncopied local logs are over their limit; produces wait from 0.02, are refused from 0.1",
+        tiers.local_excess_ratio,
+    )
+    yield counter("throttled_produces", "produces that waited for a flush, or for room", throttle.throttled_count)
+    yield counters(
+        "refused_produces",
+        "partitions of produce requests that found no room: disk_full, produces_refused, log_offline, reservation",
+        ["reason"],
+        {(reason.value,): throttle.refused[reason] for reason in Refusal},
+    )
+
+
+def network_metrics(server: Server) -> Iterator[Metric]:
+    """Connections and bytes."""
+    counted = server.counters
+    yield gauge("connections", "open connections", counted.connections_open)
+    yield counter(
+        "connections_accepted",
+        "connections accepted; growing fast beside few open ones: a client that makes one a request",
+        counted.connections_accepted,
+    )
+    yield counter("network_received_bytes", "bytes received from clients", counted.bytes_in)
+    yield counter("network_sent_bytes", "bytes sent to clients", counted.bytes_out)
+    yield counter(
+        "frame_budget_waits",
+        "times a connection was not read because frames in flight took their memory; often: queued.max.request.bytes",
+        counted.budget_waits,
+    )
+    yield counters(
+        "connection_closes",
+        "connections ended; the log says why for those that this broker refused",
+        ["reason"],
+        {(str(reason),): counted.closes[reason] for reason in CloseReason},
+    )

@@ -1,0 +1,72 @@
+"""Copying, expiring and cold reading in `/metrics`, for the whole broker.
+
+Owns what is said of these figures; their names are tiering's. Always true: what counts up and down is a gauge. Must not
+know how anything is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from prometheus_client.core import Metric
+
+from broker.observe.metrics.families import counter, gauge, histogram
+from broker.observe.metrics.store import BOUNDS_S
+from broker.observe.sources import Sources
+from tiering.cost import estimated_dollars_per_day
+
+_GAUGES: Final = frozenset({"cold_reads_waiting", "cold_cache_bytes", "cold_cache_limit_bytes"})
+TEXTS: Final = {
+    "copied_bytes": "log bytes copied to the bucket and committed; slower than produce_bytes: it does not keep up",
+    "copied_segments": "segments copied and committed",
+    "copy_errors": "attempts to copy that failed; each is made again, blocked_partitions has those that do not move",
+    "verified_segments": "objects seen whole in the bucket after their commit: only they let local bytes go",
+    "garbage_objects": "objects of failed attempts that are to be deleted",
+    "deleted_objects": "objects of expired segments that were deleted",
+    "deleted_cold_bytes": "bytes that retention took out of the bucket",
+    "deleted_local_bytes": "log bytes that left the local disk, expired or held by the bucket",
+    "gc_objects": "objects of earlier lives that nothing names, deleted",
+    "gc_bytes": "bytes of them",
+    "commit_failures": "claims, reservations and commits of manifests that failed and are tried again",
+    "cold_cache_hits": "chunks that cold reads found at hand",
+    "cold_cache_misses": "chunks that cold reads had to get from the bucket",
+    "cold_read_bytes": "bytes of history sent to consumers",
+    "cold_fetched_bytes": "bytes got from the bucket for them; much more than cold_read_bytes: the cache is too small",
+    "cold_fetch_requests": "requests to the bucket for chunks",
+    "cold_loads": "reads of history that had to wait for the bucket",
+    "cold_read_errors": "loads that failed; consumers ask again: cold_reads",
+    "cold_read_retries": "loads that failed and were tried again at once",
+    "cold_queue_full": "reads of history sent away because too many waited: raise remote.log.reader.threads",
+    "cold_reads_waiting": "reads of history that wait for a place now",
+    "cold_read_seconds": "seconds that loads took, added up; cold_read_latency_seconds has them by duration",
+    "prefetched_chunks": "chunks got before they were asked for",
+    "cold_cache_bytes": "chunks on disk now; a directory bucket needs none",
+    "cold_cache_limit_bytes": "what they may take now; below thermocline.cache.bytes: cache_reduced",
+    "cold_cache_evictions": "chunks that made room for others; normal while history is replayed",
+    "cold_cache_refused_chunks": "chunks that found no place in the cache and were used once",
+}
+
+
+def figures_metrics(totals: Mapping[str, float], latency_buckets: Sequence[int]) -> Iterator[Metric]:
+    """Figures by their names, those of cold reads among them."""
+    for name, value in totals.items():
+        make = gauge if name in _GAUGES else counter
+        yield make(name, TEXTS.get(name, name.replace("_", " ")), value)
+    yield histogram(
+        "cold_read_latency_seconds",
+        "from asking for cold bytes to having them; a fetch waits for it up to remote.fetch.max.wait.ms",
+        BOUNDS_S,
+        [((), latency_buckets, totals["cold_read_seconds"])],
+    )
+
+
+def tiering_metrics(sources: Sources, cold_bytes: int) -> Iterator[Metric]:
+    """`cold_bytes`: what the bucket holds of all partitions."""
+    tiers = sources.tiers
+    yield from figures_metrics(tiers.figures(), tiers.cold_latency_buckets)
+    yield gauge(
+        "estimated_dollars_per_day",
+        "at list prices of S3 Standard, from requests since start and bytes held",
+        estimated_dollars_per_day(sources.store.meters, cold_bytes, tiers.uptime_s()),
+    )

@@ -1,0 +1,181 @@
+"""Topics and partitions in `/metrics`: what clients wrote and read, where the log lies, how far it has sunk.
+
+Owns these names, and how many series there may be: the first TOPICS_MAX topics (in the order they were opened) have
+series of their own, and the first PARTITIONS_MAX partitions of them their offsets; all that is beyond is added up under
+an empty label, which Prometheus takes for none. Always true: sums over a label are right whatever is shown, so no
+client makes a scrape grow; one walk over the partitions a scrape, in turns of 5 ms, so that 5 000 of them hold up
+nobody. Must not know how a tier counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from prometheus_client.core import Metric
+
+from broker.observe.metrics.families import counters, gauges
+from broker.observe.metrics.replica_lag import LATE_MAX, late_replicas
+from broker.observe.standing import LateReplica
+from broker.partition.following.follower_fetch import FollowerFetch
+from broker.partition.leading.leader_replica import LeaderReplica
+from seams.turns import Turns, next_turn
+from tiering.tier_config import TierStatus
+
+TOPICS_MAX: Final = 200
+PARTITIONS_MAX: Final = 500
+OTHERS: Final = ""
+_PARTITIONS_PER_TURN: Final = 200  # 25 µs each
+
+_COUNTERS: Final = {
+    "topic_produced_bytes": "record batch bytes taken in, by topic; beside the network's figures: who fills the disk",
+    "topic_produced_records": "records taken in, by topic",
+    "topic_produced_batches": "batches taken in, by topic; records ÷ batches tells whether producers batch (linger.ms)",
+    "topic_fetched_bytes": "record bytes sent to consumers, by topic; far more than produced: many groups, or a replay",
+    "topic_fetched_answers": "answers that carried records, by topic; few bytes each: raise consumers' fetch.min.bytes",
+}
+_GAUGES: Final = {
+    "copy_lag_bytes": "sealed bytes that are not in the bucket; growing: slower than producers, upload_lags",
+    "copy_lag_segments": "sealed segments that are not in the bucket",
+    "copy_lag_seconds": "age of the oldest sealed byte that is not in the bucket; above 900: upload_lags",
+    "blocked_partitions": "partitions whose tiering is blocked; tier status says by what, operations.md what to do",
+    "local_bytes": "log bytes on local disk",
+    "cold_bytes": "log bytes in the bucket",
+    "declared_gaps": "ranges of offsets lost with a disk, or reserved and never given; tier status names them",
+    "declared_gap_offsets": "offsets in them; consumers step over them, no record is behind them any more",
+}
+_OFFSETS: Final = {
+    "log_start_offset": "first readable offset, in either tier",
+    "local_log_start_offset": "first offset on local disk; below it reads come from the bucket",
+    "remote_end_offset": "end of what the bucket holds; log end − remote end is what a lost disk would lose",
+    "high_watermark": "end of what consumers see; its rate is the records that became visible a second",
+    "log_end_offset": "next offset to be given; far above the high watermark: syncs are slow, see sync_seconds",
+}
+
+
+class _Place(NamedTuple):
+    topic: str
+    partition: str
+
+
+class PartitionsLook:
+    """One walk: each partition's tier state, and what the series are made of."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[LeaderReplica, TierStatus]] = []
+        self.late: list[LateReplica] = []
+        self._shown = _Shown()
+        self._by_topic: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in (*_COUNTERS, *_GAUGES)}
+        self._offsets: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in _OFFSETS}
+
+    def add(self, partition: LeaderReplica) -> None:
+        """25 µs."""
+        tier = partition.tier.status()
+        self.found.append((partition, tier))
+        if len(self.late) < LATE_MAX:
+            self.late += late_replicas(partition)
+        topic = self._shown.topic(partition.topic)
+        of = (topic,)
+        for name, value in _figures(partition, tier).items():
+            found = self._by_topic[name]
+            before = found.get(of, 0)
+            found[of] = max(before, value) if name == "copy_lag_seconds" else before + value
+        place = self._shown.place(topic, partition.index)
+        for name, offset in zip(_OFFSETS, _offsets(partition, tier), strict=True):
+            offsets = self._offsets[name]
+            offsets[place] = offsets.get(place, 0) + offset
+
+    def add_reads(self, reads: FollowerFetch) -> None:
+        """What consumers read of a partition that is followed here."""
+        of = (self._shown.topic(reads.topic),)
+        for name, value in (
+            ("topic_fetched_bytes", reads.fetched_bytes),
+            ("topic_fetched_answers", reads.fetched_answers),
+        ):
+            found = self._by_topic[name]
+            found[of] = found.get(of, 0) + value
+
+    def families(self) -> Iterator[Metric]:
+        """Everything that has a label `topic`."""
+        for name, text in _COUNTERS.items():
+            yield counters(name, text, ["topic"], self._by_topic[name])
+        for name, text in _GAUGES.items():
+            yield gauges(name, text, ["topic"], self._by_topic[name])
+        for name, text in _OFFSETS.items():
+            yield gauges(name, text, ["topic", "partition"], self._offsets[name])
+
+
+def look(partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()) -> PartitionsLook:
+    """At once: for few. `reads`: of what is followed here."""
+    looked = PartitionsLook()
+    for partition in partitions:
+        looked.add(partition)
+    for read in reads:
+        looked.add_reads(read)
+    return looked
+
+
+async def look_in_turns(partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()) -> PartitionsLook:
+    """Of thousands: others have the loop in between."""
+    looked = PartitionsLook()
+    turns = Turns(_PARTITIONS_PER_TURN)
+    for partition in tuple(partitions):
+        looked.add(partition)
+        if turns.over():
+            await next_turn()
+    for read in tuple(reads):
+        looked.add_reads(read)
+        if turns.over():
+            await next_turn()
+    return looked
+
+
+class _Shown:
+    """Who has series of his own."""
+
+    def __init__(self) -> None:
+        self._topics: set[str] = set()
+        self._partitions = 0
+
+    def topic(self, name: str) -> str:
+        if name in self._topics:
+            return name
+        if len(self._topics) >= TOPICS_MAX:
+            return OTHERS
+        self._topics.add(name)
+        return name
+
+    def place(self, topic: str, index: int) -> _Place:
+        if topic == OTHERS or self._partitions >= PARTITIONS_MAX:
+            return _Place(topic, OTHERS)
+        self._partitions += 1
+        return _Place(topic, str(index))
+
+
+def _figures(partition: LeaderReplica, tier: TierStatus) -> dict[str, float]:
+    return {
+        "topic_produced_bytes": partition.produced_bytes,
+        "topic_produced_records": partition.produced_records,
+        "topic_produced_batches": partition.produced_batches,
+        "topic_fetched_bytes": partition.fetched_bytes,
+        "topic_fetched_answers": partition.fetched_answers,
+        "copy_lag_bytes": tier.copy_lag_bytes,
+        "copy_lag_segments": tier.copy_lag_segments,
+        "copy_lag_seconds": tier.copy_lag_ms / 1000,
+        "blocked_partitions": tier.blocked_by is not None,
+        "local_bytes": partition.log.local_bytes,
+        "cold_bytes": tier.cold_bytes,
+        "declared_gaps": len(tier.gaps),
+        "declared_gap_offsets": sum(end - first for first, end in tier.gaps),
+    }
+
+
+def _offsets(partition: LeaderReplica, tier: TierStatus) -> tuple[int, ...]:
+    """In the order of `_OFFSETS`."""
+    return (
+        partition.log_start_offset,
+        partition.log.local_log_start_offset,
+        tier.remote_end_offset,
+        partition.high_watermark,
+        partition.log.log_end_offset,
+    )

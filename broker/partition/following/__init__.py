@@ -1,0 +1,1 @@
+"""A replica that copies its leader."""

@@ -1,0 +1,68 @@
+"""Local segments that followers need no more: deleted records, and what the bucket holds, verified (R6).
+
+Owns that judgement's arguments, and the walk over all copies. Always true: below the leader's log start everything may
+go; above it only what the leader saw whole in the bucket, as far as local retention asks, and never what is not
+committed; the log start is durable before a file goes; a log with nothing sealed costs a microsecond, and however many
+there are, others have the loop in between. A follower expires nothing by total retention: its leader moves the log
+start (R7). Must not know leaders, nor when it is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from broker.config.topic.topic_config import TopicConfig
+from broker.metadata.image import Topic
+from broker.partition.following.follower_replica import FollowerReplica
+from hotstore.local_retention import expirable
+from seams.turns import Turns, next_turn
+
+_NO_LIMIT = -1
+_COPIES_PER_TURN: Final = 100  # of which each may have a topic, and segments, of its own: 0.1 ms
+
+
+async def expire_all(
+    copies: Iterable[tuple[FollowerReplica, Topic]],
+    topic_config: Callable[[Topic], TopicConfig],
+    now_ms: int,
+) -> None:
+    """Drop what may go of each, with its topic as the image has it. Raises OSError."""
+    turns = Turns(_COPIES_PER_TURN)
+    known: tuple[Topic, TopicConfig] | None = None  # 80 µs, and the next one is most often of the same topic
+    for followed, topic in copies:
+        if followed.log.sealed_segments() and followed.next_fetch() is not None:
+            if known is None or known[0] is not topic:
+                known = topic, topic_config(topic)
+            _, config = known
+            await expire(followed, config, now_ms)
+        if turns.over():
+            await next_turn()
+
+
+async def expire(followed: FollowerReplica, config: TopicConfig, now_ms: int) -> None:
+    """Drop what may go from this disk. Raises OSError."""
+    log, lease = followed.log, followed.lease
+    is_tiered = config.remote_storage_enable and followed.verified_end >= 0
+    wanted = expirable(
+        log.sealed_segments(),
+        max(followed.verified_end, 0),
+        min(followed.high_watermark, log.flushed_end_offset),
+        now_ms,
+        replace(
+            log.config,
+            tiered=is_tiered,
+            retention_ms=_NO_LIMIT,
+            retention_bytes=_NO_LIMIT,
+            local_retention_ms=config.local_retention_ms if is_tiered else _NO_LIMIT,
+            local_retention_bytes=config.local_retention_bytes if is_tiered else _NO_LIMIT,
+        ),
+        log_start=log.log_start_offset,
+        active_bytes=log.active_info().bytes,
+    )
+    if wanted.segment_count == 0 or followed.next_fetch() is None:
+        return
+    await lease.checkpoint_start()  # the first local segment will not tell any more where the log starts
+    if followed.next_fetch() is not None and lease.delete_local_before(wanted.offset):
+        await lease.unlink()

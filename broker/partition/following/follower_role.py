@@ -1,0 +1,251 @@
+"""One partition copied by this broker in one leader epoch: from its log to a replica that a fetcher fetches into.
+
+Owns the opening of the log. Always true: before the first question the log's tail is flushed (D65), and no reservation
+of an earlier leadership lies beside it, but where nobody else is assigned it, or nobody leads and nobody else holds it
+yet; an opening that fails is tried again while the role lasts, and told where the disk refused it; `end` takes effect
+at once, what is under way ends within `over`. Must not know how bytes are copied (`follower_replica`), nor what comes
+before or after the role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from broker.config.topic.topic_config import log_config_of
+from broker.metadata.image import Topic
+from broker.metadata.records import NO_LEADER
+from broker.metadata.row_steps import holds_alone, is_alone
+from broker.partition.following.follower_replica import FollowerReplica
+from broker.partition.roles import Roles
+from broker.replication.fetch_session_handler import Key, key_of
+from broker.replication.leader_fetchers import LeaderFetchers
+from broker.replication.replication_quota import is_throttled
+from hotstore.errors import DamagedLog, ForeignLog, may_pass
+from hotstore.lease import Lease
+from hotstore.open_log import OpenLog
+from logformat.errors import StorageFailed
+from logformat.values import TopicPartition
+from seams.tasks import supervise
+from tiering.log_starts import lacks_segments
+from tiering.reservation import remove_reservation
+
+log = logging.getLogger(__name__)
+
+BACKOFF_S_MAX: Final = 10.0
+
+
+class FollowerRole:
+    """See the module."""
+
+    __slots__ = (
+        "_has_asked",
+        "_keeps_reservation",
+        "_lease",
+        "_opening",
+        "_roles",
+        "followed",
+        "index",
+        "is_over",
+        "place",
+        "row",
+        "topic",
+    )
+
+    def __init__(self, roles: Roles, topic: Topic, index: int) -> None:
+        self.topic = topic
+        """As the image has it now; the row that counts is the one that the role began with."""
+        self.index = index
+        self.place = TopicPartition(topic.name, index)
+        self.row = topic.rows[index]
+        self.followed: FollowerReplica | None = None
+        """Once its log is open."""
+        self.is_over = False
+        self._roles = roles
+        self._keeps_reservation = False  # of when it led: its next start goes by that
+        self._has_asked = False  # something was reported in this epoch
+        self._lease: Lease | None = None
+        self._opening: asyncio.Task[None] | None = None
+
+    @property
+    def topic_id(self) -> UUID:
+        return UUID(self.topic.topic_id)
+
+    @property
+    def _key(self) -> Key:
+        return key_of(self.topic_id, self.index)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether its log is not open, or failed, or may lack what its reservation vouches for: it is to be led again
+        by that, and nobody led it since a stop that was not clean. Only a leader settles it, with the bucket (C30)."""
+        if self.followed is None or self.followed.failure:
+            return True
+        roles = self._roles
+        is_known = roles.logs.was_clean or roles.tiers.has_led(self.topic_id, self.index)
+        return self._keeps_reservation and not is_known
+
+    def begin(self) -> None:
+        """Open the log, and ask its leader for what it lacks."""
+        self._try(self._begin)
+
+    def _try(self, attempt: Callable[[], Awaitable[None]]) -> None:
+        name, roles = f"follow {self.place}", self._roles
+
+        async def attempt_in_place() -> None:
+            try:
+                await attempt()
+            except ForeignLog:  # without a slot: topics of other names do not wait until what lies there is closed
+                await roles.make_way(self.place)
+                raise  # the next attempt finds the place free
+            except (StorageFailed, OSError) as refused:
+                if not may_pass(refused):  # told, as whoever asks what it holds would wait for it (R20)
+                    of = self.topic.topic_id, self.index
+                    roles.registry.log_failures.failed(of, f"it cannot be opened to be copied: {refused}")
+                raise
+
+        work = supervise(name, attempt_in_place, roles.world.rng, roles.report, backoff_max_s=BACKOFF_S_MAX)
+        self._opening = roles.tasks.spawn(name, work)
+
+    # ── its end ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def end(self) -> None:
+        """Copy it no more: nothing is written from now on, and consumers that wait here go elsewhere."""
+        if self.is_over:
+            return
+        self.is_over = True
+        if self._opening is not None:
+            self._opening.cancel()
+        if self.followed is not None:
+            self.followed.resign()
+        elif self._lease is not None:
+            self._lease.end()
+
+    async def over(self) -> None:
+        """Wait until nothing that it began works on the log."""
+        assert self.is_over, self.place
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        await self._end_copy()
+        if self._lease is not None:
+            await self._lease.returned()
+
+    async def _end_copy(self) -> None:
+        followed, roles = self.followed, self._roles
+        if followed is None:
+            return
+        roles.fetchers.leave(self._key, followed)
+        await followed.over()  # where this is cut off, the end of the role does it again
+        self.followed = None
+        roles.registry.unfollow(followed)
+        if followed.opened.is_torn:
+            roles.tiers.forget(self.topic_id, self.index)
+
+    # ── while it lasts ───────────────────────────────────────────────────────────────────────────────────────────
+    def reconfigure(self) -> None:
+        """Obey the topic's configs as they are now."""
+        if self.followed is not None:
+            self.followed.log.reconfigure(log_config_of(self._roles.configs.of(self.topic)))
+            if (fetcher := self._fetcher()) is not None:
+                fetcher.throttle(self._key, is_throttled=self._is_throttled)
+
+    def _fetcher(self) -> LeaderFetchers | None:
+        return None if self.row.leader == NO_LEADER else self._roles.fetchers.of(self.row.leader)
+
+    @property
+    def _is_throttled(self) -> bool:
+        return is_throttled(self.topic.configs, self.index, self._roles.node_id)
+
+    # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def _again(self) -> None:
+        """Its log has to be opened again, in the same epoch."""
+        if self.is_over:
+            return
+
+        async def attempt() -> None:
+            await self._end_copy()
+            await self._begin()
+
+        self._try(attempt)
+
+    async def _begin(self) -> None:
+        roles = self._roles
+        if self._lease is not None:
+            await self._lease.returned()  # of an attempt before
+        async with roles.to_follow:
+            opened = await self._open(is_new=not self._has_asked)
+            if opened is None:
+                return
+            if opened.log.config.waits_for_flush and not opened.log.failure:
+                await opened.flusher.flush()
+        lease = self._lease = roles.logs.lend(opened, f"follower epoch {self.row.leader_epoch}")
+        try:
+            await self._remove_reservation(lease)
+        except BaseException:
+            lease.end()
+            raise
+        self._has_asked = True
+        fetcher = self._fetcher()
+        self.followed = followed = FollowerReplica(
+            lease,
+            self.row,
+            roles.tiers,
+            roles.tasks,
+            roles.world.clock,
+            roles.registry.touched,
+            roles.registry.log_failures,
+            roles.registry.copied,
+            (lambda: None) if fetcher is None else partial(fetcher.wake, self._key),
+            self._again,
+            roles.fetchers.broker_epoch,
+        )
+        roles.registry.followed[self.place] = followed
+        roles.made_open((followed,))
+        if fetcher is not None:
+            fetcher.follow(self._key, followed, is_throttled=self._is_throttled)
+
+    async def _open(self, *, is_new: bool) -> OpenLog | None:
+        """None: it is damaged, and not to be touched in this epoch. `is_new`: nothing was reported in it yet."""
+        roles, place, topic_id, row = self._roles, self.place, self.topic_id, self.row
+        log_failures, of = roles.registry.log_failures, (self.topic.topic_id, self.index)
+        config = log_config_of(roles.configs.of(self.topic))
+        try:
+            opened = await roles.tiers.open_copy(place, topic_id, config)
+        except DamagedLog as damaged:
+            if is_alone(row, roles.node_id):
+                raise
+            log_failures.refused(of, str(damaged), roles.logs.remains(place, damaged.offset))
+            opened = None
+        lost = log_failures.lost.get(of)
+        is_out = roles.node_id not in row.in_sync and row.leader != NO_LEADER and row.clean
+        if lost is None and is_out and is_new and opened is not None and roles.node_id in row.adding:
+            lost = lacks_segments(opened.log)
+        if lost is not None:
+            if is_out:
+                await self._begin_anew(lost)
+                opened = None
+            elif opened is None or row.leader != NO_LEADER:
+                return None
+            # Else nobody leads: what is whole of it counts among the candidates (R20).
+        return opened or await roles.logs.create(place, topic_id, config)
+
+    async def _begin_anew(self, why: str) -> None:
+        """It is out of the set, so no report of it counts, and its leader serves (R16, R18): what is left of the log
+        goes aside, and it is copied as by an empty directory."""
+        roles = self._roles
+        log.error("%s is copied anew, what is here of its log goes aside: %s", self.place, why)
+        await roles.logs.move_stray(self.place, self.topic_id)
+        roles.tiers.forget(self.topic_id, self.index)
+        roles.registry.log_failures.over((self.topic.topic_id, self.index))
+
+    async def _remove_reservation(self, lease: Lease) -> None:
+        """Of when it led: what it allowed was given by others since (R21). While nobody leads what it alone holds,
+        nobody gives any."""
+        row, me = self.row, self._roles.node_id
+        is_ours = is_alone(row, me) or (row.leader == NO_LEADER and holds_alone(row, me))
+        self._keeps_reservation = is_ours and not lease.opened.is_bare
+        if not lease.opened.is_bare and not is_ours:
+            await lease.call(remove_reservation, lease.log.directory)

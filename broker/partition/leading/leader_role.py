@@ -1,0 +1,337 @@
+"""One partition led by this broker in one leader epoch: from its log to a partition that serves, and back.
+
+Owns the opening of the log and of its tier, tried until it succeeds, stays offline, or the role is over. Always true:
+what opened is published once, by `publication`; `end` takes effect at once: whoever waits is told, the lease ends, the
+look-up tables change; what is under way ends within `over`. An attempt that only waits for the bucket leaves the log
+open for the next one, any other closes it, so that the next opens the files as they are; where another replica may lead
+instead, a disk that refuses is told of. Must not know what comes before or after the role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from broker.config.topic.topic_config import log_config_of
+from broker.metadata.image import Topic
+from broker.metadata.row_steps import holds_alone, is_alone
+from broker.partition.leading.leader_replica import LeaderReplica
+from broker.partition.leading.publication import Publication
+from broker.partition.roles import Roles
+from broker.replication.applied import applied_row
+from coldstore.root import RootVanished
+from hotstore.errors import DamagedLog, ForeignLog, may_pass
+from hotstore.lease import Lease
+from hotstore.open_log import OpenLog
+from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed
+from logformat.values import TopicPartition
+from seams.tasks import supervise
+from tiering.tier_config import NO_SESSION, Lead
+
+log = logging.getLogger(__name__)
+
+REOPEN_S: Final = 5.0  # until the bucket is asked again for what came damaged
+REOPEN_S_MAX: Final = 60.0
+BACKOFF_S_MAX: Final = 10.0  # between attempts at anything else
+
+
+class LeaderRole:
+    """See the module. `before`: the partition as it was led here last, where its log stayed open since. `fenced` is
+    told where the partition's root names a higher epoch while the partition serves."""
+
+    __slots__ = (
+        "_asks_again",
+        "_before",
+        "_fenced",
+        "_is_new",
+        "_lease",
+        "_opening",
+        "_publication",
+        "_roles",
+        "damaged",
+        "index",
+        "is_over",
+        "is_visible",
+        "leader_epoch",
+        "partition",
+        "place",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        roles: Roles,
+        topic: Topic,
+        index: int,
+        publication: Publication,
+        before: LeaderReplica | None,
+        fenced: Callable[[LeaderRole, str], None],
+    ) -> None:
+        self.topic = topic
+        """As the image has it now."""
+        self.index = index
+        self.place = TopicPartition(topic.name, index)
+        self.leader_epoch = topic.rows[index].leader_epoch
+        self.partition: LeaderReplica | None = None
+        """Open, led in this epoch."""
+        self.damaged = ""
+        """Why it stays offline; empty while it does not."""
+        self.is_over = False
+        self.is_visible = False
+        """Published: it serves, or begins to, and is in the look-up tables."""
+        self._roles = roles
+        self._publication = publication
+        self._before = before
+        self._fenced = fenced
+        self._is_new = topic.rows[index].partition_epoch == 0  # no change since it was made: nobody has a log of it
+        self._lease: Lease | None = None
+        self._asks_again = False  # what the bucket gave was damaged, perhaps only on its way
+        self._opening: asyncio.Task[None] | None = None
+
+    @property
+    def topic_id(self) -> UUID:
+        return UUID(self.topic.topic_id)
+
+    @property
+    def lost(self) -> tuple[int, int] | None:
+        """What its opening declared a gap, [first, end)."""
+        return None if self.partition is None else self.partition.tier.lost
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether its log's tail is, so that the next start has to ask the bucket again."""
+        return bool(self.damaged) or (self.partition is None and not self._is_new)
+
+    def begin(self) -> None:
+        """Open it; it is published soon after."""
+        self._opening = self._roles.tasks.spawn(f"open {self.place}", self._open())
+
+    # ── its end ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def end(self, why: Exception) -> None:
+        """Lead it no more: whoever waits for an acknowledgement, or for something to read, learns it now."""
+        if self.is_over:
+            return
+        self.is_over = True
+        if self._opening is not None:
+            self._opening.cancel()
+        self._publication.drop(self.index)
+        if self.partition is not None:
+            if self.is_visible:
+                self._roles.registry.resign(self.partition)
+            self.partition.resign(why)
+        elif self._lease is not None:
+            self._lease.end()
+        if self.is_visible:
+            for watcher in self._roles.watchers:
+                watcher.resigned(*self.place)
+
+    def stop(self, why: Exception) -> None:
+        """The broker stops, and the tier is detached: as `end`, but that nobody is told who leads."""
+        assert self.partition is not None, self.place
+        if not self.is_over:  # else the image ended it while its log was flushed for the stop
+            self.is_over = True
+            self.partition.resign(why)
+
+    async def over(self) -> None:
+        """Wait until nothing that it began works on the log."""
+        assert self.is_over, self.place
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        if self.partition is not None:
+            await self._roles.tiers.detach(self.partition.tier, give_back=False)
+        if self._lease is not None:
+            await self._lease.returned()
+
+    # ── while it lasts ───────────────────────────────────────────────────────────────────────────────────────────
+    def apply(self) -> None:
+        """Its row, its minimum or a session of a replica is another one."""
+        if self.partition is not None and self.is_visible and not self.is_over:
+            topic, registry = self.topic, self._roles.registry
+            self._apply(self.partition)
+            if registry.is_starting(self.partition) and topic.rows[self.index].clean:
+                publish(self._roles, topic, [self])
+
+    def _apply(self, partition: LeaderReplica) -> None:
+        row = applied_row(self.topic, self.index, self._roles.metadata.image)
+        partition.tier.assigned(is_alone=is_alone(self.topic.rows[self.index], self._roles.node_id))
+        partition.applied(row)
+
+    def _on_fenced(self, why: str) -> None:
+        if self.partition is not None and not self.is_over:
+            self._fenced(self, why)
+
+    # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
+    async def _open(self) -> None:
+        roles, name = self._roles, f"open {self.place}"
+        await supervise(name, self._attempt, roles.world.rng, roles.report, backoff_max_s=BACKOFF_S_MAX)
+        if self._asks_again:
+            await asyncio.sleep(REOPEN_S)
+            await supervise(
+                f"{name} again",
+                self._attempt_again,
+                roles.world.rng,
+                roles.report,
+                backoff_s=REOPEN_S,
+                backoff_max_s=REOPEN_S_MAX,
+            )
+
+    async def _attempt(self) -> None:
+        try:
+            self.partition = await self._opened()
+        except ForeignLog:
+            await self._roles.make_way(self.place)
+            raise  # the next attempt finds the place free, now or when the purge of that topic is done (C9)
+        except RootVanished:
+            raise  # heals when the purge of a deleted topic is done
+        except (Fenced, StorageFailed, Corrupt, OSError) as refused:
+            if may_pass(refused):
+                raise
+            self._asks_again = isinstance(refused, Corrupt) and not isinstance(refused, DamagedLog)
+            self._stays_offline(refused)
+            self._publication.drop(self.index)
+            return
+        self._publication.ready(self)
+
+    async def _attempt_again(self) -> None:
+        """What the bucket gave was damaged: asked for again until it is not."""
+        try:
+            self.partition = await self._opened()
+        except (DamagedLog, Fenced) as refused:
+            self._stays_offline(refused)
+            return
+        self.damaged = ""
+        log.warning("%s is online: what the bucket gives for it is whole again", self.place)
+        publish(self._roles, self.topic, [self])
+
+    def _stays_offline(self, refused: Exception) -> None:
+        """The log stays offline while its neighbours serve, and a person is told."""
+        self.damaged = str(refused)
+        log.error("%s stays offline: %s", self.place, refused)
+
+    async def _opened(self) -> LeaderReplica:
+        """The partition, led in the leader epoch of its row. Raises as `TierService.attach` and `open_log`."""
+        topic, index, roles = self.topic, self.index, self._roles
+        log_failures, of, row = roles.registry.log_failures, (topic.topic_id, index), topic.rows[index]
+        applied = applied_row(topic, index, roles.metadata.image)
+        lead = Lead(
+            applied.leader_epoch,
+            roles.configs.of_tier(topic),
+            self._on_fenced,
+            self._is_new and row.partition_epoch == 0,  # others may have led it since the first attempt
+            roles.metadata.is_deleted,
+            is_alone=is_alone(row, roles.node_id),
+            holds_alone=holds_alone(row, roles.node_id),
+            unclean_after=None if row.clean else row.served_epoch,
+            broker_epoch=applied.sessions.get(roles.node_id, NO_SESSION),
+        )
+        if not lead.is_alone:  # else it begins anew by itself, at what the bucket holds
+            lead = replace(lead, on_behind=lambda why: log_failures.damaged(of, why))
+        try:
+            with roles.tiers.holding_back():  # also while others have all the slots
+                async with roles.to_lead:
+                    partition = await self._attached(lead)
+        except (StorageFailed, OSError) as refused:
+            if not lead.is_alone and not may_pass(refused):
+                log_failures.failed(of, f"it cannot be opened to be led: {refused}")  # another one may lead it (D38)
+            raise
+        if not partition.log.failure:
+            log_failures.works(of)
+        return partition
+
+    async def _attached(self, lead: Lead) -> LeaderReplica:
+        roles, topic = self._roles, self.topic
+        before = self._before
+        if before is not None and (before.opened.is_torn or not roles.logs.is_open(before.opened)):
+            before = None  # what it says of itself is not what lies on the disk
+        opened = await self._open_log(lead) if before is None else before.opened
+        if self._lease is not None:
+            await self._lease.returned()  # of an attempt before
+        lease = self._lease = roles.logs.lend(opened, f"leader epoch {lead.leader_epoch}")
+        try:
+            tier = await roles.tiers.attach(lease, lead)
+        except (Retryable, Fenced):
+            lease.end()
+            raise  # the log is as its disk says: it waits for the bucket, or for a higher epoch
+        except Exception:  # whatever it is: `supervise` tries again, and the next attempt is lent the log
+            lease.end()
+            await self._close(opened)
+            raise
+        if lead.unclean_after is not None:  # what was damaged is cut
+            roles.registry.log_failures.over((topic.topic_id, self.index))
+        row = applied_row(topic, self.index, roles.metadata.image)
+        if before is not None:
+            before.lead(lease, tier, row)
+            return before
+        registry = roles.registry
+        return LeaderReplica(
+            lease,
+            tier,
+            row,
+            roles.configs.of(topic),
+            registry.touched,
+            registry.restless,
+            registry.log_failures,
+            roles.node_id,
+        )
+
+    async def _close(self, opened: OpenLog) -> None:
+        try:
+            await self._roles.logs.close(opened, clean=False)
+        finally:
+            self._roles.tiers.forget(self.topic_id, self.index)
+
+    async def _open_log(self, lead: Lead) -> OpenLog:
+        """One that is damaged is reported, so that another one leads (R18); where nobody has all that was acknowledged,
+        it is cut at the damage, or, where that is not all, goes aside, and this replica begins with what the bucket
+        holds."""
+        roles, topic_id, place = self._roles, self.topic_id, self.place
+        config = log_config_of(roles.configs.of(self.topic))
+        log_failures, of = roles.registry.log_failures, (self.topic.topic_id, self.index)
+        try:
+            return await roles.tiers.open_log(place, topic_id, config, lead)
+        except DamagedLog as damaged:
+            if lead.is_alone:
+                raise
+            if lead.unclean_after is None:
+                log_failures.damaged(of, str(damaged))
+                raise
+            try:
+                opened = await roles.logs.open_sound(place, topic_id, config, damaged.offset)
+            except DamagedLog as worse:
+                log.error("%s begins without the log here, which is damaged: %s", place, worse)
+            else:
+                log.error("%s begins with what is whole of the log here: %s", place, damaged)
+                return opened
+        await roles.logs.move_stray(place, topic_id)
+        log_failures.over(of)
+        return await roles.tiers.open_log(place, topic_id, config, lead)
+
+
+def publish(roles: Roles, topic: Topic, ready: list[LeaderRole]) -> None:
+    """Let clients see these partitions, which are open, as the topic is now; those that began uncleanly serve when the
+    image says that it is done (R20)."""
+    partitions = [role.partition for role in ready if role.partition is not None]
+    roles.configs.apply(topic, partitions)
+    roles.made_open(partitions)
+    serving = []
+    for role in ready:
+        assert role.partition is not None and not role.is_over, role.place
+        role.is_visible = True
+        if topic.rows[role.index].clean:
+            serving.append(role)
+        else:
+            roles.registry.start(role.partition)
+            role.apply()  # it may have been moved while it was on its way
+    roles.registry.publish(topic, [role.partition for role in serving if role.partition is not None])
+    for role in serving:
+        assert role.partition is not None
+        for watcher in roles.watchers:
+            watcher.led(role.partition)
+        if role.partition.tier.partition_state.fenced:
+            role._on_fenced("it was led by somebody else before it served")
+        else:
+            role.apply()

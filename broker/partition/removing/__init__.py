@@ -1,0 +1,1 @@
+"""Logs that are closed, moved aside or removed."""

@@ -1,0 +1,75 @@
+"""A broker's logs at its stop: flushed, detached, closed, checkpointed.
+
+Owns whether the stop is clean. Always true: a log that cannot be left clean makes the stop unclean, and those after it
+are closed as they are; none keeps another from its flush; whoever waits for a partition learns last that the broker
+stops. One use. Must not know why it stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Final
+
+from broker.partition.leading.leader_role import LeaderRole
+from hotstore.log_host import LogHost
+from hotstore.open_log import OpenLog
+from logformat.errors import StorageFailed
+from seams.tasks import FailureReport
+from tiering.service import TierService
+
+CLOSING_MAX: Final = 16
+
+
+class LogShutdown:
+    """`clean`: this is a stop in order."""
+
+    def __init__(self, logs: LogHost, tiers: TierService, report: FailureReport, *, clean: bool) -> None:
+        self._logs = logs
+        self._tiers = tiers
+        self._report = report
+        self._slots = asyncio.Semaphore(CLOSING_MAX)
+        self._stops_clean = clean
+
+    async def close(self, serving: Sequence[LeaderRole], others_end: Awaitable[None]) -> bool:
+        """Flush and close every log; in a clean stop reservations are given back and the logs need no recovery.
+        `serving`: what leads; `others_end`: every other role, and the removal of logs.
+
+        Returns whether every log could be left clean.
+        """
+        await asyncio.gather(*map(self._close_led, serving), others_end)
+        await self._logs.settled()
+        await asyncio.gather(*map(self._close_log, self._logs.open_logs))
+        if self._stops_clean:
+            try:
+                await self._logs.write_checkpoints()
+            except OSError as failure:
+                self._report("checkpoints", failure)
+                self._stops_clean = False
+        return self._stops_clean
+
+    async def _close_led(self, role: LeaderRole) -> None:
+        partition = role.partition
+        assert partition is not None
+        async with self._slots:
+            if self._stops_clean:
+                await self._flush(partition.opened)
+            await self._tiers.detach(partition.tier, give_back=self._stops_clean)
+            role.stop(StorageFailed(f"{role.place}: the broker is stopping"))
+        await self._close_log(partition.opened)
+
+    async def _flush(self, opened: OpenLog) -> None:
+        try:
+            await opened.flusher.flush()
+        except StorageFailed as failure:
+            self._report(f"flush {opened.place}", failure)
+            self._stops_clean = False
+
+    async def _close_log(self, opened: OpenLog) -> None:
+        """A full or failing disk must not keep the other logs from their flush."""
+        async with self._slots:
+            try:
+                self._stops_clean &= await self._logs.close(opened, clean=self._stops_clean)
+            except OSError as failure:
+                self._report(f"close {opened.place}", failure)
+                self._stops_clean = False
