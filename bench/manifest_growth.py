@@ -24,14 +24,14 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench.many import replace_section
-from coldstore.bucket_inspection import BucketInspector
+from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.keys import manifest_key
-from coldstore.manifest import Manifest, PagePointer, RemoteSegment, Totals
-from coldstore.manifest_entries import HASH_MODULUS, totals_of
-from coldstore.manifest_pages import encode_page, pointer_table, segment_table
-from coldstore.manifest_store import PAGE_ENTRIES_MIN, POINTERS_IN_ROOT_MAX, ManifestStore
+from coldstore.manifest.manifest import Manifest, PagePointer, RemoteSegment, Totals
+from coldstore.manifest.manifest_entries import HASH_MODULUS, totals_of
+from coldstore.manifest.manifest_pages import encode_page, pointer_table, segment_table
+from coldstore.manifest.manifest_store import PAGE_ENTRIES_MIN, POINTERS_IN_ROOT_MAX, ManifestStore
+from coldstore.manifest.page_reader import PageCache
 from coldstore.object_store import ObjectInfo, Upload
-from coldstore.page_reader import PageCache
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from seams.clock import SystemClock

@@ -37,11 +37,11 @@ from broker.metadata.cluster_content import (
 from broker.metadata.image import ClusterImage, Topic, check
 from broker.metadata.records import Listener, Node, Row
 from coldstore.keys import CLUSTER_KEY, SegmentKey, manifest_key, metadata_key
-from coldstore.manifest import Manifest, new_manifest
+from coldstore.manifest.manifest import Manifest, new_manifest
 from coldstore.object_store import Got
-from coldstore.root import RootCodec
-from coldstore.segment_object import SegmentFooter, build_footer, entry_from_footer
-from coldstore.segment_scanner import SegmentScanner
+from coldstore.roots.root import RootCodec
+from coldstore.segments.segment_object import SegmentFooter, build_footer, entry_from_footer
+from coldstore.segments.segment_scanner import SegmentScanner
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import ProducerState
 from logformat.records import Record, encode_batch

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from coldstore.footer_room import footer_room
 from coldstore.keys import SegmentKey
-from coldstore.segment_object import SegmentFooter, build_footer, entry_from_footer
-from coldstore.segment_scanner import SegmentScanner
+from coldstore.segments.footer_room import footer_room
+from coldstore.segments.segment_object import SegmentFooter, build_footer, entry_from_footer
+from coldstore.segments.segment_scanner import SegmentScanner
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import ProducerState
 from logformat.records import Record, encode_batch

@@ -31,9 +31,9 @@ from broker.security.authorizer import Authorizer
 from broker.start import Start, StoreOpener
 from broker.startup.components import Components, Shutdown
 from broker.startup.listeners import Listeners
+from coldstore.inspection.probe import StoreRefused
 from coldstore.object_store import AccessRefused, ObjectStore
-from coldstore.probe import StoreRefused
-from coldstore.root import NewerFormat
+from coldstore.roots.root import NewerFormat
 from coldstore.stores.opening import open_store
 from coldstore.url import parse_bucket_url
 from hotstore.errors import DataDirLocked

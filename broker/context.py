@@ -25,7 +25,7 @@ from broker.net.dispatch import Peer
 from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
 from broker.peers.forward import Forward
-from hotstore.residency import Residency
+from hotstore.host.residency import Residency
 from seams.tasks import Tasks
 from seams.world import World
 

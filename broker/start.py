@@ -47,12 +47,12 @@ from broker.startup.offsets_topic import OffsetsTopic
 from broker.startup.wiring import MetadataWiring, obeying
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
-from hotstore.data_dir import DataDir
-from hotstore.log_host import LogHost
-from hotstore.residency import Residency
+from hotstore.host.data_dir import DataDir
+from hotstore.host.log_host import LogHost
+from hotstore.host.residency import Residency
 from seams.tasks import FailureReport, Tasks, supervise
 from seams.world import World
-from tiering.read_ahead import ReadAhead
+from tiering.opening.read_ahead import ReadAhead
 from tiering.service import TierService
 
 log = logging.getLogger(__name__)

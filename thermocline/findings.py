@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from coldstore.audit import Finding
+from coldstore.inspection.audit import Finding
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,16 @@ from typing import Final
 
 from coldstore.object_store import AccessRefused, ObjectMissing
 from hotstore.errors import LogFull
-from hotstore.lease import LeaseOver
+from hotstore.host.lease import LeaseOver
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.record_batch import INT64_MAX
 from seams.disk import is_full
 from seams.workers import Lane
-from tiering.collector import AGAIN_S, Collector
-from tiering.copier import Copier
-from tiering.copy_plan import CopyRange, NoCopy, next_copy, seal_in_ms
-from tiering.expirer import Expirer
-from tiering.local_gaps import local_gaps
+from tiering.copying.copier import Copier
+from tiering.copying.copy_plan import CopyRange, NoCopy, next_copy, seal_in_ms
+from tiering.expiry.collector import AGAIN_S, Collector
+from tiering.expiry.expirer import Expirer
+from tiering.expiry.local_gaps import local_gaps
 from tiering.partition_state import Block, TieredPartition
 from tiering.tier_config import TierLimits
 from tiering.work_queue import Job, Queues

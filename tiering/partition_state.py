@@ -15,18 +15,18 @@ from collections.abc import Callable
 from enum import Enum
 from uuid import UUID
 
-from coldstore.manifest import Manifest
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore
-from coldstore.root import RootVanished
-from hotstore.flusher import Flusher
-from hotstore.lease import Lease, LeaseOver
+from coldstore.roots.root import RootVanished
+from hotstore.flush.flusher import Flusher
+from hotstore.host.lease import Lease, LeaseOver
 from logformat.errors import Fenced, Retryable
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
 from seams.world import World
-from tiering.log_starts import first_local_offset, start_at_least
-from tiering.reservation import (
+from tiering.opening.log_starts import first_local_offset, start_at_least
+from tiering.opening.reservation import (
     AppendRate,
     LocalReservation,
     block_size,
@@ -34,8 +34,8 @@ from tiering.reservation import (
     remove_reservation,
     write_reservation,
 )
+from tiering.opening.verified import Verified
 from tiering.tier_config import TierConfig, TierLimits
-from tiering.verified import Verified
 
 log = logging.getLogger(__name__)
 

@@ -12,18 +12,18 @@ import logging
 from collections.abc import Callable
 
 from logformat.errors import Fenced, ThermoclineError
-from tiering.backlog import Backlog
-from tiering.cold_expirer import ExpireCounters
-from tiering.collector import Collector
-from tiering.copier import Copier, CopyCounters
-from tiering.copy_plan import copy_lag
-from tiering.expirer import Expirer
-from tiering.local_gaps import all_gaps
+from tiering.copying.backlog import Backlog
+from tiering.copying.copier import Copier, CopyCounters
+from tiering.copying.copy_plan import copy_lag
+from tiering.expiry.cold_expirer import ExpireCounters
+from tiering.expiry.collector import Collector
+from tiering.expiry.expirer import Expirer
+from tiering.expiry.local_gaps import all_gaps
+from tiering.opening.snapshots import commit_snapshot, read_snapshot
 from tiering.partition_jobs import PartitionJobs
 from tiering.partition_state import TieredPartition
-from tiering.reading.cut import ColdSlice
-from tiering.reading.door import ColdReader
-from tiering.snapshots import commit_snapshot, read_snapshot
+from tiering.reading.batch_slices import ColdSlice
+from tiering.reading.cold_reader import ColdReader
 from tiering.tier_config import TierConfig, TierStatus
 from tiering.work_queue import Queues
 

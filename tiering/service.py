@@ -15,30 +15,30 @@ from typing import Final
 from uuid import UUID
 
 from coldstore.object_store import ObjectStore
-from hotstore.lease import Lease
-from hotstore.log_config import LogConfig
-from hotstore.log_host import LogHost
-from hotstore.open_log import OpenLog
-from hotstore.sync_times import SyncTimes
+from hotstore.flush.sync_times import SyncTimes
+from hotstore.host.lease import Lease
+from hotstore.host.log_host import LogHost
+from hotstore.host.open_log import OpenLog
+from hotstore.log.log_config import LogConfig
 from logformat.values import TopicPartition
 from seams.tasks import Tasks, supervise
 from seams.world import World
-from tiering.attach import Attached
-from tiering.backlog import Backlog, sentence
-from tiering.cold_expirer import ExpireCounters
-from tiering.cold_start import ColdStart
-from tiering.cold_view import ColdView
-from tiering.collector import Collector
-from tiering.copier import CopyCounters
-from tiering.disk_watch import DiskView, DiskWatch
-from tiering.held_back import HeldBack
-from tiering.looks import Looks
+from tiering.copying.backlog import Backlog, sentence
+from tiering.copying.copier import CopyCounters
+from tiering.expiry.cold_expirer import ExpireCounters
+from tiering.expiry.collector import Collector
+from tiering.expiry.disk_watch import DiskView, DiskWatch
+from tiering.expiry.purge import purge_partition
+from tiering.opening.attach import Attached
+from tiering.opening.cold_start import ColdStart
+from tiering.opening.cold_view import ColdView
+from tiering.opening.deferred_start import DeferredStart
+from tiering.opening.read_ahead import ReadAhead
+from tiering.opening.reservation import ToldEnd
 from tiering.partition_state import TieredPartition
 from tiering.partition_tier import PartitionTier
-from tiering.purge import purge_partition
-from tiering.read_ahead import ReadAhead
-from tiering.reading.door import open_cold_reader
-from tiering.reservation import ToldEnd
+from tiering.reading.cold_reader import open_cold_reader
+from tiering.store_recovery import StoreRecovery
 from tiering.tier_config import Lead, TierLimits
 from tiering.work_queue import Backoff, Queues, WorkQueue
 
@@ -77,7 +77,7 @@ class TierService:
         self._report = report
         self._cold = open_cold_reader(store, world, tasks, f"{logs.path}/{CACHE_DIRECTORY}", limits)
         backoff = Backoff(limits.copy_backoff_ms / 1000, limits.copy_backoff_ms_max / 1000, limits.copy_backoff_jitter)
-        looks = Looks(world.rng)
+        looks = StoreRecovery(world.rng)
         self._queues = Queues(
             *(
                 WorkQueue(places, backoff, world.rng, tasks, looks)
@@ -86,7 +86,7 @@ class TierService:
         )
         self._collector = Collector(store, world, limits.upload_timeout_s)
         self._attached = Attached(store, world, logs, limits, self._make_tier, is_fresh, is_complete, ahead)
-        self._held_back = HeldBack()
+        self._held_back = DeferredStart()
         self.watch = DiskWatch(logs, self._cold, self._attached, world.workers, limits)
         self._backlog = Backlog()
         self._started_s = world.clock.monotonic_s()
@@ -152,7 +152,7 @@ class TierService:
         self._attached.forget(topic_id, index)
 
     def holding_back(self, *, is_start: bool = False) -> AbstractContextManager[None]:
-        """See `HeldBack.while_opening`. At a start clients wait until all is open."""
+        """See `DeferredStart.while_opening`. At a start clients wait until all is open."""
         return self._held_back.while_opening(is_start=is_start)
 
     def _make_tier(self, partition: TieredPartition) -> PartitionTier:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from logformat.errors import Retryable
 from seams.rng import Rng
 from seams.tasks import Tasks
-from tiering.looks import Looks
+from tiering.store_recovery import StoreRecovery
 
 BACKOFF_DOUBLINGS_MAX = 16
 AWAY_AFTER = 5  # refusals in a row, of whichever jobs
@@ -57,10 +57,10 @@ class Job:
 
 
 class WorkQueue:
-    """Jobs that share `running_max` places. Failures that are not `Retryable` go to the report of `tasks`; `looks` are
-    those of the store that all jobs ask."""
+    """Jobs that share `running_max` places. Failures that are not `Retryable` go to the report of `tasks`;
+    `store_recovery` are those of the store that all jobs ask."""
 
-    def __init__(self, running_max: int, backoff: Backoff, rng: Rng, tasks: Tasks, looks: Looks) -> None:
+    def __init__(self, running_max: int, backoff: Backoff, rng: Rng, tasks: Tasks, looks: StoreRecovery) -> None:
         self._running_max = running_max
         self._backoff = backoff
         self._rng = rng

@@ -26,7 +26,7 @@ from broker.following.image_feed import ImageFeed
 from broker.metadata.cluster_root import COMMIT_BYTES_MAX, CommitTooLarge, ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord
-from coldstore.root import RootVanished
+from coldstore.roots.root import RootVanished
 from logformat.errors import Fenced, Retryable, ThermoclineError
 from seams.turns import Turns, next_turn
 
@@ -41,7 +41,7 @@ _SETTLE_S: Final = 5.0  # between looks for a change whose outcome is unknown, w
 
 
 class ClusterRoot(Protocol):
-    """`broker.metadata.cluster_root.ClusterRoot`. Errors are those of `coldstore.root.RootStore.commit`."""
+    """`broker.metadata.cluster_root.ClusterRoot`. Errors are those of `coldstore.roots.root.RootStore.commit`."""
 
     @property
     def epoch(self) -> int: ...

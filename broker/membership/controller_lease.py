@@ -13,7 +13,7 @@ from broker.controller.broker_rpc import NO_LEASE
 from broker.membership.lease_watch import Lease, LeaseSight, LeaseWatch
 from coldstore.keys import lease_key
 from coldstore.object_store import ObjectStore
-from coldstore.root import RootStore
+from coldstore.roots.root import RootStore
 from seams.world import World
 
 

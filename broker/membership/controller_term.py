@@ -22,7 +22,7 @@ from broker.membership.lease_watch import LeaseSight
 from broker.membership.session_start import FREE
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
-from coldstore.root import RootVanished
+from coldstore.roots.root import RootVanished
 from logformat.errors import Fenced
 from seams.world import World
 

@@ -40,7 +40,7 @@ from broker.metadata.records import Listener
 from broker.metrics.outage_log import OutageLog
 from broker.peers.links import Links
 from coldstore.object_store import AccessRefused, ObjectStore
-from coldstore.root import RootVanished
+from coldstore.roots.root import RootVanished
 from logformat.errors import Corrupt, Retryable, ThermoclineError
 from logformat.values import NewerFormat
 from seams.world import World

@@ -17,7 +17,7 @@ from broker.metadata import format_1
 from broker.metadata.format_1 import Content1
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import MetadataRecord
-from coldstore.root import RootFormat
+from coldstore.roots.root import RootFormat
 from logformat.errors import Corrupt
 from seams.typed_json import decoder_of
 

@@ -35,7 +35,7 @@ from broker.metadata.records import MetadataRecord
 from broker.metrics.latencies import Latencies
 from coldstore.keys import cluster_key, metadata_key
 from coldstore.object_store import AccessRefused, Got, ObjectMissing, ObjectStore, Upload
-from coldstore.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootCodec, RootStore
+from coldstore.roots.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootCodec, RootStore
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable
 from seams.clock import Clock
 from seams.rng import Rng
@@ -81,7 +81,7 @@ class _Moved(Retryable):
 
 
 class ClusterRoot:
-    """`cluster.json` as this process sees it. Errors are those of `coldstore.root.RootStore.commit`."""
+    """`cluster.json` as this process sees it. Errors are those of `coldstore.roots.root.RootStore.commit`."""
 
     def __init__(self, store: ObjectStore, rng: Rng, clock: Clock, workers: Workers) -> None:
         self._store = store

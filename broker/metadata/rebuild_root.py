@@ -21,7 +21,7 @@ from broker.metadata.image import ClusterImage, check
 from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from coldstore.keys import cluster_key, metadata_key
 from coldstore.object_store import ObjectStore, Upload
-from coldstore.root_format import RING_LENGTH, RootCodec
+from coldstore.roots.root_format import RING_LENGTH, RootCodec
 from seams.rng import Rng
 
 _VERSIONS_AN_EPOCH = 1 << 32

@@ -22,7 +22,7 @@ from broker.observe.standing import InCluster, ReadOnly
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.catch_up import bytes_between
 from coldstore.stores.metered import MeteredStore
-from hotstore.partition_log import LogState
+from hotstore.log.partition_log import LogState
 from tiering.partition_state import Block
 
 _REFUSALS_MIN: Final = 3  # in a row; a call that failed once or twice is tried again, and nobody needs to know

@@ -15,7 +15,7 @@ from typing import Final
 from broker.config.live import LiveConfig
 from broker.partition.hosted_replica import HostedReplica
 from broker.partition.registry import Registry
-from hotstore.log_host import LogHost
+from hotstore.host.log_host import LogHost
 from seams.disk import is_full
 from seams.world import World
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hotstore.open_log import OpenLog
-from hotstore.partition_log import PartitionLog
+from hotstore.host.open_log import OpenLog
+from hotstore.log.partition_log import PartitionLog
 
 
 class HostedReplica(Protocol):

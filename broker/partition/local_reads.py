@@ -14,10 +14,10 @@ from itertools import count
 from typing import Final, TypeVar, TypeVarTuple
 
 from hotstore.errors import DamagedLog
-from hotstore.lease import Lease
-from hotstore.locator import LogSlice
-from hotstore.residency import Residency
-from hotstore.timestamps import TimestampedOffset
+from hotstore.host.lease import Lease
+from hotstore.host.residency import Residency
+from hotstore.log.locator import LogSlice
+from hotstore.log.timestamps import TimestampedOffset
 from seams.workers import Lane
 
 T = TypeVar("T")

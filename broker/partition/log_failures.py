@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.metadata.records import LogPlace
-from hotstore.open_log import Remains
+from hotstore.host.open_log import Remains
 
 
 class LogFailures:

@@ -13,12 +13,12 @@ from typing import Protocol
 from uuid import UUID
 
 from broker.fetch_sessions.session import Source
-from hotstore.locator import LogSlice
-from hotstore.residency import Residency
-from hotstore.timestamps import TimestampedOffset
+from hotstore.host.residency import Residency
+from hotstore.log.locator import LogSlice
+from hotstore.log.timestamps import TimestampedOffset
 from logformat.errors import Retryable
 from logformat.leader_epochs import EpochEnd, LeaderEpochs
-from tiering.reading.cut import ColdSlice
+from tiering.reading.batch_slices import ColdSlice
 
 
 class NotKnownYet(Retryable):
@@ -43,7 +43,7 @@ class ReadableLog(Protocol):
 
 
 class FetchableTier(Protocol):
-    """What a fetch needs of what lies in the bucket (`tiering.cold_view.ColdView`)."""
+    """What a fetch needs of what lies in the bucket (`tiering.opening.cold_view.ColdView`)."""
 
     @property
     def remote_end_offset(self) -> int: ...

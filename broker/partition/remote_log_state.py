@@ -1,5 +1,5 @@
-"""What a copied log asks of the bucket: the protocol only (`tiering.cold_start`, `cold_view`, `reservation` are behind
-it).
+"""What a copied log asks of the bucket: the protocol only (`tiering.opening.cold_start`, `cold_view`, `reservation` are
+behind it).
 
 Always true: nothing here is asked for what is read or written at each answer but `told`, which does not wait. Must not
 know how a log is copied.
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
 
-from hotstore.log_config import LogConfig
-from hotstore.open_log import OpenLog
+from hotstore.host.open_log import OpenLog
+from hotstore.log.log_config import LogConfig
 from logformat.values import TopicPartition
-from tiering.cold_start import ColdStart
-from tiering.cold_view import ColdView
-from tiering.reservation import ToldEnd
+from tiering.opening.cold_start import ColdStart
+from tiering.opening.cold_view import ColdView
+from tiering.opening.reservation import ToldEnd
 
 
 class RemoteLogState(Protocol):

@@ -31,7 +31,7 @@ from broker.partition.replica_owner import ReplicaOwner
 from broker.partition.roles import LeadershipWatcher, Roles
 from broker.partition.topic_configs import TopicConfigs
 from broker.peers.links import Links
-from hotstore.log_host import LogHost
+from hotstore.host.log_host import LogHost
 from logformat.errors import Fenced, Retryable
 from logformat.values import TopicPartition
 from seams.crash_points import reach

@@ -17,7 +17,7 @@ from broker.partition.hosted_replica import HostedReplica
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.registry import Registry
 from broker.partition.topic_configs import TopicConfigs
-from hotstore.log_host import LogHost
+from hotstore.host.log_host import LogHost
 from logformat.values import TopicPartition
 from seams.tasks import FailureReport, Tasks
 from seams.world import World

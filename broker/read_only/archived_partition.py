@@ -16,8 +16,8 @@ from uuid import UUID
 from broker.fetch_sessions.session import Target
 from broker.partition.leading.delayed_operations import DelayedOperations
 from broker.partition.readable import ReadableLog, ReadableTier
-from coldstore.manifest import Manifest
-from hotstore.residency import Residency
+from coldstore.manifest.manifest import Manifest
+from hotstore.host.residency import Residency
 from logformat.leader_epochs import EpochEnd, LeaderEpochs
 
 

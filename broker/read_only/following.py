@@ -19,7 +19,7 @@ from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
 from broker.metrics.outage_log import WHAT_TO_DO, OutageLog
 from broker.observe.status import Health
 from coldstore.object_store import AccessRefused
-from coldstore.root import RootVanished
+from coldstore.roots.root import RootVanished
 from logformat.errors import Corrupt, Retryable
 from logformat.values import NewerFormat
 from seams.world import World

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 
 from broker.read_only.archived_partition import ArchivedPartition
-from coldstore.manifest import Manifest, RemoteSegment
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest.manifest import Manifest, RemoteSegment
+from coldstore.manifest.manifest_store import ManifestStore
 from logformat.leader_epochs import LeaderEpochs
-from tiering.reading.cut import ColdSlice
-from tiering.reading.door import ColdReader
+from tiering.reading.batch_slices import ColdSlice
+from tiering.reading.cold_reader import ColdReader
 
 
 class KnownRoot:

@@ -21,15 +21,15 @@ from broker.partition.readable import NotKnownYet
 from broker.read_only.archived_partition import ArchivedPartition
 from broker.read_only.known_root import KnownRoot
 from broker.read_only.look_times import next_look_s
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest.manifest_store import ManifestStore
+from coldstore.manifest.page_reader import PageCache
 from coldstore.object_store import AccessRefused, ObjectStore
-from coldstore.page_reader import PageCache
 from logformat.errors import Retryable, StorageFailed, ThermoclineError
 from logformat.leader_epochs import LeaderEpochs
 from seams.tasks import Tasks
 from seams.world import World
-from tiering.cold_start import state_at
-from tiering.reading.door import ColdReader
+from tiering.opening.cold_start import state_at
+from tiering.reading.cold_reader import ColdReader
 
 log = logging.getLogger(__name__)
 

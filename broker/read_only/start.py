@@ -49,12 +49,12 @@ from broker.startup.listeners import Listeners
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.read_only import ReadOnlyStore
-from hotstore.data_dir import DataDir
-from hotstore.residency import Residency
+from hotstore.host.data_dir import DataDir
+from hotstore.host.residency import Residency
 from logformat.values import NewerFormat
 from seams.tasks import FailureReport, Tasks, supervise
 from seams.world import World
-from tiering.reading.door import open_cold_reader
+from tiering.reading.cold_reader import open_cold_reader
 from tiering.service import CACHE_DIRECTORY
 
 log = logging.getLogger(__name__)

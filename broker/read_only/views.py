@@ -40,7 +40,7 @@ from broker.read_only.following import Following
 from broker.read_only.refusals import OF_CLUSTER, WHY
 from broker.read_only.roots import Roots
 from coldstore.stores.metered import MeteredStore
-from tiering.reading.door import ColdReader
+from tiering.reading.cold_reader import ColdReader
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from hotstore.segment import SegmentInfo
+from hotstore.log.segment import SegmentInfo
 
 
 class Behind(NamedTuple):

@@ -13,9 +13,9 @@ import logging
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metrics.outage_log import WHAT_TO_DO, OutageLog
 from broker.observe.status import Health
+from coldstore.inspection.probe import ProbeReport, probe, race
 from coldstore.object_store import ObjectStore
-from coldstore.patient import PatientStore
-from coldstore.probe import ProbeReport, probe, race
+from coldstore.retrying_store import RetryingStore
 from logformat.errors import Retryable
 from seams.world import World
 
@@ -38,7 +38,7 @@ async def first_probe(store: ObjectStore, world: World, outage: OutageLog, healt
         try:
             report = await probe(store, world.rng, refused)
             report.require()
-            asked = PatientStore(store, refused)
+            asked = RetryingStore(store, refused)
             if not await ClusterRoot(asked, world.rng, world.clock, world.workers).is_formatted():
                 # Once, before the bucket is formatted: a store that loses races passes every sequential test.
                 (await race(store, world.rng, refused)).require()

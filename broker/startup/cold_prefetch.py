@@ -16,12 +16,12 @@ from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage
 from broker.metadata.row_steps import holds_alone
 from coldstore.object_store import ObjectStore
-from hotstore.data_dir import DataDir
+from hotstore.host.data_dir import DataDir
 from logformat.errors import ThermoclineError
 from logformat.values import TopicPartition
 from seams.tasks import Tasks
 from seams.world import World
-from tiering.read_ahead import ReadAhead
+from tiering.opening.read_ahead import ReadAhead
 
 
 def lost_here(image: ClusterImage, node_id: int, held: Collection[TopicPartition]) -> Iterator[tuple[UUID, int]]:

@@ -21,13 +21,13 @@ from broker.observe.status import Waits
 from broker.partition.replica_manager import ReplicaManager
 from broker.peers.links import Links
 from coldstore.stores.metered import MeteredStore
-from hotstore.data_dir import DataDir
-from hotstore.residency import Residency
+from hotstore.host.data_dir import DataDir
+from hotstore.host.residency import Residency
 from logformat.errors import ThermoclineError
 from seams.crash_points import reach
 from seams.tasks import FailureReport, Tasks
 from seams.workers import Workers
-from tiering.reading.door import ColdReader
+from tiering.reading.cold_reader import ColdReader
 from tiering.service import TierService
 
 

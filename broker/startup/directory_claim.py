@@ -16,13 +16,13 @@ from broker.membership.identity import DirectoryIdentity, Verdict
 from broker.membership.session import Session, StartedSession
 from broker.metadata.records import Listener
 from broker.startup.limits import check_tiering
-from hotstore.data_dir import DataDir, Process
-from hotstore.log_directories import LogDirectories
+from hotstore.host.data_dir import DataDir, Process
+from hotstore.host.log_directories import LogDirectories
 from logformat.checkpoints import MetaProperties
 from seams.disk import is_full
 from seams.workers import Workers
 from seams.world import World
-from tiering.reservation import remove_reservation
+from tiering.opening.reservation import remove_reservation
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.membership.session import Refused
 from broker.metadata.image import ClusterImage
 from broker.net.limits import NetLimits
-from coldstore.probe import ProbeReport, Verification
+from coldstore.inspection.probe import ProbeReport, Verification
 from seams.net import SocketBuffers
 from tiering.tier_config import TierLimits
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from broker.net.connection import Connection
 from broker.partition.leading.leader_replica import LeaderReplica
-from hotstore.segment import Segment
+from hotstore.log.segment import Segment
 from tests.differential.brokers import Way, Wire
 from tests.support.crash_disk import Inode
 

@@ -111,7 +111,7 @@ PLANTS = (
     Plant(
         "a copied batch may claim a record too many",
         "segment_scan",
-        "coldstore.segment_scanner",
+        "coldstore.segments.segment_scanner",
         "SegmentScanner._walk",
         "0 <= count <= delta + 1",
         "0 <= count <= delta + 2",

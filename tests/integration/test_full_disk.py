@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hotstore.ballast import BALLAST_FILE
+from hotstore.host.ballast import BALLAST_FILE
 from tests.support import operations_kit as kit
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.waiting import wait_until
-from tiering.reservation import RESERVATION_FILE, decode_reservation, encode_reservation
+from tiering.opening.reservation import RESERVATION_FILE, decode_reservation, encode_reservation
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
 RECORDS = 22

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coldstore.audit import FindingKind
+from coldstore.inspection.audit import FindingKind
 from tests.support.buckets import DirectoryBucket
 from tests.support.history_bucket import HistoryBucket
 from tests.support.s3_servers import S3Server, moto_server

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from coldstore.object_store import ConditionalConflict, ObjectMissing, StoreUnavailable
-from coldstore.root import RootStore
+from coldstore.roots.root import RootStore
 from coldstore.stores.s3 import S3Deadlines, S3Store
 from coldstore.url import S3Url, parse_bucket_url
 from logformat.errors import Corrupt

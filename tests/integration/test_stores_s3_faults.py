@@ -405,7 +405,8 @@ def test_a_bucket_that_does_not_exist_is_an_operators_matter(proxy: StoreProxy) 
 
 def test_importing_coldstore_loads_no_client() -> None:
     """A directory bucket never pays for boto3; the stores load their clients when one is opened."""
-    code = "import sys, coldstore.url, coldstore.probe, coldstore.stores.directory; print('botocore' in sys.modules)"
+    modules = "sys, coldstore.url, coldstore.inspection.probe, coldstore.stores.directory"
+    code = f"import {modules}; print('botocore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 

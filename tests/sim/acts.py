@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from broker.error_codes import ErrorCode
-from coldstore.bucket_inspection import BucketInspector
+from coldstore.inspection.bucket_inspection import BucketInspector
 from seams.rng import SeededRng
 from tests.sim.actors import NO_ANSWER, GroupMember, Reader, Stage
 from tests.sim.client import ServerError

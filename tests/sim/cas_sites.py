@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from coldstore.object_store import ConditionalConflict, ObjectStore, PreconditionFailed, StoreError, StoreUnavailable
-from coldstore.root_format import RING_LENGTH
+from coldstore.roots.root_format import RING_LENGTH
 from coldstore.stores.faulty import FaultyStore
 from seams.rng import SeededRng
 from seams.tasks import Tasks

@@ -20,9 +20,9 @@ from broker.app import Broker
 from broker.config.places import Launch
 from broker.config.resolve import resolve
 from broker.following.image_feed import ImageFeed
-from coldstore.manifest import Manifest
+from coldstore.manifest.manifest import Manifest
 from coldstore.object_store import ObjectStore
-from coldstore.root_format import RootCodec
+from coldstore.roots.root_format import RootCodec
 from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.faulty import FaultyStore
 from seams.beats import BEAT_S, Beats

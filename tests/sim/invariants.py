@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from coldstore.manifest import Manifest
+from coldstore.manifest.manifest import Manifest
 from logformat.errors import Corrupt
 from tests.sim.actors import Stage
 from tests.sim.cluster import Cluster, Node

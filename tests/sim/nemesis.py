@@ -17,7 +17,7 @@ from functools import lru_cache
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from coldstore.keys import RootKey, parse_key
-from coldstore.manifest import Manifest
+from coldstore.manifest.manifest import Manifest
 from coldstore.object_store import ObjectMissing
 from coldstore.stores.faulty import FAULTS_OF, WRITES, Fault, FaultPlan
 from coldstore.stores.operations import Operation

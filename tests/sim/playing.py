@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol
 from unittest import mock
 
 from broker import app
-from hotstore import ahead
+from hotstore.host import preallocation as ahead
 from logformat.errors import Corrupt
 from tests.sim import acts, checker
 from tests.sim.actors import Admin, GroupMember, Producer, Reader, Stage

@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from coldstore.object_store import Got
-from coldstore.root import Root
-from coldstore.root_format import RootCodec
+from coldstore.roots.root import Root
+from coldstore.roots.root_format import RootCodec
 
 Content = TypeVar("Content", bound=msgspec.Struct)
 

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coldstore.only_copies import keep_only_copies
+from coldstore.inspection.orphan_safety import keep_only_copies
 from coldstore.stores.faulty import Fault
 from seams.rng import SeededRng
 from tests.sim import acts

@@ -19,7 +19,7 @@ from unittest import mock
 from broker import app
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
-from coldstore.bucket_inspection import BucketInspector
+from coldstore.inspection.bucket_inspection import BucketInspector
 from logformat.records import Record, encode_batch
 from seams.rng import SeededRng
 from tests.sim.actors import NO_ANSWER, Reader, Stage

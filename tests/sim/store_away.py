@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
-from coldstore.bucket_inspection import BucketInspector
+from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from logformat.records import Record, encode_batch

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest.manifest_store import ManifestStore
 from seams.rng import SeededRng
 from tests.sim import script
 from tests.sim.cas_sites import SiteStore, Wrong

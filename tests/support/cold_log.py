@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coldstore.chunk_cache import ChunkCache
-from coldstore.manifest import Manifest, RemoteSegment, new_manifest
+from coldstore.manifest.manifest import Manifest, RemoteSegment, new_manifest
 from coldstore.object_store import ObjectStore
+from coldstore.segments.chunk_cache import ChunkCache
 from logformat.record_batch import read_header
 from seams.clock import SystemClock
 from seams.disk import Disk
@@ -20,8 +20,8 @@ from seams.workers import Workers
 from tests.support.cold_objects import MadeObject, segment_object
 from tests.support.cold_values import TOPIC_ID
 from tests.support.memory_store import upload_of
-from tiering.reading.cut import ColdSlice
-from tiering.reading.door import ColdReader
+from tiering.reading.batch_slices import ColdSlice
+from tiering.reading.cold_reader import ColdReader
 from tiering.reading.limits import ReadLimits
 
 

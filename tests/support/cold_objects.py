@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from coldstore.keys import SegmentKey
-from coldstore.manifest import RemoteSegment
-from coldstore.segment_object import SegmentFooter, build_footer, entry_from_footer
-from coldstore.segment_scanner import Scan, SegmentScanner
+from coldstore.manifest.manifest import RemoteSegment
+from coldstore.segments.segment_object import SegmentFooter, build_footer, entry_from_footer
+from coldstore.segments.segment_scanner import Scan, SegmentScanner
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState
 from logformat.records import Record, encode_batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from coldstore.manifest import RemoteSegment
+from coldstore.manifest.manifest import RemoteSegment
 
 TOPIC_ID = UUID("0190a8c0-0000-7000-8000-000000000001")
 

@@ -18,12 +18,12 @@ from uuid import UUID
 import msgspec
 
 from coldstore.keys import SegmentKey, manifest_key
-from coldstore.manifest import Manifest
-from coldstore.manifest_entries import RemoteSegment
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest_entries import RemoteSegment
+from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore
-from coldstore.segment_object import DecidedTransaction, SegmentFooter, build_footer, entry_from_footer
-from coldstore.segment_scanner import SegmentScanner
+from coldstore.segments.segment_object import DecidedTransaction, SegmentFooter, build_footer, entry_from_footer
+from coldstore.segments.segment_scanner import SegmentScanner
 from coldstore.stores.opening import open_store
 from coldstore.url import parse_bucket_url
 from logformat.leader_epochs import EpochStart, LeaderEpochs

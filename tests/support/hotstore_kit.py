@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
-from hotstore.data_dir import DataDir
 from hotstore.errors import LogFailed
-from hotstore.kept_log import make_log, recover_log
-from hotstore.log_config import LogConfig
-from hotstore.making import Begin
-from hotstore.partition_log import Appended, PartitionLog
+from hotstore.host.data_dir import DataDir
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import Appended, PartitionLog
+from hotstore.recovery.log_creation import Begin
+from hotstore.recovery.log_loading import make_log, recover_log
 from logformat.checkpoints import MetaProperties
 from logformat.record_batch import BatchHeader, read_header, walk
 from logformat.records import Record, encode_batch

@@ -2,8 +2,8 @@
 
 Owns one question of a call of `Workers`: what of a log does it carry? Always true: a call that carries a log, an open
 log, a lease, or a path in a log's directory, in its arguments, as its object, or in a closure, was begun by a place
-(`hotstore.place.CALLER` says so), which waits for it before the directory is another log's; what works on an open file
-or on bytes names nothing, and may be as late as it likes. Looks no deeper than at the attributes of the object
+(`hotstore.host.place.CALLER` says so), which waits for it before the directory is another log's; what works on an open
+file or on bytes names nothing, and may be as late as it likes. Looks no deeper than at the attributes of the object
 whose method is called: what a call is given is what its author wrote. Must not know what calls do.
 """
 
@@ -15,10 +15,10 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, Final
 
-from hotstore.lease import Lease
-from hotstore.log_host import OpenLog
-from hotstore.partition_log import PartitionLog
-from hotstore.place import CALLER
+from hotstore.host.lease import Lease
+from hotstore.host.log_host import OpenLog
+from hotstore.host.place import CALLER
+from hotstore.log.partition_log import PartitionLog
 from tests.support.crash_disk import CrashDirectory, CrashFile
 
 OF_A_LOG: Final = re.compile(r"/data(?:/[^/]+)?/[^/]+-[0-9]+(?:/|$)")

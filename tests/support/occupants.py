@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 from weakref import WeakSet
 
-from hotstore.place import CALLER
+from hotstore.host.place import CALLER
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
 from logformat.errors import Corrupt
 from tests.support.crash_disk import CrashDisk, parent

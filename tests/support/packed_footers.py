@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from unittest import mock
 
-from coldstore import packed_indexes
-from coldstore.segment_object import SegmentFooter
+from coldstore.segments import packed_indexes
+from coldstore.segments.segment_object import SegmentFooter
 
 SMALL = {"PACKED_ENTRIES_MIN": 1, "THIN_BYTES": 600, "_LOG_BYTES_MIN": 1}
 

@@ -11,7 +11,7 @@ from logformat.record_batch import walk
 from tests.support.cold_log import content
 from tests.support.tier_kit import Opened, records_in
 from tiering.fetch_router import Route, route
-from tiering.reading.cut import ColdSlice
+from tiering.reading.batch_slices import ColdSlice
 
 
 def route_of(opened: Opened, offset: int) -> Route:

@@ -25,8 +25,8 @@ from broker.wire.messages import (
     DeleteRecordsRequestTopic,
     DeleteRecordsResponsePartition,
 )
-from coldstore.manifest import Manifest
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.stores.faulty import FaultyStore
 from seams.rng import SeededRng
 from tests.support.broker_kit import Life, Place

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import pytest
 from crc32c import crc32c
 
+from coldstore.inspection.probe import Verification, probe, race
 from coldstore.object_store import (
     ChecksumRefused,
     ConditionalConflict,
@@ -21,7 +22,6 @@ from coldstore.object_store import (
     PreconditionFailed,
     Upload,
 )
-from coldstore.probe import Verification, probe, race
 from logformat.errors import Corrupt, InvalidRequest
 from seams.disk import Buffer
 from seams.rng import SeededRng, SystemRng

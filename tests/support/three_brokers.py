@@ -21,7 +21,7 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import NO_LEADER, Row
 from coldstore.keys import cluster_key
 from coldstore.object_store import Got
-from coldstore.root import RootCodec
+from coldstore.roots.root import RootCodec
 from tests.support.broker_process import BrokerProcess
 from tests.support.link_proxy import Links
 from tests.support.ports import quiet_port

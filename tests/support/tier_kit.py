@@ -12,17 +12,17 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 from uuid import UUID
 
-from coldstore.bucket_inspection import BucketInspector
+from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.keys import manifest_key
-from coldstore.manifest import Manifest
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore
-from hotstore.data_dir import DataDir
-from hotstore.flusher import Flusher
-from hotstore.log_config import LogConfig
-from hotstore.log_host import LogHost
-from hotstore.open_log import OpenLog
-from hotstore.partition_log import PartitionLog
+from hotstore.flush.flusher import Flusher
+from hotstore.host.data_dir import DataDir
+from hotstore.host.log_host import LogHost
+from hotstore.host.open_log import OpenLog
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import PartitionLog
 from logformat.errors import Retryable
 from logformat.record_batch import walk
 from logformat.records import Record, encode_batch, iter_records
@@ -36,8 +36,8 @@ from tests.support.hotstore_kit import batches_of
 from tests.support.late import must_not_come
 from tests.support.machine import Machine
 from tests.support.workers import LoopWorkers
+from tiering.opening.read_ahead import ReadAhead
 from tiering.partition_tier import PartitionTier
-from tiering.read_ahead import ReadAhead
 from tiering.service import TierService
 from tiering.tier_config import Lead, TierConfig, TierLimits
 

@@ -17,7 +17,7 @@ STARTS: Final = {
 }  # fmt: skip
 IN_A_PLACE: Final = {"run_alone", "alone"}
 MECHANISMS: Final = {"place", "lease", "fence", "value"}
-OWN_MODULES: Final = {"hotstore/place.py", "hotstore/lease.py", "hotstore/log_host.py"}
+OWN_MODULES: Final = {"hotstore/host/place.py", "hotstore/host/lease.py", "hotstore/host/log_host.py"}
 """Of the place: only they hand a log to a worker themselves."""
 
 

@@ -12,9 +12,9 @@ from typing import Final
 import pyarrow as pa
 
 from coldstore.keys import SegmentKey
-from coldstore.manifest_entries import RemoteSegment
-from coldstore.segment_object import SegmentFooter, footer_start, tail_bytes
-from coldstore.segment_scanner import INDEX_INTERVAL_BYTES
+from coldstore.manifest.manifest_entries import RemoteSegment
+from coldstore.segments.segment_object import SegmentFooter, footer_start, tail_bytes
+from coldstore.segments.segment_scanner import INDEX_INTERVAL_BYTES
 from logformat.errors import Corrupt
 from logformat.offset_index import OffsetIndex
 from logformat.record_batch import HEADER_SIZE, INT32_MAX, LENGTH_MIN, MAGIC, read_header

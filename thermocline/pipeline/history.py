@@ -16,13 +16,13 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from coldstore.keys import SegmentKey
-from coldstore.manifest import Manifest
-from coldstore.manifest_entries import RemoteSegment
-from coldstore.manifest_reader import LiveSegments, ManifestReader
+from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest_entries import RemoteSegment
+from coldstore.manifest.manifest_reader import LiveSegments, ManifestReader
+from coldstore.manifest.page_reader import PageCache
 from coldstore.object_store import ObjectMissing, StoreError
-from coldstore.page_reader import PageCache
-from coldstore.segment_object import SegmentFooter
-from coldstore.segment_reader import fetch_footer
+from coldstore.segments.segment_object import SegmentFooter
+from coldstore.segments.segment_reader import fetch_footer
 from logformat.errors import Corrupt, InvalidRequest
 from thermocline.pipeline.arrow_store import ArrowStore, finished, open_arrow_store
 from thermocline.pipeline.plan import ANY_TIME, TARGET_BYTES, OffsetSpan, Plan, TimeRange, plan

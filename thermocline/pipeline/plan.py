@@ -18,9 +18,9 @@ from typing import Final
 from uuid import UUID
 
 from coldstore.keys import SegmentKey
-from coldstore.manifest_entries import RemoteSegment
-from coldstore.segment_object import SegmentFooter
-from coldstore.segment_reader import scan_offset
+from coldstore.manifest.manifest_entries import RemoteSegment
+from coldstore.segments.segment_object import SegmentFooter
+from coldstore.segments.segment_reader import scan_offset
 from thermocline.pipeline.damage import LossPolicy
 from thermocline.pipeline.split import Loss, Piece, RowFilter, Split
 

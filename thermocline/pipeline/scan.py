@@ -21,9 +21,9 @@ from uuid import UUID
 import pyarrow as pa
 
 from coldstore.keys import SegmentKey
-from coldstore.manifest_reader import ManifestReader
+from coldstore.manifest.manifest_reader import ManifestReader
 from coldstore.object_store import ObjectMissing
-from coldstore.segment_object import SegmentFooter, TransactionOutcome, entry_from_footer
+from coldstore.segments.segment_object import SegmentFooter, TransactionOutcome, entry_from_footer
 from logformat.errors import Corrupt
 from logformat.record_batch import read_header
 from logformat.values import NewerFormat

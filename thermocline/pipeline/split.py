@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from coldstore.manifest_entries import RemoteSegment
+from coldstore.manifest.manifest_entries import RemoteSegment
 
 
 @dataclass(frozen=True, slots=True)

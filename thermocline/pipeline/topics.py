@@ -19,10 +19,10 @@ import msgspec
 from crc32c import crc32c
 
 from coldstore.keys import CLUSTER_KEY, TOPICS_PREFIX
-from coldstore.manifest import Manifest
+from coldstore.manifest.manifest import Manifest
 from coldstore.object_store import ObjectMissing
-from coldstore.root_format import RootCodec, RootFormat
-from coldstore.root_reading import read_root
+from coldstore.roots.root_format import RootCodec, RootFormat
+from coldstore.roots.root_reading import read_root
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished
@@ -117,7 +117,8 @@ class _Deleted(msgspec.Struct):
     topic_id: UUID
 
 
-# At import, in one thread: a type's first decoder, made by two threads at once, crashes (coldstore/root_format.py).
+# At import, in one thread: a type's first decoder, made by two threads at once, crashes
+# (coldstore/roots/root_format.py).
 _IMAGE: Final = msgspec.json.Decoder(_Image)
 _KIND: Final = msgspec.json.Decoder(_Kind)
 _TOPIC: Final = msgspec.json.Decoder(_TopicWritten)

@@ -4,5 +4,6 @@
       │        └────────► Missing ─► hydrate ─► source ─► hold: the next read finds it there
       └─► prefetch: the same for a reader who goes on
 
-One of each: `flights` has the single flight, `hydrate` the bound, the queue and the deadline, `hold` what is at hand.
+One of each: `single_flight` has the single flight, `loader` the bound, the queue and the deadline, `chunk_table` what
+is at hand.
 """

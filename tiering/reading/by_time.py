@@ -7,19 +7,19 @@ read, and decompressed, by worker threads only. Must not know local logs, or whi
 
 from __future__ import annotations
 
-from coldstore.segment_reader import scan_offset
+from coldstore.segments.segment_reader import scan_offset
 from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
 from logformat.records import offset_for_timestamp
 from logformat.time_index import TimestampOffset
 from seams.workers import Lane, Workers
-from tiering.reading.cut import OpenSegment
-from tiering.reading.hydrate import Hydrator, ManifestView
+from tiering.reading.batch_slices import OpenSegment
+from tiering.reading.loader import Loader, ManifestView
 
 _BLOCK_BYTES = 256 << 10
 
 
 async def find_by_timestamp(
-    hydrator: Hydrator,
+    hydrator: Loader,
     manifests: ManifestView,
     workers: Workers,
     timestamp_ms: int,
@@ -40,7 +40,7 @@ async def find_by_timestamp(
 
 
 async def _in_segment(
-    hydrator: Hydrator,
+    hydrator: Loader,
     manifests: ManifestView,
     workers: Workers,
     opened: OpenSegment,

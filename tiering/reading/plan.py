@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from logformat.errors import InvalidRequest, Retryable
 from seams.disk import FileRange
-from tiering.reading.cut import NOTHING, PLACE_BYTES, ColdSlice, HeldChunk, OpenSegment, Place, TooLarge, cut
-from tiering.reading.hold import AtHand, LogPlace
+from tiering.reading.batch_slices import NOTHING, PLACE_BYTES, ColdSlice, HeldChunk, OpenSegment, Place, TooLarge, cut
+from tiering.reading.chunk_table import ChunkTable, LogPlace
 
 
 class Missing(NamedTuple):
@@ -38,7 +38,7 @@ class ChunkSpan:
 
     __slots__ = ("_chunks", "_first", "_opened", "end")
 
-    def __init__(self, hold: AtHand, opened: OpenSegment, start: int, want: int, now_s: float) -> None:
+    def __init__(self, hold: ChunkTable, opened: OpenSegment, start: int, want: int, now_s: float) -> None:
         self._opened = opened
         self._first = index = opened.chunk_at(start)
         self._chunks: list[HeldChunk] = []
@@ -82,7 +82,7 @@ class ChunkSpan:
         return found
 
 
-def answer(hold: AtHand, place: LogPlace, bytes_max: int, min_one: bool, now_s: float) -> Answer | Missing:
+def answer(hold: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, now_s: float) -> Answer | Missing:
     """Whole batches from the one that holds `place`'s offset: at most `bytes_max` bytes, or a larger one if `min_one`.
 
     Raises Corrupt where no batch can begin, InvalidRequest for a batch larger than can be at hand.
@@ -115,7 +115,7 @@ def answer(hold: AtHand, place: LogPlace, bytes_max: int, min_one: bool, now_s: 
 
 
 def _part(
-    hold: AtHand, place: LogPlace, opened: OpenSegment, start: int, room: int, force: bool, now_s: float
+    hold: ChunkTable, place: LogPlace, opened: OpenSegment, start: int, room: int, force: bool, now_s: float
 ) -> tuple[ChunkSpan, Place] | Missing | None:
     """What an answer takes of this segment from `start`, and where that ends. None: the first batch does not fit."""
     if room <= 0 and not force:

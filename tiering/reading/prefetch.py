@@ -15,9 +15,9 @@ from enum import Enum
 from typing import Final
 
 from seams.clock import Clock
-from tiering.reading.cut import OpenSegment
-from tiering.reading.hold import AtHand, LogPlace
-from tiering.reading.hydrate import Hydrator, ManifestView
+from tiering.reading.batch_slices import OpenSegment
+from tiering.reading.chunk_table import ChunkTable, LogPlace
+from tiering.reading.loader import Loader, ManifestView
 
 WINDOW_FIRST: Final = 1
 STREAMS_MAX: Final = 4096
@@ -88,7 +88,7 @@ def to_load(ahead: Iterable[tuple[ChunkState, int]], *, room_bytes: int, places:
 class ReadAhead:
     """Begins loads that nobody waits for yet, where `hydrator` has room for them."""
 
-    def __init__(self, hold: AtHand, hydrator: Hydrator, clock: Clock, window_max: int) -> None:
+    def __init__(self, hold: ChunkTable, hydrator: Loader, clock: Clock, window_max: int) -> None:
         self._hold = hold
         self._hydrator = hydrator
         self._clock = clock

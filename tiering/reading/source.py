@@ -5,7 +5,7 @@ Owns one decision (whether the bucket is a directory) and the two ways. Always t
 and CRC32C that the segment's footer gives when it was read a moment ago, by a worker, so its bytes are in the page
 cache (C25); on a directory bucket the object's name was looked up for it, so an object that was moved aside is missed
 at the next chunk, and `still_there` asks for the name again. Asked for a chunk twice at once, it would load it twice:
-`hydrate` asks once. Must not know offsets, batches, who reads.
+`loader` asks once. Must not know offsets, batches, who reads.
 
 An object that lies on disk is never copied into a cache: `sendfile` takes it from where it is (design 6).
 """
@@ -16,16 +16,16 @@ from typing import Final
 
 from crc32c import crc32c
 
-from coldstore.chunk_cache import ChunkCache
 from coldstore.keys import SegmentKey
-from coldstore.manifest_entries import RemoteSegment
+from coldstore.manifest.manifest_entries import RemoteSegment
 from coldstore.object_store import ObjectMissing, ObjectStore
-from coldstore.segment_object import SegmentFooter
-from coldstore.segment_reader import ChunkRef, chunk_ref, fetch_committed_footer
+from coldstore.segments.chunk_cache import ChunkCache
+from coldstore.segments.segment_object import SegmentFooter
+from coldstore.segments.segment_reader import ChunkRef, chunk_ref, fetch_committed_footer
 from logformat.errors import Corrupt
 from seams.disk import File
 from seams.workers import Lane, Workers
-from tiering.reading.cut import HeldChunk, OpenSegment
+from tiering.reading.batch_slices import HeldChunk, OpenSegment
 from tiering.reading.limits import RANGE_BYTES_MAX
 
 _PIECE_BYTES: Final = 1 << 20

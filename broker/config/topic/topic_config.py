@@ -16,7 +16,7 @@ from typing import NamedTuple
 from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import TOPIC, TOPIC_SYNONYMS, topic_definition
 from broker.config.values import Value
-from hotstore.log_config import LogConfig
+from hotstore.log.log_config import LogConfig
 from logformat.errors import InvalidRequest
 from logformat.record_batch import INT32_MAX
 from logformat.values import TOPIC_NAME_CHARS_MAX

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from broker.context import Context
 from broker.partition.leading.leader_replica import LeaderReplica
-from hotstore.partition_log import Appended
+from hotstore.log.partition_log import Appended
 from logformat.errors import StorageFailed, ThermoclineError
 from logformat.record_batch import RECORD_COUNT, Fields
 

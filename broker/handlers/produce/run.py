@@ -16,7 +16,7 @@ from broker.handlers.produce.append import Refused, append_run
 from broker.handlers.produce.batch_checks import BatchChecks
 from broker.handlers.produce.frame_parser import Row
 from broker.handlers.produce.responses import AlikeAnswer, Outcome, answer
-from hotstore.partition_log import Appended
+from hotstore.log.partition_log import Appended
 from logformat.record_batch import RECORD_COUNT, Fields
 
 Place = tuple["Share", int]

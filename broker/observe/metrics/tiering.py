@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 from broker.observe.metrics.families import counter, gauge, histogram
 from broker.observe.metrics.store import BOUNDS_S
 from broker.observe.sources import Sources
-from tiering.cost import estimated_dollars_per_day
+from tiering.copying.cost import estimated_dollars_per_day
 
 _GAUGES: Final = frozenset({"cold_reads_waiting", "cold_cache_bytes", "cold_cache_limit_bytes"})
 TEXTS: Final = {

@@ -15,9 +15,9 @@ from broker.partition.local_reads import LocalReads
 from broker.partition.log_failures import LogFailures
 from broker.replication.follower import Follower
 from hotstore.errors import DamagedLog
-from hotstore.lease import Lease
+from hotstore.host.lease import Lease
 from logformat.leader_epochs import EpochEnd
-from tiering.cold_view import ColdView
+from tiering.opening.cold_view import ColdView
 
 
 class FollowerFetch(WaitedFor):

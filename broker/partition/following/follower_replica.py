@@ -27,7 +27,7 @@ from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Tak
 from broker.replication.replication_counters import ReplicationCounters
 from broker.wire.messages import FetchResponsePartition
 from hotstore.errors import LogFailed, LogFull
-from hotstore.lease import Lease, LeaseOver
+from hotstore.host.lease import Lease, LeaseOver
 from logformat.errors import StorageFailed, ThermoclineError
 from logformat.leader_epochs import EpochEnd
 from logformat.record_batch import (
@@ -42,7 +42,7 @@ from logformat.record_batch import (
 from seams.clock import Clock
 from seams.disk import is_full
 from seams.tasks import Tasks, failure_of_task
-from tiering.reservation import ToldEnd
+from tiering.opening.reservation import ToldEnd
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Final
 from broker.config.topic.topic_config import TopicConfig
 from broker.metadata.image import Topic
 from broker.partition.following.follower_replica import FollowerReplica
-from hotstore.local_retention import expirable
+from hotstore.log.local_retention import expirable
 from seams.turns import Turns, next_turn
 
 _NO_LIMIT = -1

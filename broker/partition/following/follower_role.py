@@ -26,13 +26,13 @@ from broker.replication.fetch_session_handler import Key, key_of
 from broker.replication.leader_fetchers import LeaderFetchers
 from broker.replication.replication_quota import is_throttled
 from hotstore.errors import DamagedLog, ForeignLog, may_pass
-from hotstore.lease import Lease
-from hotstore.open_log import OpenLog
+from hotstore.host.lease import Lease
+from hotstore.host.open_log import OpenLog
 from logformat.errors import StorageFailed
 from logformat.values import TopicPartition
 from seams.tasks import supervise
-from tiering.log_starts import lacks_segments
-from tiering.reservation import remove_reservation
+from tiering.opening.log_starts import lacks_segments
+from tiering.opening.reservation import remove_reservation
 
 log = logging.getLogger(__name__)
 

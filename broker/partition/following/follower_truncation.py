@@ -19,12 +19,12 @@ from broker.replication.catch_up import Start
 from broker.replication.follower import Follower
 from broker.replication.replication_counters import ReplicationCounters
 from coldstore.object_store import AccessRefused, ObjectMissing
-from hotstore.lease import Lease
+from hotstore.host.lease import Lease
 from logformat.errors import Corrupt, Retryable
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import BatchHeader
 from seams.clock import Clock
-from tiering.cold_start import ColdStart
+from tiering.opening.cold_start import ColdStart
 
 log = logging.getLogger(__name__)
 

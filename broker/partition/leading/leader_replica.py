@@ -27,8 +27,8 @@ from broker.partition.readable import Readable
 from broker.replication.in_sync import AppliedRow
 from broker.replication.leader import Leader, Report
 from hotstore.errors import DamagedLog, LogFailed, ReservationExhausted
-from hotstore.lease import Lease
-from hotstore.partition_log import Appended, LogState
+from hotstore.host.lease import Lease
+from hotstore.log.partition_log import Appended, LogState
 from logformat.errors import Fenced
 from logformat.leader_epochs import EpochEnd
 from logformat.record_batch import Fields

@@ -23,10 +23,10 @@ from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.leading.publication import Publication
 from broker.partition.roles import Roles
 from broker.replication.applied import applied_row
-from coldstore.root import RootVanished
+from coldstore.roots.root import RootVanished
 from hotstore.errors import DamagedLog, ForeignLog, may_pass
-from hotstore.lease import Lease
-from hotstore.open_log import OpenLog
+from hotstore.host.lease import Lease
+from hotstore.host.open_log import OpenLog
 from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed
 from logformat.values import TopicPartition
 from seams.tasks import supervise

@@ -20,7 +20,7 @@ from broker.wire.messages import (
     OffsetForLeaderEpochResponsePartition,
     OffsetForLeaderEpochResponseTopic,
 )
-from hotstore.open_log import Remains
+from hotstore.host.open_log import Remains
 from logformat.leader_epochs import UNDEFINED_EPOCH
 
 _NOTHING: Final = Remains(UNDEFINED_EPOCH, 0, 0)

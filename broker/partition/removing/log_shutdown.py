@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from broker.partition.leading.leader_role import LeaderRole
-from hotstore.log_host import LogHost
-from hotstore.open_log import OpenLog
+from hotstore.host.log_host import LogHost
+from hotstore.host.open_log import OpenLog
 from logformat.errors import StorageFailed
 from seams.tasks import FailureReport
 from tiering.service import TierService

@@ -15,7 +15,7 @@ from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage
 from broker.metadata.rebuilt import is_rebuilt
 from broker.partition.removing.stray_directories import assigned, is_stray, strays
-from hotstore.log_host import LogHost
+from hotstore.host.log_host import LogHost
 from logformat.errors import Corrupt
 from logformat.values import TopicPartition
 from seams.tasks import FailureReport

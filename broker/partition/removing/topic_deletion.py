@@ -17,7 +17,7 @@ from uuid import UUID
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.metadata.rebuilt import is_rebuilt
-from hotstore.log_host import LogHost
+from hotstore.host.log_host import LogHost
 from logformat.errors import Retryable
 from logformat.values import TopicPartition
 from seams.rng import Rng

@@ -17,7 +17,7 @@ from broker.metadata.format_1 import Content1
 from broker.metadata.image import ClusterImage
 from coldstore.keys import CLUSTER_KEY, LEASE_KEY
 from coldstore.object_store import Got
-from coldstore.root_format import RootCodec
+from coldstore.roots.root_format import RootCodec
 from logformat.errors import Corrupt
 from logformat.values import is_topic_name
 from tests.support.repository import golden

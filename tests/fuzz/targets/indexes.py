@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from coldstore.packed_indexes import pack, thinned, unpack
+from coldstore.segments.packed_indexes import pack, thinned, unpack
 from logformat.errors import Corrupt
 from logformat.offset_index import OffsetIndex
 from logformat.time_index import TimeIndex

@@ -8,8 +8,15 @@ from __future__ import annotations
 from crc32c import crc32c
 from msgspec.structs import replace
 
-from coldstore.manifest_entries import PagePointer, RemoteSegment
-from coldstore.manifest_pages import PointerPage, SegmentPage, decode_page, encode_page, pointer_table, segment_table
+from coldstore.manifest.manifest_entries import PagePointer, RemoteSegment
+from coldstore.manifest.manifest_pages import (
+    PointerPage,
+    SegmentPage,
+    decode_page,
+    encode_page,
+    pointer_table,
+    segment_table,
+)
 from logformat.errors import Corrupt
 from tests.fuzz.inputs import memory_within
 from tests.support.cold_values import TOPIC_ID, remote_segment

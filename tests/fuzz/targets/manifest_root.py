@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 
 from coldstore.keys import manifest_key
-from coldstore.manifest import EditRefused, Manifest
-from coldstore.manifest_reader import check_manifest_root
+from coldstore.manifest.manifest import EditRefused, Manifest
+from coldstore.manifest.manifest_reader import check_manifest_root
 from coldstore.object_store import Got
-from coldstore.root_format import Root, RootCodec, RootTooLarge
+from coldstore.roots.root_format import Root, RootCodec, RootTooLarge
 from logformat.errors import Corrupt
 from tests.support.cold_values import TOPIC_ID, remote_segment
 from tests.support.repository import golden

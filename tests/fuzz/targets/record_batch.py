@@ -11,8 +11,8 @@ import struct
 
 from crc32c import crc32c
 
-from hotstore.batch_walk import find_batch, walk_headers, whole_batches
 from hotstore.errors import DamagedLog
+from hotstore.log.batch_walk import find_batch, walk_headers, whole_batches
 from logformat.errors import InvalidRequest
 from logformat.gap import gap_batches, gap_range
 from logformat.record_batch import (

@@ -10,8 +10,8 @@ import struct
 
 from crc32c import crc32c
 
-from coldstore.segment_object import SegmentFooter, footer_start, tail_bytes
-from coldstore.segment_sections import SECTION_HEADER_SIZE, TRAILER_SIZE
+from coldstore.segments.segment_object import SegmentFooter, footer_start, tail_bytes
+from coldstore.segments.segment_sections import SECTION_HEADER_SIZE, TRAILER_SIZE
 from logformat.errors import Corrupt
 from tests.fuzz.inputs import memory_within
 from tests.support.cold_objects import segment_object

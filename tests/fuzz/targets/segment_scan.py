@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from coldstore.segment_scanner import Scan, SegmentScanner
+from coldstore.segments.segment_scanner import Scan, SegmentScanner
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.record_batch import HEADER_SIZE, CorruptBatch, check_stored
 from tests.fuzz.inputs import Cursor

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hotstore.data_dir import DataDir
-from hotstore.kept_log import recover_log
-from hotstore.log_config import LogConfig
+from hotstore.host.data_dir import DataDir
+from hotstore.log.log_config import LogConfig
+from hotstore.recovery.log_loading import recover_log
 from logformat.record_batch import walk
 from logformat.records import iter_records
 from logformat.values import TopicPartition

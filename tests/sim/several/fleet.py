@@ -24,8 +24,8 @@ from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.in_sync import AppliedRow
 from coldstore.keys import cluster_key
 from coldstore.object_store import ObjectMissing
-from coldstore.root import Root
-from coldstore.root_format import RootCodec
+from coldstore.roots.root import Root
+from coldstore.roots.root_format import RootCodec
 from seams.rng import SeededRng
 from tests.sim.bucket import RemoteBucket
 from tests.sim.checker import COMMIT_LOSS_S

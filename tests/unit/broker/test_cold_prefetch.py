@@ -12,16 +12,16 @@ from broker.metadata.records import Row, TopicCreated
 from broker.startup.cold_prefetch import ColdPrefetch, lost_here
 from coldstore.stores.faulty import FaultyStore
 from coldstore.stores.metered import MeteredStore
-from hotstore.data_dir import DataDir
-from hotstore.kept_log import make_log
-from hotstore.log_config import LogConfig
+from hotstore.host.data_dir import DataDir
+from hotstore.log.log_config import LogConfig
+from hotstore.recovery.log_loading import make_log
 from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.cluster_kit import claim
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.tier_kit import DATA, House
-from tiering.read_ahead import ReadAhead
+from tiering.opening.read_ahead import ReadAhead
 
 ID = "0190a8c0-0000-7000-8000-0000000000aa"
 

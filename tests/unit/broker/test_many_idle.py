@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hotstore.offset_checkpoints import OffsetCheckpoints
-from hotstore.partition_log import PartitionLog
+from hotstore.host.offset_checkpoints import OffsetCheckpoints
+from hotstore.log.partition_log import PartitionLog
 from tests.support.broker_kit import Life, Place, play
 from tiering.work_queue import Job, WorkQueue
 

@@ -15,9 +15,9 @@ from crc32c import crc32c
 
 from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, Controller, PagePointer
 from coldstore.keys import METADATA_PREFIX, cluster_key, manifest_key, metadata_key
-from coldstore.manifest_store import ManifestStore
-from coldstore.root import RootStore
-from coldstore.segment_sections import TRAILER_SIZE, VERSION
+from coldstore.manifest.manifest_store import ManifestStore
+from coldstore.roots.root import RootStore
+from coldstore.segments.segment_sections import TRAILER_SIZE, VERSION
 from coldstore.stores.directory import DirectoryStore
 from logformat.record_batch import LEADER_EPOCH_AT
 from logformat.values import NewerFormat

@@ -10,9 +10,9 @@ import pytest
 
 from broker.metadata.rebuild_root import write_rebuilt
 from coldstore.keys import SegmentKey
-from coldstore.manifest import Manifest
-from coldstore.manifest_store import ManifestStore
-from coldstore.segment_sections import TRAILER_SIZE
+from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest_store import ManifestStore
+from coldstore.segments.segment_sections import TRAILER_SIZE
 from tests.support.cold_objects import segment_object
 from tests.support.cold_values import TOPIC_ID
 from tests.support.memory_store import upload_of

@@ -11,8 +11,8 @@ import pytest
 
 from broker.metadata.rebuild_root import write_rebuilt
 from coldstore.keys import CLUSTER_KEY, manifest_key
-from coldstore.manifest import new_manifest
-from coldstore.root import RootCodec
+from coldstore.manifest.manifest import new_manifest
+from coldstore.roots.root import RootCodec
 from logformat.values import NewerFormat
 from thermocline.cli.bucket.reading import opened
 from thermocline.cli.cluster.restore.rebuild_plan import Found, rebuild_plan

@@ -13,7 +13,7 @@ from broker.metadata.image import check
 from broker.metadata.rebuilt import EPOCHS_ABOVE, UNKNOWN_REPLICA, is_rebuilt, said_to_hold
 from broker.metadata.records import NO_LEADER, Listener, Node
 from coldstore.keys import MetadataKey, PageKey, SegmentKey, manifest_key
-from coldstore.manifest import Manifest, new_manifest
+from coldstore.manifest.manifest import Manifest, new_manifest
 from logformat.record_batch import INT32_MAX
 from thermocline.cli.cluster.restore.rebuild_plan import EPOCH_MAX, Found, check_keys, epochs_in, rebuild_plan
 from thermocline.cli.main import main

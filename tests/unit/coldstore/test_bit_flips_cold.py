@@ -15,11 +15,11 @@ import pytest
 
 from broker.membership.lease_watch import Lease
 from coldstore.keys import PageKey, cluster_key, lease_key, manifest_key, parse_key
-from coldstore.manifest_reader import ManifestReader
-from coldstore.manifest_store import ManifestStore
-from coldstore.page_reader import PageCache
-from coldstore.root import RootStore
-from coldstore.segment_reader import fetch_footer
+from coldstore.manifest.manifest_reader import ManifestReader
+from coldstore.manifest.manifest_store import ManifestStore
+from coldstore.manifest.page_reader import PageCache
+from coldstore.roots.root import RootStore
+from coldstore.segments.segment_reader import fetch_footer
 from logformat.errors import Corrupt, Retryable, ThermoclineError
 from seams.rng import SeededRng
 from seams.tasks import Tasks
@@ -31,7 +31,7 @@ from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.memory_store import MemoryStore, StoredObject
 from tests.support.workers import LoopWorkers
-from tiering.reading.cut import ColdSlice
+from tiering.reading.batch_slices import ColdSlice
 from tiering.reading.limits import ReadLimits
 
 pytestmark = pytest.mark.not_fast

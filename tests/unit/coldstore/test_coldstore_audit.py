@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from coldstore.audit import (
+from coldstore.inspection.audit import (
     FindingKind,
     NamedKeys,
     audit_chunks,
@@ -20,10 +20,10 @@ from coldstore.audit import (
     orphan_findings,
     partitions_in,
 )
-from coldstore.bucket_inspection import BucketInspector
+from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.keys import MetadataKey, PageKey, SegmentKey, SnapshotKey, manifest_key
-from coldstore.manifest import Manifest, RemoteSegment, SnapshotPointer, new_manifest
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest.manifest import Manifest, RemoteSegment, SnapshotPointer, new_manifest
+from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.object_store import ObjectInfo
 from logformat.errors import Fenced
 from seams.rng import SeededRng
@@ -340,7 +340,7 @@ def test_gc_in_pieces_says_what_gc_at_once_says(monkeypatch: pytest.MonkeyPatch,
         view = await inspector(store).view(TOPIC_ID, 0)
         assert view is not None and any(pointer.level for pointer in view.manifest.pages)
         named = view.named.keys | {manifest_key(TOPIC_ID, 0), str(late.key)}
-        monkeypatch.setattr("coldstore.bucket_inspection._GC_PIECE", piece)
+        monkeypatch.setattr("coldstore.inspection.bucket_inspection._GC_PIECE", piece)
         planning = asyncio.ensure_future(inspector(store).plan_gc(TOPIC_ID, 0))
         await asyncio.sleep(0)
         await mine.commit(lambda m: m.add(late.entry))

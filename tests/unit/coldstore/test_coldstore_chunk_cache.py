@@ -11,9 +11,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coldstore.cache_policy import CachePolicy
-from coldstore.chunk_cache import CachedChunk, ChunkCache, MemoryFile
-from coldstore.segment_reader import ChunkRef
+from coldstore.segments.cache_policy import CachePolicy
+from coldstore.segments.chunk_cache import CachedChunk, ChunkCache, MemoryFile
+from coldstore.segments.segment_reader import ChunkRef
 from logformat.errors import Corrupt
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
@@ -31,7 +31,7 @@ def ref(n: int, key: str = "topics/x/0/segments/a.log") -> ChunkRef:
 
 
 class Source:
-    """What the store would give; counts. One task at a time asks for a chunk, as `tiering.reading.hydrate` sees to."""
+    """What the store would give; counts. One task at a time asks for a chunk, as `tiering.reading.loader` sees to."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.loads: list[int] = []

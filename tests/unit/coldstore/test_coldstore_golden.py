@@ -12,19 +12,19 @@ from crc32c import crc32c
 from msgspec.structs import replace
 
 from coldstore.keys import SegmentKey
-from coldstore.manifest import Manifest, PagePointer, SnapshotPointer, new_manifest
-from coldstore.manifest_entries import Totals, totals_of
-from coldstore.manifest_pages import PointerPage, SegmentPage, decode_page
+from coldstore.manifest.manifest import Manifest, PagePointer, SnapshotPointer, new_manifest
+from coldstore.manifest.manifest_entries import Totals, totals_of
+from coldstore.manifest.manifest_pages import PointerPage, SegmentPage, decode_page
 from coldstore.object_store import Got
-from coldstore.root import RootCodec
-from coldstore.segment_object import (
+from coldstore.roots.root import RootCodec
+from coldstore.segments.segment_object import (
     DecidedTransaction,
     SegmentFooter,
     TransactionOutcome,
     build_footer,
     entry_from_footer,
 )
-from coldstore.segment_scanner import SegmentScanner
+from coldstore.segments.segment_scanner import SegmentScanner
 from logformat.errors import Corrupt
 from logformat.gap import gap_batches
 from logformat.leader_epochs import EpochStart, LeaderEpochs

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from coldstore.manifest import EditRefused, Manifest, RemoteSegment, SnapshotPointer, Totals, new_manifest
-from coldstore.manifest_entries import GAPS_IN_ROOT_MAX, ZERO_HASH, hash_of, totals_of
+from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment, SnapshotPointer, Totals, new_manifest
+from coldstore.manifest.manifest_entries import GAPS_IN_ROOT_MAX, ZERO_HASH, hash_of, totals_of
 from logformat.errors import Corrupt, Fenced, InvalidRequest
 from tests.support.cold_values import TOPIC_ID, remote_segment
 

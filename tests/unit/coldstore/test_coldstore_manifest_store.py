@@ -7,14 +7,21 @@ import asyncio
 import pytest
 
 from coldstore.keys import PageKey, SegmentKey, manifest_key, parse_key
-from coldstore.manifest import EditRefused, Manifest, PagePointer, RemoteSegment, SnapshotPointer, new_manifest
-from coldstore.manifest_entries import ZERO_HASH, Totals, hash_of, totals_of
-from coldstore.manifest_pages import PointerPage, SegmentPage, decode_page, encode_page, pointer_table, segment_table
-from coldstore.manifest_reader import ManifestReader
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest.manifest import EditRefused, Manifest, PagePointer, RemoteSegment, SnapshotPointer, new_manifest
+from coldstore.manifest.manifest_entries import ZERO_HASH, Totals, hash_of, totals_of
+from coldstore.manifest.manifest_pages import (
+    PointerPage,
+    SegmentPage,
+    decode_page,
+    encode_page,
+    pointer_table,
+    segment_table,
+)
+from coldstore.manifest.manifest_reader import ManifestReader
+from coldstore.manifest.manifest_store import ManifestStore
+from coldstore.manifest.page_reader import PageCache
 from coldstore.object_store import Got, ObjectMissing, PreconditionFailed, StoreUnavailable
-from coldstore.page_reader import PageCache
-from coldstore.root import ROOT_BYTES_MAX, RootCodec, RootMissing, RootStore, RootTooLarge, Unsettled
+from coldstore.roots.root import ROOT_BYTES_MAX, RootCodec, RootMissing, RootStore, RootTooLarge, Unsettled
 from coldstore.stores.faulty import FaultyStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from coldstore.object_store import Got
-from coldstore.root_commit import (
+from coldstore.roots.root_commit import (
     Commit,
     Done,
     Effect,
@@ -24,7 +24,7 @@ from coldstore.root_commit import (
     Wait,
     Waited,
 )
-from coldstore.root_format import (
+from coldstore.roots.root_format import (
     RING_LENGTH,
     NotClaimed,
     Root,

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from coldstore.object_store import Got, StoreUnavailable
-from coldstore.root import RootCodec
-from coldstore.root_reading import READS_MAX, SAME_READS, read_root
+from coldstore.roots.root import RootCodec
+from coldstore.roots.root_reading import READS_MAX, SAME_READS, read_root
 from logformat.errors import Corrupt
 from tests.support.memory_store import MemoryStore
 

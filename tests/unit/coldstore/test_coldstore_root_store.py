@@ -9,7 +9,15 @@ import msgspec
 import pytest
 
 from coldstore.object_store import AccessRefused, ConditionalConflict, PreconditionFailed, StoreUnavailable
-from coldstore.root import ROOT_BYTES_MAX, NewerFormat, RootCodec, RootStore, RootTooLarge, RootVanished, Unsettled
+from coldstore.roots.root import (
+    ROOT_BYTES_MAX,
+    NewerFormat,
+    RootCodec,
+    RootStore,
+    RootTooLarge,
+    RootVanished,
+    Unsettled,
+)
 from logformat.errors import Corrupt, Fenced, Retryable
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast

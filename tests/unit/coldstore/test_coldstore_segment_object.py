@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coldstore.keys import SegmentKey
-from coldstore.manifest_entries import RANGES_MAX
-from coldstore.segment_object import (
+from coldstore.manifest.manifest_entries import RANGES_MAX
+from coldstore.segments.segment_object import (
     DecidedTransaction,
     SegmentFooter,
     TransactionOutcome,
@@ -22,8 +22,8 @@ from coldstore.segment_object import (
     object_crc32c,
     tail_bytes,
 )
-from coldstore.segment_scanner import SegmentScanner
-from coldstore.segment_sections import (
+from coldstore.segments.segment_scanner import SegmentScanner
+from coldstore.segments.segment_sections import (
     OPTIONAL,
     SECTION_HEADER_SIZE,
     TRAILER_SIZE,

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from coldstore.object_store import Got, ObjectMissing
-from coldstore.segment_reader import (
+from coldstore.segments.segment_reader import (
     LocatedBatch,
     chunk_is_whole,
     chunk_ref,

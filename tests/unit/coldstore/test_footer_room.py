@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coldstore.footer_room import footer_room
 from coldstore.keys import SegmentKey
-from coldstore.segment_object import SegmentFooter, build_footer
-from coldstore.segment_scanner import CHUNK_BYTES, Scan, interval_of
-from coldstore.segment_sections import FooterOutgrown
+from coldstore.segments.footer_room import footer_room
+from coldstore.segments.segment_object import SegmentFooter, build_footer
+from coldstore.segments.segment_scanner import CHUNK_BYTES, Scan, interval_of
+from coldstore.segments.segment_sections import FooterOutgrown
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState
 from logformat.record_batch import LOG_OVERHEAD, Fields

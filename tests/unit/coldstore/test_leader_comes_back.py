@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coldstore.manifest import EditRefused
+from coldstore.manifest.manifest import EditRefused
 from logformat.errors import Fenced
 from tests.support.cold_values import remote_segment
 from tests.support.fast_loop import run_fast

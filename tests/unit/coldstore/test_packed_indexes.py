@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coldstore.packed_indexes import (
+from coldstore.segments.packed_indexes import (
     PACKED_ENTRIES_MIN,
     THIN_BYTES,
     is_worth_packing,
@@ -21,9 +21,9 @@ from coldstore.packed_indexes import (
     thinned,
     unpack,
 )
-from coldstore.segment_object import SegmentFooter, tail_bytes
-from coldstore.segment_scanner import INDEX_INTERVAL_BYTES, interval_of
-from coldstore.segment_sections import SECTION_HEADER_SIZE, Section, read_sections, read_trailer
+from coldstore.segments.segment_object import SegmentFooter, tail_bytes
+from coldstore.segments.segment_scanner import INDEX_INTERVAL_BYTES, interval_of
+from coldstore.segments.segment_sections import SECTION_HEADER_SIZE, Section, read_sections, read_trailer
 from logformat.errors import Corrupt
 from logformat.offset_index import OffsetIndex
 from logformat.time_index import TimeIndex

@@ -9,6 +9,16 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from crc32c import crc32c
 
+from coldstore.inspection.probe import (
+    ProbeReport,
+    RaceReport,
+    StoreCondition,
+    StoreRefused,
+    Verification,
+    probe,
+    provider_of,
+    race,
+)
 from coldstore.object_store import (
     AccessRefused,
     Got,
@@ -18,16 +28,6 @@ from coldstore.object_store import (
     StoreAway,
     StoreUnavailable,
     Upload,
-)
-from coldstore.probe import (
-    ProbeReport,
-    RaceReport,
-    StoreCondition,
-    StoreRefused,
-    Verification,
-    probe,
-    provider_of,
-    race,
 )
 from coldstore.stores.faulty import FAULTS_OF, Fault, FaultPlan, FaultyStore
 from coldstore.stores.operations import Operation

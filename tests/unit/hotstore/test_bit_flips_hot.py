@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 from crc32c import crc32c
 
-from hotstore.log_config import LogConfig
-from hotstore.partition_log import PartitionLog
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import PartitionLog
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import ATTRIBUTES_AT, read_header

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from hotstore.flush_states import NEXT, OVER, FlushAction, FlushEvent, FlushState, FlushStates
+from hotstore.flush.flush_states import NEXT, OVER, FlushAction, FlushEvent, FlushState, FlushStates
 
 E, S, A = FlushEvent, FlushState, FlushAction
 

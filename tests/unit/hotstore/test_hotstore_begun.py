@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from hotstore.data_dir import DataDir
-from hotstore.kept_log import make_log, recover_log
-from hotstore.log_config import LogConfig
-from hotstore.making import Begin
+from hotstore.host.data_dir import DataDir
+from hotstore.log.log_config import LogConfig
+from hotstore.recovery.log_creation import Begin
+from hotstore.recovery.log_loading import make_log, recover_log
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState, encode_producer_state
 from logformat.values import TopicPartition

@@ -13,10 +13,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hotstore.durability import SyncJob
 from hotstore.errors import LogFailed, LogFull, OffsetOutOfRange
-from hotstore.log_config import LogConfig
-from hotstore.partition_log import LogState
+from hotstore.flush.durability import SyncJob
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import LogState
 from logformat.leader_epochs import LeaderEpochs
 from seams.rng import SeededRng
 from tests.support.crash_disk import CAPACITY_BYTES, CrashDisk

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from hotstore.errors import DamagedLog, ForeignLog
-from hotstore.kept_log import recover_log
-from hotstore.log_config import LogConfig
-from hotstore.partition_log import PartitionLog
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import PartitionLog
+from hotstore.recovery.log_loading import recover_log
 from logformat.errors import Corrupt
 from logformat.record_batch import LEADER_EPOCH_AT
 from logformat.values import NewerFormat

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from hotstore.data_dir import DataDir
 from hotstore.errors import DamagedLog, DataDirLocked
-from hotstore.kept_log import make_log, recover_log
-from hotstore.log_config import LogConfig
+from hotstore.host.data_dir import DataDir
+from hotstore.log.log_config import LogConfig
+from hotstore.recovery.log_loading import make_log, recover_log
 from logformat.checkpoints import decode_offsets
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat, TopicPartition

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hotstore.data_dir import DataDir
-from hotstore.kept_log import make_log
-from hotstore.log_config import LogConfig
-from hotstore.partition_log import PartitionLog
+from hotstore.host.data_dir import DataDir
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import PartitionLog
+from hotstore.recovery.log_loading import make_log
 from logformat.leader_epochs import LeaderEpochs
 from seams.rng import SeededRng
 from tests.support.crash_disk import CrashDisk

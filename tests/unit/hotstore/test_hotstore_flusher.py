@@ -10,11 +10,11 @@ from unittest.mock import patch
 import pytest
 
 from hotstore.errors import LogFailed
-from hotstore.flusher import Flusher
-from hotstore.log_config import LogConfig
-from hotstore.partition_log import LogState, PartitionLog
-from hotstore.place import Place
-from hotstore.sync_rounds import SyncRounds
+from hotstore.flush.flusher import Flusher
+from hotstore.flush.sync_rounds import SyncRounds
+from hotstore.host.place import Place
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import LogState, PartitionLog
 from seams import crash_points
 from seams.syncs import WorkerSyncs
 from seams.workers import Lane
@@ -243,7 +243,7 @@ def test_small_files_without_space_are_written_later() -> None:
         await stage.flusher.close()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hotstore.flusher.SEAL_AGAIN_S", 0.001)
+        patch.setattr("hotstore.flush.flusher.SEAL_AGAIN_S", 0.001)
         play(scene)
 
 
@@ -316,7 +316,7 @@ def test_silent_producers_are_forgotten_by_the_tick() -> None:
     play(scene)
 
 
-@patch("hotstore.flusher.LAZY_S", 0.5)  # 10 ms are over at once on a machine that does other work
+@patch("hotstore.flush.flusher.LAZY_S", 0.5)  # 10 ms are over at once on a machine that does other work
 def test_a_sync_nobody_waits_for_is_put_off_and_whoever_begins_to_wait_starts_it() -> None:
     """ADR 8: one sync for many acks=1 appends; `hurry` and the timer both start it."""
 

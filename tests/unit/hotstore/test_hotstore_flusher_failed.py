@@ -8,11 +8,11 @@ import errno
 import pytest
 
 from hotstore.errors import LogFailed
-from hotstore.flusher import Flusher
-from hotstore.log_config import LogConfig
-from hotstore.partition_log import LogState
-from hotstore.place import Place
-from hotstore.sync_rounds import SyncRounds
+from hotstore.flush.flusher import Flusher
+from hotstore.flush.sync_rounds import SyncRounds
+from hotstore.host.place import Place
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import LogState
 from seams.syncs import WorkerSyncs
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import ORDERS, RecordingOwner, SteppedWorkers, append, batch, new_log, settle

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotstore.durability import write_index_files
 from hotstore.errors import (
     LeaderEpochFenced,
     LogFull,
@@ -20,9 +19,10 @@ from hotstore.errors import (
     ReservationExhausted,
 )
 from hotstore.file_names import parse_partition_dir
-from hotstore.log_config import LogConfig
-from hotstore.partition_log import LogState, PartitionLog
-from hotstore.segment import IndexCache
+from hotstore.flush.durability import write_index_files
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import LogState, PartitionLog
+from hotstore.log.segment import IndexCache
 from logformat.gap import gap_batches
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.offset_index import OffsetIndex

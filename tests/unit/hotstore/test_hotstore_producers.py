@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotstore.errors import DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
-from hotstore.log_config import LogConfig
-from hotstore.partition_log import PartitionLog
-from hotstore.producer_state import Producers, Resent
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import PartitionLog
+from hotstore.log.producer_state import Producers, Resent
 from logformat.producer_snapshot import ProducerEntry, decode_kafka_snapshot
 from logformat.record_batch import INT32_MAX, BatchHeader, read_header
 from seams.disk import read_file
@@ -263,7 +263,7 @@ def test_recovery_writes_the_state_of_every_roll_point_below_the_recovery_point_
 def test_producers_are_bounded() -> None:
     """A client that invents producer ids makes the log forget the oldest ones, not run out of memory."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hotstore.producer_state.PRODUCERS_MAX", 100)
+        patch.setattr("hotstore.log.producer_state.PRODUCERS_MAX", 100)
         producers = Producers(1_000)
         for number in range(1_000):
             remember(producers, header(0, producer_id=number), number, number)
@@ -274,7 +274,7 @@ def test_producers_are_bounded() -> None:
 def test_those_silent_for_longest_are_forgotten_first() -> None:
     """Also of those that a snapshot brought, which are in the order of their ids."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hotstore.producer_state.PRODUCERS_MAX", 100)
+        patch.setattr("hotstore.log.producer_state.PRODUCERS_MAX", 100)
         producers = Producers(1_000, [ProducerEntry(number, 0, (), 100 - number) for number in range(100)])
         for number in (99, 97):
             remember(producers, header(0, producer_id=number), number, 200)

@@ -13,8 +13,8 @@ from hotstore.errors import (
     RecordListTooLarge,
     ReservationExhausted,
 )
-from hotstore.log_config import LogConfig
-from hotstore.partition_log import PartitionLog
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import PartitionLog
 from logformat.errors import ThermoclineError
 from logformat.record_batch import HEADER, check_batch
 from tests.support.crash_disk import CrashDisk

@@ -7,8 +7,8 @@ import errno
 
 import pytest
 
-from hotstore import residency as residency_module
-from hotstore.residency import Residency, read_through
+from hotstore.host import residency as residency_module
+from hotstore.host.residency import Residency, read_through
 from logformat.errors import Retryable
 from seams.disk import File
 from seams.tasks import FailureReport

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotstore.local_retention import active_expired, expirable
-from hotstore.log_config import AS_TOTAL, UNLIMITED, LogConfig
-from hotstore.segment import SegmentInfo
+from hotstore.log.local_retention import active_expired, expirable
+from hotstore.log.log_config import AS_TOTAL, UNLIMITED, LogConfig
+from hotstore.log.segment import SegmentInfo
 
 DAY = 86_400_000
 

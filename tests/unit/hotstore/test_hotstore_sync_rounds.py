@@ -9,8 +9,8 @@ from typing import TypeVar, TypeVarTuple
 
 import pytest
 
-from hotstore.durability import SyncJob
-from hotstore.sync_rounds import ALONE_BYTES, TOGETHER_MAX, Begin, SyncRounds
+from hotstore.flush.durability import SyncJob
+from hotstore.flush.sync_rounds import ALONE_BYTES, TOGETHER_MAX, Begin, SyncRounds
 from seams.disk import File
 from seams.syncs import CutOff, Synced, WorkerSyncs
 from seams.workers import Lane

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hotstore.log_host import LogHost
-from hotstore.place import CALLER
+from hotstore.host.log_host import LogHost
+from hotstore.host.place import CALLER
 from seams.disk import read_file
 from seams.rng import SeededRng
 from tests.sim.workers import SimWorkers

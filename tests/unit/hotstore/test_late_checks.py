@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from hotstore.errors import DamagedLog
-from hotstore.log_config import LogConfig
+from hotstore.log.log_config import LogConfig
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import append, batch, flush, new_log, open_log, seal
 

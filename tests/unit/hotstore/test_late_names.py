@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from hotstore.residency import Residency
+from hotstore.host.residency import Residency
 from logformat.leader_epochs import LeaderEpochs
 from seams.rng import SeededRng
 from tests.support.crash_disk import CrashDisk

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from hotstore.data_dir import DataDir
-from hotstore.lease import Lease, LeaseOver
-from hotstore.log_config import LogConfig
-from hotstore.log_host import LogHost
-from hotstore.log_owner import UNOWNED
+from hotstore.host.data_dir import DataDir
+from hotstore.host.lease import Lease, LeaseOver
+from hotstore.host.log_host import LogHost
+from hotstore.host.log_owner import UNOWNED
+from hotstore.log.log_config import LogConfig
 from logformat.errors import Fenced
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import INT64_MAX

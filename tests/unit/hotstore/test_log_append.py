@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from hotstore.errors import DivergingAppend, LogFailed, LogFull, OutOfOrderSequence, ReservationExhausted
-from hotstore.log_config import LogConfig
-from hotstore.partition_log import LogState, PartitionLog
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import LogState, PartitionLog
 from logformat.gap import gap_batches
 from logformat.record_batch import read_header
 from seams.rng import SeededRng

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hotstore.errors import DamagedLog, LeaderEpochFenced
-from hotstore.locator import LogSlice
-from hotstore.log_config import LogConfig
-from hotstore.partition_log import PartitionLog
+from hotstore.log.locator import LogSlice
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import PartitionLog
 from logformat.leader_epochs import EpochEnd, EpochStart, LeaderEpochs
 from seams.rng import SeededRng
 from tests.support.crash_disk import CrashDisk, CrashFile

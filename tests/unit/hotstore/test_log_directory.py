@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hotstore.data_dir import DataDir
 from hotstore.errors import DamagedLog, ForeignLog
 from hotstore.file_names import EPOCHS_FILE
-from hotstore.kept_log import make_log, recover_log
-from hotstore.log_config import LogConfig
+from hotstore.host.data_dir import DataDir
+from hotstore.log.log_config import LogConfig
+from hotstore.recovery.log_loading import make_log, recover_log
 from logformat.checkpoints import PARTITION_METADATA_FILE
 from logformat.values import NewerFormat
 from seams.posix_disk import PosixDisk

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from hotstore.errors import DivergingAppend, LeaderEpochFenced
-from hotstore.log_config import LogConfig
-from hotstore.partition_log import LogState
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import LogState
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.record_batch import read_header
 from seams.disk import File

@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from hotstore.data_dir import DataDir
 from hotstore.errors import ForeignLog
-from hotstore.log_config import LogConfig
-from hotstore.log_host import LogHost
+from hotstore.host.data_dir import DataDir
+from hotstore.host.log_host import LogHost
+from hotstore.log.log_config import LogConfig
 from logformat.checkpoints import LOG_START_FILE, decode_offsets
 from logformat.leader_epochs import LeaderEpochs
 from logformat.values import TopicPartition

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from hotstore.log_config import LogConfig
+from hotstore.log.log_config import LogConfig
 from logformat.errors import Corrupt
 from seams.disk import read_file, replace_file
 from seams.rng import SeededRng

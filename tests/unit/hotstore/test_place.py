@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hotstore.place import CALLER, VACATED_S, Place, PlaceQuiesced
+from hotstore.host.place import CALLER, VACATED_S, Place, PlaceQuiesced
 from logformat.errors import Retryable
 from seams.workers import Lane
 from tests.support.fast_loop import run_fast

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from hotstore.log_config import LogConfig
-from hotstore.partition_log import PartitionLog
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import PartitionLog
 from seams.rng import SeededRng
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import append, batch, flush, new_log, open_log, seal

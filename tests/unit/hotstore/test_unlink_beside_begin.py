@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
-from hotstore.data_dir import DataDir
-from hotstore.log_config import LogConfig
-from hotstore.log_host import LogHost
+from hotstore.host.data_dir import DataDir
+from hotstore.host.log_host import LogHost
+from hotstore.log.log_config import LogConfig
 from logformat.leader_epochs import LeaderEpochs
 from seams.rng import SeededRng
 from seams.syncs import WorkerSyncs

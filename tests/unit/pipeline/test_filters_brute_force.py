@@ -20,7 +20,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import thermocline
-from hotstore.log_config import LogConfig
+from hotstore.log.log_config import LogConfig
 from logformat.errors import InvalidRequest
 from logformat.record_batch import NO_TIMESTAMP, read_header
 from logformat.records import Record, encode_batch

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coldstore.keys import SegmentKey
-from coldstore.segment_object import DecidedTransaction, TransactionOutcome
+from coldstore.segments.segment_object import DecidedTransaction, TransactionOutcome
 from logformat.gap import gap_batches
 from logformat.record_batch import HEADER_SIZE, Codec, read_header, walk
 from logformat.records import Record, encode_batch

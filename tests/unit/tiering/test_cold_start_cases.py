@@ -13,7 +13,7 @@ from tests.support.memory_store import MemoryStore
 from tests.support.tier_kit import TOPIC_ID as TIERED_ID
 from tests.support.tier_kit import House
 from tests.unit.coldstore.test_coldstore_manifest_store import claimed, opened
-from tiering.cold_start import state_at
+from tiering.opening.cold_start import state_at
 
 PLACE = (TOPIC_ID, 0)
 

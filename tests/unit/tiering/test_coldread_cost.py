@@ -6,7 +6,7 @@ import pytest
 
 from coldstore.stores.metered import CallOutcome, Meter
 from coldstore.stores.operations import Operation
-from tiering.cost import DAY_S, GIB, daily_cost, estimated_dollars_per_day
+from tiering.copying.cost import DAY_S, GIB, daily_cost, estimated_dollars_per_day
 
 
 def test_storage_costs_what_the_table_says() -> None:

@@ -7,7 +7,7 @@ import asyncio
 from tests.support.fast_loop import run_fast
 from tests.support.memory_store import upload_of
 from tests.support.tier_kit import TOPIC_ID, House
-from tiering.collector import AGAIN_S, Collector
+from tiering.expiry.collector import AGAIN_S, Collector
 
 
 def test_a_partition_is_collected_again_after_six_hours() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as changed
 
-from coldstore.audit import FindingKind
-from coldstore.bucket_inspection import BucketInspector
+from coldstore.inspection.audit import FindingKind
+from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.keys import SegmentKey, SnapshotKey, parse_key
-from coldstore.manifest import EditRefused
+from coldstore.manifest.manifest import EditRefused
 from coldstore.object_store import AccessRefused
 from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
@@ -27,7 +27,7 @@ from tests.support.late import must_not_come
 from tests.support.peer_kit import WatchedStore, read_through, route_of
 from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC_ID, House, Opened, read_everything, settle
 from tests.support.workers import LoopWorkers
-from tiering.collector import Collector
+from tiering.expiry.collector import Collector
 from tiering.fetch_router import Route
 
 COLD_FAST = replace(TIER, local_retention_ms=2_000)

@@ -11,7 +11,7 @@ from logformat.errors import Fenced
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.tier_kit import BLOCK, TOPIC_ID, House, Life, Opened, read_everything, settle
-from tiering.read_ahead import ReadAhead
+from tiering.opening.read_ahead import ReadAhead
 
 PARTITIONS = 3
 KEYS = [(TOPIC_ID, partition) for partition in range(PARTITIONS)]

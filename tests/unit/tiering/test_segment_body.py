@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from coldstore.keys import SegmentKey
 from coldstore.object_store import ChecksumRefused, ObjectStore, Upload
-from coldstore.segment_object import SegmentFooter, entry_from_footer
-from coldstore.segment_sections import FooterOutgrown
+from coldstore.segments.segment_object import SegmentFooter, entry_from_footer
+from coldstore.segments.segment_sections import FooterOutgrown
 from coldstore.stores.directory import DirectoryStore
-from hotstore.locator import ByteRange
+from hotstore.log.locator import ByteRange
 from logformat.errors import Corrupt
 from logformat.gap import gap_batches
 from logformat.leader_epochs import EpochStart, LeaderEpochs
@@ -31,7 +31,7 @@ from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
 from tests.support.memory_store import MemoryStore
 from tests.support.workers import LoopWorkers
-from tiering.segment_body import PIECE_BYTES, ProvenBody, Source, checked_body
+from tiering.copying.segment_body import PIECE_BYTES, ProvenBody, Source, checked_body
 
 KEY = SegmentKey(TOPIC_ID, 0, 0, 1, UUID(int=7, version=4))
 LINEAGE = LeaderEpochs((EpochStart(1, 0),))

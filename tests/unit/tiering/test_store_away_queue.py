@@ -13,7 +13,7 @@ from logformat.errors import Retryable
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.fast_loop import run_fast
-from tiering.looks import LOOK_S, Looks
+from tiering.store_recovery import LOOK_S, StoreRecovery
 from tiering.work_queue import AWAY_AFTER, Backoff, WorkQueue
 
 HOUR_S = 3600.0
@@ -42,7 +42,7 @@ def played(scenario: Callable[[WorkQueue, Store], Awaitable[None]]) -> None:
 
 def played_with_many(scenario: Callable[[list[WorkQueue], Store], Awaitable[None]], count: int) -> None:
     async def body() -> None:
-        tasks, looks = Tasks(), Looks(SeededRng(2))
+        tasks, looks = Tasks(), StoreRecovery(SeededRng(2))
         queues = [WorkQueue(10, Backoff(0.5, 30.0, 0.2), SeededRng(1), tasks, looks) for _ in range(count)]
         await scenario(queues, Store())
         for queue in queues:

@@ -12,19 +12,19 @@ from uuid import UUID
 import pytest
 
 from coldstore.keys import manifest_key
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.object_store import StoreUnavailable
 from coldstore.stores.faulty import FaultPlan, FaultyStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from hotstore.errors import ReservationExhausted
 from hotstore.file_names import EPOCHS_FILE, TEMPORARY
-from hotstore.flusher import SEAL_AGAIN_S
-from hotstore.log_host import LogHost
-from hotstore.making import Begin
-from hotstore.open_log import OpenLog
-from hotstore.partition_log import PartitionLog
-from hotstore.place import Place
+from hotstore.flush.flusher import SEAL_AGAIN_S
+from hotstore.host.log_host import LogHost
+from hotstore.host.open_log import OpenLog
+from hotstore.host.place import Place
+from hotstore.log.partition_log import PartitionLog
+from hotstore.recovery.log_creation import Begin
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.gap import gap_range
 from logformat.producer_snapshot import ProducerState, decode_producer_state, encode_producer_state
@@ -44,9 +44,9 @@ from tests.support.tier_kit import (
     records_in,
     settle,
 )
-from tiering import attach, lost_tail
-from tiering.lost_tail import Tail, tail_of
-from tiering.reservation import LocalReservation, read_reservation, remove_reservation
+from tiering.opening import attach, lost_tail
+from tiering.opening.lost_tail import Tail, tail_of
+from tiering.opening.reservation import LocalReservation, read_reservation, remove_reservation
 
 UNTIERED = replace(TIER, enabled=False)
 OS_LOG = replace(LOG, flush_sync=False)

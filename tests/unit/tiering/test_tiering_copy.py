@@ -10,18 +10,18 @@ from uuid import UUID
 
 import pytest
 
-from coldstore.audit import GcPlan, audit_manifest
-from coldstore.bucket_inspection import BucketInspector
-from coldstore.footer_room import footer_room
+from coldstore.inspection.audit import GcPlan, audit_manifest
+from coldstore.inspection.bucket_inspection import BucketInspector
+from coldstore.inspection.orphan_safety import keep_only_copies
 from coldstore.object_store import Upload
-from coldstore.only_copies import keep_only_copies
-from coldstore.segment_reader import fetch_footer
+from coldstore.segments.footer_room import footer_room
+from coldstore.segments.segment_reader import fetch_footer
 from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore, even_rates
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
-from hotstore.data_dir import DataDir
-from hotstore.kept_log import make_log
+from hotstore.host.data_dir import DataDir
+from hotstore.recovery.log_loading import make_log
 from logformat.errors import Corrupt
 from logformat.offset_index import OffsetIndex
 from logformat.record_batch import LEADER_EPOCH_AT, walk
@@ -47,8 +47,8 @@ from tests.support.tier_kit import (
     settle,
 )
 from tests.support.workers import LoopWorkers
-from tiering import segment_body
-from tiering.reservation import LocalReservation, write_reservation
+from tiering.copying import segment_body
+from tiering.opening.reservation import LocalReservation, write_reservation
 
 
 def sunk(opened: Opened) -> bool:

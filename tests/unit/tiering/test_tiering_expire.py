@@ -26,8 +26,8 @@ from tests.support.fast_loop import run_fast
 from tests.support.memory_store import MemoryStore
 from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC, House, Life, Opened, read_everything, settle
 from tests.support.workers import LoopWorkers
-from tiering.expire_plan import ExpiryVerdict, TotalRetention
-from tiering.pressure import LocalBytes, cache_room, excess_bytes, room_bytes, share_pressure
+from tiering.expiry.disk_quota import LocalBytes, cache_room, excess_bytes, room_bytes, share_pressure
+from tiering.expiry.expire_plan import ExpiryVerdict, TotalRetention
 
 COLD_FAST = replace(TIER, local_retention_ms=2_000)
 UNTIERED = replace(TIER, enabled=False)

@@ -10,8 +10,8 @@ import pytest
 
 from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
-from hotstore.ballast import BALLAST_FILE, Step, next_step
 from hotstore.errors import LogFull, OutOfOrderSequence
+from hotstore.host.ballast import BALLAST_FILE, Step, next_step
 from logformat.records import Record, encode_batch
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast

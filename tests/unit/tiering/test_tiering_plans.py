@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotstore.segment import SegmentInfo
+from hotstore.log.segment import SegmentInfo
 from logformat.errors import Retryable
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
 from tests.support.repository import ROOT
-from tiering.copy_plan import CopyRange, NoCopy, copy_lag, next_copy, seal_in_ms
-from tiering.looks import Looks
-from tiering.reservation import (
+from tiering.copying.copy_plan import CopyRange, NoCopy, copy_lag, next_copy, seal_in_ms
+from tiering.opening.reservation import (
     AppendRate,
     LocalReservation,
     block_size,
@@ -30,6 +29,7 @@ from tiering.reservation import (
     remove_reservation,
     write_reservation,
 )
+from tiering.store_recovery import StoreRecovery
 from tiering.work_queue import Backoff, WorkQueue
 
 TOPIC_ID = UUID(int=7)
@@ -197,7 +197,7 @@ def queued(places: int, scenario: Callable[[WorkQueue, list[str]], object]) -> l
 
     async def body() -> None:
         tasks = Tasks(lambda name, failure: reported.append((name, failure)))
-        queue = WorkQueue(places, Backoff(1.0, 8.0, 0.0), SeededRng(1), tasks, Looks(SeededRng(1)))
+        queue = WorkQueue(places, Backoff(1.0, 8.0, 0.0), SeededRng(1), tasks, StoreRecovery(SeededRng(1)))
         result = scenario(queue, [])
         assert asyncio.iscoroutine(result)
         await result

@@ -13,7 +13,7 @@ from hotstore.errors import ReservationExhausted
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
 from tests.support.tier_kit import BLOCK, LIMITS, LOG, TIER, TOPIC_ID, House, settle
-from tiering.reservation import RESERVATION_FILE, read_reservation
+from tiering.opening.reservation import RESERVATION_FILE, read_reservation
 
 QUIET = replace(TIER, enabled=False)
 BIG = replace(LOG, segment_bytes=1 << 30)

@@ -10,7 +10,7 @@ from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.tier_kit import BLOCK, TIER, House, Life
-from tiering.held_back import HOLD_S
+from tiering.opening.deferred_start import HOLD_S
 
 PARTITIONS = 3
 

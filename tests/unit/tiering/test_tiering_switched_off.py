@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from coldstore.manifest import Manifest
+from coldstore.manifest.manifest import Manifest
 from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from hotstore.errors import DamagedLog
@@ -265,12 +265,12 @@ def test_a_kill_between_any_two_steps_is_finished_by_the_next_life(point: str, m
                 reached.set()
                 raise asyncio.CancelledError  # nothing of this step's job goes on: the process is dead
 
-        monkeypatch.setattr("tiering.cold_expirer.reach", reach)
+        monkeypatch.setattr("tiering.expiry.cold_expirer.reach", reach)
         switch_off(opened)
         async with asyncio.timeout(60):
             await reached.wait()
         await life.kill()
-        monkeypatch.setattr("tiering.cold_expirer.reach", crash_points.reach)
+        monkeypatch.setattr("tiering.expiry.cold_expirer.reach", crash_points.reach)
 
         life = await house.start()
         opened = await life.open(tier=OFF)

@@ -6,9 +6,9 @@ judged is judged in coldstore (probe, audit).
 
 from __future__ import annotations
 
-from coldstore.audit import FindingKind, GcPlan, rootless
-from coldstore.only_copies import keep_by_manifest
-from coldstore.probe import probe, race
+from coldstore.inspection.audit import FindingKind, GcPlan, rootless
+from coldstore.inspection.orphan_safety import keep_by_manifest
+from coldstore.inspection.probe import probe, race
 from thermocline.cli.bucket.reading import Bucket, with_bucket
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import ProgressLine, json_line, note

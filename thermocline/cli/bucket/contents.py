@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from coldstore.bucket_inspection import PartitionView
+from coldstore.inspection.bucket_inspection import PartitionView
 from coldstore.keys import MetadataKey, RootKey, SegmentKey, SnapshotKey, parse_key
-from coldstore.manifest import RemoteSegment
-from coldstore.segment_object import SegmentFooter
-from coldstore.segment_reader import chunk_ref, fetch_chunk, fetch_footer
+from coldstore.manifest.manifest import RemoteSegment
+from coldstore.segments.segment_object import SegmentFooter
+from coldstore.segments.segment_reader import chunk_ref, fetch_chunk, fetch_footer
 from logformat.record_batch import whole_batches_end
 from thermocline.cli.bucket.batch_lines import BatchLines
 from thermocline.cli.bucket.reading import Bucket, with_bucket

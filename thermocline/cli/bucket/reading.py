@@ -17,12 +17,12 @@ from uuid import UUID
 from crc32c import crc32c
 
 from broker.metadata.cluster_content import CLUSTER_FORMAT, Content
-from coldstore.audit import CLUSTER_GONE, Finding, FindingKind, GcPlan, NamedKeys, gc_plan, orphan_findings
-from coldstore.bucket_inspection import BucketInspector, PartitionView
+from coldstore.inspection.audit import CLUSTER_GONE, Finding, FindingKind, GcPlan, NamedKeys, gc_plan, orphan_findings
+from coldstore.inspection.bucket_inspection import BucketInspector, PartitionView
 from coldstore.keys import CLUSTER_KEY, METADATA_PREFIX
-from coldstore.manifest_reader import ManifestReader
+from coldstore.manifest.manifest_reader import ManifestReader
 from coldstore.object_store import ObjectMissing, ObjectStore
-from coldstore.root import Root, RootStore
+from coldstore.roots.root import Root, RootStore
 from coldstore.stores.opening import open_store
 from coldstore.url import parse_bucket_url
 from logformat.errors import Corrupt

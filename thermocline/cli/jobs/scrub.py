@@ -2,7 +2,7 @@
 
 Owns the flags and how findings are printed. Always true: exit 5 when one of them is damage, 0 only when all was read;
 with `--json` the last line is the summary, so that a clean bucket says something too. Must not know how a bucket is
-read (`thermocline.pipeline.jobs.scrub`) or judged (`coldstore.audit`, as for `bucket verify`).
+read (`thermocline.pipeline.jobs.scrub`) or judged (`coldstore.inspection.audit`, as for `bucket verify`).
 """
 
 from __future__ import annotations

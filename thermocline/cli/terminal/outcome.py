@@ -40,8 +40,8 @@ def plain_words(failed: OSError) -> str:
 
 def exit_of(error: ThermoclineError) -> Exit:
     """The exit code of an error of the house."""
-    from coldstore.probe import StoreRefused
-    from coldstore.root import NewerFormat
+    from coldstore.inspection.probe import StoreRefused
+    from coldstore.roots.root import NewerFormat
 
     match error:
         case NewerFormat() | StoreRefused():

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from coldstore.manifest_entries import RemoteSegment
-from coldstore.segment_object import TransactionOutcome
+from coldstore.manifest.manifest_entries import RemoteSegment
+from coldstore.segments.segment_object import TransactionOutcome
 from logformat.errors import Corrupt
 from thermocline.pipeline.footers import read_footer
 from thermocline.pipeline.history import History, PartitionHistory

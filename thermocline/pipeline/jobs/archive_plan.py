@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coldstore.manifest_entries import RemoteSegment
+from coldstore.manifest.manifest_entries import RemoteSegment
 from thermocline.pipeline.jobs.offset_ranges import OffsetRanges, Range, common, difference, minus
 
 BYTES_MAX: Final = 4 << 30  # of log, one commit: minutes of work to lose, and a year of 1 GB/h is 2 200 commits

@@ -3,7 +3,7 @@
 Owns the order of a scrub: listing, roots and pages here, objects in tasks, and a second look at the roots before damage
 is reported, since a live broker may have expired what was read. Always true: nothing is written to the bucket, so a
 scrub may run beside anything, twice, or be killed at any point; with a journal a scrub that was killed goes on where it
-was. Must not know how an object is read, nor what damage is (`coldstore.audit`).
+was. Must not know how an object is read, nor what damage is (`coldstore.inspection.audit`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from coldstore.audit import Finding, FindingKind
+from coldstore.inspection.audit import Finding, FindingKind
 from coldstore.keys import manifest_key
-from coldstore.manifest_entries import RemoteSegment
+from coldstore.manifest.manifest_entries import RemoteSegment
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.values import NewerFormat
 from thermocline.findings import Located

@@ -3,7 +3,7 @@
 Owns the reading of manifests for a scrub: where a page is damaged the others are still read, so that one bad page hides
 no bad segment. Always true: a listing is taken before the roots it is compared with, and roots are read again until
 damage stands still (a live broker commits meanwhile); what a newer version wrote raises NewerFormat, and is never
-called damaged. Judgement: `coldstore.audit`. Must not know tasks or Spark.
+called damaged. Judgement: `coldstore.inspection.audit`. Must not know tasks or Spark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from coldstore.audit import (
+from coldstore.inspection.audit import (
     CLUSTER_GONE,
     Finding,
     FindingKind,
@@ -29,15 +29,15 @@ from coldstore.audit import (
     partitions_in,
     rootless,
 )
+from coldstore.inspection.orphan_safety import keep_by_manifest
 from coldstore.keys import CLUSTER_KEY, LEASE_KEY, METADATA_PREFIX, TOPICS_PREFIX, manifest_key, partition_prefix
-from coldstore.manifest import Manifest
-from coldstore.manifest_entries import PagePointer, RemoteSegment
-from coldstore.manifest_reader import check_manifest_root
+from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest_entries import PagePointer, RemoteSegment
+from coldstore.manifest.manifest_reader import check_manifest_root
+from coldstore.manifest.page_reader import PageCache, PageReader
 from coldstore.object_store import Got, ObjectInfo, ObjectMissing
-from coldstore.only_copies import keep_by_manifest
-from coldstore.page_reader import PageCache, PageReader
-from coldstore.root_format import Root, RootCodec
-from coldstore.root_reading import read_root
+from coldstore.roots.root_format import Root, RootCodec
+from coldstore.roots.root_reading import read_root
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished

@@ -3,8 +3,8 @@
 Owns how an object is read. Always true of an object without findings: its footer is whole and says what the manifest
 says, every byte of its log was read, each batch of it has its CRC and its leader epoch and follows the one before, and
 together they are what the footer says. Damage is believed only when a second read brings the same (a bit flipped on the
-way is not one flipped at rest). From S3 two reads are in flight while a third is judged. Judgement: `coldstore.audit`.
-Must not know manifests or Spark.
+way is not one flipped at rest). From S3 two reads are in flight while a third is judged. Judgement:
+`coldstore.inspection.audit`. Must not know manifests or Spark.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from uuid import UUID
 import pyarrow as pa
 from crc32c import crc32c
 
-from coldstore.audit import Finding, FindingKind, audit_footer, audit_scan
+from coldstore.inspection.audit import Finding, FindingKind, audit_footer, audit_scan
 from coldstore.keys import SegmentKey
-from coldstore.manifest_entries import RemoteSegment
+from coldstore.manifest.manifest_entries import RemoteSegment
 from coldstore.object_store import ObjectMissing
-from coldstore.segment_object import SegmentFooter
-from coldstore.segment_reader import chunk_ref, fetch_chunk, fetch_footer
-from coldstore.segment_scanner import SegmentScanner
+from coldstore.segments.segment_object import SegmentFooter
+from coldstore.segments.segment_reader import chunk_ref, fetch_chunk, fetch_footer
+from coldstore.segments.segment_scanner import SegmentScanner
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.values import NewerFormat

@@ -18,7 +18,7 @@ from broker.following.image_feed import ImageFeed
 from broker.metadata.cluster_root import COMMIT_BYTES_MAX, CommitTooLarge, ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import ConfigsSet, MetadataRecord, TopicCreated
-from coldstore.root import RootVanished, Unsettled
+from coldstore.roots.root import RootVanished, Unsettled
 from logformat.errors import Fenced, Retryable
 from seams.rng import SeededRng
 from seams.tasks import Tasks, supervise

@@ -22,7 +22,7 @@ from broker.wire.messages import (
 )
 from coldstore.object_store import AccessRefused
 from coldstore.stores.faulty import FaultPlan
-from hotstore.flusher import Flusher
+from hotstore.flush.flusher import Flusher
 from logformat.errors import Retryable
 from seams.workers import Lane
 from tests.support.broker_kit import Life, Place, play

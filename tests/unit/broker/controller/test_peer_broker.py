@@ -9,7 +9,7 @@ import pytest
 from broker.membership.lease_watch import Lease, LeaseSight, LeaseWatch
 from broker.membership.session import Refused
 from coldstore.keys import SegmentKey, lease_key, parse_key
-from coldstore.root import RootStore
+from coldstore.roots.root import RootStore
 from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from seams.rng import SeededRng

@@ -8,8 +8,8 @@ import errno
 import pytest
 
 from broker.error_codes import ErrorCode
-from hotstore.locator import LogSlice
-from hotstore.partition_log import PartitionLog
+from hotstore.log.locator import LogSlice
+from hotstore.log.partition_log import PartitionLog
 from tests.support.broker_kit import Life, Place, play, values_of
 
 WAIT_MS = 1000

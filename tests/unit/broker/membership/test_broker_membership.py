@@ -15,10 +15,10 @@ from broker.app import Exit
 from broker.membership.lease_watch import Lease
 from broker.membership.session import Refused
 from broker.net.dispatch import CloseConnection
+from coldstore.inspection.probe import StoreRefused
 from coldstore.keys import cluster_key, lease_key
 from coldstore.object_store import Got, PreconditionFailed
-from coldstore.probe import StoreRefused
-from coldstore.root import RootStore
+from coldstore.roots.root import RootStore
 from coldstore.stores.faulty import Fault, FaultPlan, even_rates
 from coldstore.stores.operations import Operation
 from seams.rng import SeededRng

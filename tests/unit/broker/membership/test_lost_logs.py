@@ -11,7 +11,7 @@ from broker.membership.identity import DirectoryIdentity
 from broker.membership.lost_logs import lost_logs
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Node, Row, TopicCreated
-from hotstore.offset_checkpoints import CHECKPOINTS
+from hotstore.host.offset_checkpoints import CHECKPOINTS
 from logformat.checkpoints import encode_offsets
 from logformat.values import TopicPartition
 from seams.disk import replace_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hotstore.data_dir import DataDir, Process
+from hotstore.host.data_dir import DataDir, Process
 from tests.support.broker_kit import Place, play
 
 

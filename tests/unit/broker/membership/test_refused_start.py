@@ -6,7 +6,7 @@ import pytest
 
 from broker.membership.session import Refused
 from coldstore.keys import cluster_key
-from hotstore.data_dir import DataDir
+from hotstore.host.data_dir import DataDir
 from logformat.values import NewerFormat
 from seams.disk import Disk, read_file
 from tests.support.broker_kit import Life, Place, play

@@ -15,7 +15,7 @@ from broker.metadata.image import ClusterImage, check
 from broker.metadata.producer_ids import ProducerIds
 from broker.metadata.records import Row
 from coldstore.object_store import Got
-from coldstore.root_format import RootCodec
+from coldstore.roots.root_format import RootCodec
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat
 from tests.support import repository

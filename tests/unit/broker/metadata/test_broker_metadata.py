@@ -30,7 +30,7 @@ from broker.metadata.records import (
 from broker.metadata.rows import new_rows, session_began
 from coldstore.keys import cluster_key
 from coldstore.object_store import AccessRefused, ObjectInfo, ObjectStore, StoreUnavailable, Upload
-from coldstore.root import ROOT_BYTES_MAX
+from coldstore.roots.root import ROOT_BYTES_MAX
 from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore, even_rates
 from coldstore.stores.operations import Operation
 from logformat.errors import Corrupt, Fenced, Retryable

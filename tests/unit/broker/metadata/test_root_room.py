@@ -23,7 +23,7 @@ from broker.wire.messages import (
     IncrementalAlterConfigsRequestConfig,
     IncrementalAlterConfigsRequestResource,
 )
-from coldstore.manifest_store import CLAIM_BYTES
+from coldstore.manifest.manifest_store import CLAIM_BYTES
 from logformat.values import TOPIC_NAME_CHARS_MAX
 from tests.support.broker_kit import Life, Place, play
 from tests.support.cluster_kit import claim, cluster_root

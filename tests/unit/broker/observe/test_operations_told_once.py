@@ -14,7 +14,7 @@ from coldstore.object_store import StoreUnavailable
 from hotstore.errors import LogFull
 from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
 from thermocline.cli.serve.log_lines import LINES_MAX, WINDOW_S, NoFlood
-from tiering.backlog import LAG_TOLD_MS, Backlog, PartitionBacklog, sentence
+from tiering.copying.backlog import LAG_TOLD_MS, Backlog, PartitionBacklog, sentence
 from tiering.tier_config import TierStatus
 
 

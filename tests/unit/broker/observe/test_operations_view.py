@@ -20,7 +20,7 @@ from broker.observe.tier_view import BrokerStatus, broker_json, status_json
 from broker.wire.apis import ApiKey
 from coldstore.url import S3Url, parse_bucket_url
 from hotstore.errors import LogFull
-from hotstore.partition_log import LogState
+from hotstore.log.partition_log import LogState
 from logformat.record_batch import Codec, stamp_max_timestamp
 from logformat.records import Record, encode_batch
 from seams.disk import Space
@@ -32,8 +32,8 @@ from thermocline.cli.clients.statuses import BrokerStatus as ReadStatus
 from thermocline.cli.clients.statuses import PartitionStatus
 from thermocline.cli.terminal.outcome import CommandFailed
 from thermocline.cli.tier.status import Offsets, broker_lines, rows
-from tiering.local_gaps import all_gaps
-from tiering.pressure import cache_room, excess_bytes
+from tiering.expiry.disk_quota import cache_room, excess_bytes
+from tiering.expiry.local_gaps import all_gaps
 
 CALM = Facts(data_dir="/data", log_limit_bytes=80 << 20, cache_limit_bytes=10, cache_bytes_max=10)
 BAD = Facts(
@@ -280,7 +280,7 @@ def test_under_pressure_the_cache_goes_before_the_log(caplog: pytest.LogCaptureF
         tiers = life.broker.components.tiers
         assert tiers is not None
         cache, free = tiers._cold._cache, place.disk.space("/").total
-        from coldstore.segment_reader import ChunkRef
+        from coldstore.segments.segment_reader import ChunkRef
 
         data = bytes(200_000)
         from crc32c import crc32c

@@ -12,7 +12,7 @@ import pytest
 
 from broker.partition.following.follower_truncation import FollowerTruncation
 from broker.partition.registry import Registry
-from hotstore.lease import Lease, LeaseOver
+from hotstore.host.lease import Lease, LeaseOver
 from logformat.leader_epochs import LeaderEpochs
 from tests.support.cluster_kit import id_of
 from tests.support.fast_loop import FastClock, run_fast

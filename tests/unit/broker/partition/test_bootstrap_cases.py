@@ -12,7 +12,7 @@ from coldstore.object_store import ObjectMissing, StoreUnavailable
 from logformat.errors import ThermoclineError
 from logformat.leader_epochs import LeaderEpochs
 from tests.unit.broker.partition.test_follower_replica import EPOCH, Cold, Copy, copying
-from tiering.cold_start import ColdStart
+from tiering.opening.cold_start import ColdStart
 
 
 class Moody(Cold):

@@ -22,7 +22,7 @@ from broker.wire.messages import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
 )
-from hotstore.durability import SealJob
+from hotstore.flush.durability import SealJob
 from logformat.errors import StorageFailed
 from logformat.record_batch import ATTRIBUTES_AT, CRC_AT, HEADER, TRANSACTIONAL_BIT, Codec, read_header
 from seams.tasks import Tasks

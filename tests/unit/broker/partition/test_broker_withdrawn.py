@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from broker.metadata.image import Topic
-from coldstore.manifest import EditRefused
+from coldstore.manifest.manifest import EditRefused
 from tests.support.broker_kit import Place, play
 
 

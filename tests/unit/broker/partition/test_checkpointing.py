@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from hotstore.log_host import LogHost
-from hotstore.partition_log import PartitionLog
+from hotstore.host.log_host import LogHost
+from hotstore.log.partition_log import PartitionLog
 from logformat.checkpoints import decode_offsets
 from logformat.values import TopicPartition
 from seams.disk import read_file

@@ -13,7 +13,7 @@ from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.log_failures import LogFailures
 from broker.replication.follower import FetchPosition
 from broker.wire.messages import FetchResponseEpochEndOffset, FetchResponsePartition
-from hotstore.locator import LogSlice
+from hotstore.log.locator import LogSlice
 from logformat.leader_epochs import EpochEnd
 from seams.rng import SeededRng
 from tests.unit.broker.partition.test_follower_replica import EPOCH, Copy, batch_at, copying, watched

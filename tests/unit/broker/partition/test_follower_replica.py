@@ -19,13 +19,13 @@ from broker.replication.follower import FetchPosition
 from broker.replication.replication_counters import ReplicationCounters
 from broker.wire.messages import FetchResponseEpochEndOffset, FetchResponsePartition
 from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable
-from hotstore.data_dir import DataDir
 from hotstore.errors import DivergingAppend, LogFull
-from hotstore.kept_log import recover_log
-from hotstore.lease import Lease
-from hotstore.log_config import LogConfig
-from hotstore.log_host import LogHost
-from hotstore.partition_log import PartitionLog
+from hotstore.host.data_dir import DataDir
+from hotstore.host.lease import Lease
+from hotstore.host.log_host import LogHost
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import PartitionLog
+from hotstore.recovery.log_loading import recover_log
 from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import CorruptBatch
@@ -37,8 +37,8 @@ from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.hotstore_kit import DATA, META, ORDERS, SteppedWorkers
 from tests.support.syncs_in_hand import InHand
-from tiering.cold_start import ColdStart
-from tiering.reservation import ToldEnd
+from tiering.opening.cold_start import ColdStart
+from tiering.opening.reservation import ToldEnd
 
 TOPIC_ID = UUID(int=1)
 EPOCH = 4

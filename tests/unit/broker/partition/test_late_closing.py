@@ -9,11 +9,11 @@ from typing import Any
 from broker.metadata.records import Row, TopicCreated, TopicDeleted
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ProduceResponsePartition
-from hotstore.data_dir import DataDir
 from hotstore.file_names import TEMPORARY
-from hotstore.kept_log import recover_log
-from hotstore.log_config import LogConfig
-from hotstore.partition_log import PartitionLog
+from hotstore.host.data_dir import DataDir
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import PartitionLog
+from hotstore.recovery.log_loading import recover_log
 from logformat.errors import ThermoclineError
 from logformat.values import TopicPartition
 from seams.workers import Lane

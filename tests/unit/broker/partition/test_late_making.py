@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from broker.metadata.records import Row, TopicCreated, TopicDeleted
-from hotstore.data_dir import DataDir
+from hotstore.host.data_dir import DataDir
 from logformat.values import TopicPartition
 from tests.support.broker_kit import play
 from tests.support.cluster_kit import id_of

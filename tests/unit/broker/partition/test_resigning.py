@@ -12,13 +12,13 @@ from broker.error_codes import ErrorCode
 from broker.metadata.image import Topic
 from broker.observe.tier_view import status_json
 from broker.partition.leading.leader_replica import LeaderReplica
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.stores.faulty import Fault, FaultPlan
 from coldstore.stores.operations import Operation
 from logformat.errors import Fenced
 from seams.rng import SeededRng
 from tests.support.broker_kit import Life, Place, play
-from tiering.reservation import read_reservation, write_reservation
+from tiering.opening.reservation import read_reservation, write_reservation
 
 OTHER_EPOCH = 900
 

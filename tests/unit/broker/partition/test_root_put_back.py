@@ -8,9 +8,9 @@ import copy
 
 import pytest
 
-from coldstore.bucket_inspection import BucketInspector
+from coldstore.inspection.bucket_inspection import BucketInspector
+from coldstore.inspection.orphan_safety import keep_by_manifest
 from coldstore.keys import SegmentKey, parse_key
-from coldstore.only_copies import keep_by_manifest
 from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
 from tests.support.three_machines import until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hotstore.open_log import OpenLog
+from hotstore.host.open_log import OpenLog
 from tests.support.broker_kit import play
 from tests.support.three_machines import NODES, VALUES, Three, until
 

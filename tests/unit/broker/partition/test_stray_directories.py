@@ -15,7 +15,7 @@ from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Row, TopicCreated, TopicDeleted, TopicPurged
 from broker.partition.removing.stray_directories import assigned, is_stray, strays
 from broker.partition.replica_owner import ReplicaOwner
-from hotstore.durability import SealJob
+from hotstore.flush.durability import SealJob
 from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from tests.support.broker_kit import SMALL_SEGMENTS, Place, play

@@ -10,7 +10,7 @@ import pytest
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ListOffsetsRequest, ListOffsetsRequestPartition, ListOffsetsRequestTopic
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from logformat.records import Record, encode_batch
@@ -18,7 +18,7 @@ from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from tests.support.broker_kit import EPOCH_MS, Life, play, produce_request
 from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
-from tiering.reservation import RESERVATION_FILE
+from tiering.opening.reservation import RESERVATION_FILE
 
 
 def reserved_end(pair: Pair, node_id: int) -> int:

@@ -14,7 +14,7 @@ from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_LEADER
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.leading.leader_role import LeaderRole
-from hotstore.partition_log import PartitionLog
+from hotstore.log.partition_log import PartitionLog
 from logformat.checkpoints import SEEN_EPOCH_FILE, decode_offsets
 from logformat.values import TopicPartition
 from seams.disk import read_file

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.replication.catch_up import Behind, Start, bytes_between, is_sent_on, start_of
-from hotstore.segment import SegmentInfo
+from hotstore.log.segment import SegmentInfo
 
 OFFSETS = st.integers(0, 1_000)
 SKIP = 100

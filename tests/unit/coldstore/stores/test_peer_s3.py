@@ -12,13 +12,13 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from coldstore.bucket_inspection import BucketInspector
+from coldstore.inspection.bucket_inspection import BucketInspector
+from coldstore.inspection.probe import StoreCondition, StoreRefused, probe
 from coldstore.keys import SegmentKey, manifest_key
-from coldstore.manifest import Manifest
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.object_store import ConditionalConflict, StoreError, StoreUnavailable
-from coldstore.probe import StoreCondition, StoreRefused, probe
-from coldstore.root import RootStore, Unsettled
+from coldstore.roots.root import RootStore, Unsettled
 from coldstore.stores import s3_upload
 from coldstore.stores.s3 import S3Deadlines, S3Store
 from coldstore.url import S3Url

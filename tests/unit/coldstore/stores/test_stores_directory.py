@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from coldstore.inspection.probe import StoreCondition, StoreRefused, probe
 from coldstore.object_store import (
     AccessRefused,
     ConditionalConflict,
@@ -24,7 +25,6 @@ from coldstore.object_store import (
     StoreError,
     StoreUnavailable,
 )
-from coldstore.probe import StoreCondition, StoreRefused, probe
 from coldstore.stores.directory import DirectoryDeadlines, DirectoryStore
 from coldstore.stores.directory_files import SMALL_BYTES_MAX, DirectoryFiles
 from logformat.errors import InvalidRequest

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 
-from coldstore.segment_object import DecidedTransaction, TransactionOutcome
+from coldstore.segments.segment_object import DecidedTransaction, TransactionOutcome
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.gap import gap_batches
 from logformat.records import Record, encode_batch

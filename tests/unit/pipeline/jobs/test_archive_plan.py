@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coldstore.manifest_entries import RemoteSegment
+from coldstore.manifest.manifest_entries import RemoteSegment
 from logformat.errors import Corrupt
 from thermocline.cli.main import main
 from thermocline.pipeline.jobs import job_crash_points, offset_ranges

@@ -16,10 +16,10 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from coldstore.audit import FindingKind
+from coldstore.inspection.audit import FindingKind
 from coldstore.keys import CLUSTER_KEY, MetadataKey, PageKey, SegmentKey, SnapshotKey, manifest_key, parse_key
 from coldstore.object_store import Got, ObjectInfo
-from coldstore.root_format import RootCodec, RootFormat
+from coldstore.roots.root_format import RootCodec, RootFormat
 from logformat.errors import InvalidRequest
 from logformat.record_batch import LEADER_EPOCH_AT
 from tests.support.history_bucket import HistoryBucket

@@ -10,12 +10,12 @@ from logformat.errors import Retryable
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.fast_loop import FastClock, run_fast
-from tiering.reading.flights import KEEP_FAILURE_S, Flights, Slots
 from tiering.reading.limits import ReadLimits
+from tiering.reading.single_flight import KEEP_FAILURE_S, SingleFlight, Slots
 
 
-def flights(tasks: Tasks) -> Flights[int]:
-    return Flights(tasks, FastClock(), SeededRng(1), ReadLimits())  # type: ignore[arg-type]
+def flights(tasks: Tasks) -> SingleFlight[int]:
+    return SingleFlight(tasks, FastClock(), SeededRng(1), ReadLimits())  # type: ignore[arg-type]
 
 
 def test_one_job_for_all_who_want_it_and_a_failure_for_the_next_asker_only() -> None:

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coldstore.chunk_cache import MemoryFile
+from coldstore.segments.chunk_cache import MemoryFile
 from logformat.errors import Corrupt
 from logformat.record_batch import read_header
 from tests.support.cold_objects import batches, segment_object
-from tiering.reading.cut import HeldChunk, OpenSegment, Place, TooLarge, cut
-from tiering.reading.hold import CHUNKS_MAX, PINNED_TIMES, HeldChunks, OpenSegments, Places
+from tiering.reading.batch_slices import HeldChunk, OpenSegment, Place, TooLarge, cut
+from tiering.reading.chunk_table import CHUNKS_MAX, PINNED_TIMES, HeldChunks, OpenSegments, Places
 
 SEGMENT = 1
 PIN_S = 30.0

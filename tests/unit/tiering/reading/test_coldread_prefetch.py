@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiering.reading.hold import Unread
+from tiering.reading.chunk_table import Unread
 from tiering.reading.prefetch import LOADING_MAX, ChunkState, Streams, to_load
 
 TOPIC = UUID(int=1)

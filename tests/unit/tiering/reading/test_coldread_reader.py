@@ -37,10 +37,10 @@ from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.memory_store import MemoryStore, upload_of
 from tests.support.workers import LoopWorkers
-from tiering.reading.cut import ColdSlice
-from tiering.reading.door import ColdReader
-from tiering.reading.hydrate import RECHECK_S
+from tiering.reading.batch_slices import ColdSlice
+from tiering.reading.cold_reader import ColdReader
 from tiering.reading.limits import ReadLimits
+from tiering.reading.loader import RECHECK_S
 
 BATCHES = [[3, 1, 7] * 30, [50] * 6, [1] * 150, [400], [2, 2, 2]]
 

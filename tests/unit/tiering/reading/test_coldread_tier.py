@@ -11,7 +11,7 @@ from tests.support.cold_log import content
 from tests.support.fast_loop import run_fast
 from tests.support.tier_kit import House, Life, Opened
 from tests.support.workers import LoopWorkers
-from tiering.reading.cut import ColdSlice
+from tiering.reading.batch_slices import ColdSlice
 
 
 async def cold_from(opened: Opened, offset: int, bytes_max: int) -> bytes:

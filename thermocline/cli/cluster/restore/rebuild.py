@@ -136,7 +136,7 @@ async def _check_lost(bucket: Bucket) -> str | None:
 async def _found(bucket: Bucket) -> tuple[list[Found], int]:
     """Every partition below `topics/`; the highest controller epoch in names of metadata pages. CommandFailed for a key
     that no broker makes."""
-    from coldstore.audit import partitions_in
+    from coldstore.inspection.audit import partitions_in
     from coldstore.keys import METADATA_PREFIX, TOPICS_PREFIX, MetadataKey, parse_key
     from thermocline.cli.cluster.restore.rebuild_plan import Found, check_keys, epochs_in
     from thermocline.cli.cluster.restore.source import RestoreSource

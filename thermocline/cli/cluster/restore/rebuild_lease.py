@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.membership.lease_watch import Lease, LeaseSight, LeaseWatch
 from coldstore.keys import lease_key
-from coldstore.root import Root, RootStore
+from coldstore.roots.root import Root, RootStore
 from logformat.errors import ThermoclineError
 from thermocline.cli.bucket.reading import Bucket
 from thermocline.cli.terminal.outcome import CommandFailed, Exit

@@ -29,7 +29,7 @@ from coldstore.keys import (
     parse_key,
     partition_prefix,
 )
-from coldstore.manifest import Manifest
+from coldstore.manifest.manifest import Manifest
 from logformat.record_batch import INT32_MAX
 from thermocline.cli.terminal.outcome import CommandFailed
 

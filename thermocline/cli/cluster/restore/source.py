@@ -22,8 +22,8 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import Listener
 from broker.observe.cluster_status import BrokerRow, PartitionRow, broker_row, partition_row
 from coldstore.keys import CLUSTER_KEY
-from coldstore.manifest import Manifest
-from coldstore.manifest_reader import ManifestReader
+from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest_reader import ManifestReader
 from coldstore.object_store import ObjectMissing
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat

@@ -1,0 +1,1 @@
+"""Looks at a whole bucket: audit, probe, what may go."""

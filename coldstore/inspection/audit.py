@@ -1,0 +1,310 @@
+"""What is wrong in a bucket, and what may be deleted from it: pure comparisons of values that a shell has read.
+
+Owns the findings of `bucket verify` and the plan of `bucket gc`. Always true of a plan made from a listing taken
+*before* root and pages were read: nothing deletable is named by them, nor can it be named later, because its key's
+epoch is below the root's and a commit adds only objects of the root's own (C2); what is unnamed but of the root's own
+epoch is pending and stays; what is not understood is neither. Must not know stores (`bucket_inspection` reads them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+from uuid import UUID
+
+from coldstore.keys import CLUSTER_KEY, MetadataKey, RootKey, SegmentKey, parse_key
+from coldstore.manifest.manifest import Manifest, RemoteSegment
+from coldstore.manifest.manifest_entries import ZERO_HASH, hash_of, totals_of
+from coldstore.object_store import ObjectInfo
+from coldstore.segments.segment_object import SegmentFooter, entry_from_footer
+from coldstore.segments.segment_scanner import Scan
+from logformat.errors import Corrupt
+from logformat.leader_epochs import LeaderEpochs
+
+
+class FindingKind(Enum):
+    """What was found; `is_damage` ones make `bucket verify` exit 5."""
+
+    MISSING = "missing"  # a manifest names it, the listing does not
+    WRONG_SIZE = "wrong size"
+    DAMAGED = "damaged"  # footer, checksum or chunk is not what was committed
+    OVERLAP = "overlap"
+    UNDECLARED_GAP = "undeclared gap"  # offsets at or above the log start that no segment holds
+    BOOKS = "books do not balance"  # double entry or live hash
+    UNREADABLE = "unreadable"  # a root or page
+    DECLARED_GAP = "declared gap"
+    ORPHAN_DELETABLE = "orphan, deletable"
+    ORPHAN_PENDING = "orphan, pending"
+    ORPHAN_KEPT = "orphan, kept"  # perhaps the only copy of records
+    UNKNOWN = "unknown object"
+
+    @property
+    def is_damage(self) -> bool:
+        return self in _DAMAGE
+
+
+_DAMAGE = frozenset(
+    {
+        FindingKind.MISSING,
+        FindingKind.WRONG_SIZE,
+        FindingKind.DAMAGED,
+        FindingKind.OVERLAP,
+        FindingKind.UNDECLARED_GAP,
+        FindingKind.BOOKS,
+        FindingKind.UNREADABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact. `key`: the object, or None when it is about the whole partition; `offset`: where in the log."""
+
+    kind: FindingKind
+    key: str | None
+    offset: int | None
+    detail: str
+
+
+CLUSTER_GONE: Final = Finding(
+    FindingKind.MISSING, CLUSTER_KEY, None, "nothing says which topics there are: no broker serves what is here"
+)
+"""Of a bucket that holds something of ours: `cluster.json` is there before any topic, and nobody deletes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedKeys:
+    """What a root of `epoch` and its pages name: the keys that must exist and must stay."""
+
+    epoch: int
+    keys: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class GcPlan:
+    """Objects that nothing names. `pending` may yet be named; `unknown` is not ours to judge; `kept` can be named no
+    more, and holds what nobody shows to be elsewhere: the only copies, perhaps."""
+
+    deletable: tuple[ObjectInfo, ...]
+    pending: tuple[ObjectInfo, ...]
+    unknown: tuple[ObjectInfo, ...]
+    kept: tuple[ObjectInfo, ...] = ()
+
+    def __add__(self, other: GcPlan) -> GcPlan:
+        return GcPlan(
+            self.deletable + other.deletable,
+            self.pending + other.pending,
+            self.unknown + other.unknown,
+            self.kept + other.kept,
+        )
+
+    @property
+    def deletable_bytes(self) -> int:
+        return sum(info.size for info in self.deletable)
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(info.size for info in self.kept)
+
+    @property
+    def with_kept(self) -> GcPlan:
+        """Where somebody says that what is kept may go."""
+        return replace(self, deletable=self.deletable + self.kept, kept=())
+
+
+def named_by(manifest: Manifest, live: Iterable[RemoteSegment], page_keys: Iterable[str]) -> NamedKeys:
+    """Everything `manifest`, with its `live` segments (tail and pages) and the keys of its pages, names.
+
+    Segments between the deletion cursor and the log start are live: their deletion is the claimed writer's.
+    """
+    place = (manifest.topic_id, manifest.partition)
+    keys = {str(segment.key(*place)) for segment in live} | set(page_keys)
+    if manifest.snapshot is not None:
+        keys.add(str(manifest.snapshot.key(*place)))
+    return NamedKeys(manifest.leader_epoch, frozenset(keys))
+
+
+def gc_plan(listing: Iterable[ObjectInfo], named: NamedKeys | None) -> GcPlan:
+    """Sort the objects of one root's prefix. `listing` was taken first, `named` read after it (C2).
+
+    Without a root (None) nothing can be judged: all is pending. Roots themselves are never listed as garbage.
+    """
+    deletable: list[ObjectInfo] = []
+    pending: list[ObjectInfo] = []
+    unknown: list[ObjectInfo] = []
+    for info in listing:
+        key = parse_key(info.key)
+        if key is None:
+            unknown.append(info)
+        elif isinstance(key, RootKey) or (named is not None and info.key in named.keys):
+            continue
+        elif named is not None and key.epoch < named.epoch:
+            deletable.append(info)
+        else:
+            pending.append(info)
+    return GcPlan(tuple(deletable), tuple(pending), tuple(unknown))
+
+
+def bucket_holds(manifest: Manifest, lineage: LeaderEpochs | None, epoch: int, end_offset: int) -> bool:
+    """Whether `manifest` names, or needs no more, all that the leader of `epoch` had below `end_offset`. `lineage`: of
+    the log up to the manifest's end, None where nobody can say. Where later leaders wrote, the same offsets may be
+    other records, or a gap."""
+    if lineage is None:
+        return end_offset <= manifest.log_start_offset
+    shared_end = lineage.shared_end(epoch, manifest.remote_end_offset)
+    return end_offset <= max(min(shared_end, manifest.remote_end_offset), manifest.log_start_offset)
+
+
+def audit_manifest(manifest: Manifest, live: Sequence[RemoteSegment]) -> list[Finding]:
+    """Tiles and books: `live` are the segments that tail and pages hold above the deletion cursor, in order."""
+    place = (manifest.topic_id, manifest.partition)
+    findings: list[Finding] = []
+    end = live[0].base_offset if live else manifest.remote_end_offset
+    if live and end > max(manifest.log_start_offset, manifest.deletion_cursor):
+        first = max(manifest.log_start_offset, manifest.deletion_cursor)
+        findings.append(Finding(FindingKind.UNDECLARED_GAP, None, first, f"[{first}, {end}) is in no segment"))
+    for segment in live:
+        key = str(segment.key(*place))
+        base = segment.base_offset
+        if base < end:
+            findings.append(Finding(FindingKind.OVERLAP, key, base, f"begins at {base}, the one before ends at {end}"))
+        elif base > end and base > manifest.log_start_offset:
+            findings.append(Finding(FindingKind.UNDECLARED_GAP, key, end, f"[{end}, {base}) is in no segment"))
+        findings += [
+            Finding(FindingKind.DECLARED_GAP, key, first, f"[{first}, {stop}) holds no records")
+            for first, stop in segment.gaps
+        ]
+        end = max(end, segment.end_offset)
+    if end != manifest.remote_end_offset:
+        text = f"segments end at {end}, the remote end is {manifest.remote_end_offset}"
+        findings.append(Finding(FindingKind.BOOKS, None, end, text))
+    return findings + _audit_books(manifest, live)
+
+
+def _audit_books(manifest: Manifest, live: Sequence[RemoteSegment]) -> list[Finding]:
+    found = totals_of(live)
+    findings: list[Finding] = []
+    if manifest.added - manifest.removed != manifest.live or found != manifest.live:
+        text = f"added {manifest.added} − removed {manifest.removed}, live {manifest.live}, found {found}"
+        findings.append(Finding(FindingKind.BOOKS, None, None, text))
+    if (hash_of(live) if live else ZERO_HASH) != manifest.live_hash:
+        text = f"the live segments hash to {hash_of(live)}, the manifest says {manifest.live_hash}: one was replaced"
+        findings.append(Finding(FindingKind.BOOKS, None, None, text))
+    return findings
+
+
+def audit_listing(
+    manifest: Manifest, live: Sequence[RemoteSegment], page_sizes: Mapping[str, int], listing: Sequence[ObjectInfo]
+) -> list[Finding]:
+    """What is named against what the prefix holds. `page_sizes`: length of every page named, by key. What is there and
+    not named: `gc_plan`.
+
+    Beside a live broker a finding may be a race: read the root again and repeat before believing it. Objects below the
+    log start go before the cursor says so, and a broker may have died in between: their absence is no finding.
+    """
+    place = (manifest.topic_id, manifest.partition)
+    listed = {info.key: info.size for info in listing}
+    wanted: dict[str, tuple[int, int | None]] = {
+        str(segment.key(*place)): (segment.object_bytes, segment.base_offset) for segment in live
+    }
+    wanted |= {key: (size, None) for key, size in page_sizes.items()}
+    if manifest.snapshot is not None:
+        wanted[str(manifest.snapshot.key(*place))] = (manifest.snapshot.length, None)
+    expired = {str(s.key(*place)) for s in live if s.end_offset <= manifest.log_start_offset}
+    findings: list[Finding] = []
+    for key, (size, offset) in wanted.items():
+        if key not in listed and key in expired:
+            continue
+        if key not in listed:
+            findings.append(Finding(FindingKind.MISSING, key, offset, f"{size} bytes are named, nothing is there"))
+        elif listed[key] != size:
+            findings.append(Finding(FindingKind.WRONG_SIZE, key, offset, f"{listed[key]} bytes, {size} are named"))
+    return findings
+
+
+def orphan_findings(plan: GcPlan) -> list[Finding]:
+    """The plan as findings, for a report."""
+    sorts = (
+        (FindingKind.ORPHAN_DELETABLE, plan.deletable),
+        (FindingKind.ORPHAN_KEPT, plan.kept),
+        (FindingKind.ORPHAN_PENDING, plan.pending),
+        (FindingKind.UNKNOWN, plan.unknown),
+    )
+    return [
+        Finding(kind, info.key, _base_offset(info.key), f"{info.size} bytes") for kind, infos in sorts for info in infos
+    ]
+
+
+def audit_footer(key: SegmentKey, entry: RemoteSegment, footer: SegmentFooter) -> list[Finding]:
+    """Whether the object under `key` is the one that `entry` names."""
+    try:
+        found = entry_from_footer(footer, key)
+    except Corrupt as broken:
+        return [Finding(FindingKind.DAMAGED, str(key), entry.base_offset, str(broken))]
+    differing = [name for name in RemoteSegment.__struct_fields__ if getattr(found, name) != getattr(entry, name)]
+    if not differing:
+        return []
+    text = f"the object and the manifest differ in {', '.join(differing)}"
+    return [Finding(FindingKind.DAMAGED, str(key), entry.base_offset, text)]
+
+
+def audit_chunks(key: SegmentKey, footer: SegmentFooter, crcs: Sequence[int]) -> list[Finding]:
+    """`crcs`: the CRC32C of every chunk as read now."""
+    findings: list[Finding] = []
+    for index, (found, written) in enumerate(zip(crcs, footer.chunk_crcs, strict=True)):
+        if found != written:
+            position = index * footer.chunk_bytes
+            offset = footer.offset_index.lookup_position(position).offset
+            text = f"chunk {index} at byte {position} has CRC {found:#010x}, written was {written:#010x}"
+            findings.append(Finding(FindingKind.DAMAGED, str(key), offset, text))
+    return findings
+
+
+_SCANNED: Final = (
+    "log_bytes",
+    "log_crc32c",
+    "batches",
+    "records",
+    "min_timestamp_ms",
+    "max_timestamp_ms",
+    "gaps",
+    "epochs",
+)
+
+
+def audit_scan(key: SegmentKey, footer: SegmentFooter, scan: Scan) -> list[Finding]:
+    """What the footer says of the log bytes against what a pass over all of them found."""
+    said = footer.statistics
+    differing = [name for name in _SCANNED if getattr(scan, name) != getattr(said, name)]
+    if not differing:
+        return []
+    text = f"the log bytes and the footer differ in {', '.join(differing)}"
+    return [Finding(FindingKind.DAMAGED, str(key), said.base_offset, text)]
+
+
+def rootless(findings: Iterable[Finding]) -> list[Finding]:
+    """What to add to the findings of a partition without a root: who deleted it took the only word about its segments.
+
+    Nothing where no segments are: a topic on its way in or out.
+    """
+    if not any(finding.key and isinstance(parse_key(finding.key), SegmentKey) for finding in findings):
+        return []
+    return [Finding(FindingKind.MISSING, None, None, "there are segments, but no manifest: nothing of them is served")]
+
+
+def partitions_in(keys: Iterable[str]) -> Collection[tuple[UUID, int]]:
+    """(topic id, partition) of every key of a listing that belongs to one, sorted."""
+    found: set[tuple[UUID, int]] = set()
+    for text in keys:
+        key = parse_key(text)
+        if key is None or isinstance(key, MetadataKey) or key.topic_id is None or key.partition is None:
+            continue
+        found.add((key.topic_id, key.partition))
+    return sorted(found)
+
+
+def _base_offset(text: str) -> int | None:
+    key = parse_key(text)
+    return key.base_offset if isinstance(key, SegmentKey) else None

@@ -1,0 +1,240 @@
+"""Looking at a bucket with no broker running, or beside one: the thin shell around `audit`.
+
+Owns the order of reads that makes its answers safe: for gc the listing comes first, root and pages after it (C2); for
+verify a finding that a live broker's commit may have caused is believed only if it is still there under a root read
+again. Never writes but for `delete`, of what a plan calls deletable. Must not know brokers or retention.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from crc32c import crc32c
+
+from coldstore.checked_get import get_range
+from coldstore.inspection.audit import (
+    Finding,
+    FindingKind,
+    GcPlan,
+    NamedKeys,
+    audit_chunks,
+    audit_footer,
+    audit_listing,
+    audit_manifest,
+    audit_scan,
+    gc_plan,
+    named_by,
+    orphan_findings,
+    partitions_in,
+)
+from coldstore.inspection.orphan_safety import keep_by_manifest
+from coldstore.keys import TOPICS_PREFIX, PageKey, SegmentKey, parse_key, partition_prefix
+from coldstore.manifest.manifest import Manifest, RemoteSegment
+from coldstore.manifest.manifest_reader import ManifestReader
+from coldstore.object_store import ObjectInfo, ObjectMissing, ObjectStore
+from coldstore.segments.segment_object import SegmentFooter
+from coldstore.segments.segment_reader import chunk_ref, fetch_footer
+from coldstore.segments.segment_scanner import SegmentScanner
+from logformat.errors import Corrupt
+from logformat.values import NewerFormat
+from seams.workers import Lane, Workers
+
+_VERIFY_TRIES: Final = 3  # roots read until two in a row agree, beside a broker that commits
+_DELETE_AT_ONCE: Final = 1000
+_GC_PIECE: Final = 10_000  # listed objects judged at once: ten LISTs, a few MB
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition's manifest with its live segments in order, and the lengths of the pages it names, by key."""
+
+    manifest: Manifest
+    live: tuple[RemoteSegment, ...]
+    page_sizes: dict[str, int]
+
+    def key(self, segment: RemoteSegment) -> SegmentKey:
+        return segment.key(self.manifest.topic_id, self.manifest.partition)
+
+    @property
+    def named(self) -> NamedKeys:
+        return named_by(self.manifest, self.live, self.page_sizes)
+
+
+class BucketInspector:
+    """Reads partitions of the bucket behind `store`."""
+
+    def __init__(self, store: ObjectStore, workers: Workers) -> None:
+        self._store = store
+        self._workers = workers
+
+    async def partitions(self) -> Sequence[tuple[UUID, int]]:
+        """(topic id, partition) of everything below `topics/`, sorted, roots or not: one listing."""
+        return list(partitions_in([info.key async for info in self._store.list(TOPICS_PREFIX)]))
+
+    async def view(self, topic_id: UUID, partition: int) -> PartitionView | None:
+        """The partition as its root and pages say now; None when it has no root.
+
+        Raises Corrupt, NewerFormat, ObjectMissing (a page is gone), StoreError.
+        """
+        for attempt in range(_VERIFY_TRIES):
+            reader = ManifestReader(self._store, topic_id, partition, workers=self._workers)
+            manifest = await reader.load()
+            if manifest is None:
+                return None
+            try:
+                live = (await reader.segments(manifest, 0, manifest.remote_end_offset)).segments
+                return PartitionView(manifest, live, await reader.page_sizes(manifest))
+            except ObjectMissing:  # a page replaced while it was read: a new root names another one
+                if attempt + 1 == _VERIFY_TRIES:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def plan_gc(self, topic_id: UUID, partition: int, *, piece_deadline_s: float | None = None) -> GcPlan:
+        """What a listing minus what root and pages, read after it, name. Errors: as `view`; TimeoutError for a piece.
+
+        In pieces of the listing, each judged by a root read after it: what is named by no root after its own listing
+        can be named by none later, and memory does not grow with the partition.
+        """
+        reader = ManifestReader(self._store, topic_id, partition, workers=self._workers)
+        listing = self._store.list(partition_prefix(topic_id, partition))
+        plan = GcPlan((), (), ())
+        while True:
+            async with asyncio.timeout(piece_deadline_s):
+                piece = [info async for info in _first(listing, _GC_PIECE)]
+                if not piece:
+                    return plan
+                plan += await self._workers.run(gc_plan, piece, await self._named(reader, piece))
+
+    async def _named(self, reader: ManifestReader, piece: Sequence[ObjectInfo]) -> NamedKeys | None:
+        """What the root as it stands now names among `piece`; None without a root."""
+        bases, has_pages = await self._workers.run(_places, piece)
+        for attempt in range(_VERIFY_TRIES):
+            manifest = await reader.load()
+            if manifest is None:
+                return None
+            try:
+                live = (await reader.segments(manifest, min(bases), max(bases) + 1)).segments if bases else ()
+                pages = await reader.page_sizes(manifest) if has_pages else {}
+                return await self._workers.run(named_by, manifest, live, pages)
+            except ObjectMissing:  # a page replaced while it was read: a new root names another one
+                if attempt + 1 == _VERIFY_TRIES:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def delete(self, plan: GcPlan, may_send: Callable[[], None] = lambda: None) -> int:
+        """Delete what the plan calls deletable; how many objects that were. A store may lie: list again to see.
+        `may_send` is asked before each request."""
+        keys = [info.key for info in plan.deletable]
+        for at in range(0, len(keys), _DELETE_AT_ONCE):
+            may_send()
+            await self._store.delete(keys[at : at + _DELETE_AT_ONCE])
+        return len(keys)
+
+    async def verify(self, topic_id: UUID, partition: int, *, deep: bool = False) -> list[Finding]:
+        """Everything found in one partition; `deep` reads every byte. Damage only when it outlives a newer root. Raises
+        NewerFormat, for what this program cannot read is not damaged; StoreError."""
+        try:
+            view, plan, findings = await self._compare(topic_id, partition)
+            for _ in range(_VERIFY_TRIES - 1):
+                if not any(finding.kind.is_damage for finding in findings):
+                    break
+                before = view
+                view, plan, findings = await self._compare(topic_id, partition)
+                if view == before:
+                    break
+            findings += orphan_findings(await keep_by_manifest(self._store, topic_id, partition, plan, self._workers))
+        except NewerFormat:
+            raise
+        except (Corrupt, ObjectMissing) as broken:
+            return [Finding(FindingKind.UNREADABLE, None, None, str(broken))]
+        if view is None:
+            return findings
+        known = {finding.key for finding in findings if finding.kind.is_damage}
+        for segment in view.live:
+            key = view.key(segment)
+            # Below the log start an object is on its way out: nobody reads it, and it may go at any moment.
+            if str(key) not in known and segment.end_offset > view.manifest.log_start_offset:
+                findings += await self._verify_segment(key, segment, deep=deep)
+        return await self._still_true(topic_id, partition, findings)
+
+    async def _compare(self, topic_id: UUID, partition: int) -> tuple[PartitionView | None, GcPlan, list[Finding]]:
+        """A version of the partition, what is unnamed, and what is wrong."""
+        listing = await self._list(topic_id, partition)
+        view = await self.view(topic_id, partition)
+        if view is None:
+            return None, gc_plan(listing, None), []
+        findings = audit_manifest(view.manifest, view.live)
+        findings += audit_listing(view.manifest, view.live, view.page_sizes, listing)
+        return view, gc_plan(listing, view.named), findings
+
+    async def _still_true(self, topic_id: UUID, partition: int, findings: list[Finding]) -> list[Finding]:
+        """Without the damage of objects that nothing names any more: they expired while they were read."""
+        if not any(finding.kind.is_damage and finding.key is not None for finding in findings):
+            return findings
+        view = await self.view(topic_id, partition)
+        named = frozenset() if view is None else view.named.keys
+        return [f for f in findings if not f.kind.is_damage or f.key is None or f.key in named]
+
+    async def _verify_segment(self, key: SegmentKey, entry: RemoteSegment, *, deep: bool) -> list[Finding]:
+        try:
+            footer = await fetch_footer(self._store, key, entry.object_bytes, entry.log_bytes)
+        except NewerFormat:
+            raise
+        except Corrupt as broken:
+            return [Finding(FindingKind.DAMAGED, str(key), entry.base_offset, str(broken))]
+        except ObjectMissing as gone:
+            return [Finding(FindingKind.MISSING, str(key), entry.base_offset, str(gone))]
+        findings = audit_footer(key, entry, footer)
+        return findings + (await self._read_all(key, footer) if deep else [])
+
+    async def _read_all(self, key: SegmentKey, footer: SegmentFooter) -> list[Finding]:
+        """Every chunk's CRC, every batch's, and its leader epoch, as at the copy."""
+        said = footer.statistics
+        scanner = SegmentScanner(
+            said.base_offset, footer.log_bytes, lineage=footer.lineage, chunk_bytes=footer.chunk_bytes
+        )
+        try:
+            async for data in self.log_bytes(key, footer):
+                await self._workers.run(scanner.feed, data, lane=Lane.COLD_READ)
+            scan = scanner.finish(said.end_offset)
+        except Corrupt as broken:
+            # The scan ends at the first bad batch; the chunks say what else is damaged.
+            crcs = [await self._chunk_crc(key, footer, index) for index in range(len(footer.chunk_crcs))]
+            found = audit_chunks(key, footer, crcs)
+            return found or [Finding(FindingKind.DAMAGED, str(key), scanner.next_offset, str(broken))]
+        except ObjectMissing as gone:
+            return [Finding(FindingKind.MISSING, str(key), said.base_offset, str(gone))]
+        return audit_chunks(key, footer, scan.chunk_crcs) or audit_scan(key, footer, scan)
+
+    async def log_bytes(self, key: SegmentKey, footer: SegmentFooter) -> AsyncIterator[bytes]:
+        """The object's log bytes, a chunk at a time, as they are: not checked."""
+        for index in range(len(footer.chunk_crcs)):
+            chunk = chunk_ref(footer, key, index)
+            yield (await get_range(self._store, str(key), chunk.position, chunk.length)).data
+
+    async def _chunk_crc(self, key: SegmentKey, footer: SegmentFooter, index: int) -> int:
+        chunk = chunk_ref(footer, key, index)
+        got = await get_range(self._store, str(key), chunk.position, chunk.length)
+        value: int = await self._workers.run(crc32c, got.data, lane=Lane.COLD_READ)
+        return value
+
+    async def _list(self, topic_id: UUID, partition: int) -> list[ObjectInfo]:
+        return [info async for info in self._store.list(partition_prefix(topic_id, partition))]
+
+
+def _places(piece: Sequence[ObjectInfo]) -> tuple[list[int], bool]:
+    """Base offsets of the segments among `piece`, and whether there are pages."""
+    keys = [parse_key(info.key) for info in piece]
+    bases = [key.base_offset for key in keys if isinstance(key, SegmentKey)]
+    return bases, any(isinstance(key, PageKey) for key in keys)
+
+
+async def _first(listing: AsyncIterator[ObjectInfo], count: int) -> AsyncIterator[ObjectInfo]:
+    """The next `count` of a listing, fewer at its end."""
+    while count and (info := await anext(listing, None)) is not None:
+        count -= 1
+        yield info

@@ -1,0 +1,356 @@
+"""Does this store do what all else relies on? Asked at start (probe), and once when a bucket is formatted (race).
+
+Owns the conditions and the verdict. Always true: a store is refused for what it did, by the condition's name, never for
+being away or busy (StoreUnavailable and AccessRefused come out as they are); how copies will be verified follows from
+what was seen, not from the store's name: some stores keep any checksum they are told (C12), some pass every sequential
+test and let every racing writer win (C23). Whatever it writes is below `.probe/<uuid>/` and deleted afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import parse_qs, urlsplit
+
+from crc32c import crc32c
+
+from coldstore.object_store import (
+    ChecksumRefused,
+    ObjectMissing,
+    ObjectStore,
+    StoreAway,
+    StoreError,
+    StoreUnavailable,
+    Upload,
+)
+from coldstore.retrying_store import RetryingStore, tries
+from logformat.errors import InvalidRequest, ThermoclineError
+from seams.rng import Rng
+
+PREFIX = ".probe"
+RACE_WRITERS = 8
+RACE_ROUNDS = 10
+_SEGMENT_BYTES = 512 << 10  # a directory bucket knows the CRC32C of smaller ones, which says nothing of segments
+_RACE_BYTES = 16 << 10
+
+_PROVIDERS = (
+    ("amazonaws.com", "Amazon S3"),
+    ("r2.cloudflarestorage.com", "Cloudflare R2"),
+    ("googleapis.com", "Google Cloud Storage"),
+    ("backblazeb2.com", "Backblaze B2"),
+    ("digitaloceanspaces.com", "DigitalOcean Spaces"),
+    ("wasabisys.com", "Wasabi"),
+    ("linodeobjects.com", "Akamai Object Storage"),
+    ("scw.cloud", "Scaleway"),
+    ("fly.storage.tigris.dev", "Tigris"),
+)
+
+
+class StoreRefused(InvalidRequest):
+    """The store breaks a condition that data would be lost by: use another store, or a newer version of it."""
+
+
+class StoreCondition(Enum):
+    """What is asked; the value is how it prints."""
+
+    CREATE = "If-None-Match creates"
+    CREATE_ONCE = "If-None-Match refuses a second create"
+    REPLACE = "If-Match replaces"
+    STALE = "a stale If-Match is refused"
+    ABSENT = "If-Match on a missing key is refused"
+    UNCHANGED = "a conditional GET tells unchanged from changed"
+    RANGE = "a ranged GET answers its range"
+    TAIL = "a tail GET answers the end"
+    LISTED = "a listing shows what was put"
+    DELETED = "a deletion deletes"
+    CHECKSUM = "a wrong CRC32C is refused"
+    TRAILER = "a CRC32C may come behind the bytes"
+
+
+# Without the first copies are read back whole, without the second a segment is read twice for its upload; every other
+# failed condition refuses the store.
+OPTIONAL = frozenset({StoreCondition.CHECKSUM, StoreCondition.TRAILER})
+
+
+class Verification(Enum):
+    """How a copy is proven before local bytes may go."""
+
+    HEAD = "HEAD (size and CRC32C)"
+    READ_BACK = "whole read-back"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeFinding:
+    """One condition; `detail` says what was seen where it failed."""
+
+    condition: StoreCondition
+    passed: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """What a store did. `takes_trailers`: a segment may be proved while it is sent."""
+
+    url: str
+    provider: str
+    findings: tuple[ProbeFinding, ...]
+    verification: Verification
+
+    @property
+    def takes_trailers(self) -> bool:
+        return any(finding.condition is StoreCondition.TRAILER and finding.passed for finding in self.findings)
+
+    @property
+    def passed(self) -> bool:
+        return all(finding.passed or finding.condition in OPTIONAL for finding in self.findings)
+
+    def require(self) -> None:
+        """Raise StoreRefused unless passed."""
+        failed = [f for f in self.findings if not f.passed and f.condition not in OPTIONAL]
+        if failed:
+            why = "; ".join(f"{f.condition.value}: {f.detail}" for f in failed)
+            raise StoreRefused(f"{self.provider} at {self.url} cannot hold a log. Failed: {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class RaceReport:
+    """Winners of each round; every one must be 1."""
+
+    url: str
+    winners: tuple[int, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(count == 1 for count in self.winners)
+
+    def require(self) -> None:
+        """Raise StoreRefused unless every round had one winner."""
+        if not self.passed:
+            raise StoreRefused(
+                f"{provider_of(self.url)} at {self.url} loses races: {RACE_WRITERS} conditional writers had "
+                f"{list(self.winners)} winners a round. Two brokers would overwrite each other's manifests"
+            )
+
+
+def provider_of(url: str) -> str:
+    """Who probably runs the store behind a printed bucket URL."""
+    split = urlsplit(url)
+    if split.scheme == "file":
+        return "a directory"
+    if split.scheme != "s3":
+        return "an unknown store"
+    endpoint = parse_qs(split.query).get("endpoint", [""])[0]
+    host = urlsplit(endpoint).hostname or ""
+    if not endpoint:
+        return "Amazon S3"
+    return next((name for suffix, name in _PROVIDERS if host.endswith(suffix)), f"an S3-compatible store ({host})")
+
+
+async def probe(
+    store: ObjectStore, rng: Rng, refused: Callable[[StoreUnavailable], None] = lambda _: None
+) -> ProbeReport:
+    """Ask for every condition, one after the other (about 25 requests). `refused`: see `RetryingStore`."""
+    store = RetryingStore(store, refused)
+    run = _Probe(store, f"{PREFIX}/{rng.uuid()}")
+    try:
+        if await run.roots():
+            await run.segments()
+            await run.deletion()
+    finally:
+        with contextlib.suppress(ThermoclineError):
+            await store.delete(run.written)
+    return ProbeReport(store.url, provider_of(store.url), tuple(run.findings), run.verification)
+
+
+async def race(
+    store: ObjectStore, rng: Rng, refused: Callable[[StoreUnavailable], None] = lambda _: None
+) -> RaceReport:
+    """Let `RACE_WRITERS` create, then replace, the same key at once, `RACE_ROUNDS` rounds in all. `refused`: as of
+    `probe`."""
+    store = RetryingStore(store, refused)
+    base = f"{PREFIX}/{rng.uuid()}"
+    winners: list[int] = []
+    etag: str | None = None
+    keys = [f"{base}/{number}" for number in range((RACE_ROUNDS + 1) // 2)]
+    try:
+        for number in range(RACE_ROUNDS):
+            creates = number % 2 == 0
+            count, etag = await _race_round(store, keys[number // 2], None if creates else etag, rng)
+            winners.append(count)
+    finally:
+        with contextlib.suppress(ThermoclineError):
+            await store.delete(keys)
+    return RaceReport(store.url, tuple(winners))
+
+
+async def _race_round(store: ObjectStore, key: str, etag: str | None, rng: Rng) -> tuple[int, str]:
+    """Number of winners, and the ETag now. A writer whose answer was lost counts if what it wrote lies there."""
+    async for _ in tries():
+        bodies = [rng.uuid().bytes * (_RACE_BYTES // 16) for _ in range(RACE_WRITERS)]
+        answers = await asyncio.gather(*(_attempt(store, key, body, etag) for body in bodies))
+        found = await _content(store, key)
+        won = [body for body, answer in zip(bodies, answers, strict=True) if answer is not None]
+        if found is not None and (won or found[0] in bodies):
+            # A winner whose bytes are gone was overwritten by a writer who was told that it lost: two won.
+            lost = sum(1 for body in won if body != found[0])
+            return lost + 1, found[1]
+    raise StoreUnavailable(f"{store.url}: no writer of a race got through; try again when the store answers")
+
+
+async def _attempt(store: ObjectStore, key: str, data: bytes, etag: str | None) -> str | None:
+    try:
+        return await store.put_root(key, data, etag)
+    except StoreError:
+        return None
+
+
+async def _content(store: ObjectStore, key: str) -> tuple[bytes, str] | None:
+    try:
+        got = await store.get(key)
+    except ObjectMissing:
+        return None
+    return got.data, got.etag
+
+
+class _Probe:
+    """One run: what was written and found so far."""
+
+    def __init__(self, store: ObjectStore, base: str) -> None:
+        self._store = store
+        self._root, self._absent = f"{base}/root", f"{base}/absent"
+        self._segment, self._wrong = f"{base}/segment", f"{base}/wrong"
+        self._trailed, self._wrong_trailer = f"{base}/trailed", f"{base}/wrong-trailer"
+        self.written = [self._root, self._absent, self._segment, self._wrong, self._trailed, self._wrong_trailer]
+        self.findings: list[ProbeFinding] = []
+        self.verification = Verification.READ_BACK
+
+    def _found(self, condition: StoreCondition, problem: str | None) -> bool:
+        self.findings.append(ProbeFinding(condition, problem is None, problem or ""))
+        return problem is None
+
+    async def roots(self) -> bool:
+        """The conditional writes; False where the store knows none: then the verdict stands."""
+        first, problem = await self._written(self._root, b"first", None)
+        if not self._found(StoreCondition.CREATE, problem):
+            return False
+        self._found(StoreCondition.CREATE_ONCE, await self._refused(self._root, b"second", None, b"first"))
+        second, problem = await self._written(self._root, b"third", first)
+        if not self._found(StoreCondition.REPLACE, problem):
+            return False
+        self._found(StoreCondition.STALE, await self._refused(self._root, b"fourth", first, b"third"))
+        self._found(StoreCondition.ABSENT, await self._refused(self._absent, b"fifth", second, None))
+        unchanged = await self._store.get_if_changed(self._root, second)
+        changed = await self._store.get_if_changed(self._root, first)
+        fine = unchanged is None and changed is not None and changed.data == b"third"
+        self._found(StoreCondition.UNCHANGED, None if fine else "the answer did not depend on the ETag")
+        return True
+
+    async def segments(self) -> None:
+        """Objects, ranges, checksums."""
+        data = bytes(range(256)) * (_SEGMENT_BYTES // 256)
+        info = await self._store.put_segment(self._segment, _upload(data, crc32c(data)))
+        self._found(StoreCondition.RANGE, await _same(lambda: self._bytes(10_000, 4096), data[10_000:14_096]))
+        self._found(StoreCondition.TAIL, await _same(lambda: self._bytes(-1000, None), data[-1000:]))
+        try:
+            await self._store.put_segment(self._wrong, _upload(data, crc32c(data) ^ 1))
+        except ChecksumRefused:
+            refused = self._found(StoreCondition.CHECKSUM, None)
+        except InvalidRequest as failure:
+            refused = self._found(StoreCondition.CHECKSUM, f"answered {failure}")
+        else:
+            refused = self._found(StoreCondition.CHECKSUM, "stored as if nothing were wrong; copies will be read back")
+        kept = (await self._store.head(self._segment)).crc32c
+        if refused and kept == crc32c(data) and info.size == len(data):
+            self.verification = Verification.HEAD
+        self._found(StoreCondition.TRAILER, await self._trailer_taken(data))
+
+    async def _trailer_taken(self, data: bytes) -> str | None:
+        """What was wrong with a checksum behind the bytes. Whatever it was: one before them does."""
+        try:
+            await self._store.put_segment(self._trailed, _trailed(data, crc32c(data)))
+            got = await self._store.get(self._trailed)
+            kept = (await self._store.head(self._trailed)).crc32c
+        except ThermoclineError as failure:
+            return str(failure)
+        if got.data != data:
+            return f"{len(got.data)} bytes were stored, not the {len(data)} sent"
+        if self.verification is Verification.HEAD and kept != crc32c(data):
+            return f"a HEAD says {kept}"
+        try:
+            await self._store.put_segment(self._wrong_trailer, _trailed(data, crc32c(data) ^ 1))
+        except ChecksumRefused:
+            return None
+        except ThermoclineError as failure:
+            return f"a wrong one: {failure}"
+        return "a wrong one was stored as if it were right"
+
+    async def deletion(self) -> None:
+        """Listings and deletions."""
+        base = self._root.rpartition("/")[0] + "/"
+        expected = {self._root: 5, self._segment: _SEGMENT_BYTES}
+        found = {info.key: info.size async for info in self._store.list(base) if info.key in expected}
+        missing = [key for key, size in expected.items() if found.get(key) != size]
+        self._found(StoreCondition.LISTED, f"{missing[0]} is missing or has another size" if missing else None)
+        await self._store.delete(self.written)
+        left = [info.key async for info in self._store.list(base)]
+        self._found(StoreCondition.DELETED, f"{left[0]} is still listed" if left else None)
+
+    async def _bytes(self, start: int, length: int | None) -> bytes:
+        return (await self._store.get(self._segment, start, length)).data
+
+    async def _written(self, key: str, data: bytes, etag: str | None) -> tuple[str, str | None]:
+        """A write that must succeed: its ETag, or what was wrong. Raises StoreAway when that was all it got."""
+        problem: StoreError | InvalidRequest | None = None
+        async for _ in tries():
+            try:
+                new = await self._store.put_root(key, data, etag)
+            except (StoreError, InvalidRequest) as failure:
+                problem = failure
+            else:
+                got = await self._store.get(key)
+                return new, None if got.data == data and got.etag == new else "read back as something else"
+            found = await _content(self._store, key)  # raises when the store is away, not unable
+            if found is not None and found[0] == data:
+                return found[1], None  # the answer was lost
+        if isinstance(problem, StoreAway):
+            raise problem
+        return "", str(problem)
+
+    async def _refused(self, key: str, data: bytes, etag: str | None, before: bytes | None) -> str | None:
+        """A write that must be refused and change nothing; what was wrong. Any error will do, losers may get a 500; but
+        it must be an answer: StoreAway when none came."""
+        away: StoreAway | None = None
+        async for _ in tries():
+            try:
+                await self._store.put_root(key, data, etag)
+            except StoreAway as failure:
+                away = failure
+            except (StoreError, InvalidRequest):
+                away = None
+                break
+            else:
+                return "the write succeeded"
+        if away is not None:
+            raise away
+        found = await _content(self._store, key)
+        return None if (found[0] if found is not None else None) == before else "refused, yet the object changed"
+
+
+async def _same(read: Callable[[], Awaitable[bytes]], expected: bytes) -> str | None:
+    try:
+        got = await read()
+    except InvalidRequest as failure:
+        return str(failure)
+    return None if got == expected else f"{len(got)} bytes, not the {len(expected)} asked for"
+
+
+def _upload(data: bytes, checksum: int) -> Upload:
+    return Upload(len(data), checksum, lambda: iter((data,)))
+
+
+def _trailed(data: bytes, checksum: int) -> Upload:
+    return Upload(len(data), None, lambda: iter((data,)), lambda: checksum)

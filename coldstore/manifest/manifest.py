@@ -1,0 +1,377 @@
+"""What the cold tier holds for one partition: the manifest, a value, and the edits that may be made to it.
+
+Owns the content of `manifest.json` (docs/formats/manifest.md). Always true of a manifest that `check` passes and of
+every edit's result: segments tile `[first live base, remote_end_offset)` without overlap, and without a hole at or
+above the log start; `added − removed = live` for bytes, records and segments, and `live_hash` is the sum of the live
+entries' hashes (C13); the log start and deletion cursor never fall, the remote end only by `withdraw`. Edits are
+idempotent by the ids and offsets they name, because a commit whose outcome is unknown is made again (C29). Pure: no
+store, clock or randomness.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from coldstore.manifest.manifest_entries import (
+    GAPS_IN_ROOT_MAX,
+    HASH_MODULUS,
+    ZERO_HASH,
+    PagePointer,
+    RemoteSegment,
+    SnapshotPointer,
+    Totals,
+    check_page,
+    check_ranges,
+    check_segment,
+    hash_of,
+    join_gaps,
+    totals_of,
+    totals_of_pages,
+)
+from logformat.errors import Corrupt, Fenced, InvalidRequest
+from logformat.record_batch import INT32_MAX, INT64_MAX
+
+__all__ = [
+    "EditRefused",
+    "Manifest",
+    "PagePointer",
+    "RemoteSegment",
+    "SnapshotPointer",
+    "Totals",
+    "new_manifest",
+]
+
+_TIERED: Final = "remote.storage.enable"
+
+
+class EditRefused(InvalidRequest):
+    """The manifest is not in the state the edit needs: look at it again, then decide anew."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The content of a partition's root.
+
+    `log_start_offset`: first readable offset in any tier. `deletion_cursor`: end of the last segment whose object was
+    deleted; entries that end at or below it are dead, also where an immutable page still lists them.
+    `remote_end_offset`: exclusive end of what is held. `reserved_end_offset`: offsets below it may have been given.
+    `pages`: level 1 first, then level 0, by offset; `tail`: the newest segments, by offset.
+    """
+
+    topic_id: UUID
+    topic: str
+    partition: int
+    leader_epoch: int
+    configs: dict[str, str] = {}
+    log_start_offset: int = 0
+    deletion_cursor: int = 0
+    remote_end_offset: int = 0
+    reserved_end_offset: int = 0
+    added: Totals = Totals()
+    removed: Totals = Totals()
+    live: Totals = Totals()
+    live_hash: str = ZERO_HASH
+    gaps: tuple[tuple[int, int], ...] = ()
+    pages: tuple[PagePointer, ...] = ()
+    tail: tuple[RemoteSegment, ...] = ()
+    snapshot: SnapshotPointer | None = None
+
+    # ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def coverage_start(self) -> int:
+        """First offset the cold tier holds; `remote_end_offset` when it holds none."""
+        if self.pages:
+            return max(self.deletion_cursor, self.pages[0].first_offset)
+        return self.tail[0].base_offset if self.tail else self.remote_end_offset
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """Greatest timestamp of all it holds (expired parts of a page may still count); −1 when there is none."""
+        newest = [page.max_timestamp_ms for page in self.pages] + [segment.max_timestamp_ms for segment in self.tail]
+        return max(newest, default=-1)
+
+    @property
+    def bucket_end_offset(self) -> int:
+        """A log restored from the bucket alone goes on here, or at the reserved end when that is higher."""
+        return max(self.remote_end_offset, self.log_start_offset, self.snapshot.end_offset if self.snapshot else 0)
+
+    def tail_index(self, offset: int) -> int:
+        """Index in `tail` of the first segment that ends above `offset`; its length when none does."""
+        return bisect_right(self.tail, offset, key=lambda segment: segment.end_offset)
+
+    # ── edits ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def claim(self, epoch: int, topic: str, configs: dict[str, str]) -> Manifest:
+        """The first act of an epoch. Configs that switch tiering off are left to `switch_off`. Raises Fenced under a
+        higher one."""
+        if epoch < self.leader_epoch:
+            raise Fenced(f"{self._name}: manifest is of epoch {self.leader_epoch}, ours is {epoch}; stop tiering it")
+        said = self.configs if self.is_switched_off_by(configs) else configs
+        return replace(self, leader_epoch=epoch, topic=topic, configs=said)
+
+    def set_topic(self, topic: str, configs: dict[str, str]) -> Manifest:
+        return replace(self, topic=topic, configs=configs)
+
+    def is_switched_off_by(self, configs: Mapping[str, str]) -> bool:
+        """Whether these say that the topic is tiered no more, and this root does not say so yet."""
+        return _is_off(configs) and not _is_off(self.configs)
+
+    def switch_off(self, topic: str, configs: dict[str, str], local_start: int) -> Manifest:
+        """Tiering was switched off: the log starts where its leader's local log does (KIP-950). Once for each switch,
+        because the root says from now on that it was done; who leads later may have less on its disk (ADR 26)."""
+        if not self.is_switched_off_by(configs):
+            return self
+        return self.set_topic(topic, configs).set_log_start(local_start)
+
+    def add(self, segment: RemoteSegment) -> Manifest:
+        """Name a new segment at the remote end. A second time is no change.
+
+        It may begin above the remote end only when all the skipped offsets lie below the log start.
+        """
+        if any(known.uuid == segment.uuid for known in self.tail):
+            return self
+        check_segment(segment)
+        if segment.leader_epoch != self.leader_epoch:
+            raise EditRefused(
+                f"{self._name}: object {segment.uuid} carries epoch {segment.leader_epoch}, the manifest is of epoch "
+                f"{self.leader_epoch}; copy it again under a new name"
+            )
+        self._check_start(segment)
+        totals = totals_of([segment])
+        return replace(
+            self,
+            tail=(*self.tail, segment),
+            remote_end_offset=segment.end_offset,
+            added=self.added + totals,
+            live=self.live + totals,
+            live_hash=f"{(int(self.live_hash, 16) + segment.identity_hash()) % HASH_MODULUS:032x}",
+            gaps=join_gaps(self.gaps, segment.gaps)[-GAPS_IN_ROOT_MAX:],
+        )
+
+    def _check_start(self, segment: RemoteSegment) -> None:
+        base, end = segment.base_offset, self.remote_end_offset
+        if base != end and not end < base <= self.log_start_offset:
+            raise EditRefused(
+                f"{self._name}: segment [{base}, {segment.end_offset}) does not begin at the remote end {end}"
+            )
+
+    def set_log_start(self, offset: int) -> Manifest:
+        """Nothing below `offset` is readable any more. A lower one than known is no change."""
+        _check_offset(offset)
+        return self if offset <= self.log_start_offset else replace(self, log_start_offset=offset)
+
+    def expire(self, removed: Sequence[RemoteSegment]) -> Manifest:
+        """The objects of `removed`, the oldest live ones, are deleted: advance the cursor behind them.
+
+        All of them end at or below the log start. Those already below the cursor are skipped, so repeating is no
+        change; what the tail holds is compared entry by entry, what pages hold is the caller's to have read checked.
+        """
+        fresh = [segment for segment in removed if segment.end_offset > self.deletion_cursor]
+        if not fresh:
+            return self
+        cursor = fresh[-1].end_offset
+        if cursor > self.log_start_offset or cursor > self.remote_end_offset:
+            raise EditRefused(f"{self._name}: cannot expire up to {cursor}, the log starts at {self.log_start_offset}")
+        at = self.tail_index(cursor)
+        dead = self.tail[:at]
+        if tuple(fresh[len(fresh) - len(dead) :]) != dead or (dead and len(fresh) < len(dead)):
+            raise EditRefused(f"{self._name}: what is expired up to {cursor} is not what the manifest's tail holds")
+        self._check_oldest(fresh)
+        self._check_whole_pages(fresh, cursor)
+        totals = totals_of(fresh)
+        live = self.live - totals
+        live_hash = f"{(int(self.live_hash, 16) - int(hash_of(fresh), 16)) % HASH_MODULUS:032x}"
+        if live.any_negative or (live.segments == 0) != (live == Totals() and live_hash == ZERO_HASH):
+            raise EditRefused(f"{self._name}: expiring up to {cursor} does not balance: {live} would be left")
+        return replace(
+            self,
+            deletion_cursor=cursor,
+            removed=self.removed + totals,
+            live=live,
+            live_hash=live_hash,
+            gaps=tuple(gap for gap in self.gaps if gap[1] > cursor),
+            pages=tuple(page for page in self.pages if page.end_offset > cursor),
+            tail=self.tail[at:],
+        )
+
+    def withdraw(self, live: Sequence[RemoteSegment]) -> Manifest:
+        """Name no segment any more: tiering was switched off, and the local log holds all from the log start on.
+
+        `live` are all live segments, as the caller read them; their objects may be deleted once readers of older roots
+        let go. The remote end falls back to the base of the one that holds the log start, so that tiering switched on
+        again copies from there: a log start may stand inside a batch, where no copy can begin. Done already: no
+        change. Raises EditRefused when `live` is not what the books say, e.g. a copy came in between.
+        """
+        if self.live.segments == 0:
+            return self
+        if totals_of(live) != self.live or hash_of(live) != self.live_hash:
+            raise EditRefused(f"{self._name}: the live segments changed while they were withdrawn")
+        start = self.log_start_offset
+        holder = next((segment for segment in live if segment.end_offset > start), None)
+        return replace(
+            self,
+            removed=self.removed + self.live,
+            live=Totals(),
+            live_hash=ZERO_HASH,
+            remote_end_offset=self.remote_end_offset if holder is None else min(holder.base_offset, start),
+            gaps=(),
+            pages=(),
+            tail=(),
+        )
+
+    def _check_oldest(self, fresh: Sequence[RemoteSegment]) -> None:
+        """`fresh` begins where the live ones do and has no overlap: with the sums, nothing was left out."""
+        end = self.deletion_cursor
+        for segment in fresh:
+            if segment.base_offset < end:
+                raise EditRefused(f"{self._name}: expired segment at {segment.base_offset} overlaps {end}")
+            end = segment.end_offset
+
+    def _check_whole_pages(self, fresh: Sequence[RemoteSegment], cursor: int) -> None:
+        """A page that goes at once, from its first segment to its last, goes with exactly its sums."""
+        for page in self.pages:
+            if self.deletion_cursor <= page.first_offset and page.end_offset <= cursor:
+                inside = [s for s in fresh if page.first_offset <= s.base_offset < page.end_offset]
+                if totals_of(inside) != totals_of_pages([page]):
+                    raise EditRefused(f"{self._name}: what is expired is not what page {page.uuid} holds")
+
+    def reserve(self, end: int) -> Manifest:
+        """Offsets below `end` may be given from now on. A lower one than known is no change."""
+        _check_offset(end)
+        return self if end <= self.reserved_end_offset else replace(self, reserved_end_offset=end)
+
+    def release_reservation(self, end: int) -> Manifest:
+        """Give back what lies above `end`, the log's end: the one number that may fall.
+
+        Only down to what the bucket itself shows to be used (`bucket_end_offset`): else offsets would be given twice.
+        """
+        if end != self.bucket_end_offset:
+            raise EditRefused(
+                f"{self._name}: the log ends at {end}, the bucket at {self.bucket_end_offset}; the reservation stays"
+            )
+        return self if end >= self.reserved_end_offset else replace(self, reserved_end_offset=end)
+
+    def set_snapshot(self, pointer: SnapshotPointer) -> Manifest:
+        """Name a newer snapshot of an internal topic. The same one again is no change."""
+        if self.snapshot == pointer:
+            return self
+        if pointer.epoch != self.leader_epoch:
+            raise EditRefused(f"{self._name}: snapshot of epoch {pointer.epoch}, manifest of {self.leader_epoch}")
+        if self.snapshot is not None and pointer.end_offset < self.snapshot.end_offset:
+            raise EditRefused(f"{self._name}: snapshot at {pointer.end_offset} is older than the one named")
+        return replace(self, snapshot=pointer)
+
+    def fold_tail(self, page: PagePointer, folded: Sequence[UUID], replaced: UUID | None) -> Manifest:
+        """Move the first segments of the tail (`folded`, in order) into `page`, which also holds all of `replaced`."""
+        moved = self.tail[: len(folded)]
+        if [segment.uuid for segment in moved] != list(folded) or not moved:
+            raise EditRefused(f"{self._name}: the tail changed while page {page.uuid} was written")
+        ranges = (moved[0].base_offset, moved[-1].end_offset)
+        pages = self._with_page(page, 0, ranges, totals_of(moved), len(moved), replaced, len(self.pages))
+        return replace(self, pages=pages, tail=self.tail[len(moved) :])
+
+    def fold_pages(self, page: PagePointer, folded: Sequence[UUID], replaced: UUID | None) -> Manifest:
+        """Move the first level-0 pointers (`folded`, in order) into `page` of level 1, with all of `replaced`."""
+        first = sum(1 for pointer in self.pages if pointer.level)
+        moved = self.pages[first : first + len(folded)]
+        if [pointer.uuid for pointer in moved] != list(folded) or not moved:
+            raise EditRefused(f"{self._name}: the pages changed while page {page.uuid} was written")
+        ranges = (moved[0].first_offset, moved[-1].end_offset)
+        pages = self._with_page(page, 1, ranges, totals_of_pages(moved), len(moved), replaced, first)
+        return replace(self, pages=(*pages, *self.pages[first + len(moved) :]))
+
+    def _with_page(
+        self,
+        page: PagePointer,
+        level: int,
+        ranges: tuple[int, int],
+        totals: Totals,
+        entries: int,
+        replaced: UUID | None,
+        end: int,
+    ) -> tuple[PagePointer, ...]:
+        """`pages[:end]` with `page` at its end, in the place of `replaced` when that is given; the sums must match."""
+        before = self.pages[:end]
+        first = ranges[0]
+        if replaced is not None:
+            if not before or before[-1].uuid != replaced or before[-1].level != level:
+                raise EditRefused(f"{self._name}: page {replaced} is not the last one any more")
+            first, entries = before[-1].first_offset, entries + before[-1].entries
+            totals = totals + totals_of_pages(before[-1:])
+            before = before[:-1]
+        fits = (page.level, page.first_offset, page.end_offset, page.entries) == (level, first, ranges[1], entries)
+        if not fits or totals_of_pages([page]) != totals or page.epoch != self.leader_epoch:
+            raise EditRefused(f"{self._name}: page {page.uuid} is not what it should replace")
+        return (*before, page)
+
+    # ── what must be true ────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def _name(self) -> str:
+        return f"{self.topic}-{self.partition} ({self.topic_id})"
+
+    def check(self) -> None:
+        """Raises Corrupt, with the rule that is broken, when this cannot be a manifest that edits made."""
+        numbers = (self.log_start_offset, self.deletion_cursor, self.remote_end_offset, self.reserved_end_offset)
+        if not all(0 <= n <= INT64_MAX for n in numbers) or not 0 <= self.partition <= INT32_MAX:
+            raise Corrupt(f"manifest of {self._name}: offsets {numbers} or the partition are out of range")
+        if not 0 <= self.leader_epoch <= INT32_MAX:
+            raise Corrupt(f"manifest of {self._name}: epoch {self.leader_epoch} is out of range")
+        if self.deletion_cursor > min(self.log_start_offset, self.remote_end_offset):
+            raise Corrupt(f"manifest of {self._name}: objects at or above the log start are marked deleted")
+        self._check_tiles()
+        self._check_books()
+        check_ranges(self.gaps, 0, self.remote_end_offset, f"gaps of {self._name}")
+
+    def _check_tiles(self) -> None:
+        end: int | None = None
+        level = 1
+        for page in self.pages:
+            check_page(page)
+            if page.level > level or (end is not None and not self._follows(page.first_offset, end)):
+                raise Corrupt(f"manifest of {self._name}: page at {page.first_offset} is out of order")
+            end, level = page.end_offset, page.level
+        for segment in self.tail:
+            check_segment(segment)
+            if end is not None and not self._follows(segment.base_offset, end):
+                raise Corrupt(f"manifest of {self._name}: segment at {segment.base_offset} does not follow {end}")
+            end = segment.end_offset
+        if end is not None and (end != self.remote_end_offset or end <= self.deletion_cursor):
+            raise Corrupt(f"manifest of {self._name}: entries end at {end}, the remote end is {self.remote_end_offset}")
+
+    def _follows(self, base: int, end: int) -> bool:
+        return base == end or end < base <= self.log_start_offset
+
+    def _check_books(self) -> None:
+        sides = (self.added, self.removed, self.live)
+        if any(side.any_negative for side in sides) or self.added - self.removed != self.live:
+            raise Corrupt(f"manifest of {self._name}: added − removed ≠ live: {sides}")
+        try:
+            live_hash = int(self.live_hash, 16)
+        except ValueError as broken:
+            raise Corrupt(f"manifest of {self._name}: live hash {self.live_hash[:40]!r}") from broken
+        if not 0 <= live_hash < HASH_MODULUS or len(self.live_hash) != len(ZERO_HASH):
+            raise Corrupt(f"manifest of {self._name}: live hash {self.live_hash[:40]!r}")
+        in_tail = totals_of(self.tail)
+        in_pages = totals_of_pages(self.pages)
+        if (self.live - in_tail).any_negative or (in_tail + in_pages - self.live).any_negative:
+            raise Corrupt(f"manifest of {self._name}: {self.live} live, {in_tail} in the tail, {in_pages} in pages")
+        if not self.pages and (self.live != in_tail or self.live_hash != hash_of(self.tail)):
+            raise Corrupt(f"manifest of {self._name}: the tail is not what the books say is live")
+
+
+def _is_off(configs: Mapping[str, str]) -> bool:
+    return configs.get(_TIERED, "").lower() == "false"
+
+
+def _check_offset(offset: int) -> None:
+    if not 0 <= offset <= INT64_MAX:
+        raise InvalidRequest(f"offset {offset} is out of range")
+
+
+def new_manifest(topic_id: UUID, partition: int, epoch: int, topic: str, configs: dict[str, str]) -> Manifest:
+    """A partition that holds nothing yet."""
+    return Manifest(topic_id=topic_id, topic=topic, partition=partition, leader_epoch=epoch, configs=configs)

@@ -1,0 +1,140 @@
+"""One partition's manifest for those who only read: its root, and the segments it names, by offset and time.
+
+Owns the newest manifest this reader has seen of the partition. Always true: a manifest that is handed out passed its
+own checks and is the one of the partition asked for; `segments` accounts for every offset of its range, by a segment or
+by a page it left unread because nothing in it is young or old enough. Needs a `ReadStore` only: Spark's executors have
+no right to write. Must not know commits and claims (manifest_store.py) nor what is done with segments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from coldstore.keys import manifest_key
+from coldstore.manifest.manifest import Manifest, PagePointer, RemoteSegment
+from coldstore.manifest.page_reader import PageCache, PageReader
+from coldstore.object_store import ObjectMissing, ReadStore
+from coldstore.roots.root_format import Root, RootCodec
+from coldstore.roots.root_reading import read_root
+from logformat.errors import Corrupt
+from seams.workers import Workers
+
+
+def check_manifest_root(key: str, root: Root[Manifest], topic_id: UUID, partition: int) -> None:
+    """Raises Corrupt unless the root under `key` is a possible manifest, and of this partition."""
+    content = root.content
+    content.check()
+    if (content.topic_id, content.partition) != (topic_id, partition):
+        raise Corrupt(f"{key} holds the manifest of {content.topic_id}/{content.partition}")
+    if content.leader_epoch != root.epoch:
+        raise Corrupt(f"{key} is of epoch {root.epoch}, its manifest of {content.leader_epoch}")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSegments:
+    """Live segments of a range, in order; `skipped` are the ranges of pages left unread, because of their times."""
+
+    segments: tuple[RemoteSegment, ...]
+    skipped: tuple[tuple[int, int], ...] = ()
+
+
+class ManifestReader:
+    """The manifest of `partition` of the topic `topic_id`, read only."""
+
+    def __init__(
+        self,
+        store: ReadStore,
+        topic_id: UUID,
+        partition: int,
+        *,
+        page_cache: PageCache | None = None,
+        workers: Workers | None = None,
+    ) -> None:
+        self._store = store
+        self._key = manifest_key(topic_id, partition)
+        self._pages = PageReader(store, topic_id, partition, PageCache() if page_cache is None else page_cache, workers)
+        self._place = (topic_id, partition)
+        self._codec: RootCodec[Manifest] = RootCodec(Manifest, self._validate)
+        self._root: Root[Manifest] | None = None
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The newest one seen; None before the first load, and where there is none."""
+        return None if self._root is None else self._root.content
+
+    def _validate(self, root: Root[Manifest]) -> None:
+        check_manifest_root(self._key, root, *self._place)
+
+    async def load(self) -> Manifest | None:
+        """The manifest as it stands now, by a conditional GET where one is known; None when the partition has none.
+
+        Raises Corrupt, NewerFormat, StoreError, AccessRefused.
+        """
+        try:
+            got = None
+            if self._root is not None:
+                got = await self._store.get_if_changed(self._key, self._root.etag)
+                if got is None:
+                    return self._root.content
+            found = await read_root(self._store, self._key, self._codec.decode, got)
+        except ObjectMissing:
+            self._root = None
+            return None
+        if self._root is not None and found.version < self._root.version:
+            raise Corrupt(
+                f"root {self._key} fell from version {self._root.version} to {found.version}; was the bucket "
+                "restored to an earlier state? Read it anew"
+            )
+        self._root = found
+        return found.content
+
+    async def segments(
+        self,
+        manifest: Manifest,
+        start: int,
+        end: int,
+        *,
+        min_timestamp_ms: int | None = None,
+        horizon_ms: int | None = None,
+    ) -> LiveSegments:
+        """Segments of `manifest` that overlap `[start, end)`; with times, at least those that may have wanted ones.
+
+        Unwanted are segments with no record of `min_timestamp_ms` or later, and those whose batches all begin at
+        `horizon_ms` or later: a batch may hold older records behind its first, so the caller must know how old. Times
+        leave out whole pages only (in `skipped`): of a page that is read every overlapping segment is given.
+        Raises ObjectMissing for a page that a newer root replaced (load again), Corrupt, NewerFormat, StoreError.
+        """
+        start = max(start, manifest.deletion_cursor)
+        found: list[RemoteSegment] = []
+        skipped: list[tuple[int, int]] = []
+        async for pointer in self._pages.leaves(manifest.pages, start):
+            if pointer.first_offset >= end:
+                break
+            if _is_outside(pointer, min_timestamp_ms, horizon_ms):
+                skipped.append((pointer.first_offset, pointer.end_offset))
+                continue
+            page = await self._pages.segments(pointer)
+            found += await self._pages.blocking(page.between, start, end)
+        for segment in manifest.tail[manifest.tail_index(start) :]:
+            if segment.base_offset >= end:
+                break
+            found.append(segment)
+        return LiveSegments(tuple(found), tuple(skipped))
+
+    async def page_sizes(self, manifest: Manifest) -> dict[str, int]:
+        """Length in bytes, by key, of all pages that `manifest` names, also through a page of pointers.
+
+        Errors: as `segments`.
+        """
+        pointers = list(manifest.pages)
+        for pointer in manifest.pages:
+            if pointer.level:
+                pointers.extend((await self._pages.pointers(pointer)).pointers)
+        return {str(pointer.key(*self._place)): pointer.length for pointer in pointers}
+
+
+def _is_outside(pointer: PagePointer, min_timestamp_ms: int | None, horizon_ms: int | None) -> bool:
+    # A page's minimum is −1 as soon as one of its segments has no timestamp: then only its maximum says something.
+    too_old = min_timestamp_ms is not None and pointer.max_timestamp_ms < min_timestamp_ms
+    return too_old or (horizon_ms is not None and pointer.min_timestamp_ms >= horizon_ms)

@@ -1,0 +1,400 @@
+"""One partition's manifest in a bucket: load, claim, commit, look up. The shell around `Manifest` and its pages.
+
+Owns the newest manifest this process has seen of the partition, the epoch it claimed, and the names its own commits
+stopped using. Always true: a page is in the bucket before a root names it; a root stays within 64 KiB; nothing here
+deletes (the caller does, after the grace); `may_delete` says yes only when no attempt of ours can still land and the
+root read after that, with its pages, does not name the object (C3). Must not know why segments come and go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+from uuid import UUID
+
+from coldstore.keys import SegmentKey, manifest_key
+from coldstore.manifest.manifest import EditRefused, Manifest, PagePointer, RemoteSegment, new_manifest
+from coldstore.manifest.manifest_pages import (
+    PAGE_BYTES_MAX,
+    Page,
+    decode_page,
+    encode_page,
+    pointer_table,
+    segment_table,
+)
+from coldstore.manifest.manifest_reader import check_manifest_root
+from coldstore.manifest.page_reader import PageCache, PageReader
+from coldstore.object_store import ObjectMissing, ObjectStore, StoreError, StoreUnavailable, Upload
+from coldstore.roots.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootStore, RootTooLarge
+from logformat.errors import Corrupt, Fenced, InvalidRequest
+from seams.clock import Clock
+from seams.crash_points import reach
+from seams.rng import Rng
+from seams.workers import Workers
+
+PAGE_ENTRIES_MIN: Final = 4096  # a page is rewritten with the next entries until it holds this many
+POINTERS_IN_ROOT_MAX: Final = 32  # level-0 pointers (~450 bytes each) a root holds before they move to level 1
+UNNAMED_MAX: Final = 10_000  # names remembered for deletion; what goes beyond is left to gc
+CLAIM_BYTES: Final = 8192  # topic name and configs
+_FOLD_TRIES: Final = 4
+
+Edit = Callable[[Manifest], Manifest]
+MaySend = Callable[[], None]
+
+
+class ManifestStore:
+    """The manifest of `partition` of the topic `topic_id`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        topic_id: UUID,
+        partition: int,
+        rng: Rng,
+        clock: Clock,
+        *,
+        workers: Workers | None = None,
+        page_cache: PageCache | None = None,
+        root_bytes_max: int = ROOT_BYTES_MAX,
+        page_entries_min: int = PAGE_ENTRIES_MIN,
+        pointers_in_root_max: int = POINTERS_IN_ROOT_MAX,
+        deadline_s: float = 30.0,
+    ) -> None:
+        self._store = store
+        self._topic_id = topic_id
+        self._partition = partition
+        self._rng = rng
+        self._deadline_s = deadline_s
+        self._root: RootStore[Manifest] = RootStore(
+            store,
+            manifest_key(topic_id, partition),
+            Manifest,
+            rng,
+            clock,
+            deadline_s=deadline_s,
+            validate=self._validate,
+            on_newer=lambda root: self.on_newer(root.content),
+        )
+        self.on_newer: Callable[[Manifest], None] = lambda _: None
+        """Told of each manifest that becomes the newest one seen, at once, whoever read it."""
+        self._reader = PageReader(
+            store, topic_id, partition, PageCache() if page_cache is None else page_cache, workers
+        )
+        # A claim cannot fold (pages carry the epoch it has yet to set), so room is left for what it may change.
+        self._content_bytes_max = root_bytes_max - ENVELOPE_BYTES_MAX - min(CLAIM_BYTES, root_bytes_max // 8)
+        self._page_entries_min = page_entries_min
+        self._pointers_in_root_max = pointers_in_root_max
+        self._epoch: int | None = None
+        self._unnamed: list[str] = []
+        self._commits = asyncio.Lock()
+
+    # ── reading the root ─────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def root(self) -> Root[Manifest] | None:
+        """The newest root seen; None before the first load."""
+        return self._root.known
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The newest manifest seen; None before the first load."""
+        known = self._root.known
+        return None if known is None else known.content
+
+    @property
+    def claimed_epoch(self) -> int | None:
+        """The epoch this process claimed the partition for, None before `claim`."""
+        return self._epoch
+
+    @property
+    def settled(self) -> bool:
+        """See `RootStore.settled`."""
+        return self._root.settled
+
+    async def load(self) -> Manifest | None:
+        """Read the root now; None when the partition has none. Errors: `RootStore.load`."""
+        root = await self._root.load()
+        return None if root is None else root.content
+
+    async def reload_if_changed(self) -> bool:
+        """Read the root if it is not the known one any more; whether it was."""
+        return await self._root.load_if_changed() is not None
+
+    def _validate(self, root: Root[Manifest]) -> None:
+        check_manifest_root(self._root.key, root, self._topic_id, self._partition)
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
+    async def create(self, epoch: int, topic: str, configs: dict[str, str], reserved_end: int) -> Manifest:
+        """Make the root of a new partition, with its first reservation. Repeating it is no change.
+
+        Does not claim. A root that exists already keeps what it says, but for a higher reservation. Raises Fenced under
+        a higher epoch, also one that claimed right after: what its root says is reserved is not ours to give.
+        """
+        initial = new_manifest(self._topic_id, self._partition, epoch, topic, configs)
+        found = await self.load()
+        if found is not None and found.leader_epoch == epoch and found.reserved_end_offset >= reserved_end:
+            return found
+        root = await self._root.commit(
+            lambda m: m.claim(epoch, topic, configs).reserve(reserved_end), epoch=epoch, claim=True, initial=initial
+        )
+        if root.epoch > epoch:
+            raise self._overtaken(epoch, root.epoch)
+        return root.content
+
+    async def claim(self, epoch: int, topic: str, configs: dict[str, str], also: Edit | None = None) -> Manifest:
+        """The first tiering act of an epoch: from here on only this process may commit (C1). `also`: in the same write.
+
+        Remote end and reserved end of a log whose tail is lost are to be read from what this returns, nothing else.
+        Raises Fenced under a higher epoch, RootMissing when the partition has no root; else as `RootStore.commit`.
+        """
+        async with self._commits:
+
+            def edit(manifest: Manifest) -> Manifest:
+                claimed = manifest.claim(epoch, topic, configs)
+                return claimed if also is None else also(claimed)
+
+            root = await self._commit(edit, epoch, claim=True)
+            reach("claim.committed")
+            if root.epoch > epoch:
+                raise self._overtaken(epoch, root.epoch)
+            self._epoch = epoch
+            return root.content
+
+    def _overtaken(self, epoch: int, by: int) -> Fenced:
+        return Fenced(f"{self._root.key}: claimed for epoch {epoch}, and for {by} right after; stop")
+
+    async def commit(self, edit: Edit, may_send: MaySend | None = None) -> Manifest:
+        """Make `edit` (pure, idempotent) durable; returns the newest manifest known to hold it. `may_send`: see
+        `RootStore.commit`.
+
+        When its epoch is above `claimed_epoch` the commit stands, but somebody claimed on top: stop.
+        Raises what the edit raises on the newest manifest, and as `RootStore.commit`.
+        """
+        epoch = self._claimed()
+        async with self._commits:
+            return (await self._commit(edit, epoch, may_send=may_send)).content
+
+    async def may_delete(self, key: SegmentKey) -> bool:
+        """Whether the object under `key`, which this process wrote and does not want, can never become part of the log.
+
+        False also while an attempt that names it may still land. Reads the root, and a page if need be.
+        """
+        async with self._commits:
+            manifest = await self.load()
+            if manifest is None or not self._root.settled:
+                return False
+            found = await self.find(key.base_offset)
+            return found is None or found.uuid != key.uuid
+
+    def take_unnamed(self) -> list[str]:
+        """Keys of pages and snapshots that this process's commits stopped naming since the last call.
+
+        To be deleted once the grace for readers of an older root is over; what is forgotten falls to gc.
+        """
+        taken, self._unnamed = self._unnamed, []
+        return taken
+
+    def _claimed(self) -> int:
+        if self._epoch is None:
+            raise InvalidRequest(f"{self._root.key} was not claimed by this process; claim it before committing")
+        return self._epoch
+
+    async def _commit(
+        self, edit: Edit, epoch: int, *, claim: bool = False, may_send: MaySend | None = None
+    ) -> Root[Manifest]:
+        def fitting(manifest: Manifest) -> Manifest:
+            edited = edit(manifest)
+            if not claim and self._root.content_size(edited) > self._content_bytes_max:
+                raise RootTooLarge(f"{self._root.key}: the manifest outgrew its root")
+            return edited
+
+        if not self._root.settled:
+            await self._ask_once()
+        for _ in range(_FOLD_TRIES):
+            before = self.manifest
+            try:
+                root = await self._root.commit(fitting, epoch=epoch, claim=claim, may_send=may_send)
+            except RootTooLarge:
+                if claim or not await self._fold(epoch):
+                    raise
+            else:
+                await self._note_unnamed(before, root.content)
+                return root
+        raise RootTooLarge(f"{self._root.key}: folding entries into pages did not make room")
+
+    async def _ask_once(self) -> None:
+        """The last commit's outcome is unknown: the store was away for all its time. Whoever commits again paces his
+        tries, and each of them is one request until this one is answered, not the ten of a commit's own patience.
+        Errors as `load`, StoreUnavailable when no answer comes."""
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._root.load()
+        except TimeoutError as late:
+            raise StoreUnavailable(f"{self._root.key}: not read within {self._deadline_s} s") from late
+
+    async def _note_unnamed(self, before: Manifest | None, after: Manifest) -> None:
+        if before is None:
+            return
+        place = (self._topic_id, self._partition)
+        kept = {pointer.uuid for pointer in after.pages}
+        for pointer in before.pages:
+            if pointer.uuid in kept or (not pointer.level and await self._is_below(pointer, after)):
+                continue
+            self._drop(str(pointer.key(*place)))
+            if pointer.level and (pointer.end_offset <= after.deletion_cursor or not after.live.segments):
+                await self._drop_leaves(pointer)
+        old = before.snapshot
+        if old is not None and (after.snapshot is None or after.snapshot.uuid != old.uuid):
+            self._drop(str(old.key(*place)))
+
+    async def _is_below(self, leaf: PagePointer, after: Manifest) -> bool:
+        """Whether a level-1 page of `after` names `leaf`; yes also when that page cannot be read now."""
+        for upper in after.pages:
+            if upper.level and upper.first_offset <= leaf.first_offset < upper.end_offset:
+                try:
+                    page = await self._reader.pointers(upper)
+                except (StoreError, ObjectMissing, Corrupt):
+                    return True
+                return any(pointer.uuid == leaf.uuid for pointer in page.pointers)
+        return False
+
+    async def _drop_leaves(self, pointer: PagePointer) -> None:
+        """A whole level-1 page expired, or was withdrawn: the pages it named go with it."""
+        try:
+            page = await self._reader.pointers(pointer)
+        except (StoreError, ObjectMissing, Corrupt):
+            return  # gc finds them by listing
+        for leaf in page.pointers:
+            self._drop(str(leaf.key(self._topic_id, self._partition)))
+
+    def _drop(self, key: str) -> None:
+        if len(self._unnamed) < UNNAMED_MAX:
+            self._unnamed.append(key)
+
+    # ── folding ──────────────────────────────────────────────────────────────────────────────────────────────────
+    async def _fold(self, epoch: int) -> bool:
+        """Move the tail into a page, and many pointers into a page of pointers; whether anything moved."""
+        manifest = self.manifest
+        if manifest is None or not manifest.tail:
+            return False
+        await self._fold_tail(manifest, epoch)
+        manifest = self.manifest
+        assert manifest is not None
+        if sum(1 for pointer in manifest.pages if not pointer.level) > self._pointers_in_root_max:
+            await self._fold_pages(manifest, epoch)
+        return True
+
+    async def _fold_tail(self, manifest: Manifest, epoch: int) -> None:
+        last = manifest.pages[-1] if manifest.pages else None
+        if last is not None and (last.level or last.entries >= self._page_entries_min):
+            last = None
+        before = None if last is None else await self._reader.segments(last)
+        pointer = await self._put_page(lambda: segment_table(manifest.tail, before), 0, epoch)
+        folded = [segment.uuid for segment in manifest.tail]
+        replaced = None if last is None else last.uuid
+        await self._name_page(manifest, pointer, lambda m: m.fold_tail(pointer, folded, replaced), epoch)
+
+    async def _fold_pages(self, manifest: Manifest, epoch: int) -> None:
+        upper = [pointer for pointer in manifest.pages if pointer.level]
+        leaves = [pointer for pointer in manifest.pages if not pointer.level]
+        moved = leaves[:-1]  # the last one may still be rewritten
+        last = upper[-1] if upper and upper[-1].entries < self._page_entries_min else None
+        before = None if last is None else await self._reader.pointers(last)
+        pointer = await self._put_page(lambda: pointer_table(moved, before), 1, epoch)
+        folded = [page.uuid for page in moved]
+        replaced = None if last is None else last.uuid
+        await self._name_page(manifest, pointer, lambda m: m.fold_pages(pointer, folded, replaced), epoch)
+
+    async def _put_page(self, table: Callable[[], object], level: int, epoch: int) -> PagePointer:
+        uuid = self._rng.uuid()
+
+        def build() -> tuple[PagePointer, bytes, Page]:
+            pointer, data = encode_page(table(), level, uuid, epoch)
+            return pointer, data, decode_page(data, pointer)  # what cannot be read back is not named
+
+        pointer, data, page = await self._reader.blocking(build)
+        if len(data) > PAGE_BYTES_MAX:
+            raise RootTooLarge(f"{self._root.key}: a page of {len(data)} bytes, {PAGE_BYTES_MAX} are allowed")
+        upload = Upload(len(data), pointer.crc32c, lambda: iter((data,)))
+        key = str(pointer.key(self._topic_id, self._partition))
+        try:
+            await self._store.put_segment(key, upload)
+        except StoreError:
+            self._drop(key)  # perhaps it is there; nothing will ever name it
+            raise
+        reach("copy.page_written")
+        self._reader.remember(pointer, page)
+        return pointer
+
+    async def _name_page(self, before: Manifest, pointer: PagePointer, edit: Edit, epoch: int) -> None:
+        key = str(pointer.key(self._topic_id, self._partition))
+        try:
+            root = await self._root.commit(edit, epoch=epoch)
+        except EditRefused:
+            # Somebody moved the entries meanwhile. The refusal came from a fresh root, after which ours cannot land.
+            if self._root.settled:
+                self._drop(key)
+            return
+        await self._note_unnamed(before, root.content)
+
+    # ── looking up ───────────────────────────────────────────────────────────────────────────────────────────────
+    async def find(self, offset: int) -> RemoteSegment | None:
+        """The segment that holds `offset`, in the newest manifest seen; None when the cold tier does not hold it.
+
+        Raises Corrupt, ObjectMissing, StoreError from reading a page; one gone after its grace reloads the root.
+        """
+        manifest = self.manifest
+        if manifest is None:
+            return None
+        try:
+            return await self._find(manifest, offset)
+        except ObjectMissing:
+            if not await self.reload_if_changed() or self.manifest is None:
+                raise
+            return await self._find(self.manifest, offset)
+
+    async def _find(self, manifest: Manifest, offset: int) -> RemoteSegment | None:
+        if not manifest.coverage_start <= offset < manifest.remote_end_offset:
+            return None
+        if manifest.tail and offset >= manifest.tail[0].base_offset:
+            found = manifest.tail[manifest.tail_index(offset)]
+            return found if found.base_offset <= offset else None
+        pointer = _first_ending_above(manifest.pages, offset)
+        if pointer is not None and pointer.level:
+            pointer = _first_ending_above((await self._reader.pointers(pointer)).pointers, offset)
+        if pointer is None or offset < pointer.first_offset:
+            return None
+        return (await self._reader.segments(pointer)).find(offset)
+
+    async def find_by_timestamp(self, timestamp_ms: int, from_offset: int) -> RemoteSegment | None:
+        """The first live segment that ends above `from_offset` and has a batch with a timestamp ≥ `timestamp_ms`."""
+        manifest = self.manifest
+        if manifest is None:
+            return None
+        start = max(from_offset, manifest.deletion_cursor)
+        async for pointer in self._reader.leaves(manifest.pages, start):
+            if pointer.max_timestamp_ms >= timestamp_ms:
+                found = (await self._reader.segments(pointer)).find_by_timestamp(timestamp_ms, start)
+                if found is not None:
+                    return found
+        for segment in manifest.tail[manifest.tail_index(start) :]:
+            if segment.max_timestamp_ms >= timestamp_ms:
+                return segment
+        return None
+
+    async def segments(self, from_offset: int = 0) -> AsyncIterator[RemoteSegment]:
+        """Live segments that end above `from_offset`, in order, of the manifest as it is known when this begins."""
+        manifest = self.manifest
+        if manifest is None:
+            return
+        start = max(from_offset, manifest.deletion_cursor)
+        async for pointer in self._reader.leaves(manifest.pages, start):
+            page = await self._reader.segments(pointer)
+            for segment in page.rows(page.index(start)):
+                yield segment
+        for segment in manifest.tail[manifest.tail_index(start) :]:
+            yield segment
+
+
+def _first_ending_above(pointers: Sequence[PagePointer], offset: int) -> PagePointer | None:
+    return next((pointer for pointer in pointers if pointer.end_offset > offset), None)

@@ -1,0 +1,1 @@
+"""Roots: small objects replaced by compare-and-set."""

@@ -1,0 +1,269 @@
+"""A root in a bucket: load it, replace it. The shell around `root_commit.Commit`.
+
+Owns the newest root this process has seen under one key, whether an attempt of ours may still land on it, and how soon
+after one another they are sent: a store that answered "slow down" is written to every `THROTTLED_S` at most for a
+while. Always true: commits of one `RootStore` run one after the other; an attempt whose outcome is unknown is
+remembered until the root was seen to have moved past it (`settled`), because until then what it named must not be
+deleted (C3). Must not know what the content means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Generic
+
+from coldstore.object_store import ObjectMissing, ObjectStore, StoreError, StoreThrottled
+from coldstore.roots.root_commit import (
+    Commit,
+    Done,
+    Effect,
+    Event,
+    Get,
+    GetFailed,
+    Put,
+    PutAccepted,
+    PutUnknown,
+    PutWithheld,
+    Refused,
+    RootFound,
+    Terms,
+    Wait,
+    Waited,
+    continues,
+)
+from coldstore.roots.root_format import (
+    ENVELOPE_BYTES_MAX,
+    RING_LENGTH,
+    ROOT_BYTES_MAX,
+    NotClaimed,
+    Root,
+    RootCodec,
+    RootFormat,
+    RootMissing,
+    RootTooLarge,
+    RootVanished,
+    T,
+    Unsettled,
+)
+from coldstore.roots.root_reading import read_root
+from logformat.errors import Corrupt, Retryable, ThermoclineError
+from logformat.values import NewerFormat
+from seams.clock import Clock
+from seams.rng import Rng
+
+__all__ = [
+    "ENVELOPE_BYTES_MAX",
+    "RING_LENGTH",
+    "ROOT_BYTES_MAX",
+    "NewerFormat",
+    "NotClaimed",
+    "Root",
+    "RootCodec",
+    "RootFormat",
+    "RootMissing",
+    "RootStore",
+    "RootTooLarge",
+    "RootVanished",
+    "Unsettled",
+]
+
+DEADLINE_S: Final = 30.0
+THROTTLED_S: Final = 1.1
+"""Cloudflare R2 and GCS take one write of a key a second."""
+THROTTLED_FOR_S: Final = 10.0
+"""So long a "slow down" counts: a store that had a bad moment says it too, and is not spared for ever."""
+_LAST_CALL_S: Final = 1.0  # a call that begins just before the deadline still gets this long
+
+
+class RootStore(Generic[T]):
+    """The root under `key`; `kind`: see `RootCodec`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        key: str,
+        kind: type[T] | RootFormat[T],
+        rng: Rng,
+        clock: Clock,
+        *,
+        deadline_s: float = DEADLINE_S,
+        validate: Callable[[Root[T]], None] | None = None,
+        on_newer: Callable[[Root[T]], None] = lambda _: None,
+    ) -> None:
+        """`deadline_s` is a commit's, its queueing included; `validate`: see `RootCodec`; `on_newer` is told of each
+        root that becomes the known one, at once, whoever read it."""
+        self._store = store
+        self._key = key
+        self._codec = RootCodec(kind, validate)
+        self._rng = rng
+        self._clock = clock
+        self._deadline_s = deadline_s
+        self._on_newer = on_newer
+        self._known: Root[T] | None = None
+        self._unsettled_version = 0
+        self._commits = asyncio.Lock()
+        self._put_s = float("-inf")
+        self._slow_until_s = float("-inf")  # until then PUTs are THROTTLED_S apart
+
+    @property
+    def key(self) -> str:
+        return self._key
+
+    @property
+    def known(self) -> Root[T] | None:
+        """The newest root this process has seen; may be behind the store."""
+        return self._known
+
+    @property
+    def settled(self) -> bool:
+        """No attempt of this process can land any more that has not landed in `known`."""
+        return self._unsettled_version == 0
+
+    def content_size(self, content: T) -> int:
+        """Bytes `content` takes in the root; `ENVELOPE_BYTES_MAX` more must stay within `ROOT_BYTES_MAX`."""
+        return self._codec.content_size(content)
+
+    async def load(self) -> Root[T] | None:
+        """The root as it stands now; None when there is none. Raises RootVanished when there was one.
+
+        StoreError when the store does not answer, Corrupt and NewerFormat when it is not ours to read.
+        """
+        found = await self._read()
+        return self._learn(found)
+
+    async def load_if_changed(self) -> Root[T] | None:
+        """The root when it is not the known one any more (a conditional GET), else None. Errors as `load`."""
+        known = self._known
+        if known is None:
+            return await self.load()
+        try:
+            got = await self._store.get_if_changed(self._key, known.etag)
+            found = None if got is None else self._codec.decode(self._key, got)
+        except ObjectMissing:
+            return self._learn(None)
+        except (Corrupt, NewerFormat):
+            return await self.load()
+        return None if found is None else self._learn(found)
+
+    async def commit(
+        self,
+        edit: Callable[[T], T],
+        *,
+        epoch: int,
+        claim: bool = False,
+        exclusive: bool = False,
+        initial: T | None = None,
+        may_send: Callable[[], None] | None = None,
+    ) -> Root[T]:
+        """Apply `edit` to the root, as a writer of `epoch`; returns the newest root known to hold it.
+
+        The edit is pure, idempotent by the ids it names, and may be called several times; what it raises on the
+        newest root comes out of here. `claim` may raise the root's epoch to `epoch`; `exclusive` with it takes a root
+        already of `epoch` for another's claim. `initial` is what is edited when there is no root. `may_send` is asked
+        before each PUT, also of bytes that are sent again after a pause; a ThermoclineError that it raises ends the
+        commit.
+
+        When the returned root's epoch is above `epoch`, the commit stands and the writer was superseded since.
+        Raises Fenced (a higher epoch was met, or the root vanished), NotClaimed, RootMissing, RootTooLarge,
+        Retryable (nothing is under way), Unsettled (an attempt may still land), Corrupt, NewerFormat, AccessRefused.
+        """
+        deadline_s = self._clock.monotonic_s() + self._deadline_s
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._commits.acquire()
+        except TimeoutError as late:
+            raise Retryable(f"root {self._key}: an earlier commit is still under way") from late
+        try:
+            machine = Commit(
+                self._key,
+                self._codec,
+                Terms(edit, epoch, claim, exclusive, initial),
+                new_id=lambda: self._rng.uuid().hex,
+                jitter=lambda: self._rng.uniform(0.5, 1.5),
+                deadline_s=deadline_s,
+            )
+            return await self._run(machine, deadline_s, may_send)
+        finally:
+            self._commits.release()
+
+    async def _run(self, machine: Commit[T], deadline_s: float, may_send: Callable[[], None] | None) -> Root[T]:
+        effect = machine.start(self._known)
+        try:
+            while not isinstance(effect, Done | Refused):
+                event = await self._perform(effect, deadline_s, may_send)
+                effect = machine.step(event, self._clock.monotonic_s())
+        finally:
+            # Also when cancelled in the middle of a PUT, or when an error left it open.
+            self._unsettled_version = max(self._unsettled_version, machine.unsettled_version or 0)
+        if isinstance(effect, Refused):
+            raise effect.error
+        found = self._learn(effect.root)
+        assert found is not None
+        return found
+
+    async def _perform(self, effect: Effect[T], deadline_s: float, may_send: Callable[[], None] | None) -> Event[T]:
+        left_s = max(deadline_s - self._clock.monotonic_s(), _LAST_CALL_S)
+        match effect:
+            case Wait(seconds):
+                await asyncio.sleep(seconds)
+                return Waited()
+            case Put(data, if_match):
+                now_s = self._clock.monotonic_s()
+                if now_s < self._slow_until_s and (early_s := self._put_s + THROTTLED_S - now_s) > 0:
+                    await asyncio.sleep(early_s)
+                self._put_s = self._clock.monotonic_s()
+                try:
+                    if may_send is not None:
+                        may_send()
+                except ThermoclineError as withheld:
+                    return PutWithheld(withheld)
+                try:
+                    async with asyncio.timeout(left_s):
+                        etag = await self._store.put_root(self._key, data, if_match)
+                except (StoreError, ObjectMissing, TimeoutError) as unknown:
+                    if isinstance(unknown, StoreThrottled):
+                        self._slow_until_s = self._clock.monotonic_s() + THROTTLED_FOR_S
+                    return PutUnknown(f"{type(unknown).__name__}: {unknown}")
+                return PutAccepted(etag) if etag else PutUnknown("200 without an ETag")
+            case Get():
+                try:
+                    async with asyncio.timeout(left_s):
+                        found = await self._read()
+                except (StoreError, TimeoutError) as failed:
+                    return GetFailed(f"{type(failed).__name__}: {failed}")
+                if found is not None and (self._known is None or continues(self._known, found)):
+                    self._note(found)
+                return RootFound(found)
+            case _:
+                raise AssertionError(f"{effect} is an end, nothing to perform")
+
+    async def _read(self) -> Root[T] | None:
+        try:
+            return await read_root(self._store, self._key, self._codec.decode)
+        except ObjectMissing:
+            return None
+
+    def _learn(self, found: Root[T] | None) -> Root[T] | None:
+        """Make `found` the known root unless a newer one is known already (two reads may answer out of order)."""
+        known = self._known
+        if found is None:
+            if known is not None:
+                raise RootVanished(f"root {self._key} was at version {known.version} and is gone; stop using it")
+            return None
+        if known is not None and found.version >= known.version and not continues(known, found):
+            raise Corrupt(
+                f"root {self._key} at version {found.version} does not continue version {known.version} as it was seen "
+                "before; was the bucket restored to an earlier state?"
+            )
+        self._note(found)
+        return self._known
+
+    def _note(self, found: Root[T]) -> None:
+        # An attempt for version v was conditional on the state at v − 1: once v exists, it is that attempt or it never
+        # will be.
+        if found.version >= self._unsettled_version:
+            self._unsettled_version = 0
+        if self._known is None or found.version > self._known.version:
+            self._known = found
+            self._on_newer(found)

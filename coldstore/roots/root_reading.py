@@ -1,0 +1,43 @@
+"""Reading a root until what came can be judged: damage of the object, or of one answer only.
+
+Owns the second reads. Always true: a root is called damaged when three reads of one version of it (one ETag) gave
+nothing that decodes; a bit that flips on the way is none, nor are bytes and ETag of two versions, as they come from a
+client that asks for an object's size first (`ArrowStore` on S3) where a writer commits between its two requests. Must
+not know what the root means, nor who writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from coldstore.checked_get import get_start
+from coldstore.object_store import Got, ReadStore, StoreUnavailable
+from coldstore.roots.root_format import ROOT_BYTES_MAX, Root, T
+from logformat.errors import Corrupt
+from logformat.values import NewerFormat
+
+SAME_READS: Final = 3  # of one version, before it is called damaged
+READS_MAX: Final = 12  # while versions pass: a writer commits a few times a second at most
+
+
+async def read_root(
+    store: ReadStore, key: str, decode: Callable[[str, Got], Root[T]], got: Got | None = None
+) -> Root[T]:
+    """The root under `key`, as a `RootCodec.decode` takes it; `got` is a first answer where the caller has it.
+
+    Raises ObjectMissing, Corrupt, NewerFormat, AccessRefused, StoreError (also when it changed under every read).
+    """
+    etag, failures = "", 0
+    for _ in range(READS_MAX):
+        try:
+            if got is None:
+                got = await get_start(store, key, ROOT_BYTES_MAX)
+            return decode(key, got)
+        except (Corrupt, NewerFormat):
+            seen = "" if got is None else got.etag  # an empty object has none to tell
+            failures = failures + 1 if seen == etag else 1
+            if failures == SAME_READS:
+                raise
+            etag, got = seen, None
+    raise StoreUnavailable(f"root {key} changed under each of {READS_MAX} reads; try again")

@@ -1,0 +1,143 @@
+"""Which chunk leaves the cache: a FIFO for newcomers, a FIFO for those that proved useful, and a memory of the rest.
+
+Owns sizes and order of what is cached, not the bytes. Always true: the sum of sizes is at most `bytes_max`. Must not
+know who still reads what leaves: an open file outlives its name (tiering.reading.chunk_table keeps those of waiting
+readers).
+
+Scan-resistant (after S3-FIFO, SOSP'23): a newcomer is promoted only if it was visited again before its turn to leave,
+or came back soon after it left; a sequential reader that takes one chunk in four fetches visits it once, because a
+visit begins only where it reads at or before the position read last. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+NEWCOMERS_SHARE: Final = 0.25  # of the budget; prefetched chunks wait here for their reader
+VISITS_MAX: Final = 3
+GHOSTS_MAX: Final = 4096
+
+Id = TypeVar("Id", bound=Hashable)
+
+
+class _Item:
+    __slots__ = ("last_position", "size", "visits")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.visits = 0
+        self.last_position = -1  # nothing read yet
+
+
+class CachePolicy(Generic[Id]):
+    """Decisions for a cache of at most `bytes_max` bytes."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._newcomers: OrderedDict[Id, _Item] = OrderedDict()
+        self._proven: OrderedDict[Id, _Item] = OrderedDict()
+        self._ghosts: OrderedDict[Id, None] = OrderedDict()
+        self._bytes = 0
+        self._newcomer_bytes = 0
+
+    def __contains__(self, item_id: Id) -> bool:
+        return item_id in self._newcomers or item_id in self._proven
+
+    def __len__(self) -> int:
+        return len(self._newcomers) + len(self._proven)
+
+    @property
+    def bytes_max(self) -> int:
+        return self._bytes_max
+
+    @property
+    def nbytes(self) -> int:
+        return self._bytes
+
+    def visit(self, item_id: Id, position: int) -> bool:
+        """The item is read from `position` on; whether it is here. Reading on from where the last read ended counts
+        as the same visit."""
+        item = self._find(item_id)
+        if item is None:
+            return False
+        if 0 <= position <= item.last_position:
+            item.visits = min(item.visits + 1, VISITS_MAX)
+        item.last_position = position
+        return True
+
+    def admit(self, item_id: Id, size: int) -> tuple[bool, list[Id]]:
+        """Take in a new item, if room can be made; and the ones that leave for it, in order, forgotten already."""
+        assert item_id not in self, item_id
+        if size > self._bytes_max:
+            return False, []
+        evicted = self._make_room(size)
+        if item_id in self._ghosts:
+            del self._ghosts[item_id]
+            self._proven[item_id] = _Item(size)
+        else:
+            self._newcomers[item_id] = _Item(size)
+            self._newcomer_bytes += size
+        self._bytes += size
+        return True, evicted
+
+    def resize(self, bytes_max: int) -> list[Id]:
+        """Change the budget (the hot log needs the disk); returns what leaves now."""
+        self._bytes_max = bytes_max
+        return self._make_room(0)
+
+    def remove(self, item_id: Id) -> bool:
+        """Forget an item (deleted or damaged); whether it was here."""
+        item = self._newcomers.pop(item_id, None)
+        if item is not None:
+            self._newcomer_bytes -= item.size
+        else:
+            item = self._proven.pop(item_id, None)
+        self._ghosts.pop(item_id, None)
+        if item is None:
+            return False
+        self._bytes -= item.size
+        return True
+
+    def ids(self) -> list[Id]:
+        """Everything here, newcomers first, each in the order it would be looked at."""
+        return [*self._newcomers, *self._proven]
+
+    def _find(self, item_id: Id) -> _Item | None:
+        item = self._newcomers.get(item_id)
+        return item if item is not None else self._proven.get(item_id)
+
+    def _make_room(self, size: int) -> list[Id]:
+        evicted: list[Id] = []
+        # Each step evicts, promotes, or uses up a visit of a proven item, so this ends.
+        while self._bytes + size > self._bytes_max and len(self):
+            newcomers_first = self._newcomer_bytes + size > self._bytes_max * NEWCOMERS_SHARE or not self._proven
+            queue = self._newcomers if newcomers_first and self._newcomers else self._proven
+            victim = self._step(queue)
+            if victim is not None:
+                evicted.append(victim)
+        return evicted
+
+    def _step(self, queue: OrderedDict[Id, _Item]) -> Id | None:
+        """Look at the oldest of `queue`: it goes, or moves; the id when it goes."""
+        item_id, item = next(iter(queue.items()))
+        if item.visits and queue is self._newcomers:
+            self._promote(item_id, item)
+            return None
+        if item.visits:
+            item.visits -= 1
+            queue.move_to_end(item_id)
+            return None
+        self.remove(item_id)
+        if queue is self._newcomers:
+            self._ghosts[item_id] = None
+            while len(self._ghosts) > GHOSTS_MAX:
+                self._ghosts.popitem(last=False)
+        return item_id
+
+    def _promote(self, item_id: Id, item: _Item) -> None:
+        del self._newcomers[item_id]
+        self._newcomer_bytes -= item.size
+        item.visits = 0
+        self._proven[item_id] = item

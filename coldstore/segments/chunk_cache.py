@@ -1,0 +1,269 @@
+"""Chunks of segment objects on local disk: checked twice, served as open files.
+
+Owns the files of one directory, which it empties at start. Always true: nothing sees a chunk before its CRC32C was
+checked on the bytes that came and again on the file; a file's name is never used twice, and eviction unlinks a file
+while handles given out keep reading it (T23); at most `bytes_max` bytes lie in the directory. Where the disk refuses a
+chunk, the caller gets it in memory instead. Its one user sees to it that a chunk is looked for and put by one task at a
+time (`tiering.reading.loader`). Must not know stores, segments, clients or the hot log.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coldstore.segments.cache_policy import CachePolicy
+from coldstore.segments.segment_reader import ChunkRef, chunk_is_whole
+from logformat.errors import Corrupt
+from seams.disk import Buffer, Disk, File, remove_tree
+from seams.workers import Lane, Workers
+
+log = logging.getLogger(__name__)
+
+OPEN_FILES_MAX: Final = 256
+
+ChunkId = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CachedChunk:
+    """A checked chunk: its bytes are `[position, position + length)` of `file`, which stays readable while held."""
+
+    file: File
+    position: int
+    length: int
+
+
+@dataclass(slots=True)
+class CacheCounts:
+    """What happened so far, for metrics."""
+
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    uncached: int = 0
+    damaged: int = 0
+
+
+class MemoryFile:
+    """A `File` over bytes, for a chunk that found no place on disk. Read-only."""
+
+    __slots__ = ("_data", "_path")
+
+    def __init__(self, data: bytes, path: str) -> None:
+        self._data = data
+        self._path = path
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
+        raise OSError(errno.EROFS, "read-only", self._path)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        return self._data[position : position + length]
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        data = self._data[position : position + len(buffer)]
+        buffer[: len(data)] = data
+        return len(data)
+
+    def sync(self) -> None:
+        return None
+
+    def truncate(self, size: int) -> None:
+        raise OSError(errno.EROFS, "read-only", self._path)
+
+    def allocate_ahead(self, position: int, end: int) -> None:
+        raise OSError(errno.EROFS, "read-only", self._path)
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def descriptor(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class ChunkCache:
+    """At most `bytes_max` bytes of chunks under `directory`. `start` first; `close` last."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        workers: Workers,
+        directory: str,
+        bytes_max: int,
+        *,
+        open_files_max: int = OPEN_FILES_MAX,
+    ) -> None:
+        self.counts = CacheCounts()
+        self._disk = disk
+        self._workers = workers
+        self._directory = directory
+        self._policy: CachePolicy[ChunkId] = CachePolicy(bytes_max)
+        self._paths: dict[ChunkId, str] = {}
+        self._open: OrderedDict[ChunkId, File] = OrderedDict()  # checked in this process, pages likely in memory
+        self._open_files_max = open_files_max
+        self._doomed: dict[str, None] = {}  # to be unlinked, also when the one who began it was cancelled
+        self._sequence = 0
+        self._refusing = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of chunks on disk."""
+        return self._policy.nbytes
+
+    @property
+    def bytes_max(self) -> int:
+        """The limit of `nbytes` now."""
+        return self._policy.bytes_max
+
+    async def start(self) -> None:
+        """Begin empty: what an earlier process left has no index and is not worth one. OSError from the disk."""
+        await self._workers.run(self._wipe, lane=Lane.FILES)
+
+    def close(self) -> None:
+        """Let go of what is open. Files stay until the next start."""
+        self._open.clear()
+
+    # ── what is here ─────────────────────────────────────────────────────────────────────────────────────────────
+    async def find(self, chunk: ChunkRef) -> CachedChunk | None:
+        """The chunk, if it is here and its file is right; its bytes are in memory on return."""
+        chunk_id = (chunk.key, chunk.index)
+        found = await self._from_disk(chunk_id, chunk) if self._policy.visit(chunk_id, 0) else None
+        self.counts.hits += found is not None
+        self.counts.misses += found is None
+        return found
+
+    def holds(self, chunk: ChunkRef) -> bool:
+        """Whether the chunk is on disk now."""
+        return (chunk.key, chunk.index) in self._policy
+
+    async def resize(self, bytes_max: int) -> None:
+        """Give disk back at once, or take more from now on."""
+        await self._unlink(self._policy.resize(bytes_max))
+
+    async def drop_segments(self, keys: Collection[str]) -> None:
+        """Forget every chunk of objects that were deleted."""
+        dropped = [chunk_id for chunk_id in self._policy.ids() if chunk_id[0] in keys]
+        for chunk_id in dropped:
+            self._policy.remove(chunk_id)
+        await self._unlink(dropped)
+
+    async def _from_disk(self, chunk_id: ChunkId, chunk: ChunkRef) -> CachedChunk | None:
+        path = self._paths[chunk_id]
+        file = self._open.get(chunk_id)
+        try:
+            if file is not None:
+                self._open.move_to_end(chunk_id)
+                # The kernel may have dropped its pages: a worker reads them in, so that the loop never waits for them.
+                await self._workers.run(file.read_at, 0, chunk.length, lane=Lane.COLD_READ)
+                return CachedChunk(file, 0, chunk.length)
+            file = await self._workers.run(_open_checked, self._disk, path, chunk, lane=Lane.COLD_READ)
+        except (OSError, Corrupt) as damaged:
+            if self._paths.get(chunk_id) == path:  # else evicted meanwhile, and perhaps loaded again under another name
+                log.warning("chunk cache: %s: %s; loading it again", chunk_id, damaged)
+                self.counts.damaged += 1
+                self._policy.remove(chunk_id)
+                await self._unlink([chunk_id])
+            return None
+        if self._paths.get(chunk_id) == path:
+            self._keep_open(chunk_id, file)
+        return CachedChunk(file, 0, chunk.length)
+
+    # ── what comes ───────────────────────────────────────────────────────────────────────────────────────────────
+    async def put(self, chunk: ChunkRef, data: bytes) -> CachedChunk:
+        """Take in a chunk that `find` did not find. Corrupt when `data` is not it."""
+        if not await self._workers.run(chunk_is_whole, chunk, data, lane=Lane.COLD_READ):
+            raise Corrupt(f"chunk {chunk.index} of {chunk.key}: {len(data)} bytes fail its CRC")
+        cached = await self._insert((chunk.key, chunk.index), chunk, data)
+        self._policy.visit((chunk.key, chunk.index), 0)
+        return cached
+
+    async def _insert(self, chunk_id: ChunkId, chunk: ChunkRef, data: bytes) -> CachedChunk:
+        self._sequence += 1
+        path = f"{self._directory}/{self._sequence:016d}.chunk"
+        admitted, evicted = self._policy.admit(chunk_id, chunk.length)
+        if admitted:
+            self._paths[chunk_id] = path
+        await self._unlink(evicted)
+        if not admitted:  # the limit was lowered under pressure, or is smaller than a chunk: said where that is done
+            self.counts.uncached += 1
+            return CachedChunk(MemoryFile(data, path), 0, chunk.length)
+        try:
+            file = await self._workers.run(_write_checked, self._disk, path, chunk, data, lane=Lane.COLD_READ)
+        except (OSError, Corrupt) as refused:
+            if not self._refusing:  # once a spell: each chunk of a replay would say the same
+                log.warning("chunk cache: %s: %s; serving from memory until the disk takes chunks again", path, refused)
+            self._refusing = True
+            self.counts.uncached += 1
+            self._policy.remove(chunk_id)
+            await self._unlink([chunk_id])
+            return CachedChunk(MemoryFile(data, path), 0, chunk.length)
+        self._refusing = False
+        if self._paths.get(chunk_id) == path:
+            self._keep_open(chunk_id, file)
+        else:  # evicted while it was written
+            await self._workers.run(_unlink, self._disk, [path], lane=Lane.FILES)
+        return CachedChunk(file, 0, chunk.length)
+
+    def _keep_open(self, chunk_id: ChunkId, file: File) -> None:
+        # Let go of, not closed: a handle given out is closed by its last holder.
+        self._open[chunk_id] = file
+        self._open.move_to_end(chunk_id)
+        while len(self._open) > self._open_files_max:
+            self._open.popitem(last=False)
+
+    async def _unlink(self, evicted: Sequence[ChunkId]) -> None:
+        paths = []
+        for chunk_id in evicted:
+            self._open.pop(chunk_id, None)
+            path = self._paths.pop(chunk_id, None)
+            if path is not None:
+                paths.append(path)
+        self.counts.evictions += len(paths)
+        self._doomed.update(dict.fromkeys(paths))
+        if self._doomed:
+            paths = list(self._doomed)
+            await self._workers.run(_unlink, self._disk, paths, lane=Lane.FILES)
+            for path in paths:
+                self._doomed.pop(path, None)
+
+    def _wipe(self) -> None:
+        remove_tree(self._disk, self._directory)
+        self._disk.make_dirs(self._directory)
+
+
+def _open_checked(disk: Disk, path: str, chunk: ChunkRef) -> File:
+    """Blocking. Raises OSError, Corrupt; on Corrupt nothing of the file was given to anybody."""
+    file = disk.open(path)
+    if file.size() != chunk.length or not chunk_is_whole(chunk, file.read_at(0, chunk.length)):
+        file.close()
+        raise Corrupt(f"{path} is not chunk {chunk.index} of {chunk.key} any more")
+    return file
+
+
+def _write_checked(disk: Disk, path: str, chunk: ChunkRef, data: bytes) -> File:
+    """Blocking. No sync: after a power cut the directory is emptied anyway."""
+    file = disk.open(path, write=True, create=True, exclusive=True)
+    try:
+        file.write_at(0, [data])
+    finally:
+        file.close()
+    return _open_checked(disk, path, chunk)
+
+
+def _unlink(disk: Disk, paths: Sequence[str]) -> None:
+    for path in paths:
+        try:
+            disk.unlink(path)
+        except FileNotFoundError:
+            continue

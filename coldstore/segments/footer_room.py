@@ -1,0 +1,82 @@
+"""How many bytes a segment object's footer will take at most, before anybody looked at the log.
+
+Owns the bound that a copy in one pass announces: a store wants to know how long the object is before its first byte.
+Always true: the footer that `build_footer` makes of these facts fits, but for what is possible and very rare: more than
+`_GAPS_EXPECTED` declared gaps in one object, or indexes that pack worse than those of the local log. Must not know how
+the footer is written, nor what becomes of one that outgrew its room.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coldstore.keys import SegmentKey
+from coldstore.segments.packed_indexes import PACKED_ENTRIES_MIN, THIN_BYTES, pack, thinned
+from coldstore.segments.segment_object import sections_beside_indexes
+from coldstore.segments.segment_scanner import CHUNK_BYTES, Scan, interval_of
+from coldstore.segments.segment_sections import footer_bytes
+from logformat.leader_epochs import LeaderEpochs
+from logformat.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
+from logformat.offset_index import OffsetIndex
+from logformat.producer_snapshot import ProducerState
+from logformat.record_batch import INT32_MAX, INT64_MAX
+from logformat.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
+from logformat.time_index import TimeIndex
+
+_ENTRY_BYTES: Final = OFFSET_ENTRY_SIZE + TIME_ENTRY_SIZE
+_PACKED_ENTRY_BYTES: Final = 8  # of both indexes; they take 2 to 7
+# What other indexes may pack better, beside a tenth. Batches of 4096 bytes need most: Kafka's indexes see every second.
+_PACKED_SPARE_BYTES: Final = 512
+_GAPS_EXPECTED: Final = 8  # at most, of one object; each is the end of a tail that was lost
+
+
+def footer_room(
+    key: SegmentKey,
+    topic: str,
+    end_offset: int,
+    log_bytes: int,
+    *,
+    lineage: LeaderEpochs,
+    producers: ProducerState,
+    indexes: tuple[OffsetIndex, TimeIndex] | None = None,
+) -> int:
+    """Bytes for the footer of `log_bytes` of log up to `end_offset`, exclusive.
+
+    `indexes`: others of the same bytes, with an entry for each `interval_of(log_bytes)` / 4 or less: what a scan makes
+    packs about as they do. Without them it is the most that is probable, several times as much. A batch's epoch is one
+    of the lineage's.
+    """
+    epochs = sum(1 for entry in lineage.entries if entry.start_offset > key.base_offset) + 2
+    widest = Scan(
+        base_offset=key.base_offset,
+        end_offset=end_offset,
+        log_bytes=log_bytes,
+        batches=log_bytes,
+        records=INT64_MAX,
+        min_timestamp_ms=-INT64_MAX,
+        max_timestamp_ms=-INT64_MAX,
+        gaps=((INT64_MAX, INT64_MAX),) * _GAPS_EXPECTED,
+        epochs=((INT32_MAX, INT64_MAX),) * epochs,
+        offset_index=OffsetIndex(key.base_offset),
+        time_index=TimeIndex(key.base_offset),
+        chunk_bytes=CHUNK_BYTES,
+        chunk_crcs=(0,) * -(-log_bytes // CHUNK_BYTES),
+        log_crc32c=2**32 - 1,
+    )
+    sections = sections_beside_indexes(key, topic, widest, lineage, producers)
+    return footer_bytes((0, 0, _index_room(log_bytes, indexes), *map(len, sections.values())))
+
+
+def _index_room(log_bytes: int, indexes: tuple[OffsetIndex, TimeIndex] | None) -> int:
+    """Of both indexes, in three sections, whether they are packed or not."""
+    interval = interval_of(log_bytes)
+    entries = log_bytes // (interval + 1)  # at most: each covers more than the interval
+    plain = min(entries, PACKED_ENTRIES_MIN) * _ENTRY_BYTES
+    thin = log_bytes // THIN_BYTES * _ENTRY_BYTES
+    packed = entries * _PACKED_ENTRY_BYTES
+    if indexes is not None:
+        offset_index, time_index = thinned(*indexes, apart=interval + 1)
+        packed = min(packed, len(pack(offset_index, time_index)) * 11 // 10 + _PACKED_SPARE_BYTES)
+        if len(offset_index) >= PACKED_ENTRIES_MIN:  # a scan makes as many or more: it sees every batch
+            plain = 0
+    return max(plain, thin + packed) + TIME_ENTRY_SIZE

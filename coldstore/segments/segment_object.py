@@ -1,0 +1,340 @@
+"""A segment object: log bytes unchanged from position 0, then a footer that lets the object speak for itself.
+
+Owns what the footer's sections hold (docs/formats/segment-object.md), writing and reading. Always true of a footer that
+was parsed: its indexes point into the range and into the log bytes, its chunk CRCs cover exactly the log bytes, and
+with the object's key it is enough to rebuild the manifest's entry (`entry_from_footer`). The bytes of a footer may come
+from anybody: nothing is allocated for counts they claim. Must not know stores, caches or the manifest as a whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+from crc32c import crc32c
+
+from coldstore.keys import SegmentKey
+from coldstore.manifest.manifest_entries import RemoteSegment, check_segment
+from coldstore.segments.packed_indexes import is_worth_packing, pack, thinned, unpack
+from coldstore.segments.segment_scanner import INDEX_INTERVAL_BYTES, Scan
+from coldstore.segments.segment_sections import (
+    OPTIONAL,
+    TRAILER_SIZE,
+    Section,
+    Trailer,
+    encode_footer,
+    read_sections,
+    read_trailer,
+)
+from logformat.errors import Corrupt
+from logformat.leader_epochs import LeaderEpochs
+from logformat.offset_index import OffsetIndex
+from logformat.producer_snapshot import ProducerState, decode_producer_state, encode_producer_state
+from logformat.time_index import TimeIndex
+
+CHUNK_BYTES_MIN: Final = 1024
+CHUNK_BYTES_MAX: Final = 64 * 1024 * 1024
+_TAIL_REST_BYTES: Final = 8 * 1024  # what is no index: statistics, lineage, a hundred producers
+_INDEXED_BYTES: Final = 5  # of both indexes, packed, for each interval of the log
+_TAIL_BYTES_MAX: Final = 4 * 1024 * 1024
+
+_CHUNKS: Final = struct.Struct(">II")  # chunk size, count; then count uint32
+_TRANSACTIONS: Final = struct.Struct(">I")
+_TRANSACTION: Final = struct.Struct(">qhqqB")
+# A reader that does not know a required section may not serve the segment.
+_OPTIONAL: Final = frozenset({Section.PACKED_INDEXES})
+_REQUIRED: Final = frozenset(Section) - _OPTIONAL
+
+
+class TransactionOutcome(IntEnum):
+    """How a transaction ended."""
+
+    COMMITTED = 1
+    ABORTED = 2
+
+
+class DecidedTransaction(NamedTuple):
+    """An aborted transaction, or one whose marker lies at or beyond the range's end (C4). Offsets are absolute."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    marker_offset: int
+    outcome: TransactionOutcome
+
+
+class SegmentStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """The statistics section: who wrote which range of which log, and what is in it. JSON in the footer.
+
+    `log_crc32c` is of the log bytes; with the footer's bytes it gives the whole object's.
+    """
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    uuid: UUID
+    leader_epoch: int
+    base_offset: int
+    end_offset: int
+    log_bytes: int
+    log_crc32c: int
+    batches: int
+    records: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    gaps: tuple[tuple[int, int], ...] = ()
+    epochs: tuple[tuple[int, int], ...] = ()
+
+
+_STATISTICS: Final = msgspec.json.Decoder(SegmentStatistics)
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+
+
+def tail_bytes(object_bytes: int, log_bytes: int | None = None) -> int:
+    """How many last bytes to ask for so that one GET brings the whole footer.
+
+    `log_bytes`: of the object's entry; then these are the footer's bytes, and without it nearly always enough: 48 KiB
+    of 128 MiB.
+    """
+    wanted = _TAIL_REST_BYTES + _INDEXED_BYTES * (object_bytes // INDEX_INTERVAL_BYTES)
+    if log_bytes is not None and object_bytes - log_bytes > TRAILER_SIZE:
+        wanted = object_bytes - log_bytes
+    return min(object_bytes, wanted, _TAIL_BYTES_MAX)
+
+
+def footer_start(tail: bytes | memoryview, object_bytes: int) -> int:
+    """Position of the footer's first byte in the object, read from its last bytes. Raises Corrupt, NewerFormat."""
+    return read_trailer(tail, object_bytes).footer_position
+
+
+def build_footer(
+    key: SegmentKey,
+    topic: str,
+    scan: Scan,
+    *,
+    lineage: LeaderEpochs,
+    producers: ProducerState,
+    transactions: Sequence[DecidedTransaction] = (),
+    size: int | None = None,
+) -> bytes:
+    """What follows the log bytes that `scan` saw, in the object `key`.
+
+    `lineage`: all leader epochs from the beginning of the log to the range's end; `producers`: the state *at* the
+    range's end, not before it (C8). `size`: what was announced before the scan (`coldstore.segments.footer_room`);
+    FooterOutgrown if that is too few.
+    """
+    assert (key.base_offset, producers.end_offset) == (scan.base_offset, scan.end_offset), (key, producers.end_offset)
+    offset_index, time_index, packed = scan.offset_index, scan.time_index, b""
+    if is_worth_packing(offset_index, scan.log_bytes):
+        packed = pack(offset_index, time_index)
+        offset_index, time_index = thinned(offset_index, time_index)
+    sections = {
+        Section.OFFSET_INDEX: offset_index.to_bytes(),
+        Section.TIME_INDEX: time_index.to_bytes(),
+        **sections_beside_indexes(key, topic, scan, lineage, producers, transactions),
+    }
+    if packed:
+        sections[Section.PACKED_INDEXES] = packed
+    flags = {kind: OPTIONAL if kind in _OPTIONAL else 0 for kind in sections}
+    return encode_footer(scan.log_bytes, [(kind, flags[kind], payload) for kind, payload in sections.items()], size)
+
+
+def sections_beside_indexes(
+    key: SegmentKey,
+    topic: str,
+    scan: Scan,
+    lineage: LeaderEpochs,
+    producers: ProducerState,
+    transactions: Sequence[DecidedTransaction] = (),
+) -> dict[Section, bytes]:
+    """All of a footer but where batches lie; in the order of `Section`."""
+    statistics = SegmentStatistics(
+        topic=topic,
+        topic_id=key.topic_id,
+        partition=key.partition,
+        uuid=key.uuid,
+        leader_epoch=key.epoch,
+        base_offset=scan.base_offset,
+        end_offset=scan.end_offset,
+        log_bytes=scan.log_bytes,
+        log_crc32c=scan.log_crc32c,
+        batches=scan.batches,
+        records=scan.records,
+        min_timestamp_ms=scan.min_timestamp_ms,
+        max_timestamp_ms=scan.max_timestamp_ms,
+        gaps=scan.gaps,
+        epochs=scan.epochs,
+    )
+    return {
+        Section.CHUNK_CRCS: _encode_chunks(scan.chunk_bytes, scan.chunk_crcs),
+        Section.STATISTICS: _ENCODER.encode(statistics),
+        Section.LEADER_EPOCHS: lineage.to_bytes(),
+        Section.PRODUCER_STATE: encode_producer_state(producers),
+        Section.DECIDED_TRANSACTIONS: _encode_transactions(transactions),
+    }
+
+
+def object_crc32c(log_crc32c: int, footer: bytes | memoryview) -> int:
+    """CRC32C of the whole object: of its log bytes, then `footer` (sections and trailer)."""
+    return crc32c(footer, log_crc32c)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFooter:
+    """A parsed footer. `producer_bytes` is decoded on demand: a reader of records does not need it."""
+
+    statistics: SegmentStatistics
+    offset_index: OffsetIndex
+    time_index: TimeIndex
+    chunk_bytes: int
+    chunk_crcs: array[int]
+    lineage: LeaderEpochs
+    transactions: tuple[DecidedTransaction, ...]
+    producer_bytes: bytes
+    log_bytes: int
+    object_bytes: int
+    crc32c: int
+    """Of the whole object, as its writer had it: log CRC from the statistics, continued over the footer as it is."""
+
+    @classmethod
+    def parse(cls, tail: bytes, object_bytes: int) -> SegmentFooter:
+        """The footer of an object of `object_bytes` whose last bytes are `tail`, from `footer_start` on or earlier.
+
+        Raises Corrupt, or NewerFormat. Tail too short: Corrupt as well; ask `footer_start` first.
+        """
+        trailer = read_trailer(tail, object_bytes)
+        skip = len(tail) - trailer.footer_length - TRAILER_SIZE
+        if skip < 0:
+            raise Corrupt(f"segment footer: {len(tail)} bytes are there, {trailer.footer_length + TRAILER_SIZE} needed")
+        whole = memoryview(tail)[skip:]
+        sections = read_sections(trailer, whole[: trailer.footer_length], frozenset(Section))
+        missing = [kind.name for kind in Section if kind in _REQUIRED and kind not in sections]
+        if missing:
+            raise Corrupt(f"segment footer has no section {', '.join(missing)}")
+        statistics = _decode_statistics(sections[Section.STATISTICS], trailer)
+        chunk_bytes, crcs = _decode_chunks(sections[Section.CHUNK_CRCS], trailer)
+        offset_index, time_index = _decode_indexes(sections, statistics)
+        footer = cls(
+            statistics=statistics,
+            offset_index=offset_index,
+            time_index=time_index,
+            chunk_bytes=chunk_bytes,
+            chunk_crcs=crcs,
+            lineage=LeaderEpochs.from_bytes(bytes(sections[Section.LEADER_EPOCHS])),
+            transactions=_decode_transactions(sections[Section.DECIDED_TRANSACTIONS]),
+            producer_bytes=bytes(sections[Section.PRODUCER_STATE]),
+            log_bytes=trailer.log_bytes,
+            object_bytes=object_bytes,
+            crc32c=object_crc32c(statistics.log_crc32c, whole),
+        )
+        footer._check_indexes()
+        return footer
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes, roughly, for a cache's budget."""
+        indexes = 8 * len(self.offset_index) + 12 * len(self.time_index) + 4 * len(self.chunk_crcs)
+        return indexes + len(self.producer_bytes) + 64 * len(self.lineage.entries) + 4096
+
+    def producer_state(self) -> ProducerState:
+        """The producers as of the range's end. Raises Corrupt, NewerFormat."""
+        state = decode_producer_state(self.producer_bytes)
+        if state.end_offset != self.statistics.end_offset:
+            raise Corrupt(f"segment footer: producer state of offset {state.end_offset}, not of the range's end")
+        return state
+
+    def check_key(self, key: SegmentKey) -> None:
+        """Raises Corrupt when this object was written under another key: swapped, renamed, or of another log."""
+        said = self.statistics
+        written = SegmentKey(said.topic_id, said.partition, said.base_offset, said.leader_epoch, said.uuid)
+        if written != key:
+            raise Corrupt(f"object {key} was written as {written}: objects were swapped or renamed")
+
+    def _check_indexes(self) -> None:
+        said = self.statistics
+        last, newest = self.offset_index.last, self.time_index.last
+        if last.offset >= said.end_offset or last.position >= self.log_bytes or newest.offset >= said.end_offset:
+            raise Corrupt(f"segment footer of {said.base_offset}: an index points beyond the range")
+        if newest.timestamp > said.max_timestamp_ms:
+            raise Corrupt(f"segment footer of {said.base_offset}: the time index exceeds the greatest timestamp")
+
+
+def entry_from_footer(footer: SegmentFooter, key: SegmentKey) -> RemoteSegment:
+    """The manifest's entry for the object `key`, rebuilt from the object alone. Raises Corrupt."""
+    footer.check_key(key)
+    said = footer.statistics
+    segment = RemoteSegment(
+        uuid=said.uuid,
+        base_offset=said.base_offset,
+        end_offset=said.end_offset,
+        leader_epoch=said.leader_epoch,
+        log_bytes=footer.log_bytes,
+        object_bytes=footer.object_bytes,
+        records=said.records,
+        min_timestamp_ms=said.min_timestamp_ms,
+        max_timestamp_ms=said.max_timestamp_ms,
+        crc32c=footer.crc32c,
+        epochs=said.epochs,
+        gaps=said.gaps,
+    )
+    check_segment(segment)
+    return segment
+
+
+def _decode_indexes(sections: Mapping[int, memoryview], said: SegmentStatistics) -> tuple[OffsetIndex, TimeIndex]:
+    """The packed ones where they are; the others are then thin, for readers that do not know this section."""
+    packed = sections.get(Section.PACKED_INDEXES)
+    if packed is not None:
+        return unpack(packed, said.base_offset, said.log_bytes)
+    offset_index = OffsetIndex(said.base_offset, bytes(sections[Section.OFFSET_INDEX]))
+    return offset_index, TimeIndex(said.base_offset, bytes(sections[Section.TIME_INDEX]))
+
+
+def _decode_statistics(payload: memoryview, trailer: Trailer) -> SegmentStatistics:
+    try:
+        said = _STATISTICS.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
+        raise Corrupt(f"segment footer: statistics are not readable: {broken}") from broken
+    if said.log_bytes != trailer.log_bytes or not 0 <= said.base_offset < said.end_offset < 2**63:
+        raise Corrupt(f"segment footer: statistics of [{said.base_offset}, {said.end_offset}), {said.log_bytes} bytes")
+    if not 0 <= said.log_crc32c < 2**32:
+        raise Corrupt(f"segment footer of {said.base_offset}: log CRC {said.log_crc32c} is out of range")
+    return said
+
+
+def _encode_chunks(chunk_bytes: int, crcs: Sequence[int]) -> bytes:
+    return _CHUNKS.pack(chunk_bytes, len(crcs)) + struct.pack(f">{len(crcs)}I", *crcs)
+
+
+def _decode_chunks(payload: memoryview, trailer: Trailer) -> tuple[int, array[int]]:
+    if len(payload) < _CHUNKS.size:
+        raise Corrupt(f"segment footer: {len(payload)} bytes of chunk CRCs")
+    chunk_bytes, count = _CHUNKS.unpack_from(payload)
+    if not CHUNK_BYTES_MIN <= chunk_bytes <= CHUNK_BYTES_MAX or len(payload) != _CHUNKS.size + 4 * count:
+        raise Corrupt(f"segment footer: {count} chunks of {chunk_bytes} in {len(payload)} bytes")
+    if count != -(-trailer.log_bytes // chunk_bytes):
+        raise Corrupt(f"segment footer: {count} chunks of {chunk_bytes} do not make {trailer.log_bytes} log bytes")
+    return chunk_bytes, array("I", struct.unpack_from(f">{count}I", payload, _CHUNKS.size))
+
+
+def _encode_transactions(transactions: Sequence[DecidedTransaction]) -> bytes:
+    packed = (_TRANSACTION.pack(*transaction) for transaction in transactions)
+    return _TRANSACTIONS.pack(len(transactions)) + b"".join(packed)
+
+
+def _decode_transactions(payload: memoryview) -> tuple[DecidedTransaction, ...]:
+    count = _TRANSACTIONS.unpack_from(payload)[0] if len(payload) >= _TRANSACTIONS.size else -1
+    if len(payload) != _TRANSACTIONS.size + count * _TRANSACTION.size:
+        raise Corrupt(f"segment footer: {count} decided transactions in {len(payload)} bytes")
+    decided: list[DecidedTransaction] = []
+    for producer_id, epoch, first, marker, outcome in _TRANSACTION.iter_unpack(payload[_TRANSACTIONS.size :]):
+        if outcome not in (TransactionOutcome.COMMITTED, TransactionOutcome.ABORTED) or not 0 <= first <= marker:
+            raise Corrupt(f"segment footer: transaction of producer {producer_id} at {first}, marker {marker}")
+        decided.append(DecidedTransaction(producer_id, epoch, first, marker, TransactionOutcome(outcome)))
+    return tuple(decided)

@@ -1,0 +1,165 @@
+"""Reading a segment object: where its chunks lie, where a batch begins, and getting footer and chunks, checked.
+
+Owns places in an object (pure). Always true: a chunk that `fetch_chunk` returns had the length and CRC32C its footer
+gives; a footer belongs to the key asked for, and one that `fetch_committed_footer` returns says exactly what the
+manifest's entry says, else the object is not the one that was committed (C13). Must not know caches, clients, or how
+much anybody may read: used by the broker's cold fetch and by readers without a broker alike.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from coldstore.checked_get import get_range
+from coldstore.keys import SegmentKey
+from coldstore.manifest.manifest_entries import RemoteSegment
+from coldstore.object_store import ReadStore
+from coldstore.segments.segment_object import SegmentFooter, entry_from_footer, footer_start, tail_bytes
+from logformat.errors import Corrupt, InvalidRequest
+from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
+
+BLOCK_BYTES: Final = 64 * 1024  # headers are walked in blocks of this size: an index interval, older ones' too
+_FETCH_TRIES: Final = 3  # a bit flipped on the way is not a bit flipped at rest
+
+
+# ── places ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class ChunkRef:
+    """A fixed slice of a segment's log bytes: bytes `[position, position + length)` of the object `key`."""
+
+    key: str
+    index: int
+    position: int
+    length: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedBatch:
+    """Where a batch lies in its segment's log bytes."""
+
+    position: int
+    header: BatchHeader
+
+
+def chunk_ref(footer: SegmentFooter, key: SegmentKey, index: int) -> ChunkRef:
+    """Chunk number `index`, from 0. InvalidRequest beyond the last one."""
+    if not 0 <= index < len(footer.chunk_crcs):
+        raise InvalidRequest(f"{key} has chunks 0 to {len(footer.chunk_crcs) - 1}, not {index}")
+    position = index * footer.chunk_bytes
+    length = min(footer.chunk_bytes, footer.log_bytes - position)
+    return ChunkRef(str(key), index, position, length, footer.chunk_crcs[index])
+
+
+def index_position(footer: SegmentFooter, offset: int) -> int:
+    """A position at or before the batch that holds `offset`, at most an index interval and a batch before it."""
+    said = footer.statistics
+    if not said.base_offset <= offset < said.end_offset:
+        raise InvalidRequest(f"offset {offset} is not in the segment [{said.base_offset}, {said.end_offset})")
+    return footer.offset_index.lookup(offset).position
+
+
+def scan_offset(footer: SegmentFooter, timestamp_ms: int) -> int | None:
+    """An offset of the segment below which every record is older than `timestamp_ms`; None when every record is.
+
+    It begins a batch, at most an index interval and a batch before the first one that may have such a record.
+    """
+    said = footer.statistics
+    if said.max_timestamp_ms < timestamp_ms:
+        return None
+    # A time entry names the last record of the first batch that has its timestamp, never the first record, and where
+    # that batch begins no index says. What surely lies before it is what an entry before it ends: of the time index
+    # an older one, of the offset index one below the batch. (Time entries are made with those of the offset index, so
+    # that between the older and the younger one no offset entry hides a batch that reached `timestamp_ms` and was
+    # outdone.) The second matters where a timestamp lasts for long: a clock of whole seconds, a day for a time.
+    older = footer.time_index.lookup(timestamp_ms - 1)
+    first = said.base_offset if older.timestamp < 0 else older.offset + 1
+    younger = footer.time_index.first_at(timestamp_ms)
+    if younger is not None:
+        below = footer.offset_index.lookup(younger.offset - 1)
+        if below.position > 0:
+            first = max(first, below.offset + 1)
+    return first
+
+
+def find_in_block(block: Buffer, position: int, offset: int) -> LocatedBatch | int:
+    """Walk the batch headers in `block`, which begins a batch at `position`: the one that holds `offset` (or is the
+    first behind it), or the position where the walk goes on. Raises CorruptBatch where no batch can begin."""
+    after = 0
+    for at, header in walk(block):
+        if header.next_offset > offset:
+            return LocatedBatch(position + at, header)
+        after = at + header.size
+    if len(block) - after >= HEADER_SIZE:  # a batch cut by the block, whose magic and length `walk` has checked
+        header = read_header(block, after)
+        if header.next_offset > offset:
+            return LocatedBatch(position + after, header)
+        after += header.size
+    return position + after
+
+
+# ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def chunk_is_whole(chunk: ChunkRef, data: Buffer) -> bool:
+    """Whether `data` is the chunk. Blocks 0.5 ms for 4 MiB."""
+    return len(data) == chunk.length and crc32c(data) == chunk.crc32c
+
+
+async def fetch_chunk(store: ReadStore, chunk: ChunkRef) -> bytes:
+    """The chunk's bytes by a ranged GET, checked; a wrong answer is asked for again.
+
+    Raises Corrupt when the object is damaged there, ObjectMissing, StoreError.
+    """
+    why = ""
+    for _ in range(_FETCH_TRIES):
+        try:
+            got = await get_range(store, chunk.key, chunk.position, chunk.length)
+        except Corrupt as short:
+            why = str(short)
+            continue
+        if chunk_is_whole(chunk, got.data):
+            return got.data
+        why = "its CRC differs"
+    raise Corrupt(
+        f"chunk {chunk.index} of {chunk.key} (bytes {chunk.position} to {chunk.position + chunk.length}) is damaged: "
+        f"{why}; run `thermocline bucket verify --deep`"
+    )
+
+
+async def fetch_footer(
+    store: ReadStore, key: SegmentKey, object_bytes: int, log_bytes: int | None = None
+) -> SegmentFooter:
+    """The footer of an object whose size the manifest or a listing gives: one tail GET, rarely a second one.
+
+    With the `log_bytes` of the manifest's entry it asks for no byte more than the footer. A wrong answer is asked for
+    again. Raises Corrupt (also when the size differs), NewerFormat, ObjectMissing, StoreError.
+    """
+    for _ in range(_FETCH_TRIES - 1):
+        with suppress(Corrupt):
+            return await _footer(store, key, object_bytes, log_bytes)
+    return await _footer(store, key, object_bytes, log_bytes)
+
+
+async def _footer(store: ReadStore, key: SegmentKey, object_bytes: int, log_bytes: int | None) -> SegmentFooter:
+    got = await store.get(str(key), -tail_bytes(object_bytes, log_bytes))
+    if got.size != object_bytes:
+        raise Corrupt(f"object {key} has {got.size} bytes, {object_bytes} were committed")
+    tail = got.data
+    start = footer_start(tail, object_bytes)
+    if start < object_bytes - len(tail):
+        tail = (await get_range(store, str(key), start, object_bytes - start)).data
+    footer = SegmentFooter.parse(tail, object_bytes)
+    footer.check_key(key)
+    return footer
+
+
+async def fetch_committed_footer(store: ReadStore, key: SegmentKey, entry: RemoteSegment) -> SegmentFooter:
+    """The footer of the segment that a manifest names by `entry`. Raises as `fetch_footer`; Corrupt also where the
+    object is not the one that was committed (C13)."""
+    footer = await fetch_footer(store, key, entry.object_bytes, entry.log_bytes)
+    if entry_from_footer(footer, key) != entry:
+        raise Corrupt(f"object {key} is whole, but not the one the manifest names; was it replaced?")
+    return footer

@@ -1,0 +1,295 @@
+"""One pass over the log bytes of a range: proves each batch, and gathers all that a segment's footer says about them.
+
+Owns what is computed from the bytes alone. Always true of a finished scan: every batch had its CRC32C, magic and
+length, the batches tile `[base, end)` without a hole (C12), and the chunk CRCs are of exactly the bytes those checks
+saw: there is no second read between proof and seal. Memory: one piece plus at most one batch that straddles two.
+Hot path: the loop is written out (no header objects, no call of `SegmentIndexer` per batch): 1.1 µs a batch of 100
+bytes against 2.1; at 16 KiB and up the two CRC passes are the cost. Must not know files or stores.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from math import isqrt
+from typing import Final
+
+from crc32c import crc32c
+
+from coldstore.manifest.manifest_entries import RANGES_MAX, join_gaps
+from logformat.crc32c_join import join_crc32c
+from logformat.errors import Corrupt, InvalidRequest
+from logformat.gap import gap_range
+from logformat.leader_epochs import LeaderEpochs
+from logformat.offset_index import OffsetIndex
+from logformat.record_batch import (
+    ATTRIBUTES_AT,
+    CONTROL_BIT,
+    HEADER,
+    HEADER_SIZE,
+    INT32_MAX,
+    INT64_MAX,
+    LENGTH_AT,
+    LENGTH_MIN,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    Buffer,
+)
+from logformat.time_index import TimeIndex
+
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+# Four times Kafka's. A reader of one hour pays for the whole index and, at its two ends, for an interval: with 5 bytes
+# an entry (`packed_indexes`) their sum is least at the root of 5 × the log's bytes, 26 KB for segments of 128 MiB.
+INDEX_INTERVAL_BYTES: Final = 16 * 1024
+
+
+def interval_of(log_bytes: int) -> int:
+    """Bytes of log between entries of the indexes: 16 KiB up to 128 MiB, 64 KiB of 2 GiB (32 768 entries)."""
+    return max(INDEX_INTERVAL_BYTES, isqrt(2 * log_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What the bytes of `[base_offset, end_offset)` are. `records` leaves control batches out; `gaps` are declared
+    ones; `epochs` (epoch, first offset) as the batches carry them; timestamps in ms, −1 when no batch has one; the
+    least is that of the batches' first records, 0 where such a record has none but a later one has."""
+
+    base_offset: int
+    end_offset: int
+    log_bytes: int
+    batches: int
+    records: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    gaps: tuple[tuple[int, int], ...]
+    epochs: tuple[tuple[int, int], ...]
+    offset_index: OffsetIndex
+    time_index: TimeIndex
+    chunk_bytes: int
+    chunk_crcs: tuple[int, ...]
+    log_crc32c: int
+
+
+class SegmentScanner:
+    """Feed the bytes of a range in order, in pieces of any size; then `finish`."""
+
+    def __init__(
+        self,
+        base_offset: int,
+        log_bytes: int,
+        *,
+        lineage: LeaderEpochs | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+        index_interval_bytes: int | None = None,
+    ) -> None:
+        """`log_bytes` is the size of the whole range, at most 2^31−1: index positions are 31 bits.
+
+        `lineage`, where the caller has it, is what each batch's leader epoch must agree with: those four bytes lie
+        outside the batch's CRC, so nothing else would notice them rot.
+        """
+        if not 0 < log_bytes <= INT32_MAX:
+            raise InvalidRequest(f"a segment object holds 1 to {INT32_MAX} log bytes, not {log_bytes}; cut the range")
+        self._base_offset = base_offset
+        self._log_bytes = log_bytes
+        self._chunk_bytes = chunk_bytes
+        self._interval = interval_of(log_bytes) if index_interval_bytes is None else index_interval_bytes
+        # Of the indexes: last offset and position of a batch, greatest timestamp until then and its offset.
+        self._entries: list[tuple[int, int, int, int]] = []
+        self._carry = bytearray()  # the beginning of a batch whose end is in a later piece
+        self._position = 0  # of the first byte of `_carry`, or of the next piece
+        self._next_offset = base_offset
+        self._since_entry = 0
+        self._batches = self._records = 0
+        self._min_timestamp = self._max_timestamp = NO_TIMESTAMP
+        self._max_timestamp_offset = base_offset
+        self._lineage = lineage
+        self._epoch = -1  # of the batch before
+        self._epoch_end = base_offset  # where the lineage says that it ends
+        self._epochs: list[tuple[int, int]] = []
+        self._gaps: tuple[tuple[int, int], ...] = ()
+        self._fed = 0
+        self._chunk_crc = 0
+        self._chunk_left = chunk_bytes
+        self._chunk_crcs: list[int] = []
+
+    @property
+    def next_offset(self) -> int:
+        """End of the batches proven so far."""
+        return self._next_offset
+
+    def feed(self, piece: Buffer) -> None:
+        """Take the next bytes. Raises Corrupt at the first batch that is not what was appended, with its offset."""
+        view = memoryview(piece)
+        if self._fed + len(view) > self._log_bytes:
+            raise Corrupt(f"{self._where()}: more than the {self._log_bytes} bytes of the range were read")
+        self._seal_chunks(view)
+        start = self._finish_carry(view) if self._carry else 0
+        if start < len(view):
+            start = self._walk(view, start)
+            self._carry += view[start:]
+
+    def finish(self, end_offset: int) -> Scan:
+        """Everything was fed, and the last batch ends at `end_offset`. Raises Corrupt when not."""
+        if self._carry or self._fed != self._log_bytes or self._next_offset != end_offset:
+            raise Corrupt(
+                f"{self._where()}: {self._fed} of {self._log_bytes} bytes were read up to offset {self._next_offset}, "
+                f"expected {end_offset}; {len(self._carry)} bytes of a batch are left"
+            )
+        if end_offset > INT64_MAX:
+            raise Corrupt(f"{self._where()}: the range ends behind the last offset there is")
+        if self._chunk_left < self._chunk_bytes:
+            self._chunk_crcs.append(self._chunk_crc)
+            self._chunk_left, self._chunk_crc = self._chunk_bytes, 0
+        if end_offset - 1 - self._base_offset > INT32_MAX or max(len(self._epochs), len(self._gaps)) > RANGES_MAX:
+            raise InvalidRequest(f"{self._where()}: too many offsets, epochs or gaps for one segment; cut the range")
+        offset_index, time_index = self._indexes()
+        return Scan(
+            base_offset=self._base_offset,
+            end_offset=end_offset,
+            log_bytes=self._log_bytes,
+            batches=self._batches,
+            records=self._records,
+            min_timestamp_ms=self._min_timestamp,
+            max_timestamp_ms=self._max_timestamp,
+            gaps=self._gaps,
+            epochs=tuple(self._epochs),
+            offset_index=offset_index,
+            time_index=time_index,
+            chunk_bytes=self._chunk_bytes,
+            chunk_crcs=tuple(self._chunk_crcs),
+            log_crc32c=self._log_crc(),
+        )
+
+    def _log_crc(self) -> int:
+        """Of all bytes, from those of the chunks."""
+        joined, left = 0, self._log_bytes
+        for crc in self._chunk_crcs:
+            joined = join_crc32c(joined, crc, min(self._chunk_bytes, left))
+            left -= self._chunk_bytes
+        return joined
+
+    def _seal_chunks(self, view: memoryview) -> None:
+        self._fed += len(view)
+        at = 0
+        while at < len(view):
+            end = min(len(view), at + self._chunk_left)
+            self._chunk_crc = crc32c(view[at:end], self._chunk_crc)
+            self._chunk_left -= end - at
+            if not self._chunk_left:
+                self._chunk_crcs.append(self._chunk_crc)
+                self._chunk_left, self._chunk_crc = self._chunk_bytes, 0
+            at = end
+
+    def _finish_carry(self, view: memoryview) -> int:
+        """Complete the straddling batch from `view` and prove it; returns where the next one begins in `view`."""
+        carry = self._carry
+        taken = 0
+        if len(carry) < LOG_OVERHEAD:
+            taken = min(LOG_OVERHEAD - len(carry), len(view))
+            carry += view[:taken]
+            if len(carry) < LOG_OVERHEAD:
+                return taken
+        size = LOG_OVERHEAD + int.from_bytes(carry[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)
+        self._check_size(size, len(carry))
+        more = min(size - len(carry), len(view) - taken)
+        carry += view[taken : taken + more]
+        if len(carry) == size:
+            self._carry = bytearray()
+            self._walk(memoryview(carry), 0)
+        return taken + more
+
+    def _check_size(self, size: int, have: int) -> None:
+        if size < LOG_OVERHEAD + LENGTH_MIN or size > self._log_bytes - self._position or size < have:
+            raise Corrupt(f"{self._where()}: batch claims {size} bytes, {self._log_bytes - self._position} are left")
+
+    def _walk(self, view: memoryview, start: int) -> int:
+        """Prove the whole batches in `view[start:]`; returns where the first incomplete one begins."""
+        unpack, crc = HEADER.unpack_from, crc32c
+        end, at, expected = len(view), start, self._next_offset
+        shift = self._position - start  # position in the log = index in view + shift
+        batches = records = 0
+        since, interval = self._since_entry, self._interval
+        min_timestamp, max_timestamp = self._min_timestamp, self._max_timestamp
+        while end - at >= HEADER_SIZE:
+            base, length, epoch, magic, sum_, attributes, delta, base_ts, max_ts, _, _, _, count = unpack(view, at)
+            size = length + LOG_OVERHEAD
+            if magic != MAGIC or length < LENGTH_MIN or size > self._log_bytes - (at + shift):
+                self._next_offset = expected
+                raise Corrupt(f"{self._where()}: magic {magic}, {size} bytes at position {at + shift}")
+            if size > end - at:
+                break
+            if crc(view[at + ATTRIBUTES_AT : at + size]) != sum_:
+                self._next_offset = expected
+                raise Corrupt(f"batch at offset {base}, position {at + shift}, fails its CRC {sum_:#010x}")
+            if base != expected or not 0 <= delta <= INT32_MAX or not 0 <= count <= delta + 1:
+                self._next_offset = expected
+                raise Corrupt(f"batch at position {at + shift} has offsets {base} + {delta}, expected {expected}")
+            if max_ts > max_timestamp:
+                max_timestamp, self._max_timestamp_offset = max_ts, base + delta
+            if max_ts > NO_TIMESTAMP:
+                first_ts = max_ts if attributes & TIMESTAMP_TYPE_BIT else min(base_ts, max_ts)
+                if first_ts < 0:  # the first record has no time, a later one has: it may be as old as it likes
+                    first_ts = 0
+                if first_ts < min_timestamp or min_timestamp == NO_TIMESTAMP:
+                    min_timestamp = first_ts
+            if since > interval:
+                self._entries.append((base + delta, at + shift, max_timestamp, self._max_timestamp_offset))
+                since = 0
+            since += size
+            if epoch != self._epoch or base >= self._epoch_end:
+                self._next_offset = expected
+                self._change_epoch(epoch, base)
+            if attributes & CONTROL_BIT:
+                self._note_control(view, at)
+            else:
+                records += count
+            batches += 1
+            expected = base + delta + 1
+            at += size
+        self._next_offset, self._position = expected, at + shift
+        self._batches += batches
+        self._records += records
+        self._since_entry = since
+        self._min_timestamp, self._max_timestamp = min_timestamp, max_timestamp
+        return at
+
+    def _indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Made at once: 0.3 µs an entry instead of 3."""
+        base, entries = self._base_offset, self._entries
+        offsets = array("i", [last - base for last, _, _, _ in entries])
+        positions = array("i", [position for _, position, _, _ in entries])
+        timestamps, time_offsets = array("q"), array("i")
+        newest = NO_TIMESTAMP
+        for _, _, timestamp, offset in (*entries, (0, 0, self._max_timestamp, self._max_timestamp_offset)):
+            if timestamp > newest:
+                newest = timestamp
+                timestamps.append(timestamp)
+                time_offsets.append(offset - base)
+        return (
+            OffsetIndex.from_columns(base, offsets, positions),
+            TimeIndex.from_columns(base, timestamps, time_offsets),
+        )
+
+    def _change_epoch(self, epoch: int, base_offset: int) -> None:
+        if epoch > self._epoch:
+            self._epochs.append((epoch, base_offset))
+        self._epoch, self._epoch_end = epoch, INT64_MAX
+        if self._lineage is None:
+            return
+        expected = self._lineage.epoch_for(base_offset)
+        if expected is not None and expected != epoch:
+            raise Corrupt(
+                f"batch at offset {base_offset} carries leader epoch {epoch}, the log's epochs say {expected}"
+            )
+        if expected is not None:
+            self._epoch_end = self._lineage.end_offset_for(epoch, INT64_MAX).end_offset
+
+    def _note_control(self, view: memoryview, at: int) -> None:
+        gap = gap_range(view, at)
+        if gap is not None:
+            self._gaps = join_gaps(self._gaps, (gap,))
+
+    def _where(self) -> str:
+        return f"log range from {self._base_offset}, at offset {self._next_offset}, position {self._position}"

@@ -1,0 +1,1 @@
+"""When appended bytes are durable."""

@@ -1,0 +1,1 @@
+"""All logs of a data directory: places, leases, checkpoints, disk space."""

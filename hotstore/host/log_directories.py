@@ -1,0 +1,123 @@
+"""The log directories of one data directory: whose each is, and how one whose log is closed leaves its place.
+
+Owns the renaming and the removal of log directories. Always true: what is set aside is opened by no start; a directory
+is touched only while it is of the topic that was named; what was set aside on proof is removed at once, a stray a week
+after it was first seen here (R24): its name is in `cluster status` so long. Methods of one place block, and are called
+in its turn (`LogHost`); the others do their work in a worker, and touch no place. Must not know open logs, nor which
+topics there are. Source: Kafka's `-delete` and `-stray` directories.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Final
+from uuid import UUID
+
+from hotstore.errors import ForeignLog
+from hotstore.host.data_dir import DataDir
+from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
+from logformat.values import TopicPartition
+from seams.disk import read_file, remove_tree, replace_file
+from seams.world import World
+
+log = logging.getLogger(__name__)
+
+STRAY_KEPT_MS: Final = 7 * 24 * 3_600_000
+SEEN_FILE: Final = "thermocline-stray"
+"""In a stray's directory: when it was first seen there, milliseconds of the wall clock in decimal."""
+
+
+class LogDirectories:
+    """Of one data directory."""
+
+    def __init__(self, data_dir: DataDir, world: World) -> None:
+        self._data_dir = data_dir
+        self._world = world
+
+    # --- of one place: blocking, in its turn ----------------------------------------------------------------------
+
+    def set_aside(self, place: TopicPartition, topic_id: UUID) -> None:
+        """Rename the directory of a closed log so that no start opens it; does nothing where a log of another topic
+        lies. Durable when it returns. Raises Corrupt, OSError."""
+        if self.topic_id_at(place) == topic_id:
+            self._mark_deleted(place)
+
+    def clear(self, place: TopicPartition, topic_id: UUID) -> None:
+        """`set_aside` of what lies where a log of this topic is to be made, and is of no other topic. Raises ForeignLog
+        where it is: whoever asked whose it is asked in another turn; Corrupt, OSError."""
+        path = self._data_dir.log_path(place.topic, place.partition)
+        if self._world.disk.stat(path) is None:
+            return
+        if (other := self.topic_id_at(place)) not in (None, topic_id):
+            raise ForeignLog(f"{path} belongs to topic id {other}, not {topic_id}")
+        self._mark_deleted(place)
+
+    def _mark_deleted(self, place: TopicPartition) -> None:
+        self._data_dir.mark_deleted(place.topic, place.partition, self._world.rng.uuid().hex)
+
+    def topic_id_at(self, place: TopicPartition) -> UUID | None:
+        """Whose log lies there; None where none lies, or it does not say. Raises Corrupt, OSError."""
+        disk = self._world.disk
+        metadata = f"{self._data_dir.log_path(place.topic, place.partition)}/{PARTITION_METADATA_FILE}"
+        if disk.stat(metadata) is None:
+            return None
+        return UUID(bytes=decode_partition_metadata(read_file(disk, metadata)))
+
+    def move_stray(self, place: TopicPartition, topic_id: UUID) -> str | None:
+        """Rename the directory of this very topic's closed log so that nothing opens or removes it; its new path, None
+        where it does not lie here. Durable when it returns. Raises Corrupt, OSError."""
+        if self.topic_id_at(place) != topic_id:
+            return None
+        path = self._data_dir.mark_stray(place.topic, place.partition, self._world.rng.uuid().hex)
+        log.warning(
+            "%s of topic id %s is not this broker's any more: moved to %s, where it stays for a week",
+            place,
+            topic_id,
+            path,
+        )
+        return path
+
+    # --- of all -----------------------------------------------------------------------------------------------------
+
+    async def topic_ids(self, apart_from: Collection[TopicPartition]) -> dict[TopicPartition, UUID]:
+        """Whose the logs are that lie here, by place, those in `apart_from` excepted, which are not looked at. One that
+        does not say so is left out. Raises Corrupt, OSError."""
+        return await self._world.workers.run(self._topic_ids, apart_from)
+
+    def _topic_ids(self, apart_from: Collection[TopicPartition]) -> dict[TopicPartition, UUID]:
+        places = (place for place in self._data_dir.partitions() if place not in apart_from)
+        found = ((place, self.topic_id_at(place)) for place in places)
+        return {place: topic_id for place, topic_id in found if topic_id is not None}
+
+    async def strays(self) -> list[str]:
+        """Directories that were moved aside so, by name. Raises OSError."""
+        return await self._world.workers.run(self._data_dir.strays)
+
+    async def delete_set_aside(self) -> None:
+        """Remove what was set aside, by whomever. Raises OSError."""
+        await self._world.workers.run(self._delete_set_aside)
+
+    def _delete_set_aside(self) -> None:
+        for path in self._data_dir.deleted_directories():
+            self._data_dir.remove_deleted(path)
+
+    async def remove_old_strays(self) -> None:
+        """Remove strays that lie here for a week; of others note when they were first seen. Raises OSError."""
+        await self._world.workers.run(self._remove_old_strays, self._world.clock.wall_ms())
+
+    def _remove_old_strays(self, now_ms: int) -> None:
+        disk = self._world.disk
+        for name in self._data_dir.strays():
+            path = f"{self._data_dir.path}/{name}"
+            seen = f"{path}/{SEEN_FILE}"
+            if (seen_ms := None if disk.stat(seen) is None else _number(read_file(disk, seen))) is None:
+                replace_file(disk, seen, b"%d\n" % now_ms)
+            elif now_ms - seen_ms > STRAY_KEPT_MS:
+                log.warning("%s lay here for a week, and nobody missed it: removed", path)
+                remove_tree(disk, path)
+
+
+def _number(data: bytes) -> int | None:
+    text = data.strip()
+    return int(text) if text.isdigit() and len(text) < 20 else None

@@ -1,0 +1,1 @@
+"""One log on disk: segments, indexes, producers, retention."""

@@ -1,0 +1,94 @@
+"""Where the next batches go: their offsets, and whether a new segment must begin before them.
+
+Pure decisions, taken before anything is written. Always true: an append lies whole in one segment, and its last offset
+fits the 2^31−1 offsets that index entries can tell from the segment's base. Must not know: files, producers.
+Source: Kafka's LogSegment.shouldRoll. Kafka compares segment.ms with records' timestamps; here the broker's clock since
+the first append counts, so that an import of old records does not make a segment of every batch.
+
+Hot path: `roll_reason` runs once an append, `continued` once an append of a follower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from hotstore.errors import DivergingAppend, RecordListTooLarge
+from hotstore.log.log_config import LogConfig
+from logformat.record_batch import (
+    BASE_OFFSET,
+    INT32_MAX,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
+    LENGTH,
+    LOG_OVERHEAD,
+    BatchHeader,
+)
+from logformat.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
+
+
+class RollReason(Enum):
+    """Why a new segment begins."""
+
+    SIZE = "segment.bytes"
+    TIME = "segment.ms"
+    INDEX = "segment.index.bytes"
+    OFFSETS = "offsets too far from the segment's base"
+
+
+def continued(headers: Sequence[BatchHeader], log_end_offset: int, leader_epoch: int) -> tuple[int, int]:
+    """How many bytes, and the end offset, of batches that carry their places already. Raises DivergingAppend unless
+    they continue a log that ends at `log_end_offset` and whose latest epoch is `leader_epoch`."""
+    assert headers
+    offset, epoch, size = log_end_offset, leader_epoch, 0
+    for header in headers:
+        if header[BASE_OFFSET] != offset:
+            raise DivergingAppend(f"a batch begins at offset {header.base_offset}, the log before it ends at {offset}")
+        if header[LEADER_EPOCH] < epoch:
+            raise DivergingAppend(f"the batch at offset {offset} is of epoch {header.leader_epoch}, after {epoch}")
+        offset, epoch = offset + header[LAST_OFFSET_DELTA] + 1, header[LEADER_EPOCH]
+        size += header[LENGTH]
+    return size + LOG_OVERHEAD * len(headers), offset
+
+
+def index_room_bytes(config: LogConfig) -> int:
+    """Log bytes below which neither index can be full, since entries lie more than an interval apart."""
+    return max(config.segment_index_bytes // TIME_ENTRY_SIZE - 2, 0) * config.index_interval_bytes
+
+
+def roll_reason(
+    config: LogConfig,
+    *,
+    segment_base: int,
+    segment_size: int,
+    first_append_ms: int | None,
+    index_full: bool,
+    incoming_bytes: int,
+    incoming_base: int,
+    incoming_end: int,
+    now_ms: int,
+) -> RollReason | None:
+    """Why a segment must begin before `incoming_bytes` of offsets [incoming_base, incoming_end); None: append to this.
+
+    An empty segment begins at the log's end and takes whatever fits one. Raises RecordListTooLarge where none is large
+    enough, or its indexes could not tell the offsets: a header of 61 bytes may claim 2^31 of them.
+    """
+    if incoming_end - 1 - incoming_base > INT32_MAX:
+        raise RecordListTooLarge(
+            f"{incoming_end - incoming_base} offsets in one append, a segment holds {INT32_MAX + 1}; send fewer batches"
+        )
+    if segment_size + incoming_bytes > config.segment_bytes:
+        if incoming_bytes > config.segment_bytes:
+            raise RecordListTooLarge(
+                f"{incoming_bytes} bytes in one append, a segment holds {config.segment_bytes} (segment.bytes)"
+            )
+        return RollReason.SIZE
+    if segment_size == 0:
+        return None
+    if first_append_ms is not None and now_ms - first_append_ms > config.segment_ms:
+        return RollReason.TIME
+    if index_full:
+        return RollReason.INDEX
+    if incoming_end - 1 - segment_base > INT32_MAX:
+        return RollReason.OFFSETS
+    return None

@@ -1,0 +1,104 @@
+"""Which local segments may go, and which must not.
+
+Pure. Always true: a tiered log loses only segments whose every offset lies below the remote end, which the committed
+manifest holds and which was verified; a log that is not tiered loses only what its total retention allows; nothing at
+or above the high watermark goes; the active segment never goes (it is rolled first); oldest first, never one in the
+middle. Must not know: files, how bytes are verified. Source: Kafka's UnifiedLog.deleteOldSegments and KIP-405.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hotstore.log.log_config import LogConfig
+from hotstore.log.segment import SegmentInfo
+
+
+class LocalExpiry(NamedTuple):
+    """The oldest `segment_count` segments go; the local log then begins at `offset`."""
+
+    segment_count: int
+    offset: int
+
+
+def expirable(
+    segments: Sequence[SegmentInfo],
+    remote_end: int,
+    high_watermark: int,
+    now_ms: int,
+    config: LogConfig,
+    pressure_bytes: int = 0,
+    *,
+    log_start: int = 0,
+    active_bytes: int = 0,
+) -> LocalExpiry:
+    """How many of the sealed `segments`, oldest first, may and should go from this disk.
+
+    `remote_end`: exclusive end of what the bucket verifiably holds (ignored unless tiered). `pressure_bytes`: bytes the
+    disk wants back beyond what retention gives; only a tiered log answers it. `log_start`: segments wholly below it
+    are deleted records, and go. `active_bytes` counts towards retention by size. Times in ms.
+    """
+    allowed = _allowed(segments, max(remote_end, log_start) if config.tiered else high_watermark, high_watermark)
+    by_time = _expired_by_time(segments[:allowed], config.local_time_limit_ms, now_ms)
+    by_size = _over_size(segments, active_bytes, config.local_size_limit_bytes)
+    deleted = sum(segment.end_offset <= log_start for segment in segments)
+    by_pressure = _cover(segments, pressure_bytes) if config.tiered else 0
+    count = min(allowed, max(by_time, by_size, deleted, by_pressure))
+    start = segments[0].base_offset if segments else log_start
+    return LocalExpiry(count, segments[count - 1].end_offset if count else start)
+
+
+def active_expired(active: SegmentInfo, high_watermark: int, now_ms: int, config: LogConfig) -> bool:
+    """Whether the active segment is due by time alone, so that it must be rolled to be able to go (Kafka)."""
+    if active.bytes == 0 or active.end_offset > high_watermark:
+        return False
+    return _expired_by_time([active], config.local_time_limit_ms, now_ms) == 1
+
+
+def _allowed(segments: Sequence[SegmentInfo], safe_end: int, high_watermark: int) -> int:
+    """How many segments end at or below both bounds."""
+    count = 0
+    for segment in segments:
+        if segment.end_offset > safe_end or segment.end_offset > high_watermark:
+            break
+        count += 1
+    return count
+
+
+def _expired_by_time(segments: Sequence[SegmentInfo], limit_ms: int, now_ms: int) -> int:
+    """Oldest segments whose youngest record is older than the limit; without timestamps the first append counts."""
+    if limit_ms < 0:
+        return 0
+    count = 0
+    for segment in segments:
+        youngest = segment.max_timestamp_ms if segment.max_timestamp_ms >= 0 else segment.first_append_ms
+        if now_ms - youngest <= limit_ms:
+            break
+        count += 1
+    return count
+
+
+def _over_size(segments: Sequence[SegmentInfo], active_bytes: int, limit_bytes: int) -> int:
+    """Oldest segments that may go while at least `limit_bytes` stay, as Kafka counts: never below the limit."""
+    if limit_bytes < 0:
+        return 0
+    excess = active_bytes + sum(segment.bytes for segment in segments) - limit_bytes
+    count = 0
+    for segment in segments:
+        excess -= segment.bytes
+        if excess < 0:
+            break
+        count += 1
+    return count
+
+
+def _cover(segments: Sequence[SegmentInfo], wanted_bytes: int) -> int:
+    """The fewest oldest segments that give back `wanted_bytes`."""
+    count = 0
+    for segment in segments:
+        if wanted_bytes <= 0:
+            break
+        wanted_bytes -= segment.bytes
+        count += 1
+    return count

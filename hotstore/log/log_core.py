@@ -1,0 +1,245 @@
+"""What one log on local disk is made of: its segments, producers, epochs and durability, and the offsets that follow.
+
+Owns the state that appending (`log_append`), cutting (`log_cut`) and reading (`partition_log`) share, and what all of
+them do: rolling to a new segment, taking note of an epoch, failing. Always true:
+`log_start ≤ local_log_start ≤ log_end` and `flushed_end ≤ log_end`; an empty segment begins at the log's end; a FAILED
+log stays so until it is opened again.
+Must not know: who appends, who reads, the bucket.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from hotstore.errors import LeaderEpochFenced, LogFailed, LogFull
+from hotstore.file_names import EPOCHS_FILE
+from hotstore.flush.durability import Durability
+from hotstore.host.ballast import Ballast
+from hotstore.host.log_owner import UNOWNED, LogOwner
+from hotstore.log.appender import index_room_bytes
+from hotstore.log.locator import Locator
+from hotstore.log.log_config import LogConfig
+from hotstore.log.segment import IndexCache, Segment, create_segment
+from hotstore.recovery.producer_files import read_producers_at
+from hotstore.recovery.recovery import Recovered, RecoveryReport
+from logformat.leader_epochs import LeaderEpochs
+from logformat.producer_snapshot import ProducerState
+from logformat.record_batch import INT64_MAX
+from seams import crash_points
+from seams.disk import Directory, is_full, replace_in
+
+
+class LogState(Enum):
+    """What a log can do."""
+
+    ONLINE = "online"
+    FULL = "full"  # the disk is: reads go on, each append tries again
+    FAILED = "failed"  # a write or sync failed: nothing goes on until the log is opened again
+
+
+class LogCore:
+    """See the module. The base of `PartitionLog`, which alone is made."""
+
+    epochs: LeaderEpochs
+    _leader_epoch: int
+
+    def __init__(
+        self,
+        directory: Directory,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: LogConfig,
+        cache: IndexCache,
+        found: Recovered,
+        ballast: Ballast,
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.ballast = ballast
+        """While it is given up nothing is appended."""
+        self.state = LogState.ONLINE
+        self.reserved_end: int = INT64_MAX
+        """First offset that may not be given; set from outside (design 6, reservation)."""
+        self.log_start_offset = found.log_start_offset
+        self.owner: LogOwner = UNOWNED
+        """Told what happens to the log; set by whoever takes a role for it."""
+        self.log_end_offset = found.segments[-1].end_offset
+        self.producers = found.producers
+        self.recovery: RecoveryReport = found.report
+        self._locator = Locator(found.segments, cache)
+        self._active = found.segments[-1]
+        self._sealed_bytes = sum(segment.size for segment in found.segments[:-1])
+        self._durability = Durability(directory, self.log_end_offset)
+        self._durability.owe(found.unwritten)
+        if found.epochs_unsaved:
+            self._durability.epoch_began(found.segments[0].base_offset)
+        self._failure = ""
+        self._leaving: list[int] = []  # bases of forgotten segments whose files lie there yet, oldest first
+        self._become(found.epochs)
+        self.reconfigure(config)
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Obey another configuration from the next append on."""
+        self.config = config
+        self.producers.expiration_ms = config.producer_id_expiration_ms
+        self._index_room_bytes = index_room_bytes(config)
+
+    @property
+    def path(self) -> str:
+        """For messages."""
+        return self.directory.path
+
+    # --- offsets and sizes --------------------------------------------------------------------------------------
+
+    @property
+    def local_log_start_offset(self) -> int:
+        return max(self.log_start_offset, self._locator.segments[0].base_offset)
+
+    @property
+    def flushed_end_offset(self) -> int:
+        """Below it everything survives a power cut."""
+        return self._durability.flushed_end_offset
+
+    @property
+    def stable_end_offset(self) -> int:
+        """What may become visible and be acknowledged with acks=all: the flushed end, in `os` mode the log end."""
+        return self._durability.flushed_end_offset if self.config.waits_for_flush else self.log_end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """For the checkpoint: below it recovery does not look."""
+        return self._durability.recovery_point
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Appended and not yet synced."""
+        return self._durability.dirty_bytes
+
+    @property
+    def local_bytes(self) -> int:
+        return self._sealed_bytes + self._active.size
+
+    @property
+    def durability(self) -> Durability:
+        """For the flusher."""
+        return self._durability
+
+    @property
+    def active_segment(self) -> Segment:
+        """For the flusher."""
+        return self._active
+
+    @property
+    def has_sealing(self) -> bool:
+        """Whether a sealed segment's small files, or the epochs, wait to be written."""
+        durability = self._durability
+        return bool(durability.pending_seals) or durability.recovery_point < durability.flushed_end_offset
+
+    @property
+    def failure(self) -> str:
+        """Why the log is FAILED; empty while it is not."""
+        return self._failure
+
+    @property
+    def leader_epoch(self) -> int:
+        """The latest epoch the log knows, with or without a record of it; −1: none."""
+        return self._leader_epoch
+
+    # --- epochs ---------------------------------------------------------------------------------------------------
+
+    def _enter_epoch(self, leader_epoch: int, start_offset: int) -> None:
+        """`leader_epoch` writes from `start_offset` on, the log's end or a batch that was just written there."""
+        self._leader_epoch = leader_epoch
+        self.epochs = self.epochs.assign(leader_epoch, start_offset)
+        self._durability.epoch_began(start_offset)
+
+    def _become(self, epochs: LeaderEpochs) -> None:
+        """Another lineage: of a log that was cut."""
+        self.epochs = epochs
+        latest = epochs.latest
+        self._leader_epoch = -1 if latest is None else latest.epoch
+
+    def _save_epochs(self) -> None:
+        """*Blocking*."""
+        replace_in(self.directory, EPOCHS_FILE, self.epochs.to_bytes())
+        self._durability.epochs_saved()
+
+    def _superseded(self, leader_epoch: int) -> LeaderEpochFenced:
+        name = f"{self.topic}-{self.partition}"
+        return LeaderEpochFenced(f"{name}: epoch {leader_epoch} superseded by {self._leader_epoch}")
+
+    # --- failing --------------------------------------------------------------------------------------------------
+
+    def _write_failed(self, error: OSError) -> LogFull | LogFailed:
+        """Cut back what a failed write left behind, and say which of the two bad states it is."""
+        self.ballast.ahead.drop(self._active)
+        try:
+            self._active.file.truncate(self._active.size)
+        except OSError as second:
+            return self.fail(second)
+        if not is_full(error):
+            return self.fail(error)
+        self.ballast.met_full = True
+        return self._full(error)
+
+    def _full(self, error: OSError) -> LogFull:
+        self.state = LogState.FULL
+        name = f"{self.topic}-{self.partition}"
+        return LogFull(f"{name}: {error}; free space below {self.path}, appends go on by themselves")
+
+    def fail(self, error: OSError) -> LogFailed:
+        """A sync or write failed: offline from now on (C10). Returns what to raise."""
+        self.state = LogState.FAILED
+        self._failure = f"{self.topic}-{self.partition} is offline after {error}; check the disk, then restart"
+        return LogFailed(self._failure)
+
+    def _offline(self) -> LogFailed:
+        return LogFailed(self._failure)
+
+    # --- segments -----------------------------------------------------------------------------------------------
+
+    def roll(self) -> bool:
+        """Seal the active segment, if anything is in it; whether it did. Raises LogFull, LogFailed."""
+        if self.state is LogState.FAILED:
+            raise self._offline()
+        if self._active.size == 0:
+            return False
+        self._roll()
+        return True
+
+    def _roll(self) -> None:
+        old = self._active
+        assert old.size > 0, "an empty segment takes whatever comes: it begins at the log's end"
+        try:
+            new = create_segment(self.directory, self.log_end_offset, self.config.index_interval_bytes)
+        except OSError as error:
+            raise self._write_failed(error) from error
+        crash_points.reach("roll.created")
+        self.ballast.ahead.drop(old)
+        assert old.indexer is not None
+        old.indexer.seal()
+        self._sealed_bytes += old.size
+        self._durability.rolled(old, self.producers.at(self.log_end_offset))
+        self._locator.add(new)
+        self._active = new
+
+    def producer_snapshot_at(self, offset: int) -> ProducerState | None:
+        """*Blocking*: the producers at a roll point; None when nothing is kept for that offset."""
+        for seal in self._durability.pending_seals:
+            if seal.producers is not None and seal.producers.end_offset == offset:
+                return seal.producers.state()
+        return read_producers_at(self.directory, offset)
+
+    def _sync_all(self) -> None:
+        durability = self._durability
+        sync = durability.begin_sync(self._active, self.log_end_offset)
+        if sync is not None:
+            sync.run()
+            durability.finish_sync(sync)
+        seal = durability.begin_seal(self.epochs)
+        if seal is not None:
+            seal.run()
+            durability.finish_seal(seal, self.epochs)

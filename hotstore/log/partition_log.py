@@ -1,0 +1,286 @@
+"""One partition's log on local disk: the façade that the broker and tiering call.
+
+Owns how a log is made, read, and made shorter at its front; `log_append` says how it grows, `log_cut` how it is cut.
+Everything is synchronous and belongs to the loop; methods marked *blocking* are called through Workers, "alone" ones
+while nothing else uses the log. Always true: `log_start ≤ local_log_start ≤ log_end` and `flushed_end ≤ log_end`;
+offsets are contiguous; what `flushed_end_offset` covers survives a power cut.
+Must not know: replication, the bucket, Kafka's error numbers.
+
+Hot path: `read` at the tail costs 0.9 µs (CPython 3.11): the newest positions are kept in a dict.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hotstore.errors import OffsetOutOfRange
+from hotstore.flush.durability import write_index_files, write_producer_files
+from hotstore.host.ballast import Ballast
+from hotstore.local_files import drop_segment_files
+from hotstore.log.locator import ByteRange, LogSlice
+from hotstore.log.log_append import Appended, LogAppend
+from hotstore.log.log_config import LogConfig
+from hotstore.log.log_core import LogState
+from hotstore.log.log_cut import LogCut
+from hotstore.log.producer_state import Producers
+from hotstore.log.segment import IndexCache, Segment, SegmentIndexes, SegmentInfo, create_segment
+from hotstore.log.timestamps import TimestampedOffset, find_timestamp, greatest_timestamp
+from hotstore.recovery.log_creation import Begin, make_directory
+from hotstore.recovery.recovery import Recovered, RecoveryReport, recover
+from logformat.values import TopicPartition
+from seams.disk import Disk
+
+__all__ = ["Appended", "LogCheckpoint", "LogState", "PartitionLog"]
+
+
+class LogCheckpoint(NamedTuple):
+    """One log's lines in the checkpoints of its data directory."""
+
+    topic_partition: TopicPartition
+    recovery_point: int
+    log_start_offset: int
+
+
+class PartitionLog(LogAppend, LogCut):
+    """See the module. Made by `create` and `open` only."""
+
+    # --- made ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        disk: Disk,
+        path: str,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: LogConfig,
+        *,
+        staged: str,
+        begin: Begin | None = None,
+        cache: IndexCache | None = None,
+        ballast: Ballast | None = None,
+    ) -> PartitionLog:
+        """Blocking: an empty log in a new directory, durable when it returns. `staged`: see `make_directory`. Raises
+        OSError."""
+        begin, cache, ballast = begin or Begin(), cache or IndexCache(), ballast or Ballast(disk, path)
+        make_directory(disk, path, staged, topic_id, begin)
+        directory = disk.open_dir(path)
+        try:
+            segment = create_segment(directory, begin.offset, config.index_interval_bytes)
+            producers = Producers(config.producer_id_expiration_ms, begin.producers)
+            found = Recovered([segment], begin.offset, begin.epochs, producers, RecoveryReport())
+            return cls(directory, topic, partition, topic_id, config, cache, found, ballast)
+        except BaseException:
+            directory.close()
+            raise
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        path: str,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        *,
+        recovery_point: int,
+        log_start: int | None,
+        clean: bool,
+        now_ms: int,
+        topic_id: bytes | None = None,
+        cache: IndexCache | None = None,
+        ballast: Ballast | None = None,
+    ) -> PartitionLog:
+        """Blocking: an existing log, recovered. `log_start` None: no checkpoint names it, the first segment does.
+
+        Raises DamagedLog (Corrupt) for a log that must not be opened, or one of another `topic_id`; OSError.
+        """
+        cache, ballast = cache or IndexCache(), ballast or Ballast(disk, path)
+        directory = disk.open_dir(path)
+        try:
+            found_id, found = recover(
+                directory,
+                config,
+                recovery_point=recovery_point,
+                log_start=log_start,
+                clean=clean,
+                now_ms=now_ms,
+                topic_id=topic_id,
+                cache=cache,
+            )
+            return cls(directory, topic, partition, found_id, config, cache, found, ballast)
+        except BaseException:
+            directory.close()
+            raise
+
+    # --- read ---------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one: bool) -> LogSlice | None:
+        """Whole batches from the one that holds `offset`, below `limit_offset` (the high watermark), of one segment.
+
+        None: nothing there yet. At most `max_bytes`; with `min_one` at least one batch, otherwise the length may be 0.
+        Raises OffsetOutOfRange, LogFailed; DamagedLog where the log itself cannot be walked. May read an index or some
+        headers from disk unless `is_cheap(offset)`.
+        """
+        end = self.log_end_offset
+        if limit_offset > end:
+            limit_offset = end
+        if offset >= limit_offset and offset <= end:
+            return None
+        segments = self._locator.segments
+        if offset > end or offset < self.log_start_offset or offset < segments[0].base_offset:
+            raise OffsetOutOfRange(
+                f"{self.topic}-{self.partition}: offset {offset} is not in [{self.local_log_start_offset}, {end}]"
+            )
+        if self.state is LogState.FAILED:
+            raise self._offline()
+        return self._locator.slice(offset, max_bytes, limit_offset, min_one=min_one)
+
+    def sound(self, found: LogSlice) -> LogSlice:
+        """`found`, or what of it lies before damage. Raises DamagedLog where it begins with it."""
+        segment = self._locator.segment_at(found.segment_base)
+        if segment.damage is None or segment.file is not found.file:
+            return found
+        return found._replace(length=segment.sound_bytes(found.position, found.length))
+
+    @property
+    def sound_end_offset(self) -> int:
+        """The log's end, or where the first damage begins that reads found."""
+        found = (segment.damage.offset for segment in self._locator.segments if segment.damage is not None)
+        return min(found, default=self.log_end_offset)
+
+    def is_checked(self, found: LogSlice) -> bool:
+        """Whether `found` may be sent; otherwise `check` it in a worker first."""
+        segment = self._locator.segment_at(found.segment_base)
+        return segment.file is not found.file or segment.is_checked(found.position, found.length)
+
+    def check(self, found: LogSlice) -> None:
+        """*Blocking*, beside the loop: make sure that the offsets in `found` are what they were. Raises
+        DamagedLog, and `sound` tells it from then on."""
+        segment = self._locator.segment_at(found.segment_base)
+        if segment.file is found.file:
+            segment.check(found.position, found.length, self._locator.cache)
+
+    def is_cheap(self, offset: int) -> bool:
+        """Whether `read` at `offset` finds its index in memory (C25); otherwise `prepare_read` in a worker first."""
+        return self._locator.is_cheap(offset)
+
+    def prepare_read(self, offset: int) -> None:
+        """*Blocking*, beside the loop: load the indexes that `read` at `offset` will ask for. Raises DamagedLog."""
+        for segment in reversed(self._locator.segments.copy()):
+            if segment.base_offset <= offset:
+                segment.indexes(self._locator.cache)
+                return
+
+    def batch_ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
+        """For the copier: every whole batch that holds an offset of [start, end), file by file."""
+        return self._locator.ranges(start_offset, end_offset)
+
+    def batch_indexes(self, batches: ByteRange, apart_max: int) -> SegmentIndexes | None:
+        """*Blocking*: what the indexes say of a range of `batch_ranges`. None: they have an entry only each more than
+        `apart_max` bytes, or the file is no longer the log's. Raises DamagedLog."""
+        return self._locator.indexes_of(batches, apart_max)
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
+        """*Blocking*: the first local record that is not older than `timestamp` (ms)."""
+        return find_timestamp(list(self._locator.segments), self._locator.cache, timestamp, self.local_log_start_offset)
+
+    def max_timestamp(self) -> TimestampedOffset | None:
+        """*Blocking*: the first local record with the greatest timestamp (ListOffsets −3)."""
+        return greatest_timestamp(list(self._locator.segments), self._locator.cache)
+
+    # --- segments -------------------------------------------------------------------------------------------------
+
+    def sealed_segments(self) -> list[SegmentInfo]:
+        """Oldest first. What lies above `flushed_end_offset` is not durable yet (C6)."""
+        return [segment.info for segment in self._locator.segments[:-1]]
+
+    def segments_between(self, start: int, end: int) -> list[SegmentInfo]:
+        """Those that hold offsets of [start, end), oldest first, the active one too."""
+        return [segment.info for segment in self._locator.between(start, end)]
+
+    def active_info(self) -> SegmentInfo:
+        return self._active.info
+
+    @property
+    def oldest_unsealed_append_ms(self) -> int | None:
+        """When the first batch of the active segment came (thermocline.seal.ms); None: it is empty."""
+        return self._active.first_append_ms if self._active.size else None
+
+    # --- less ---------------------------------------------------------------------------------------------------
+
+    def advance_log_start(self, offset: int) -> bool:
+        """Records below `offset` ≤ log end are gone for readers, and epochs that wrote nothing else are; whether it
+        moved. Never moves back.
+
+        The checkpoint must be durable before local bytes below it are unlinked (`LogHost.checkpoint_start`).
+        """
+        if offset > self.log_end_offset:
+            raise OffsetOutOfRange(
+                f"{self.topic}-{self.partition}: cannot delete up to {offset}, the log ends at {self.log_end_offset}"
+            )
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = offset
+        self.epochs = self.epochs.truncate_from_start(offset)
+        self.owner.start_moved()
+        return True
+
+    def delete_local_before(self, offset: int) -> list[Segment]:
+        """Forget the sealed segments that end at or below `offset`, and return them; `unlink` removes their files.
+
+        One whose index files are still being written stays, with all after it. Readers that hold a slice keep its file.
+        """
+        count = 0
+        flushed = self.flushed_end_offset
+        for segment in self._locator.segments[:-1]:
+            if segment.end_offset > min(offset, flushed) or segment.indexer is not None:
+                break
+            count += 1
+        dropped = self._locator.drop_first(count)
+        self._leaving += [segment.base_offset for segment in dropped]
+        self._sealed_bytes -= sum(segment.size for segment in dropped)
+        return dropped
+
+    @property
+    def awaits_unlink(self) -> bool:
+        """Whether files lie here of segments that the log forgot."""
+        return bool(self._leaving)
+
+    def unlink(self) -> None:
+        """*Blocking*, beside the loop: remove the files of what `delete_local_before` forgot. Raises OSError; what is
+        left then the next call removes first, so that what lies here is one run of segments."""
+        while self._leaving:
+            drop_segment_files(self.directory, self._leaving[:1])
+            del self._leaving[:1]
+
+    # --- kept ---------------------------------------------------------------------------------------------------
+
+    def checkpoint_state(self) -> LogCheckpoint:
+        """What the data directory's checkpoints say of this log."""
+        return LogCheckpoint(TopicPartition(self.topic, self.partition), self.recovery_point, self.log_start_offset)
+
+    def expire_producers(self, now_ms: int) -> int:
+        return self.producers.expire(now_ms)
+
+    def close(self, clean: bool) -> None:
+        """*Blocking*, alone. `clean`: sync everything and write indexes and producers, so that opening needs no scan.
+
+        Readers that hold a slice keep its file. Raises OSError; then the stop is not clean and the marker must not be
+        written.
+        """
+        try:
+            if clean and self.state is not LogState.FAILED:
+                self._sync_all()
+                assert self._active.indexer is not None
+                self._active.indexer.seal()
+                self._active.trim()
+                write_index_files(self._active)
+                write_producer_files(self.directory, self.producers.at(self.log_end_offset))
+                self.directory.sync()
+            self.ballast.ahead.drop(self._active)
+            for segment in self._locator.segments:
+                segment.let_go()
+        finally:
+            self.directory.close()

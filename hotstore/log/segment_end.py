@@ -1,0 +1,110 @@
+"""Where a segment ends whose bytes are trusted: by its indexes if they tell the truth, else by reading it.
+
+Owns what is believed of such a file without reading it whole. Always true: its end is that of a whole batch which ends
+where the file does; of the last segment that batch's CRC is checked too, because its header says where the log ends;
+nothing is changed on disk. All functions block. Must not know other segments, nor what is done about damage.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import Final, NamedTuple
+
+from hotstore.file_names import OFFSET_INDEX, TIME_INDEX
+from hotstore.log.batch_walk import walk_headers
+from hotstore.log.segment import Segment, build_indexer, load_indexes
+from hotstore.recovery.scan import BatchScanner, Damage
+from logformat.errors import Corrupt
+from logformat.record_batch import HEADER_SIZE, INT64_MAX, BatchHeader, check_stored, read_header
+from logformat.segment_index import SegmentIndexer
+from logformat.time_index import TimestampOffset
+
+_OFFSET_ENTRY: Final = struct.Struct(">ii")
+_TIME_ENTRY: Final = struct.Struct(">qi")
+
+
+class SegmentEnd(NamedTuple):
+    """`last`: the last batch; None: it was not found for `damage`. `scanned_bytes`: 0 where the indexes did."""
+
+    last: BatchHeader | None
+    scanned_bytes: int = 0
+    damage: Damage | None = None
+
+
+def find_end(segment: Segment, *, is_last: bool) -> SegmentEnd:
+    """Set the end of a segment that has bytes, its `size` known; where it had to be read, its indexer too."""
+    last = _by_index(segment, is_last=is_last)
+    if last is not None:
+        segment.trusted_bytes = segment.size
+        return SegmentEnd(last)
+    headers: deque[BatchHeader] = deque(maxlen=1)
+    scanned = BatchScanner(headers.append).scan(segment, segment.size, INT64_MAX)
+    if scanned.damage is not None:
+        return SegmentEnd(None, scanned.size, scanned.damage)
+    segment.indexer = scanned.indexer
+    segment.end_offset = scanned.end_offset
+    return SegmentEnd(headers[0], scanned.size)
+
+
+def resume(segment: Segment) -> None:
+    """Let a segment go on with its indexes: the active one after a clean stop."""
+    try:
+        offsets, times = load_indexes(segment)
+        segment.indexer = SegmentIndexer.resume(offsets, times, segment.size, segment.interval_bytes)
+    except Corrupt:
+        segment.indexer = build_indexer(segment)
+
+
+def first_timestamp_ms(segment: Segment, now_ms: int) -> int:
+    """Stands in for the time of the first append, which no file holds; never later than now."""
+    data = segment.file.read_at(0, HEADER_SIZE)
+    timestamp = read_header(data).max_timestamp if len(data) == HEADER_SIZE else -1
+    return timestamp if 0 <= timestamp <= now_ms else now_ms
+
+
+def _by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:
+    """Set the segment's end from the last entries of its index files; its last batch, None where they do not agree
+    with the log."""
+    try:
+        entry = _tail(segment, OFFSET_INDEX, _OFFSET_ENTRY)
+        stamp = _tail(segment, TIME_INDEX, _TIME_ENTRY)
+        relative, position = (0, 0) if entry is None else entry
+        first = read_header(segment.file.read_at(0, HEADER_SIZE))
+        if not 0 <= position < segment.size or first.base_offset != segment.base_offset:
+            return None
+        last: BatchHeader | None = None
+        last_at, greatest = 0, -1
+        for at, header in walk_headers(segment.file, position, segment.size, 16 << 10):
+            if at == position > 0 and header.last_offset != segment.base_offset + relative:
+                return None
+            if last is not None and header.base_offset != last.next_offset:
+                return None
+            last, last_at, greatest = header, at, max(greatest, header.max_timestamp)
+        if is_last and last is not None:
+            check_stored(segment.file.read_at(last_at, last.size), 0, last.size, offset_min=last.base_offset)
+    except (FileNotFoundError, Corrupt):
+        return None
+    assert last is not None  # a segment with bytes has a batch, or walk_headers raised
+    timestamp, offset = (-1, segment.base_offset) if stamp is None else (stamp[0], segment.base_offset + stamp[1])
+    # Of a segment that went on after a clean stop and was not sealed anew the files are that stop's.
+    if timestamp < greatest or not segment.base_offset <= offset <= last.last_offset:
+        return None
+    segment.end_offset = last.next_offset
+    segment.release_indexes(TimestampOffset(timestamp, offset))
+    return last
+
+
+def _tail(segment: Segment, suffix: str, entry: struct.Struct) -> tuple[int, int] | None:
+    """The last entry of an index file; None when it has none. Raises FileNotFoundError, Corrupt."""
+    file = segment.directory.open(segment.name_of(suffix))
+    try:
+        size = file.size()
+        if size % entry.size:
+            raise Corrupt(f"{file.path}: {size} bytes is no multiple of {entry.size}")
+        if size == 0:
+            return None
+        first, second = entry.unpack(file.read_at(size - entry.size, entry.size))
+        return first, second
+    finally:
+        file.close()

@@ -1,0 +1,73 @@
+"""Offsets by time over the segments that are on this disk (ListOffsets: a timestamp, and −3).
+
+Always true: the answer is a record's own timestamp and offset; only the batch that holds it is opened. All functions
+block and may decompress one batch. Must not know: what the bucket holds, who is asked first.
+Source: Kafka's UnifiedLog.fetchOffsetByTimestamp and LogSegment.findOffsetByTimestamp.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hotstore.log.batch_walk import walk_headers
+from hotstore.log.segment import IndexCache, Segment
+from logformat.compression import DecompressedTooLarge
+from logformat.record_batch import HEADER_SIZE, read_header
+from logformat.records import LOOKUP_BYTES_MAX, iter_records, offset_for_timestamp
+
+
+class TimestampedOffset(NamedTuple):
+    """A record: its timestamp in ms, its offset, and the leader epoch of its batch."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+def find_timestamp(
+    segments: Sequence[Segment], cache: IndexCache, timestamp: int, offset_min: int
+) -> TimestampedOffset | None:
+    """The first record at or above `offset_min` that is not older than `timestamp`; None if there is none here."""
+    for segment in segments:
+        if segment.end_offset <= offset_min or segment.max_timestamp.timestamp < timestamp:
+            continue
+        position = _start(segment, cache, timestamp)
+        for at, header in walk_headers(segment.file, position, segment.size):
+            if header.max_timestamp < timestamp or header.next_offset <= offset_min:
+                continue
+            found = offset_for_timestamp(segment.file.read_at(at, header.size), timestamp, offset_min=offset_min)
+            if found is not None:
+                return TimestampedOffset(found.timestamp, found.offset, header.leader_epoch)
+    return None
+
+
+def greatest_timestamp(segments: Sequence[Segment], cache: IndexCache) -> TimestampedOffset | None:
+    """The first record that has the greatest timestamp here; None when no record has one."""
+    best = max(segments, key=lambda segment: segment.max_timestamp.timestamp)
+    timestamp, offset = best.max_timestamp
+    if timestamp < 0:
+        return None
+    place = best.locate(offset, cache)
+    batch = best.file.read_at(place.position, place.size)
+    with contextlib.suppress(DecompressedTooLarge):
+        for record in iter_records(batch, bytes_max=LOOKUP_BYTES_MAX):
+            if record.timestamp == timestamp:
+                return TimestampedOffset(timestamp, record.offset, read_header(batch).leader_epoch)
+    # A header may claim more than its records hold (KafkaJS), or the batch be too large: its last offset stands for it.
+    return TimestampedOffset(timestamp, offset, read_header(batch).leader_epoch)
+
+
+def _start(segment: Segment, cache: IndexCache, timestamp: int) -> int:
+    """A position from which no batch before it holds the answer; 0 when the time index does not tell the truth."""
+    try:
+        entry = segment.indexes(cache).times.lookup(timestamp)
+    except IndexError:
+        # The loop is appending to the active segment's index, whose columns grow one after the other.
+        return 0
+    if entry.timestamp < 0 or not segment.base_offset <= entry.offset < segment.end_offset:
+        return 0
+    place = segment.locate(entry.offset, cache)
+    header = read_header(segment.file.read_at(place.position, HEADER_SIZE))
+    return place.position if header.max_timestamp == entry.timestamp else 0

@@ -1,0 +1,53 @@
+"""A new log's directory, made whole: under a name that nothing opens, synced, then renamed to its place.
+
+Always true: after any crash there is no log, or one with all it begins with: its topic id, and, where it does not begin
+at 0, the lineage and the producers of that offset: without their files there are none. What a crash left of one is
+removed as a deleted log is. Blocks. Must not know why a log begins where it does.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import NamedTuple
+
+from hotstore.file_names import EPOCHS_FILE, LOG, offset_file
+from hotstore.flush.durability import write_producer_files
+from hotstore.log.log_config import NEVER
+from hotstore.log.producer_state import Producers
+from logformat.checkpoints import PARTITION_METADATA_FILE, encode_partition_metadata
+from logformat.leader_epochs import LeaderEpochs
+from logformat.producer_snapshot import ProducerEntry
+from seams.disk import Directory, Disk
+
+
+class Begin(NamedTuple):
+    """Where a new log begins, and what is known there of what lies below."""
+
+    offset: int = 0
+    epochs: LeaderEpochs = LeaderEpochs()
+    producers: tuple[ProducerEntry, ...] = ()
+
+
+def make_directory(disk: Disk, path: str, staged: str, topic_id: bytes, begin: Begin) -> None:
+    """An empty log at `path`, where nothing lies, durable when this returns. `staged`: a free path beside it. Raises
+    OSError; then something may lie at `staged`."""
+    disk.make_dirs(staged)
+    with closing(disk.open_dir(staged)) as directory:
+        _write(directory, PARTITION_METADATA_FILE, encode_partition_metadata(topic_id))
+        if begin.offset:
+            _write(directory, EPOCHS_FILE, begin.epochs.to_bytes())
+            if begin.producers:
+                write_producer_files(directory, Producers(NEVER, begin.producers).at(begin.offset))
+        directory.open(offset_file(begin.offset, LOG), write=True, create=True).close()
+        directory.sync()
+    disk.rename(staged, path)
+    disk.sync_dir(path.rsplit("/", 1)[0] or "/")
+
+
+def _write(directory: Directory, name: str, data: bytes) -> None:
+    file = directory.open(name, write=True, create=True, exclusive=True)
+    try:
+        file.write_at(0, [data])
+        file.sync()
+    finally:
+        file.close()

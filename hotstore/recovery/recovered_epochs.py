@@ -1,0 +1,120 @@
+"""The leader epochs of a log that is being opened: what the checkpoint says, as far as batches do not contradict it.
+
+Owns the lineage while batches are read. Always true: it is the checkpoint's where every batch that was looked at
+agrees, else the batches'; epochs never fall along the log; an epoch that began at the log's end, of which there is no
+record, stays. All functions block. Must not know what an epoch is used for, nor what is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hotstore.file_names import EPOCHS_FILE
+from hotstore.log.batch_walk import walk_headers
+from hotstore.log.segment import IndexCache, Segment
+from logformat.errors import Corrupt
+from logformat.leader_epochs import EpochStart, LeaderEpochs
+from logformat.record_batch import HEADER_SIZE, BatchHeader, CorruptBatch, read_header
+from logformat.values import NewerFormat
+from seams.disk import Directory, read_in, replace_in
+
+
+class RecoveredEpochs:
+    """Of one opening: `load` what trusted segments hold, `read` the batches after them, then ask what holds `up_to`
+    the log's end."""
+
+    def __init__(self, directory: Directory, cache: IndexCache) -> None:
+        self._directory = directory
+        self._cache = cache
+        self._epochs = LeaderEpochs()
+        self._epoch = -1
+        self._checkpointed: EpochStart | None = None
+        """The checkpoint's latest epoch: it was written before the recovery point passed a later one."""
+
+    def load(self, trusted: Sequence[Segment], last_epochs: Mapping[int, int], scan_start: int, log_start: int) -> None:
+        """The checkpoint up to `scan_start` where it agrees with the batches, else what the batches say. It need not
+        know what lies below the log start.
+
+        `last_epochs`: of the last batch of each trusted segment that has one, by base offset. Raises NewerFormat."""
+        loaded = LeaderEpochs()
+        try:
+            loaded = LeaderEpochs.from_bytes(read_in(self._directory, EPOCHS_FILE))
+            self._checkpointed = loaded.latest
+            loaded = loaded.truncate_from_end(scan_start)
+            agrees = self._confirms(loaded, trusted, last_epochs, log_start)
+        except NewerFormat:
+            raise
+        except (Corrupt, FileNotFoundError):
+            agrees = False
+        self._epochs = loaded if agrees else _walked(loaded, trusted)
+        self._epoch = -1 if self._epochs.latest is None else self._epochs.latest.epoch
+
+    def _confirms(
+        self, epochs: LeaderEpochs, trusted: Sequence[Segment], last_epochs: Mapping[int, int], log_start: int
+    ) -> bool:
+        """Whether every local epoch start is a batch of that epoch, and each segment begins in the epoch it should."""
+        for segment in trusted:
+            if segment.size == 0:
+                continue
+            first = read_header(segment.file.read_at(0, HEADER_SIZE))
+            last = last_epochs[segment.base_offset]
+            for offset, epoch in ((segment.base_offset, first.leader_epoch), (segment.end_offset - 1, last)):
+                if epoch >= 0 and offset >= log_start and epochs.epoch_for(offset) != epoch:
+                    return False
+            for epoch, start in epochs.entries:
+                if segment.base_offset < start < segment.end_offset:
+                    if self._epoch_at(segment, start) != epoch:
+                        return False
+                    if start > log_start and (
+                        segment.locate(start, self._cache).base_offset != start
+                        or self._epoch_at(segment, start - 1) == epoch  # it began earlier
+                    ):
+                        return False
+        return True
+
+    def _epoch_at(self, segment: Segment, offset: int) -> int:
+        place = segment.locate(offset, self._cache)
+        return read_header(segment.file.read_at(place.position, HEADER_SIZE)).leader_epoch
+
+    def read(self, header: BatchHeader, durable: int) -> None:
+        """The next batch. Raises CorruptBatch where an epoch falls, or where below `durable` one begins that the
+        checkpoint should know."""
+        epoch = header.leader_epoch
+        if epoch == self._epoch or epoch < 0:
+            return
+        known = -1 if self._checkpointed is None else self._checkpointed.epoch
+        if epoch < self._epoch or (known >= 0 and epoch > known and header.base_offset < durable):
+            raise CorruptBatch(
+                f"batch at offset {header.base_offset} has epoch {epoch} after {self._epoch}, the checkpoint's "
+                f"latest is {known}"
+            )
+        self._epoch = epoch
+        self._epochs = self._epochs.assign(epoch, header.base_offset)
+
+    def up_to(self, log_end: int) -> LeaderEpochs:
+        """What the batches say; and an epoch that began at the log's end, of which there is no record."""
+        epochs, begun = self._epochs.truncate_from_end(log_end), self._checkpointed
+        if begun is not None and begun.start_offset == log_end:
+            latest = epochs.latest
+            if latest is None or latest.epoch < begun.epoch:
+                return epochs.assign(*begun)
+        return epochs
+
+    def save(self, epochs: LeaderEpochs) -> None:
+        """Write the checkpoint where it says something else. Raises OSError."""
+        has_file = self._directory.stat(EPOCHS_FILE) is not None
+        if (epochs.entries or has_file) and (
+            not has_file or read_in(self._directory, EPOCHS_FILE) != epochs.to_bytes()
+        ):
+            replace_in(self._directory, EPOCHS_FILE, epochs.to_bytes())
+
+
+def _walked(loaded: LeaderEpochs, trusted: Sequence[Segment]) -> LeaderEpochs:
+    """What every batch of the trusted segments says, after what `loaded` says of before them."""
+    epochs = loaded.truncate_from_end(trusted[0].base_offset) if trusted else LeaderEpochs()
+    for segment in trusted:
+        for _, header in walk_headers(segment.file, 0, segment.size):
+            latest = epochs.latest
+            if header.leader_epoch >= 0 and (latest is None or header.leader_epoch > latest.epoch):
+                epochs = epochs.assign(header.leader_epoch, header.base_offset)
+    return epochs

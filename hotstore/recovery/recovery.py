@@ -1,0 +1,318 @@
+"""Opening a log: what a crash may have left is put right, what is damaged is refused, what is not understood stays.
+
+Rules (Kafka's LogLoader, and ours). Segments that hold offsets at or above the recovery point are read
+whole: magic, length, CRC, offsets in order. The first invalid place is the end of the log *if* it lies at or above the
+recovery point; the rest of that file and later segments are a torn tail that nobody was promised, and go. Below it
+bytes were durable once: the log is refused (DamagedLog), because cutting there would lose acknowledged records. Zeros
+are invalid like anything else, never "the end". Sealed segments below are only measured (`segment_end`): their last
+batch must end at the file's end and at the next segment's base; indexes that are missing or wrong are built again.
+The recovery point is the greater of the checkpoint's and what a five-batch file proves (it is written after a sync).
+What cannot be proven durable is written again before it is synced: after a failed fsync the kernel calls lost pages
+clean, so a sync alone would bless them (fsyncgate).
+Always true: recovering twice gives the same log; nothing is changed before a refusal; no free byte is needed (small
+files that cannot be written are owed). All functions block.
+Must not know: which names mean what (`directory_plan`), how a lineage is confirmed (`recovered_epochs`), or the
+bucket (a log that opens behind the remote end is restarted there by tiering).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVarTuple
+from uuid import UUID
+
+from hotstore.errors import DamagedLog, ForeignLog, MissingSegments
+from hotstore.file_names import LOG, offset_file
+from hotstore.flush.durability import PendingSeal, write_index_files, write_producer_files
+from hotstore.local_files import producer_file_offsets, remove_files
+from hotstore.log.log_config import LogConfig
+from hotstore.log.producer_state import Producers, ProducersAt
+from hotstore.log.segment import IndexCache, Segment, create_segment
+from hotstore.log.segment_end import find_end, first_timestamp_ms, resume
+from hotstore.recovery.directory_plan import DirectoryPlan, plan_directory, stray_producer_files
+from hotstore.recovery.producer_files import load_producers, proven_end, replay
+from hotstore.recovery.recovered_epochs import RecoveredEpochs
+from hotstore.recovery.restart import finish_restart, pending_restart, restart_at, truncate
+from hotstore.recovery.scan import BatchScanner, Damage
+from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata, encode_partition_metadata
+from logformat.leader_epochs import LeaderEpochs
+from logformat.record_batch import BatchHeader
+from seams.disk import Directory, is_full, read_in, replace_in
+
+Ts = TypeVarTuple("Ts")
+
+_HINT: Final = (
+    "nothing was changed; restore the segment from the bucket or a replica, or move the directory away to start the "
+    "partition without it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening a log cost: bytes read again, and bytes cut off a torn end, with what was found there."""
+
+    scanned_bytes: int = 0
+    truncated_bytes: int = 0
+    truncated_reason: str = ""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A log that may be used: at least one segment, the last one active; everything in it is durable."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    epochs: LeaderEpochs
+    producers: Producers
+    report: RecoveryReport = field(default_factory=RecoveryReport)
+    unwritten: list[PendingSeal] = field(default_factory=list)
+    """Small files that found no space: reads do without, and the log writes them when there is some."""
+    epochs_unsaved: bool = False
+    """The epoch checkpoint found no space, either."""
+
+
+def judge(path: str, damage: Damage, recovery_point: int) -> None:
+    """Pure: returns when the log may end at `damage`, raises DamagedLog when it must be refused."""
+    if damage.offset < recovery_point:
+        what = f"{damage.what}, although everything below offset {recovery_point} was durable"
+        raise DamagedLog(path, damage.position, damage.offset, what, _HINT)
+
+
+def recover(
+    directory: Directory,
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    log_start: int | None,
+    clean: bool,
+    now_ms: int,
+    topic_id: bytes | None,
+    cache: IndexCache,
+) -> tuple[bytes, Recovered]:
+    """Blocking: (topic id, the log), see the module. Raises DamagedLog, NewerFormat, OSError."""
+    names = directory.list()
+    plan = plan_directory(directory.path, names)
+    found_id = _topic_id(directory, topic_id, plan.bases)
+    restart = pending_restart(names)
+    if restart is not None:
+        finish_restart(directory, restart, config.index_interval_bytes)
+        names = directory.list()
+        plan = plan_directory(directory.path, names)
+        recovery_point = min(recovery_point, restart)
+    run = _Recovery(directory, config, names, now_ms, cache)
+    found = run.open(plan, recovery_point, log_start, clean)
+    log_end = found.segments[-1].end_offset
+    if found.log_start_offset > log_end:
+        if config.waits_for_flush:
+            # Deleting records never passed what was durable: the checkpoint is wrong, and obeying it loses the log.
+            what = f"the log start checkpoint says {found.log_start_offset}, the log ends at {log_end}"
+            raise DamagedLog(found.segments[-1].file.path, found.segments[-1].size, log_end, what, _HINT)
+        # Every record here was deleted, and the end was lost: go on where offsets were promised to (Kafka too).
+        epochs = found.epochs.truncate_from_start(found.log_start_offset)
+        segment = restart_at(directory, found.log_start_offset, epochs, found.producers, config.index_interval_bytes)
+        found = Recovered([segment], found.log_start_offset, epochs, found.producers, found.report)
+    return found_id, found
+
+
+def _topic_id(directory: Directory, expected: bytes | None, bases: Sequence[int]) -> bytes:
+    """The directory's topic id; written where a creation was interrupted before there was any data."""
+    if directory.stat(PARTITION_METADATA_FILE) is None:
+        if expected is None or any(_has_bytes(directory, offset_file(base, LOG)) for base in bases):
+            file = f"{directory.path}/{PARTITION_METADATA_FILE}"
+            raise DamagedLog(file, 0, 0, "missing", "a log without topic id is not opened; restore the file")
+        replace_in(directory, PARTITION_METADATA_FILE, encode_partition_metadata(expected))
+        return expected
+    found = decode_partition_metadata(read_in(directory, PARTITION_METADATA_FILE))
+    if expected is not None and found != expected:
+        raise ForeignLog(
+            f"{directory.path} belongs to topic id {UUID(bytes=found)}, not to {UUID(bytes=expected)}; "
+            "move it away, or wait for its topic's deletion"
+        )
+    return found
+
+
+def _has_bytes(directory: Directory, name: str) -> bool:
+    found = directory.stat(name)
+    return found is not None and found.size > 0
+
+
+class _Recovery:
+    """One opening of one log: the state its steps share. `open` decides everything before it changes anything."""
+
+    def __init__(
+        self, directory: Directory, config: LogConfig, names: Sequence[str], now_ms: int, cache: IndexCache
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._names = names
+        self._sealed_ends = frozenset(producer_file_offsets(names))
+        self._now_ms = now_ms
+        self._cache = cache
+        self._epochs = RecoveredEpochs(directory, cache)
+        self._durable = 0
+        self._last_epochs: dict[int, int] = {}
+        """By base offset of a trusted segment: the epoch of its last batch."""
+        self._producers = Producers(config.producer_id_expiration_ms)
+        self._to_index: list[Segment] = []
+        self._to_snapshot: list[ProducersAt] = []
+        self._rewrites: list[tuple[Segment, int]] = []
+        self._scanned_bytes = 0
+        self._cut: Damage | None = None
+        self._scanner = BatchScanner(self._on_batch)
+
+    def open(self, plan: DirectoryPlan, recovery_point: int, log_start: int | None, clean: bool) -> Recovered:
+        durable = max(recovery_point, proven_end(self._directory, self._names))
+        self._durable = durable
+        if not plan.bases:
+            return self._open_empty(plan, durable, log_start or 0)
+        first = plan.bases[0]
+        if log_start is not None and first > log_start and not self._config.tiered:
+            raise MissingSegments(self._directory.path, log_start, first, _HINT)
+        segments = [self._open_file(base) for base in plan.bases]
+        # After a clean stop nothing is scanned. Otherwise the segment that holds the recovery point, and all after it.
+        trusted = len(segments) if clean else max(sum(base <= durable for base in plan.bases) - 1, 0)
+        for number, segment in enumerate(segments[:trusted]):
+            self._measure(segment, plan.bases[number + 1] if number + 1 < len(segments) else None)
+        scan_start = segments[-1].end_offset if clean else plan.bases[trusted]
+        self._epochs.load(segments[:trusted], self._last_epochs, scan_start, log_start or 0)
+        self._producers = load_producers(
+            self._directory, self._names, segments, scan_start, self._config.producer_id_expiration_ms,
+            self._now_ms, self._cache, self._to_snapshot,
+        )  # fmt: skip
+        kept = self._scan(segments, trusted, durable)
+        log_end = kept[-1].end_offset
+        if log_end < durable:
+            what = f"the log ends here, although everything below offset {durable} was durable"
+            raise DamagedLog(kept[-1].file.path, kept[-1].size, log_end, what, _HINT)
+        return self._repair(plan, segments, kept, first if log_start is None else log_start)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def _open_file(self, base: int) -> Segment:
+        file = self._directory.open(offset_file(base, LOG), write=True)
+        return Segment(self._directory, base, file, self._config.index_interval_bytes)
+
+    def _open_empty(self, plan: DirectoryPlan, durable: int, log_start: int) -> Recovered:
+        """A directory without segments: a creation that was interrupted, or a log that is gone."""
+        if durable > log_start:
+            what = f"all segments are missing; {durable} offsets were durable"
+            raise DamagedLog(self._directory.path, 0, log_start, what, _HINT)
+        segment = create_segment(self._directory, log_start, self._config.index_interval_bytes)
+        self._directory.sync()
+        remove_files(self._directory, plan.leftovers)
+        return Recovered([segment], log_start, LeaderEpochs(), self._producers)
+
+    def _measure(self, segment: Segment, following: int | None) -> None:
+        """Find the end of a segment whose bytes are trusted; `following`: the base offset of the next one."""
+        segment.size = segment.file.size()
+        if segment.size:
+            segment.first_append_ms = first_timestamp_ms(segment, self._now_ms)
+            last, scanned_bytes, damage = find_end(segment, is_last=following is None)
+            if last is None:
+                assert damage is not None
+                what = f"{damage.what}, in a segment that was durable"
+                raise DamagedLog(segment.file.path, damage.position, damage.offset, what, _HINT)
+            self._scanned_bytes += scanned_bytes
+            if scanned_bytes and following is not None:
+                self._to_index.append(segment)
+            self._last_epochs[segment.base_offset] = last.leader_epoch
+        if following is None:
+            if segment.indexer is None:
+                resume(segment)
+            return
+        # Producer files are written after the trim: without them a kill may have come in between.
+        segment.has_ahead = following not in self._sealed_ends
+        if segment.end_offset != following:
+            what = f"segment ends here, the next one begins at offset {following}"
+            raise DamagedLog(segment.file.path, segment.size, segment.end_offset, what, _HINT)
+
+    def _scan(self, segments: Sequence[Segment], trusted: int, durable: int) -> Sequence[Segment]:
+        """Read the segments from number `trusted` on: those that stay. DamagedLog where a cut would lose data."""
+        end = segments[trusted].base_offset if trusted < len(segments) else 0
+        for number in range(trusted, len(segments)):
+            segment = segments[number]
+            if segment.base_offset != end:
+                before = segments[number - 1]
+                self._cut = Damage(before.size, end, f"the next segment begins at offset {segment.base_offset}")
+                judge(before.file.path, self._cut, durable)
+                return segments[:number]
+            if number > trusted:
+                self._to_index.append(segments[number - 1])
+                self._to_snapshot.append(self._producers.at(end))
+            scanned = self._scanner.scan(segment, segment.file.size(), durable)
+            segment.indexer, segment.size, segment.end_offset = scanned.indexer, scanned.size, scanned.end_offset
+            segment.has_ahead = True  # perhaps: it was written to until the kill
+            if segment.size:
+                first = scanned.first_timestamp_ms
+                segment.first_append_ms = first if 0 <= first <= self._now_ms else self._now_ms
+            self._scanned_bytes += scanned.size
+            self._rewrites.append((segment, scanned.rewrite_from))
+            end = scanned.end_offset
+            if scanned.damage is not None:
+                judge(segment.file.path, scanned.damage, durable)
+                self._cut = scanned.damage
+                return segments[: number + 1]
+        return segments
+
+    def _on_batch(self, header: BatchHeader) -> None:
+        self._epochs.read(header, self._durable)
+        if header.producer_id >= 0:
+            replay(self._producers, header, self._now_ms)
+
+    # --- changing -----------------------------------------------------------------------------------------------
+
+    def _repair(
+        self, plan: DirectoryPlan, segments: Sequence[Segment], kept: Sequence[Segment], log_start: int
+    ) -> Recovered:
+        """Make the files what was decided, and everything that is kept durable."""
+        lost_bytes = 0
+        if self._cut is not None:
+            lost_bytes = sum(segment.file.size() for segment in segments[len(kept) - 1 :]) - kept[-1].size
+            truncate(self._directory, segments, len(kept))
+        for segment in kept:
+            segment.trim()
+        for segment, rewrite_from in self._rewrites:
+            if segment in kept:
+                self._scanner.rewrite(segment, rewrite_from, segment.size)
+                segment.file.sync()
+        active = kept[-1]
+        epochs = self._epochs.up_to(active.end_offset).truncate_from_start(log_start)
+        self._remove_strays(plan, [segment.base_offset for segment in kept], active.end_offset)
+        found = Recovered(
+            list(kept),
+            log_start,
+            epochs,
+            self._producers,
+            RecoveryReport(self._scanned_bytes, lost_bytes, "" if self._cut is None else self._cut.what),
+        )
+        found.epochs_unsaved = not _fits(self._epochs.save, epochs)
+        for segment in self._to_index:
+            if segment is not active:
+                assert segment.indexer is not None
+                segment.indexer.seal()
+                if _fits(write_index_files, segment):
+                    segment.release_indexes()
+                else:
+                    found.unwritten.append(PendingSeal(segment, None))
+        for producers in self._to_snapshot:
+            if not _fits(write_producer_files, self._directory, producers):
+                found.unwritten.append(PendingSeal(None, producers))
+        self._directory.sync()
+        return found
+
+    def _remove_strays(self, plan: DirectoryPlan, bases: Sequence[int], log_end: int) -> None:
+        names = self._directory.list()
+        leftovers = [name for name in plan.leftovers if name in names]
+        remove_files(self._directory, [*leftovers, *stray_producer_files(names, bases, log_end)])
+
+
+def _fits(write: Callable[[*Ts], None], *args: *Ts) -> bool:
+    """Write small files that all can be made again: a disk without a free byte must not keep a log from its readers."""
+    try:
+        write(*args)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Sealed segments go to the bucket."""

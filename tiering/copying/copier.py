@@ -1,0 +1,242 @@
+"""Copying one range of a log to the bucket: upload it, proved on the way, commit, verify.
+
+Owns one attempt at a time per partition: upload, commit. What fails before its end left an object that may still
+appear: garbage. Always true: every batch's CRC was checked in the pass that made the object's checksums (C12,
+`segment_body`), the store confirmed them before the commit, the object's name is new, and only after the commit was
+read back and the object seen again is the range noted as verified, which is what lets local bytes go. A failed
+attempt's object is deleted when no attempt of ours can still commit it, else left to gc (C3). Must not know when to
+copy."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from coldstore.keys import SegmentKey
+from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment
+from coldstore.object_store import ObjectMissing, ObjectStore, StoreUnavailable, Upload
+from coldstore.segments.segment_sections import FooterOutgrown
+from logformat.errors import Corrupt, Retryable
+from seams.crash_points import reach
+from seams.workers import Lane
+from tiering.copying.copy_plan import CopyRange
+from tiering.copying.segment_body import Body, ProvenBody, Source, checked_body, source_of
+from tiering.partition_state import Block, TieredPartition
+
+log = logging.getLogger(__name__)
+
+READ_BACK_BYTES: Final = 8 << 20
+GARBAGE_MAX: Final = 100  # failed attempts remembered for deletion; what goes beyond is left to gc
+
+
+@dataclass(slots=True)
+class CopyCounters:
+    """Totals of a broker, for metrics."""
+
+    copied_bytes: int = 0
+    copied_segments: int = 0
+    copy_errors: int = 0
+    verified_segments: int = 0
+    garbage_objects: int = 0
+
+
+class Copier:
+    """Copies ranges of one partition. `copy` is never called twice at once."""
+
+    def __init__(self, partition: TieredPartition, counters: CopyCounters) -> None:
+        self._partition = partition
+        self._counters = counters
+        self._garbage: list[SegmentKey] = []
+
+    async def copy(self, wanted: CopyRange) -> RemoteSegment:
+        """Copy one range; the manifest names it when this returns, and it is verified unless the store did not answer
+        that. Raises Retryable, Corrupt (local bytes are damaged), Fenced, OSError."""
+        partition = self._partition
+        copied = False
+        try:
+            try:
+                entry = await self._attempt(wanted, one_pass=partition.limits.one_pass)
+            except FooterOutgrown as outgrown:
+                log.info("%s: %s; reading the range twice", partition.name, outgrown)
+                entry = await self._attempt(wanted, one_pass=False)
+            copied = True
+        finally:
+            self._counters.copy_errors += not copied
+        self._counters.copied_segments += 1
+        self._counters.copied_bytes += entry.log_bytes
+        await self._verify_after_commit(entry)
+        return entry
+
+    async def _attempt(self, wanted: CopyRange, *, one_pass: bool) -> RemoteSegment:
+        partition = self._partition
+        key = SegmentKey(
+            partition.topic_id, partition.partition, wanted.start_offset, partition.epoch, partition.world.rng.uuid()
+        )
+        source = await self._source(wanted)
+        try:
+            return await self._send(key, source, one_pass)
+        finally:
+            source.let_go()
+
+    async def _send(self, key: SegmentKey, source: Source, one_pass: bool) -> RemoteSegment:
+        make: Callable[[SegmentKey, Source], Body | ProvenBody] = ProvenBody if one_pass else checked_body
+        body = await self._partition.world.workers.run(make, key, source, lane=Lane.COPY)
+        committed = False
+        try:
+            await self._upload(key, body.upload)
+            reach("copy.uploaded")
+            await self._commit(body.entry)
+            committed = True
+        finally:
+            if not committed:  # refused, cut off or unknown: the object may be there, and may still appear
+                self._remember_garbage(key)
+        reach("copy.committed")
+        return body.entry
+
+    async def _commit(self, entry: RemoteSegment) -> None:
+        partition = self._partition
+        log_start = partition.log_start_offset
+
+        def name_it(manifest: Manifest) -> Manifest:
+            if entry.base_offset > manifest.remote_end_offset:
+                manifest = manifest.set_log_start(log_start)  # all that is skipped lies below it
+            return manifest.add(entry)
+
+        try:
+            await partition.commit(name_it)
+        except EditRefused as refused:
+            raise Retryable(f"{partition.name}: the manifest moved on: {refused}") from refused
+
+    async def _source(self, wanted: CopyRange) -> Source:
+        partition = self._partition
+        partition.lease.check()
+        local = partition.log
+        ranges = local.batch_ranges(wanted.start_offset, wanted.end_offset)
+        lineage = local.epochs.truncate_from_end(wanted.end_offset)
+        return await partition.lease.call(
+            source_of, local, partition.config.topic, ranges, wanted, lineage, lane=Lane.COPY
+        )
+
+    async def _upload(self, key: SegmentKey, upload: Upload) -> None:
+        partition = self._partition
+        try:
+            async with asyncio.timeout(partition.limits.upload_timeout_s):
+                info = await partition.store.put_segment(str(key), upload)
+        except TimeoutError as late:
+            raise StoreUnavailable(f"PUT {key}: no answer in {partition.limits.upload_timeout_s} s") from late
+        if info.size != upload.size or info.crc32c not in (None, upload.checksum()):
+            raise StoreUnavailable(f"PUT {key}: the store says {info.size} bytes, {upload.size} were sent")
+
+    async def _verify_after_commit(self, entry: RemoteSegment) -> None:
+        """Failing to verify costs nothing but time: expiry verifies again before local bytes go."""
+        try:
+            await self.verify(entry, read_back=True)
+        except (Corrupt, ObjectMissing) as damaged:
+            log.error("%s: committed object %s is not what was sent: %s", self._partition.name, entry.uuid, damaged)
+        except Retryable as unanswered:
+            log.warning("%s: %s not verified yet: %s", self._partition.name, entry.uuid, unanswered)
+        else:
+            reach("copy.verified")
+
+    async def verify(self, entry: RemoteSegment, *, read_back: bool = False) -> None:
+        """See the object in the store, after the commit that names it; `read_back`: see the commit as well.
+
+        Raises ObjectMissing or Corrupt (also noted as what blocks the partition), Retryable, Fenced.
+        """
+        partition = self._partition
+        era = partition.verified.era
+        try:
+            async with asyncio.timeout(partition.limits.store_timeout_s):
+                if read_back:
+                    await partition.manifests.reload_if_changed()
+                named = await partition.manifests.find(entry.base_offset)
+            partition.check_not_fenced()  # what a newer leader expired is no damage
+            if named is None or named.uuid != entry.uuid:
+                raise Corrupt(f"{partition.name}: the manifest does not name {entry.uuid} at {entry.base_offset}")
+            key = str(entry.key(partition.topic_id, partition.partition))
+            if partition.limits.verify_by_head:
+                async with asyncio.timeout(partition.limits.store_timeout_s):
+                    by_head = await verify_head(partition.store, key, entry)
+            else:
+                by_head = False
+            if not by_head:
+                await self._verify_whole(key, entry)
+        except TimeoutError as late:
+            raise StoreUnavailable(f"{partition.name}: verifying {entry.uuid} took too long") from late
+        except (Corrupt, ObjectMissing) as damaged:
+            if isinstance(damaged, ObjectMissing):
+                await self._check_named(entry)
+            partition.blocks[Block.DAMAGED] = str(damaged)
+            raise
+        partition.verified.note(entry, era)
+        partition.on_verified()
+        self._counters.verified_segments += 1
+
+    async def _check_named(self, entry: RemoteSegment) -> None:
+        """An object that is gone is damage only where the newest root still names it, and is ours: a newer leader may
+        have deleted it (T4). Raises Fenced, Retryable."""
+        partition = self._partition
+        try:
+            async with asyncio.timeout(partition.limits.store_timeout_s):
+                await partition.manifests.reload_if_changed()
+                named = await partition.manifests.find(entry.base_offset)
+        except TimeoutError as late:
+            raise StoreUnavailable(f"{partition.name}: reading the root took too long") from late
+        partition.check_not_fenced()
+        if named is None or named.uuid != entry.uuid:
+            raise Retryable(f"{partition.name}: {entry.uuid} was expired while it was verified")
+
+    async def _verify_whole(self, key: str, entry: RemoteSegment) -> None:
+        partition = self._partition
+        crc = position = 0
+        while position < entry.object_bytes:
+            length = min(READ_BACK_BYTES, entry.object_bytes - position)
+            async with asyncio.timeout(partition.limits.store_timeout_s):
+                got = await partition.store.get(key, position, length)
+            if got.size != entry.object_bytes or len(got.data) != length:
+                raise Corrupt(f"object {key} has {got.size} bytes, {entry.object_bytes} were written")
+            crc = await partition.world.workers.run(crc32c, got.data, crc, lane=Lane.COPY)
+            position += length
+        if crc != entry.crc32c:
+            raise Corrupt(f"object {key} has CRC32C {crc:#010x}, {entry.crc32c:#010x} was written")
+
+    def _remember_garbage(self, key: SegmentKey) -> None:
+        self._counters.garbage_objects += 1
+        if len(self._garbage) < GARBAGE_MAX:
+            self._garbage.append(key)
+
+    @property
+    def has_garbage(self) -> bool:
+        """Whether failed attempts' objects wait for their deletion."""
+        return bool(self._garbage)
+
+    async def collect_garbage(self) -> None:
+        """Delete what failed attempts left, where no commit of ours can still name it. Raises Retryable, Fenced."""
+        partition = self._partition
+        while self._garbage:
+            key = self._garbage[-1]
+            if await partition.manifests.may_delete(key):
+                partition.check_fresh()
+                await partition.store.delete([str(key)])
+            else:
+                named = await partition.manifests.find(key.base_offset)
+                if named is None or named.uuid != key.uuid:
+                    return  # an attempt that names it may still land: ask again later
+            self._garbage.pop()
+
+
+async def verify_head(store: ObjectStore, key: str, entry: RemoteSegment) -> bool:
+    """Whether a HEAD proved the object; False: the store keeps no CRC of it, read it. Raises Corrupt, ObjectMissing."""
+    info = await store.head(key)
+    if info.size != entry.object_bytes:
+        raise Corrupt(f"object {key} has {info.size} bytes, {entry.object_bytes} were written")
+    if info.crc32c is None:
+        return False
+    if info.crc32c != entry.crc32c:
+        raise Corrupt(f"object {key} has CRC32C {info.crc32c:#010x}, {entry.crc32c:#010x} was written")
+    return True

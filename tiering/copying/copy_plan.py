@@ -1,0 +1,75 @@
+"""Which range of the log goes to the bucket next. Pure.
+
+Always true of a `CopyRange`: it begins at the manifest's remote end (or above it, when everything skipped lies below
+the log start), ends where a sealed local segment ends, holds only flushed, committed offsets (C6), and need not be one
+local file: a segment that straddles the remote end gives its rest (C5). Must not know files, objects, clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from hotstore.log.segment import SegmentInfo
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRange:
+    """Offsets [start, end) to copy as one object; `bytes` is about how many (a straddled file counts whole)."""
+
+    start_offset: int
+    end_offset: int
+    bytes: int
+
+
+class NoCopy(Enum):
+    """Why there is nothing to copy now."""
+
+    DONE = "everything sealed is in the bucket"
+    UNSTABLE = "the sealed end is not flushed or not visible yet"
+    HOLE = "local segments begin above the remote end"
+
+
+def next_copy(
+    sealed: Sequence[SegmentInfo], *, remote_end_offset: int, log_start_offset: int, stable_end_offset: int
+) -> CopyRange | NoCopy:
+    """The oldest range that is not in the bucket. `stable_end_offset`: min(last stable offset, flushed end)."""
+    for segment in sealed:
+        if segment.end_offset <= remote_end_offset or segment.end_offset <= log_start_offset:
+            continue
+        start = max(segment.base_offset, remote_end_offset)
+        if start > remote_end_offset and start > log_start_offset:
+            return NoCopy.HOLE
+        if segment.end_offset > stable_end_offset:
+            return NoCopy.UNSTABLE
+        return CopyRange(start, segment.end_offset, segment.bytes)
+    return NoCopy.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLag:
+    """What is sealed and not copied. `age_ms`: since the first append of the oldest such segment."""
+
+    bytes: int
+    segments: int
+    age_ms: int
+
+
+def copy_lag(sealed: Sequence[SegmentInfo], remote_end_offset: int, log_start_offset: int, now_ms: int) -> CopyLag:
+    waiting = [s for s in sealed if s.end_offset > remote_end_offset and s.end_offset > log_start_offset]
+    if not waiting:
+        return CopyLag(0, 0, 0)
+    return CopyLag(sum(s.bytes for s in waiting), len(waiting), max(0, now_ms - waiting[0].first_append_ms))
+
+
+def seal_in_ms(first_append_ms: int | None, now_ms: int, *, seal_ms: int, segment_ms: int) -> int | None:
+    """Milliseconds until the active segment is to be sealed, 0 when it is due, None when it is empty.
+
+    By the broker's clock: `first_append_ms` is when its oldest record came. A clock that jumped back waits no longer
+    than the whole limit.
+    """
+    if first_append_ms is None:
+        return None
+    limit = min(seal_ms, segment_ms)
+    return min(max(first_append_ms + limit - now_ms, 0), limit)

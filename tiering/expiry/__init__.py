@@ -1,0 +1,1 @@
+"""What goes from disk and bucket, and when."""

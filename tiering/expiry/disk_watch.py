@@ -1,0 +1,167 @@
+"""Room on the disk of the data directory: watched, and given back under pressure (G12).
+
+Owns how full it is and who yields: first the chunk cache, then copied segments, oldest first; what is left over makes
+produces wait (`local_excess_ratio`). Always true: no partition is looked at while the disk is below its limit and has
+room; trouble is told when it begins and when it ends. What yields how much is decided by `disk_quota`. Must not know
+how segments are deleted, nor Kafka's requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from hotstore.host.ballast import ROOM
+from hotstore.host.log_host import LogHost
+from seams.disk import Space
+from seams.workers import Workers
+from tiering.expiry.disk_quota import LocalBytes, cache_room, excess_bytes, room_bytes, share_pressure
+from tiering.partition_tier import PartitionTier
+from tiering.reading.cold_reader import ColdReader
+from tiering.tier_config import TierLimits
+
+log = logging.getLogger(__name__)
+
+WATCH_DISK_S: Final = 5.0
+WATCH_FULL_DISK_S: Final = 1.0  # while produces wait for room: they go on soon after it is there
+EXCESS_TOLD_RATIO: Final = 0.02  # below it nobody is slowed down: an active segment beside other programs' files
+
+
+class DiskView(NamedTuple):
+    """The file system of the data directory, and what local logs may use of it. Bytes."""
+
+    total: int
+    free: int
+    log_limit: int
+    is_share: bool = False  # the limit is a share of the file system, which others may fill too
+
+
+class DiskWatch:
+    """Of one broker. `tiers`: those attached now."""
+
+    def __init__(
+        self, logs: LogHost, cold: ColdReader, tiers: Iterable[PartitionTier], workers: Workers, limits: TierLimits
+    ) -> None:
+        self._logs = logs
+        self._cold = cold
+        self._tiers = tiers
+        self._workers = workers
+        self._limits = limits
+        self._cache_yields = False
+        self.local_excess_ratio = 0.0
+        """Which share of the limit local bytes exceed it by after all that the bucket holds was asked for (G12)."""
+        self.disk = DiskView(0, 0, 0)
+        """As of the last look, a few seconds ago."""
+
+    async def keep(self) -> None:
+        """Until cancelled. Looks at no partition while the disk is below its limit and has room."""
+        while True:
+            await self._relieve()
+            has_no_room = self.local_excess_ratio > 0 or self._logs.ballast.is_short
+            await asyncio.sleep(WATCH_FULL_DISK_S if has_no_room else WATCH_DISK_S)
+
+    async def _relieve(self) -> None:
+        """Over the local limit: first the chunk cache gives bytes back, then the logs, oldest copied segments first.
+        The same where the file system has no room, whoever filled it."""
+        limits, ballast = self._limits, self._logs.ballast
+        space = await self.look()
+        # What logs took ahead of their writes they fill themselves: nobody has to give way for it.
+        space = Space(space.total, space.free + ballast.ahead.held_bytes)
+        space = await self._fit_cache(space)
+        sharers, ratio_max = limits.brokers_on_disk, limits.local_space_ratio_max
+        excess = excess_bytes(self._local_bytes, space, limits.local_bytes_max, ratio_max, sharers)
+        room = room_bytes(self._local_bytes, space, 2 * ROOM * ballast.size_bytes, sharers)
+        wanted = max(excess, room)
+        shares = share_pressure(self._copied_segments() if wanted > 0 else (), wanted)
+        limit = limits.local_bytes_max
+        stuck = max(excess - shares.sure_bytes, 0)
+        if limit is None:
+            limit = int(space.total * ratio_max) // sharers
+            if ballast.is_short:
+                stuck = 0  # somebody else's files, perhaps: the disk is full, and that is said
+        before, self.local_excess_ratio = self.local_excess_ratio, stuck / max(limit, 1)
+        free = space.free - ballast.size_bytes if ballast.is_short else space.free
+        self.disk = DiskView(space.total, max(free, 0), limit, limits.local_bytes_max is None)
+        if (before > EXCESS_TOLD_RATIO) != (self.local_excess_ratio > EXCESS_TOLD_RATIO):
+            self._log_pressure(stuck)
+        for tier, asked in shares.wanted.items():
+            tier.expire_soon(asked)
+
+    async def look(self) -> Space:
+        """Give the ballast up, or make it; told when either happens. The space afterwards."""
+        ballast, path = self._logs.ballast, self._logs.path
+        was_short = ballast.is_short
+        space = await self._workers.run(ballast.look)
+        if ballast.is_short and not was_short:
+            log.warning(
+                "no space left below %s: appends are refused, reads and copies go on, and what the bucket holds leaves "
+                "the disk; free space, appends go on by themselves",
+                path,
+            )
+        elif was_short and not ballast.is_short:
+            log.info("there is space again below %s (%d MB): appends go on", path, space.free >> 20)
+        return space
+
+    def _local_bytes(self) -> int:
+        return sum(opened.log.local_bytes for opened in self._logs.open_logs)
+
+    def _copied_segments(self) -> list[LocalBytes[PartitionTier]]:
+        """Local segments that the bucket holds too."""
+        return [
+            LocalBytes(segment.first_append_ms, segment.bytes, tier, segment.end_offset <= sure_end)
+            for tier in self._tiers
+            if tier.enabled
+            for sure_end in (tier.sure_end_offset,)
+            for segment in tier.partition_state.log.sealed_segments()
+            if segment.end_offset <= tier.remote_end_offset
+        ]
+
+    async def _fit_cache(self, space: Space) -> Space:
+        """The chunk cache yields disk before any log does, and takes it again when there is some; the space after."""
+        held, configured = self._cold.cached_bytes, self._limits.cache_bytes_max
+        limits = self._limits
+        room = cache_room(held, space, configured, limits.local_space_ratio_max, limits.brokers_on_disk)
+        try:
+            await self._cold.resize_cache(room)
+        except OSError as refused:
+            log.warning("the chunk cache gives nothing back: %s", refused)
+        given_back = held - self._cold.cached_bytes
+        if given_back > 0 and not self._cache_yields:
+            self._cache_yields = True
+            log.warning(
+                "the chunk cache gives disk back: %d of its %d MB are left, the file system is %d %% full; cold reads "
+                "go to the bucket more often; free disk space below %s",
+                room >> 20,
+                configured >> 20,
+                100 * (space.total - space.free) // max(space.total, 1),
+                self._logs.path,
+            )
+        elif room == configured and self._cache_yields:
+            self._cache_yields = False
+            log.info("the chunk cache may use its %d MB again", configured >> 20)
+        return Space(space.total, space.free + max(given_back, 0))
+
+    def _log_pressure(self, stuck: int) -> None:
+        """Once when it begins and once when it ends: produces slow down, and then are refused, because of it."""
+        disk = self.disk
+        if self.local_excess_ratio <= EXCESS_TOLD_RATIO:
+            log.info("local logs are within their limit of %d MB again", disk.log_limit >> 20)
+        elif disk.is_share:
+            log.warning(
+                "the file system of %s is %d %% full, and %d MB of local logs are not in the bucket yet, so they "
+                "cannot go: produces slow down, and are refused when it gets worse; see blocked_by in tier status, "
+                "free disk space, or set thermocline.local.bytes.max",
+                self._logs.path,
+                100 * (disk.total - disk.free) // max(disk.total, 1),
+                stuck >> 20,
+            )
+        else:
+            log.warning(
+                "local logs are %d MB over their limit of %d MB and the bucket does not hold them yet: produces slow "
+                "down at 2 %% over and are refused at 10 %%; see blocked_by in tier status, free disk space, or set "
+                "thermocline.local.bytes.max",
+                stuck >> 20,
+                disk.log_limit >> 20,
+            )

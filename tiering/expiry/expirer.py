@@ -1,0 +1,245 @@
+"""Letting go of bytes: when a partition's retention looks, and which local segments go.
+
+Always true: bytes of a tiered log go only where the committed manifest covers them with objects this process saw in the
+store after their commit; a log that is not tiered loses what its own retention allows, its start checkpointed first;
+the cold side (cold_expirer) comes first and never keeps the local one from its work. Every step may be cut off and is
+found again by the next run. Must not know who wakes it, nor what the disk's limit is.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Final
+
+from coldstore.object_store import AccessRefused, ObjectMissing
+from hotstore.log.local_retention import active_expired, expirable
+from hotstore.log.log_config import LogConfig
+from logformat.errors import Corrupt, Retryable
+from tiering.copying.copier import Copier
+from tiering.expiry.cold_expirer import ColdExpirer, ExpireCounters, Forget
+from tiering.opening.log_starts import first_local_offset
+from tiering.partition_state import Block, TieredPartition
+
+log = logging.getLogger(__name__)
+
+IDLE_LOOK_S_MAX: Final = 3600.0
+
+
+class Expirer:
+    """One partition's retention. `forget` hears what was deleted."""
+
+    def __init__(
+        self,
+        partition: TieredPartition,
+        copier: Copier,
+        counters: ExpireCounters,
+        forget: Forget,
+    ) -> None:
+        self._partition = partition
+        self._copier = copier
+        self._counters = counters
+        self._cold = ColdExpirer(partition, counters, forget)
+        self._checkpointed_start = -1
+        self._seen_end = -1  # of the log, at the last look
+        self._is_behind = False  # what was to go did not: not verified, damaged, or its small files are not written yet
+        self.pressure_bytes = 0
+        """Bytes the disk wants back from this log; set from outside, answered by the next run."""
+        self._is_asked = False  # how far the bucket is verified, by `look_for_replica`
+        self._looked_end = 0  # of the bucket, when that was asked last, whatever was found
+
+    async def run(self) -> float | None:
+        """Do what is due; seconds until something may be due again.
+
+        Raises Retryable, AccessRefused, Fenced, OSError."""
+        partition = self._partition
+        if partition.fenced:
+            return None
+        if self._is_asked:
+            await self._verify_for_replica()
+        refused = await self._cold.expire() if partition.claimed else None
+        await self._expire_local()
+        if refused is not None:
+            raise refused
+        now_s = partition.world.clock.monotonic_s()
+        again_s = self._next_look_s()  # last: what was appended during this run is looked at in the next
+        looks_s = [max(when - now_s, 0.0) for when in self._cold.due_s]
+        return min(looks_s if again_s is None else [again_s, *looks_s], default=None)
+
+    def _next_look_s(self) -> float | None:
+        """How long nothing can become due, but for graces: an interval where something was appended since the last
+        look, or stayed that was due; else only time passes, and a late look is late by a tenth of the limit at most."""
+        partition = self._partition
+        local, config, end = partition.log, partition.config, partition.log.log_end_offset
+        interval_s = partition.limits.retention_check_interval_ms / 1000
+        seen_end, self._seen_end = self._seen_end, end
+        if end != seen_end or self._is_behind:
+            return interval_s
+        limits_ms = [limit_ms for limit_ms in (config.retention_ms, config.local_retention_ms) if limit_ms >= 0]
+        is_empty = partition.log_start_offset >= end and local.local_log_start_offset >= end
+        if is_empty or not limits_ms:
+            return None  # woken by appends, by other configs, by a disk that is full
+        return max(interval_s, min(min(limits_ms) / 10_000, IDLE_LOOK_S_MAX))
+
+    async def move_start(self, offset: int) -> None:
+        """Commit a log start to the root, then follow it locally (C26). Raises as `commit`."""
+        await self._cold.move_start(offset)
+
+    def look_for_replica(self) -> bool:
+        """A replica lacks what the bucket holds, and not all of that is known to be whole: whether it is to be verified
+        first, by the next run. Once for each remote end: what cannot be verified now (an outage, damage) keeps nobody
+        waiting."""
+        partition = self._partition
+        if not partition.claimed:
+            return Block.CLAIM not in partition.blocks and not partition.fenced  # it is being claimed
+        if max(self._looked_end, partition.sure_end_offset) >= partition.remote_end_offset:
+            return False
+        self._is_asked = True
+        return True
+
+    # ── local segments ───────────────────────────────────────────────────────────────────────────────────────────
+    async def _expire_local(self) -> None:
+        partition = self._partition
+        partition.lease.check()
+        local = partition.log
+        visible = partition.visible_end()
+        now_ms = partition.world.clock.wall_ms()
+        pressure, self.pressure_bytes = self.pressure_bytes, 0
+        self._is_behind = False
+        if partition.config.internal:
+            # An internal topic: its log start moves to where a rewrite began; what lives is above (ADR 17).
+            if first_local_offset(local) < local.log_start_offset:
+                await self._drop_local(local.log_start_offset)
+            return
+        if partition.config.enabled and (pressure or not partition.config.copy_disable) and partition.claimed:
+            await self._expire_copied(visible, now_ms, pressure)
+        if not partition.config.enabled or partition.config.copy_disable:
+            config = replace(
+                local.config,
+                tiered=False,
+                retention_ms=partition.config.retention_ms,
+                retention_bytes=partition.config.retention_bytes,
+            )
+            await self._expire_uncopied(config, visible, now_ms)
+
+    async def _expire_copied(self, visible: int, now_ms: int, pressure_bytes: int) -> None:
+        """A tiered log: only what the bucket verifiably holds, or what lies below the log start."""
+        partition = self._partition
+        local = partition.log
+        config = replace(
+            local.config,
+            tiered=True,
+            local_retention_ms=partition.config.local_retention_ms,
+            local_retention_bytes=partition.config.local_retention_bytes,
+        )
+        sealed = local.sealed_segments()
+        manifest = partition.manifest
+        assert manifest is not None
+        start = manifest.log_start_offset  # the root's: what only the local log says is not durable yet
+        wanted = expirable(
+            sealed,
+            manifest.remote_end_offset,
+            visible,
+            now_ms,
+            config,
+            pressure_bytes,
+            log_start=start,
+            active_bytes=local.active_info().bytes,
+        )
+        if wanted.segment_count == 0:
+            return
+        safe, refused = max(start, partition.sure_end_offset), None
+        if safe < wanted.offset:
+            # What is sure goes all the same: in an outage the disk needs it most.
+            safe, refused = await self._verified_end(max(sealed[0].base_offset, safe), wanted.offset)
+        await self._drop_local(min(wanted.offset, safe))
+        self._is_behind = first_local_offset(local) < wanted.offset
+        if refused is not None:
+            raise refused
+
+    async def _verified_end(self, first: int, end: int) -> tuple[int, Retryable | AccessRefused | None]:
+        """How far from `first` on the manifest covers the log with verified objects, and what the store refused to say
+        of the next one; verifies those that were not."""
+        partition = self._partition
+        covered = first
+        try:
+            async for segment in partition.manifests.segments(first):
+                if segment.base_offset > covered or covered >= end:
+                    break
+                if segment not in partition.verified:
+                    await self._copier.verify(segment)
+                    partition.blocks.pop(Block.DAMAGED, None)
+                covered = segment.end_offset
+        except (Corrupt, ObjectMissing) as damaged:
+            log.error("%s: local bytes stay: %s", partition.name, damaged)
+        except (Retryable, AccessRefused) as refused:
+            return covered, refused
+        return covered, None
+
+    async def _verify_for_replica(self) -> None:
+        """A new leader verified nothing yet: else every byte on its disk would be copied that the bucket holds too."""
+        partition = self._partition
+        end = partition.remote_end_offset
+        first = max(first_local_offset(partition.log), partition.log_start_offset, partition.sure_end_offset)
+        covered, refused = await self._verified_end(first, end)
+        if refused is not None:
+            log.info("%s: replicas copy what lies above %d: %s", partition.name, covered, refused)
+        self._looked_end, self._is_asked = end, False
+
+    async def _expire_uncopied(self, config: LogConfig, visible: int, now_ms: int) -> None:
+        """A log that is not tiered: plain retention; its start moves first, durably. Of a rebuilt cluster nothing goes
+        that is nowhere else: what was set on all brokers is not known there (R29)."""
+        partition, local = self._partition, self._partition.log
+        is_root_asked = not partition.is_alone  # whether this broker still leads, before anything goes (R6, R23)
+        if not partition.is_complete() or self._has_older_in_bucket() or (is_root_asked and not partition.claimed):
+            self._is_behind = True  # it is looked at again
+            return
+        if active_expired(local.active_info(), visible, now_ms, config):
+            partition.lease.roll()
+            await partition.flusher.flush()
+            partition.lease.check()
+        sealed = local.sealed_segments()
+        wanted = expirable(
+            sealed,
+            0,
+            visible,
+            now_ms,
+            config,
+            log_start=local.log_start_offset,
+            active_bytes=local.active_info().bytes,
+        )
+        if wanted.segment_count:
+            await self._start_at(wanted.offset)
+
+    def _has_older_in_bucket(self) -> bool:
+        """The oldest goes first: what only the bucket has, and retention keeps, keeps all that is younger."""
+        manifest, start = self._partition.manifest, self._partition.log.log_start_offset
+        start = start if manifest is None else max(start, manifest.log_start_offset)
+        return first_local_offset(self._partition.log) > start
+
+    async def _start_at(self, offset: int) -> None:
+        """The root first where others may lead next, or it names objects; one that names none follows at the next look
+        (cold_expirer): an outage of the store must not fill the disk."""
+        partition = self._partition
+        manifest = partition.manifest
+        if partition.claimed and (not partition.is_alone or (manifest is not None and manifest.live.segments)):
+            await partition.move_start(lambda m: m.set_log_start(offset))
+        else:
+            partition.lease.advance_log_start(offset)
+        await self._drop_local(offset)
+        self._is_behind = first_local_offset(partition.log) < offset
+
+    async def _drop_local(self, offset: int) -> None:
+        partition, lease = self._partition, self._partition.lease
+        lease.check()
+        if self._checkpointed_start != partition.log.log_start_offset:
+            # The first local segment will not tell any more where the log starts.
+            await lease.checkpoint_start()
+            lease.check()
+            self._checkpointed_start = partition.log.log_start_offset
+        dropped = lease.delete_local_before(offset)
+        if not dropped and not partition.log.awaits_unlink:
+            return
+        self._counters.deleted_local_bytes += sum(segment.size for segment in dropped)
+        partition.verified.forget(partition.log.local_log_start_offset)
+        await lease.unlink()

@@ -1,0 +1,61 @@
+"""Declared gaps that a local log still holds: offsets nobody will ever get, found again after each opening.
+
+Owns where to look. A gap is appended while a log opens, before anything else of its leader epoch (bootstrap), so only
+the first batches of an epoch can be one: a few header reads, whatever the size of the log. Always true: it reads, and
+a batch it cannot read is no gap (reading it is somebody else's to refuse). Must not know manifests: those name the gaps
+of what was copied, this names those of what was not, or never will be.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hotstore.errors import DamagedLog
+from hotstore.log.partition_log import PartitionLog
+from logformat.errors import InvalidRequest, Retryable, StorageFailed
+from logformat.gap import gap_range
+
+EPOCHS_MAX: Final = 1000  # the newest: a broker that was started more often than that since has other troubles
+_READ_BYTES: Final = 256  # a gap batch has fewer
+
+
+def local_gaps(log: PartitionLog) -> tuple[tuple[int, int], ...]:
+    """[first, end) of each gap, in order. Blocking."""
+    found: list[tuple[int, int]] = []
+    for entry in log.epochs.entries[-EPOCHS_MAX:]:
+        offset = entry.start_offset
+        while log.local_log_start_offset <= offset < log.log_end_offset:
+            gap = _gap_at(log, offset)
+            if gap is None:
+                break
+            if found and found[-1][1] == gap[0]:
+                found[-1] = (found[-1][0], gap[1])
+            else:
+                found.append(gap)
+            offset = gap[1]
+    return tuple(found)
+
+
+def _gap_at(log: PartitionLog, offset: int) -> tuple[int, int] | None:
+    try:
+        part = log.read(offset, _READ_BYTES, log.log_end_offset, min_one=False)
+    except (DamagedLog, StorageFailed, InvalidRequest, Retryable, OSError):
+        return None
+    if part is None or not part.length:
+        return None
+    try:
+        return gap_range(part.file.read_at(part.position, part.length))
+    except OSError:
+        return None
+
+
+def all_gaps(
+    in_bucket: tuple[tuple[int, int], ...], in_log: tuple[tuple[int, int], ...], log_start_offset: int
+) -> tuple[tuple[int, int], ...]:
+    """What manifest and local log name, each once, in order; those that lie below the log start are over."""
+    known = sorted({*in_bucket, *(gap for gap in in_log if not any(_holds(held, gap) for held in in_bucket))})
+    return tuple(gap for gap in known if gap[1] > log_start_offset)
+
+
+def _holds(outer: tuple[int, int], inner: tuple[int, int]) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]

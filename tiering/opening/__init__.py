@@ -1,0 +1,1 @@
+"""A partition's tier at the begin of a role."""

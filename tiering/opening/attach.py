@@ -1,0 +1,346 @@
+"""Gives an open log its tier for one leader epoch, and takes it away.
+
+Owns what is attached on this broker. Always true: a log has one tier at a time, of the newest epoch it was led in; what
+`attach` returns may append up to `log.reserved_end`, and has not begun to claim, copy or expire; detaching leaves the
+log open, as whoever leads it next expects it, and nothing can be appended as a leader until then. Must not know Kafka's
+requests, nor which of the attached partitions are served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest_store import ManifestStore
+from coldstore.object_store import AccessRefused, ObjectStore
+from coldstore.roots.root import RootMissing
+from hotstore.errors import ForeignLog, MissingSegments
+from hotstore.host.lease import Lease
+from hotstore.host.log_host import LogHost
+from hotstore.host.open_log import OpenLog
+from hotstore.log.log_config import LogConfig
+from logformat.errors import Retryable, ThermoclineError
+from logformat.values import TopicPartition
+from seams.disk import is_full
+from seams.world import World
+from tiering.opening.cold_start import ColdStart, begin_at_end, claim_and_reserve, state_at
+from tiering.opening.log_starts import is_held_below
+from tiering.opening.lost_tail import LostTail
+from tiering.opening.read_ahead import ReadAhead
+from tiering.opening.reservation import ToldEnd
+from tiering.partition_state import Block, TieredPartition
+from tiering.partition_tier import PartitionTier
+from tiering.tier_config import NO_SESSION, Lead, TierLimits
+
+log = logging.getLogger(__name__)
+
+GIVE_BACK_S: Final = 30.0
+Key = tuple[UUID, int]
+
+
+class Attached:
+    """The tiers of one broker's logs. `make_tier` wraps what is led in the jobs of the broker."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        world: World,
+        logs: LogHost,
+        limits: TierLimits,
+        make_tier: Callable[[TieredPartition], PartitionTier],
+        is_fresh: Callable[[], bool] = lambda: True,
+        is_complete: Callable[[], bool] = lambda: True,
+        ahead: ReadAhead | None = None,
+    ) -> None:
+        self._store = store
+        self._world = world
+        self._logs = logs
+        self._limits = limits
+        self._make_tier = make_tier
+        self._is_fresh = is_fresh
+        self._is_complete = is_complete
+        self._ahead = ahead or ReadAhead(store, world, limits.store_timeout_s)
+        self._pages = self._ahead.pages
+        self._tiers: dict[Key, PartitionTier] = {}
+        self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # by leader epoch: of what is open, or being opened
+        self._holes: dict[Key, tuple[int, int]] = {}  # by leader epoch: see `claim_and_reserve`
+        self._led: dict[Key, int] = {}  # leader epoch it was led in last, in this process, open ever since
+        self._told: dict[Key, ToldEnd] = {}  # of logs that followed, or led others, since
+        self._sessions: dict[Key, int] = {}  # in which what is attached is led
+        self._store_away = False
+
+    def __iter__(self) -> Iterator[PartitionTier]:
+        return iter(tuple(self._tiers.values()))
+
+    async def open_log(self, place: TopicPartition, topic_id: UUID, config: LogConfig, lead: Lead) -> OpenLog:
+        """The log to lead, open here: no bucket is asked, but where another topic's log lies in its place, where it
+        is tiered no more and lacks segments that only the bucket held, and where nobody holds any of it.
+
+        Raises Retryable (the bucket is needed and away), Fenced, Corrupt (ForeignLog, DamagedLog), OSError."""
+        logs = self._logs
+        try:
+            if lead.new or not lead.holds_alone or lead.unclean_after is not None:
+                return await logs.open_or_create(place, topic_id, config)
+            return await logs.open(place, topic_id, config) or await self._make_again(place, topic_id, config, lead)
+        except ForeignLog as foreign:
+            await self._leave_to_its_topic(foreign, place, topic_id, lead)
+            return await logs.create(place, topic_id, config)
+        except MissingSegments as missing:
+            manifest = await self._begin_at(missing, place, topic_id, lead)
+            opened = await self._open_as_of(manifest, missing, place, topic_id, config)
+            return opened or await logs.create(place, topic_id, config)
+
+    async def open_copy(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
+        """The log to copy to, open here; None where there is none. No bucket is asked, but where it is tiered no more
+        and lacks segments that only the bucket held. Raises as `open_log`."""
+        try:
+            return await self._logs.open(place, topic_id, config)
+        except MissingSegments as missing:
+            manifest = await self.manifests_to_read(topic_id, place.partition).load()
+            if manifest is None:
+                raise
+            return await self._open_as_of(manifest, missing, place, topic_id, config)
+
+    async def _open_as_of(
+        self, manifest: Manifest, missing: MissingSegments, place: TopicPartition, topic_id: UUID, config: LogConfig
+    ) -> OpenLog | None:
+        """A log whose files begin above where it starts: the root starts no lower, or objects hold what lies between.
+        Raises `missing` where neither is so: that is lost."""
+        if manifest.log_start_offset >= missing.first:
+            self._logs.believe_log_start(place, missing.first)
+        elif not is_held_below(missing.first, manifest):
+            raise missing
+        opened = await self._logs.open(place, topic_id, replace(config, tiered=True))
+        if opened is not None:
+            opened.log.reconfigure(config)
+        return opened
+
+    async def _leave_to_its_topic(self, foreign: ForeignLog, place: TopicPartition, topic_id: UUID, lead: Lead) -> None:
+        """The directory is of a topic that had our name before (C9): set aside, for its purge, or the next start, to
+        remove it; where nothing proves that it was deleted, it is kept aside (R24).
+
+        Raises `foreign` where that is not sure: a partition that was served before has a root, and a log of its own.
+        """
+        if not lead.new and await self._manifests_of((topic_id, place.partition), lead).load() is not None:
+            raise foreign
+        before = await self._logs.topic_id_at(place)
+        if before is not None and lead.is_deleted(before):
+            await self._logs.set_aside(place, before)
+        elif before is not None:
+            await self._logs.move_stray(place, before)
+
+    async def _begin_at(self, missing: MissingSegments, place: TopicPartition, topic_id: UUID, lead: Lead) -> Manifest:
+        """The root of a log whose first segments only the bucket holds, because its topic was tiered until the last
+        process ended, or until it began among replicas. Raises `missing` where the bucket did not hold them: they are
+        lost."""
+        first, manifests = missing.first, self._manifests_of((topic_id, place.partition), lead)
+        try:
+            manifest = await manifests.claim(lead.leader_epoch, lead.tier.topic, dict(lead.tier.configs))
+        except RootMissing:
+            raise missing from None
+        if manifest.bucket_end_offset < first:
+            raise missing
+        if manifest.log_start_offset < first and not is_held_below(first, manifest):
+            manifest = await manifests.commit(lambda m: m.set_log_start(first))  # a snapshot holds what matters of it
+        return manifest
+
+    async def _make_again(self, place: TopicPartition, topic_id: UUID, config: LogConfig, lead: Lead) -> OpenLog:
+        """A log that is lost, and nobody else holds: at once where the bucket ends, as the claim says it. Where it has
+        no root, whoever attaches it says what that means."""
+        key = topic_id, place.partition
+        if (read := self._ahead.take(key)) is not None:
+            self._manifests.setdefault(key, (lead.leader_epoch, read))
+        manifests = self._manifests_of(key, lead)
+        try:
+            manifest = await self._claim_to_make(key, manifests, lead)
+        except RootMissing:
+            return await self._logs.create(place, topic_id, config)
+        deadline_s = self._limits.store_timeout_s
+        begin = await begin_at_end(
+            self._store, manifests, key, manifest, lead.leader_epoch, deadline_s, self._ahead.cold
+        )
+        return await self._logs.create(place, topic_id, config, begin)
+
+    async def _claim_to_make(self, key: Key, manifests: ManifestStore, lead: Lead) -> Manifest:
+        """The claim of a log that is made again, which reserves what it may give once in an epoch."""
+        is_done = self._holes.get(key, (-1, 0))[0] == lead.leader_epoch
+        block = 0 if is_done else self._limits.reservation_offsets
+        topic, configs = lead.tier.topic, dict(lead.tier.configs)
+        manifest, hole_end = await claim_and_reserve(manifests, lead.leader_epoch, topic, configs, block)
+        if not is_done:
+            self._holes[key] = lead.leader_epoch, hole_end
+        return manifest
+
+    def _manifests_of(self, key: Key, lead: Lead) -> ManifestStore:
+        """One an epoch: what opening the log learned of the root is known when it is attached."""
+        found = self._manifests.get(key)
+        if found is not None and found[0] == lead.leader_epoch:
+            return found[1]
+        made = ManifestStore(
+            self._store,
+            *key,
+            self._world.rng,
+            self._world.clock,
+            workers=self._world.workers,
+            page_cache=self._pages,
+            deadline_s=self._limits.store_timeout_s,
+        )
+        self._manifests[key] = lead.leader_epoch, made
+        return made
+
+    async def attach(self, lease: Lease, lead: Lead) -> PartitionTier:
+        """The log's tier for the leader that holds `lease`, ready to be served.
+
+        Raises Retryable (the bucket is needed and away; ask again), Fenced, Corrupt (damage: a person decides),
+        StorageFailed, OSError; after these the log has to be closed and opened again."""
+        opened = lease.opened
+        key = opened.topic_id, opened.log.partition
+        assert key not in self._tiers, f"{lease}: the tier of the epoch before is still attached"
+        partition = TieredPartition(
+            *key,
+            lead.leader_epoch,
+            lease=lease,
+            manifests=self._manifests_of(key, lead),
+            store=self._store,
+            world=self._world,
+            config=lead.tier,
+            limits=self._limits,
+            on_fenced=lead.on_fenced,
+            on_behind=lead.on_behind,
+            is_alone=lead.is_alone,
+            is_fresh=self._is_fresh,
+            is_complete=self._is_complete,
+        )
+        tail = LostTail(
+            partition,
+            was_clean=self._logs.was_clean,
+            new=lead.new,
+            followed=not lead.holds_alone,
+            led_before=self._led.get(key),
+            told=self._told_in(key, lead),
+            hole_end=self._hole_end(key, opened, lead),
+        )
+        if lead.unclean_after is None:
+            await tail.secure()
+        else:
+            await tail.begin_uncleanly(lead.unclean_after)
+        partition.chooses_start |= lead.is_alone and tail.is_own
+        if partition.claimed and partition.is_to_be_switched_off:
+            with suppress(Retryable):  # the next look at retention does it
+                await partition.switch_off()
+        if opened.log.reserved_end <= opened.log.log_end_offset:
+            await self._reserve_first(partition)
+        tier = self._make_tier(partition)
+        tier.lost = tail.lost
+        self._tiers[key] = tier
+        self._led[key] = lead.leader_epoch
+        self._told.pop(key, None)
+        self._holes.pop(key, None)
+        self._sessions[key] = lead.broker_epoch
+        return tier
+
+    def _hole_end(self, key: Key, opened: OpenLog, lead: Lead) -> int | None:
+        """What was reserved before the claim that this very log was made of."""
+        epoch, hole_end = self._holes.get(key, (lead.leader_epoch, None))
+        return hole_end if opened.is_bare and epoch == lead.leader_epoch else None
+
+    def has_led(self, topic_id: UUID, partition: int) -> bool:
+        """Whether the open log was led in this process: nothing of its tail is in doubt."""
+        return (topic_id, partition) in self._led
+
+    def told(self, topic_id: UUID, partition: int, end: ToldEnd) -> None:
+        """What the leader of an open log said last, while it was copied here."""
+        self._told[topic_id, partition] = end
+
+    def _told_in(self, key: Key, lead: Lead) -> ToldEnd | None:
+        """What counts in this leader epoch."""
+        told = self._told.get(key)
+        is_of_session = told is not None and told.broker_epoch == lead.broker_epoch != NO_SESSION
+        return told if is_of_session else None
+
+    async def _reserve_first(self, partition: TieredPartition) -> None:
+        """A log without headroom (a clean stop gave it back) serves reads at once; appends after this."""
+        try:
+            await partition.reserve()
+        except Retryable as unanswered:
+            log.warning("%s takes no appends until the bucket answers: %s", partition.name, unanswered)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            log.warning("%s takes no appends until its disk has space: %s", partition.name, error)
+
+    async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
+        """Lineage and producers of a log that goes on at `offset`, from the object that holds what lies below; both
+        empty where the bucket holds none; and how much it holds from `since` on. The root is read anew (D35). Raises
+        Retryable, ObjectMissing, Corrupt."""
+        world, deadline_s = self._world, self._limits.store_timeout_s
+        manifests = ManifestStore(
+            self._store, topic_id, index, world.rng, world.clock, workers=world.workers, deadline_s=deadline_s
+        )
+        await manifests.load()
+        return await state_at(self._store, manifests, (topic_id, index), offset, deadline_s, since)
+
+    def manifests_to_read(self, topic_id: UUID, index: int) -> ManifestStore:
+        """Of a partition that another broker leads; nothing was read of it."""
+        world = self._world
+        return ManifestStore(
+            self._store,
+            topic_id,
+            index,
+            world.rng,
+            world.clock,
+            workers=world.workers,
+            page_cache=self._pages,
+            deadline_s=self._limits.store_timeout_s,
+        )
+
+    async def detach(self, tier: PartitionTier, *, give_back: bool) -> None:
+        """Stop tiering a partition: its leader epoch is over here. With `give_back` (a clean stop, nothing appends any
+        more) also its reservation."""
+        partition = tier.partition_state
+        key = partition.topic_id, partition.partition
+        await tier.close()
+        if self._tiers.get(key) is tier:
+            del self._tiers[key]
+            self._manifests.pop(key, None)
+        if give_back and not partition.fenced and not self._store_away:
+            await self._give_back(partition)
+        session = self._sessions.pop(key, NO_SESSION)
+        if not partition.is_alone and not partition.fenced and Block.BEHIND not in partition.blocks:
+            self._told[key] = ToldEnd(partition.lease.reserved_end, session)
+
+    def let_go(self, topic_id: UUID, partition: int) -> None:
+        """It is assigned others: what a leader said it may give, they give, or gave back (R21)."""
+        self._told.pop((topic_id, partition), None)
+
+    def forget(self, topic_id: UUID, partition: int) -> None:
+        """The log is closed: whoever opens it next knows nothing of it."""
+        self._led.pop((topic_id, partition), None)
+        self._told.pop((topic_id, partition), None)
+        self._manifests.pop((topic_id, partition), None)
+        self._holes.pop((topic_id, partition), None)
+
+    async def _give_back(self, partition: TieredPartition) -> None:
+        try:
+            async with asyncio.timeout(GIVE_BACK_S):
+                if partition.is_alone:
+                    await partition.note_reservation()  # where nothing is given back, too: the next start asks for it
+                await partition.give_back()
+        except (ThermoclineError, OSError) as kept:  # damaged roots and full disks, too; TimeoutError is an OSError
+            # Nothing is lost: the next start goes on below the reserved end, or declares the rest a gap.
+            log.warning("%s keeps its reservation: %s", partition.name, kept)
+            # Thousands of partitions must not wait in turn for a bucket that does not answer.
+            self._store_away |= isinstance(kept, Retryable | AccessRefused | TimeoutError)
+
+    async def close(self) -> None:
+        """Detach everything without giving anything back."""
+        for tier in self:
+            await tier.close()
+        self._tiers.clear()
+        self._manifests.clear()

@@ -1,0 +1,56 @@
+"""Snapshots of an internal topic's live state, beside its root (design 5).
+
+Owns the order in which one is written: the object, then the root that names it. Always true: what the root names was
+whole when it was put, and is read with its length and CRC checked; only the claimed leader of a partition writes one.
+Must not know what the state is, nor when it is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from crc32c import crc32c
+
+from coldstore.manifest.manifest import SnapshotPointer
+from coldstore.object_store import StoreUnavailable, Upload
+from logformat.errors import Corrupt
+from seams.crash_points import reach
+from tiering.partition_state import TieredPartition
+
+
+async def commit_snapshot(partition: TieredPartition, end_offset: int, data: bytes) -> None:
+    """Name `data` as the live state after every offset below `end_offset`. Raises Retryable, Fenced."""
+    await partition.claim()
+    pointer = SnapshotPointer(
+        uuid=partition.world.rng.uuid(),
+        epoch=partition.epoch,
+        end_offset=end_offset,
+        length=len(data),
+        crc32c=crc32c(data),
+    )
+    key = str(pointer.key(partition.topic_id, partition.partition))
+    try:
+        async with asyncio.timeout(partition.limits.upload_timeout_s):
+            await partition.store.put_segment(key, Upload(len(data), pointer.crc32c, lambda: iter((data,))))
+    except TimeoutError as late:
+        raise StoreUnavailable(f"PUT {key}: no answer in {partition.limits.upload_timeout_s} s") from late
+    reach("offsets.snapshot")
+    await partition.commit(lambda m: m.set_snapshot(pointer))
+
+
+async def read_snapshot(partition: TieredPartition) -> tuple[int, bytes] | None:
+    """(end offset, state) of the newest committed snapshot; None without one. Raises Retryable, Corrupt,
+    ObjectMissing."""
+    manifest = await partition.claim()
+    pointer = manifest.snapshot
+    if pointer is None:
+        return None
+    key = str(pointer.key(partition.topic_id, partition.partition))
+    try:
+        async with asyncio.timeout(partition.limits.store_timeout_s):
+            got = await partition.store.get(key)
+    except TimeoutError as late:
+        raise StoreUnavailable(f"GET {key}: no answer in {partition.limits.store_timeout_s} s") from late
+    if len(got.data) != pointer.length or crc32c(got.data) != pointer.crc32c:
+        raise Corrupt(f"snapshot {key} is not what was written: {len(got.data)} bytes of {pointer.length}")
+    return pointer.end_offset, got.data

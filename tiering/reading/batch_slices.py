@@ -1,0 +1,116 @@
+"""Cutting what a cold read answers: whole batches out of chunks that are at hand. Pure but for reading their bytes.
+
+Owns the value of an answer and where it may end. Always true: an answer begins where a batch begins and ends where one
+ends, never beyond the segment's log bytes, so a footer never leaves; every byte of it lies in a chunk whose CRC was
+checked in this process. Must not know how chunks come to be at hand.
+
+Hot path: a cut costs one bisection in the segment's index and one read of 8 bytes from the page cache; only where the
+index (an entry every 64 KiB) has no entry in reach are headers walked, at most 64 KiB of them (385 of 170 bytes).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from coldstore.keys import SegmentKey
+from coldstore.manifest.manifest_entries import RemoteSegment
+from coldstore.segments.segment_object import SegmentFooter
+from logformat.errors import Corrupt
+from logformat.record_batch import LENGTH_MIN, LOG_OVERHEAD, MAGIC, Buffer
+from seams.disk import File, FileRange
+
+WALK_BYTES: Final = 64 << 10
+_BASE_OFFSET: Final = struct.Struct(">q")
+_PLACE: Final = struct.Struct(
+    ">qiibIhi"
+)  # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
+PLACE_BYTES: Final = _PLACE.size
+
+
+@dataclass(frozen=True, slots=True)
+class ColdSlice:
+    """Whole batches to send: `length` bytes in `ranges`, from the batch that holds the offset that was asked for."""
+
+    length: int
+    ranges: tuple[FileRange, ...]
+
+
+NOTHING: Final = ColdSlice(0, ())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenSegment:
+    """A segment whose footer is at hand."""
+
+    key: SegmentKey
+    entry: RemoteSegment
+    footer: SegmentFooter
+
+    def chunk_at(self, position: int) -> int:
+        return position // self.footer.chunk_bytes
+
+
+class HeldChunk(NamedTuple):
+    """A checked chunk in the page cache: its bytes begin `position` into `file`."""
+
+    file: File
+    position: int
+    length: int
+
+
+class Place(NamedTuple):
+    """A batch's position in a segment's log bytes, and its base offset; also the log's end and the offset after it."""
+
+    position: int
+    offset: int
+
+
+class TooLarge(NamedTuple):
+    """The first batch ends at `end`, beyond what was allowed or is at hand."""
+
+    end: int
+    next_offset: int
+
+
+ReadAt = Callable[[int, int], bytes]
+"""Reads `length` log bytes at `position`, all of them."""
+
+
+def cut(opened: OpenSegment, start: int, limit: int, read: ReadAt) -> Place | TooLarge | None:
+    """The last end of a batch in (start, limit]. A batch begins at `start`; the bytes of [start, limit) are at hand.
+
+    None: not even the first header is at hand. Raises Corrupt where no batch can begin.
+    """
+    footer = opened.footer
+    if limit >= footer.log_bytes:
+        return Place(footer.log_bytes, opened.entry.end_offset)
+    indexed = footer.offset_index.lookup_position(limit - _BASE_OFFSET.size).position
+    if indexed > start:
+        (offset,) = _BASE_OFFSET.unpack(read(indexed, _BASE_OFFSET.size))
+        if not opened.entry.base_offset < offset < opened.entry.end_offset:
+            raise Corrupt(f"{opened.key}: no batch begins at position {indexed}, where the index has one")
+        return Place(indexed, offset)
+    if limit - start < PLACE_BYTES:
+        return None
+    window = read(start, min(WALK_BYTES, limit - start))
+    return _walk(opened, window, start)
+
+
+def _walk(opened: OpenSegment, window: Buffer, start: int) -> Place | TooLarge:
+    unpack = _PLACE.unpack_from
+    at = 0
+    stop = len(window) - PLACE_BYTES
+    after = start
+    next_offset = -1
+    while at <= stop:
+        base, length, _, magic, _, _, delta = unpack(window, at)
+        at += length + LOG_OVERHEAD
+        if magic != MAGIC or length < LENGTH_MIN or delta < 0 or start + at > opened.footer.log_bytes:
+            raise Corrupt(f"{opened.key}: no batch begins at position {after}")
+        if at > len(window):
+            return TooLarge(start + at, base + delta + 1) if after == start else Place(after, next_offset)
+        after, next_offset = start + at, base + delta + 1
+    return Place(after, next_offset)

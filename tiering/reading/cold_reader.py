@@ -1,0 +1,203 @@
+"""The door to what only the bucket holds: an answer from chunks at hand, or a future to wait for them.
+
+Always true: `read` never blocks and never awaits; what it answers was checked and brought into the page cache in this
+process (C25, G11); a future carries no error, the next `read` raises it with topic and offset; a read that nobody waits
+for any more goes on until its chunk is at hand. Must not know the wire, local logs, or why an offset is cold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Collection
+from uuid import UUID
+
+from coldstore.keys import SegmentKey
+from coldstore.manifest.manifest import Manifest
+from coldstore.object_store import AccessRefused, ObjectMissing, ObjectStore
+from coldstore.segments.chunk_cache import ChunkCache
+from coldstore.stores.metered import LATENCY_BOUNDS_MS
+from logformat.errors import Corrupt, InvalidRequest, Retryable, ThermoclineError
+from logformat.time_index import TimestampOffset
+from seams.clock import Clock
+from seams.rng import Rng
+from seams.tasks import Tasks
+from seams.workers import Workers
+from seams.world import World
+from tiering.reading.batch_slices import ColdSlice
+from tiering.reading.by_time import find_by_timestamp
+from tiering.reading.chunk_table import ChunkTable
+from tiering.reading.limits import DEFAULT_LIMITS, ReadLimits, read_limits
+from tiering.reading.loader import Loader, ManifestView
+from tiering.reading.plan import Missing, answer
+from tiering.reading.prefetch import ReadAhead
+from tiering.reading.source import ChunkSource
+from tiering.tier_config import TierLimits
+
+
+class ColdReader:
+    """Cold bytes of every partition of a broker. `start` first; `close` last."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        cache: ChunkCache,
+        workers: Workers,
+        tasks: Tasks,
+        clock: Clock,
+        rng: Rng,
+        limits: ReadLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self.hits = 0
+        self.misses = 0
+        self.sent_bytes = 0
+        self.latency_buckets = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+        self._cache = cache
+        self._workers = workers
+        self._clock = clock
+        self._source = ChunkSource(store, cache, workers)
+        self._hold = ChunkTable(limits.hold_bytes, limits.unread_bytes_max, limits.pin_s)
+        self._hydrator = Loader(
+            self._hold, self._source, workers, tasks, clock, rng, limits, on_loaded=self._note_latency
+        )
+        self._ahead = ReadAhead(self._hold, self._hydrator, clock, limits.prefetch_chunks)
+
+    async def start(self) -> None:
+        """Empty the chunk cache's directory. OSError."""
+        await self._cache.start()
+
+    async def close(self) -> None:
+        """Let go of files. The tasks it was made with are their owner's to close, before."""
+        self._cache.close()
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def read(
+        self, manifests: ManifestView, offset: int, bytes_max: int, *, min_one: bool = False
+    ) -> ColdSlice | asyncio.Future[None]:
+        """Whole batches from the one that holds `offset`, at most `bytes_max` bytes; a first larger one if `min_one`.
+
+        A future when that has to be loaded first: ask again when it is done. An empty slice when the first batch is
+        larger than `bytes_max`. Raises what loading met: ObjectMissing, Corrupt, AccessRefused, Retryable (also: queue
+        full, or the offset is not cold any more); asking again tries again.
+        """
+        manifest = manifests.manifest
+        if manifest is None:
+            raise Retryable(f"offset {offset}: the manifest is not loaded yet; fetch again")
+        place = (manifest.topic_id.int, manifest.partition, offset)
+        try:
+            found = answer(self._hold, place, bytes_max, min_one, self._clock.monotonic_s())
+            if isinstance(found, Missing):
+                return self._hydrate(manifests, found)
+        except ThermoclineError as failure:
+            raise _of(manifest, offset, failure) from failure
+        if found.found.length:
+            self.hits += 1
+            self.sent_bytes += found.found.length
+            opened, end = found.opened, found.end
+            following = (place[0], place[1], end.offset)
+            if end.position < opened.footer.log_bytes:
+                self._hold.places.add(following, opened.entry.uuid.int, end.position)
+            self._ahead.served(manifests, place, following, opened, end.position)
+        return found.found
+
+    def find(self, manifests: ManifestView, topic_id: UUID, partition: int, offset: int) -> asyncio.Future[None]:
+        """For who has no manifest yet: a future that is done when it was loaded, and the batch that holds `offset` is
+        at hand. Raises as `read`."""
+        self.misses += 1
+        return self._hydrator.want_place(manifests, (topic_id.int, partition, offset))
+
+    def _hydrate(self, manifests: ManifestView, missing: Missing) -> asyncio.Future[None]:
+        opened, index = missing.opened, missing.chunk
+        if opened is None:
+            self.misses += 1
+            return self._hydrator.want_place(manifests, missing.place)
+        if (opened.entry.uuid.int, index) not in self._hydrator.flights:
+            self.misses += 1
+        waiting = self._hydrator.want_chunk(manifests, opened, index)
+        self._ahead.read_on(manifests, missing.place, opened, index)
+        return waiting
+
+    async def offset_for_timestamp(
+        self, manifests: ManifestView, timestamp_ms: int, before_offset: int
+    ) -> TimestampOffset | None:
+        """The first cold record below `before_offset` that is not older than `timestamp_ms`: (timestamp, offset).
+
+        None when there is none. Raises as `read`.
+        """
+        manifest = manifests.manifest
+        if manifest is None:
+            raise Retryable("the manifest is not loaded yet; ask again")
+        try:
+            return await find_by_timestamp(
+                self._hydrator, manifests, self._workers, timestamp_ms, manifest.log_start_offset, before_offset
+            )
+        except ThermoclineError as failure:
+            raise _of(manifest, manifest.log_start_offset, failure) from failure
+
+    async def forget(self, keys: Collection[SegmentKey]) -> None:
+        """The objects were deleted: give back what is kept of them, the disk under a directory bucket's open files
+        among it."""
+        self._hold.forget({key.uuid.int for key in keys})
+        await self._cache.drop_segments({str(key) for key in keys})
+
+    # ── the chunk cache's room, and figures ──────────────────────────────────────────────────────────────────────
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of chunks on disk."""
+        return self._cache.nbytes
+
+    @property
+    def cache_limit_bytes(self) -> int:
+        """The limit of `cached_bytes` now."""
+        return self._cache.bytes_max
+
+    async def resize_cache(self, bytes_max: int) -> None:
+        """Another limit for the chunk cache; what is over it goes at once. OSError."""
+        await self._cache.resize(bytes_max)
+
+    @property
+    def waiting(self) -> int:
+        """Loads that somebody waits for, running or queued."""
+        return len(self._hydrator.flights.asked)
+
+    def figures(self) -> dict[str, float]:
+        """Counters by the names they have in /metrics."""
+        counts, flights = self._hydrator.counts, self._hydrator.flights
+        return {
+            "cold_cache_hits": self.hits,
+            "cold_cache_misses": self.misses,
+            "cold_read_bytes": self.sent_bytes,
+            "cold_fetched_bytes": self._source.fetched_bytes,
+            "cold_fetch_requests": self._source.requests,
+            "cold_loads": counts.loads,
+            "cold_read_errors": flights.errors,
+            "cold_read_retries": flights.retries + self._source.second_tries,
+            "cold_queue_full": flights.queue_full,
+            "cold_reads_waiting": self.waiting,
+            "cold_read_seconds": counts.seconds,
+            "prefetched_chunks": counts.prefetched,
+            "cold_cache_bytes": self.cached_bytes,
+            "cold_cache_limit_bytes": self.cache_limit_bytes,
+            "cold_cache_evictions": self._cache.counts.evictions,
+            "cold_cache_refused_chunks": self._cache.counts.uncached,
+        }
+
+    def _note_latency(self, seconds: float) -> None:
+        self.latency_buckets[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += 1
+
+
+def open_cold_reader(
+    store: ObjectStore, world: World, tasks: Tasks, cache_directory: str, limits: TierLimits
+) -> ColdReader:
+    """A broker's reader, with its chunk cache in `cache_directory` (absolute). `start` first; `close` last."""
+    cache = ChunkCache(world.disk, world.workers, cache_directory, limits.cache_bytes_max)
+    return ColdReader(store, cache, world.workers, tasks, world.clock, world.rng, read_limits(limits))
+
+
+def _of(manifest: Manifest, offset: int, failure: ThermoclineError) -> ThermoclineError:
+    """The same kind of failure, saying for which partition and offset."""
+    message = f"{manifest.topic}-{manifest.partition} offset {offset}: {failure}"
+    for kind in (ObjectMissing, AccessRefused, Corrupt, Retryable, InvalidRequest):
+        if isinstance(failure, kind):
+            return kind(message)
+    return failure

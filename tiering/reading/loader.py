@@ -1,0 +1,219 @@
+"""Bringing cold things to hand: segments with their footers, checked chunks, exact places of offsets.
+
+Owns what a load does: which object, which bytes, and where they go in `chunk_table`. Always true: each of them is a
+flight of its own, so it is loaded once however many want it; a load goes on when its reader gave up, up to the first
+chunk of what he asked for. An object that is missing makes the manifest be read again: it may have been expired or
+replaced (T4). Must not know how answers are cut, nor who reads on, nor how loads are bounded (`single_flight`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from coldstore.keys import SegmentKey
+from coldstore.manifest.manifest import Manifest, RemoteSegment
+from coldstore.object_store import ObjectMissing
+from coldstore.segments.segment_object import tail_bytes
+from coldstore.segments.segment_reader import BLOCK_BYTES, LocatedBatch, find_in_block, index_position
+from logformat.errors import Corrupt, Retryable, ThermoclineError
+from logformat.record_batch import HEADER_SIZE
+from seams.clock import Clock
+from seams.rng import Rng
+from seams.tasks import Tasks
+from seams.workers import Lane, Workers
+from tiering.reading.batch_slices import HeldChunk, OpenSegment
+from tiering.reading.chunk_table import ChunkId, ChunkTable, LogPlace, SegmentId
+from tiering.reading.limits import ReadLimits
+from tiering.reading.single_flight import SingleFlight
+from tiering.reading.source import ChunkSource
+
+# How long a name on a directory bucket is believed to lead to its object: a stat in a worker four times a second and
+# segment in use, so that an object moved aside fails its readers at once even where its chunks are at hand.
+RECHECK_S: Final = 0.25
+FOR_EVER_S: Final = float("inf")
+
+Key = ChunkId | LogPlace | SegmentId  # a chunk, an offset's place with its first chunk, a segment's footer
+
+
+class ManifestView(Protocol):
+    """What a cold read asks of a partition's manifest (`ManifestStore`)."""
+
+    @property
+    def manifest(self) -> Manifest | None: ...
+    async def find(self, offset: int) -> RemoteSegment | None: ...
+    async def find_by_timestamp(self, timestamp_ms: int, from_offset: int) -> RemoteSegment | None: ...
+    async def reload_if_changed(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class LoadCounts:
+    """What happened so far. `seconds` is the time of loads that somebody waited for."""
+
+    loads: int = 0
+    prefetched: int = 0
+    seconds: float = 0.0
+
+
+class Loader:
+    """See the module. Shared by all partitions of a broker. `on_loaded` hears how long each load took, in seconds."""
+
+    def __init__(
+        self,
+        hold: ChunkTable,
+        source: ChunkSource,
+        workers: Workers,
+        tasks: Tasks,
+        clock: Clock,
+        rng: Rng,
+        limits: ReadLimits,
+        on_loaded: Callable[[float], None],
+    ) -> None:
+        self.counts = LoadCounts()
+        self._hold = hold
+        self._source = source
+        self._workers = workers
+        self._clock = clock
+        self._on_loaded = on_loaded
+        self.flights: SingleFlight[Key] = SingleFlight(tasks, clock, rng, limits)
+
+    # ── what readers ask for: a future, done when asking again may answer; raised is the last failure, if untold ──
+    def want_place(self, manifests: ManifestView, place: LogPlace) -> asyncio.Future[None]:
+        """`place` is known and its first chunk is there."""
+        return self.flights.want(place, lambda: self._locate(manifests, place))
+
+    def want_chunk(self, manifests: ManifestView, opened: OpenSegment, index: int) -> asyncio.Future[None]:
+        """The chunk is there."""
+        return self.flights.want((opened.entry.uuid.int, index), lambda: self._load(manifests, opened, index))
+
+    # ── what nobody waits for yet; the caller asked `flights.free_ahead` ────────────────────────────────────────────
+    def load_ahead(self, manifests: ManifestView, opened: OpenSegment, index: int) -> None:
+        self.counts.prefetched += 1
+        self.flights.start((opened.entry.uuid.int, index), lambda: self._load(manifests, opened, index, ahead=True))
+
+    def open_ahead(self, manifests: ManifestView, place: LogPlace, then: Callable[[OpenSegment], None]) -> None:
+        """Open the segment that begins at `place`."""
+        if place not in self.flights and not self.flights.failed(place):
+            self.flights.start(place, lambda: self._open_ahead(manifests, place, then))
+
+    async def _open_ahead(self, manifests: ManifestView, place: LogPlace, then: Callable[[OpenSegment], None]) -> None:
+        opened = await self._open_at(manifests, place[2])
+        if opened.entry.base_offset == place[2]:
+            then(opened)
+
+    # ── places ───────────────────────────────────────────────────────────────────────────────────────────────────
+    async def _locate(self, manifests: ManifestView, place: LogPlace) -> None:
+        """Where the batch that holds the offset begins: the index, then headers, chunk by chunk: a damaged chunk must
+        not fail what lies before it."""
+        began_s = self._clock.monotonic_s()
+        try:
+            opened = await self._open_at(manifests, place[2])
+            footer = opened.footer
+            position = index_position(footer, place[2])
+            while position + HEADER_SIZE <= footer.log_bytes:
+                left = footer.chunk_bytes - position % footer.chunk_bytes
+                length = min(BLOCK_BYTES, footer.log_bytes - position, left if left >= HEADER_SIZE else BLOCK_BYTES)
+                found = find_in_block(await self.read(manifests, opened, position, length), position, place[2])
+                if isinstance(found, LocatedBatch):
+                    self._hold.places.add(place, opened.entry.uuid.int, found.position)
+                    self._hold.chunks.pin(
+                        (opened.entry.uuid.int, opened.chunk_at(found.position)), self._clock.monotonic_s()
+                    )
+                    return
+                position = found
+            raise Corrupt(f"{opened.key}: no batch holds offset {place[2]}")
+        finally:
+            self._note_time(place, began_s)
+
+    async def read(self, manifests: ManifestView, opened: OpenSegment, position: int, length: int) -> bytes:
+        """Log bytes of a segment, off the loop, loading what is not at hand. Raises what loading raises."""
+        parts: list[bytes] = []
+        end = position + length
+        while position < end:
+            index = opened.chunk_at(position)
+            held = await self._chunk(manifests, opened, index)
+            start = position - index * opened.footer.chunk_bytes
+            count = min(held.length - start, end - position)
+            data = await self._workers.run(held.file.read_at, held.position + start, count, lane=Lane.COLD_READ)
+            if len(data) != count:
+                raise Retryable(f"chunk {index} of {opened.key} ended early; fetch again")
+            parts.append(data)
+            position += count
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _chunk(self, manifests: ManifestView, opened: OpenSegment, index: int) -> HeldChunk:
+        chunk_id = (opened.entry.uuid.int, index)
+        held = self._hold.chunks.peek(chunk_id)
+        if held is None or not self._hold.segments.is_there(opened.entry.uuid.int, self._clock.monotonic_s()):
+            await self.flights.finished(chunk_id, lambda: self._load(manifests, opened, index))
+            held = self._hold.chunks.peek(chunk_id)
+        if held is None:
+            raise Retryable(f"chunk {index} of {opened.key} was pushed out at once; fetch again")
+        return held
+
+    # ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────
+    async def _open_at(self, manifests: ManifestView, offset: int) -> OpenSegment:
+        entry = await manifests.find(offset)
+        if entry is None:
+            await manifests.reload_if_changed()
+            entry = await manifests.find(offset)
+        if entry is None:
+            raise Retryable(f"no cold segment holds offset {offset} (any more); fetch again")
+        return await self.open(manifests, entry)
+
+    async def open(self, manifests: ManifestView, entry: RemoteSegment) -> OpenSegment:
+        """The segment that a manifest names by `entry`, with its footer."""
+        opened = self._hold.segments.get(entry.uuid.int)
+        if opened is None:
+            manifest = manifests.manifest
+            assert manifest is not None, "an entry came from it"
+            key = entry.key(manifest.topic_id, manifest.partition)
+            await self.flights.finished(entry.uuid.int, lambda: self._load_footer(key, entry))
+            opened = self._hold.segments.get(entry.uuid.int)
+        if opened is None:
+            raise Retryable(f"segment {entry.uuid} was pushed out at once; fetch again")
+        return opened
+
+    # ── the loads themselves ─────────────────────────────────────────────────────────────────────────────────────
+    async def _load_footer(self, key: SegmentKey, entry: RemoteSegment) -> None:
+        nbytes = tail_bytes(entry.object_bytes, entry.log_bytes)
+        footer = await self.flights.bounded(lambda: self._source.footer(key, entry), nbytes)
+        self._hold.segments.add(OpenSegment(key, entry, footer))
+
+    async def _load(self, manifests: ManifestView, opened: OpenSegment, index: int, ahead: bool = False) -> None:
+        """A chunk; where it is at hand, a look whether its object is still there."""
+        chunk_id = (opened.entry.uuid.int, index)
+        began_s = self._clock.monotonic_s()
+        try:
+            if chunk_id in self._hold.chunks:
+                await self.flights.bounded(lambda: self._source.still_there(opened), 0)
+            else:
+                length = min(opened.footer.chunk_bytes, opened.footer.log_bytes)
+                held = await self.flights.bounded(lambda: self._source.load(opened, index), length)
+                self.counts.loads += 1
+                pinned = not ahead or chunk_id in self.flights.asked
+                self._hold.chunks.add(chunk_id, held, self._clock.monotonic_s(), pinned=pinned)
+            believed_s = RECHECK_S if self._source.is_directory else FOR_EVER_S
+            self._hold.segments.seen(opened.entry.uuid.int, self._clock.monotonic_s() + believed_s)
+        except ObjectMissing:
+            await self._forget_missing(manifests, opened)
+            raise
+        finally:
+            self._note_time(chunk_id, began_s)
+
+    async def _forget_missing(self, manifests: ManifestView, opened: OpenSegment) -> None:
+        """A 404 may mean that the manifest moved on. If it did, the next read starts from the new one."""
+        self._hold.chunks.drop_segments({opened.entry.uuid.int})
+        try:
+            if await manifests.reload_if_changed():
+                self._hold.forget({opened.entry.uuid.int})
+        except ThermoclineError:
+            return  # the 404 is what the reader is told
+
+    def _note_time(self, key: ChunkId | LogPlace, began_s: float) -> None:
+        if key in self.flights.asked:
+            seconds = self._clock.monotonic_s() - began_s
+            self.counts.seconds += seconds
+            self._on_loaded(seconds)

@@ -1,0 +1,231 @@
+"""Work that runs once however many wait for it, within bounds: the one single flight, queue and deadline of cold reads.
+
+Always true: a key has at most one flight; a future handed out always becomes done and never carries an error; the
+failure of one somebody asked for is told to the next asker, once, within 30 s, that of work done ahead to nobody. At
+most `concurrency` pieces of I/O run, holding at most `bytes_in_flight_max`, work somebody waits for before work done
+ahead; at most `queue_max` more are waited for; each ends by its deadline. Must not know chunks, objects or offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from coldstore.retry import RetryBudget, with_retry
+from logformat.errors import Retryable, ThermoclineError
+from seams.clock import Clock
+from seams.rng import Rng
+from seams.tasks import Tasks
+from tiering.reading.limits import ReadLimits
+
+KEEP_FAILURE_S: Final = 30.0
+FAILURES_MAX: Final = 1024
+SLOWEST_BYTES_S: Final = 48 << 10  # a link this slow brings a chunk before its deadline: no store that is away
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class _Failure(NamedTuple):
+    error: ThermoclineError
+    at_s: float
+    asked: bool
+
+
+class SingleFlight(Generic[K]):
+    """Jobs under way by key, and the slots their I/O takes."""
+
+    def __init__(self, tasks: Tasks, clock: Clock, rng: Rng, limits: ReadLimits) -> None:
+        self.retries = self.errors = self.queue_full = 0  # what happened so far
+        self.asked: set[K] = set()  # jobs under way that a reader was given a future of
+        self._tasks = tasks
+        self._clock = clock
+        self._rng = rng
+        self._limits = limits
+        self._slots = Slots(limits.concurrency, limits.bytes_in_flight_max)
+        self._retry_budget = RetryBudget()  # of all readers: many that wait for a store that is away do not storm it
+        self._running: dict[K, asyncio.Future[None]] = {}
+        self._failures: OrderedDict[K, _Failure] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._running
+
+    def future(self, key: K) -> asyncio.Future[None] | None:
+        """What to wait on while a job of this key runs."""
+        waiting = self._running.get(key)
+        if waiting is not None and waiting.cancelled():  # by one of those who share it: the others go on
+            waiting = self._running[key] = asyncio.get_running_loop().create_future()
+        return waiting
+
+    def want(self, key: K, run: Callable[[], Awaitable[None]]) -> asyncio.Future[None]:
+        """A reader's way to begin or join a job: raises what the last one met, if untold; Retryable when too much is
+        waited for already."""
+        failure = self.take_failure(key)
+        if failure is not None:
+            raise failure
+        if key not in self.asked and len(self.asked) >= self._limits.concurrency + self._limits.queue_max:
+            self.queue_full += 1
+            raise Retryable("cold queue full; fetch again")
+        return self.start(key, run, asked=True)
+
+    def start(self, key: K, run: Callable[[], Awaitable[None]], *, asked: bool = False) -> asyncio.Future[None]:
+        """Begin the job of `key`, or join it. `asked`: a reader waits for it. Retryable when its owner is closed."""
+        waiting = self.future(key)
+        if waiting is None:
+            waiting = asyncio.get_running_loop().create_future()
+            try:
+                self._tasks.spawn(f"cold read {key}", self._run(key, run))
+            except RuntimeError as closed:
+                raise Retryable(f"cold read: {closed}; fetch again") from closed
+            self._running[key] = waiting
+        if asked:
+            self.asked.add(key)
+        return waiting
+
+    async def finished(self, key: K, run: Callable[[], Awaitable[None]]) -> None:
+        """Start or join the job, wait for its end, and raise what it met. Cancelling the wait leaves the job."""
+        self.start(key, run)
+        while (waiting := self.future(key)) is not None:  # somebody who shares the future may cancel it
+            await asyncio.wait([waiting])
+        failed = self._failures.get(key)
+        if failed is not None:
+            raise failed.error
+
+    def take_failure(self, key: K) -> ThermoclineError | None:
+        """What the last job of `key` met, if somebody asked for it and nobody heard of it yet."""
+        failed = self._failures.pop(key, None)
+        if failed is None or not failed.asked or self._clock.monotonic_s() - failed.at_s > KEEP_FAILURE_S:
+            return None
+        return failed.error
+
+    def failed(self, key: K) -> bool:
+        """Whether the last job of `key` failed a short while ago, and nobody tried again."""
+        failed = self._failures.get(key)
+        return failed is not None and self._clock.monotonic_s() - failed.at_s <= KEEP_FAILURE_S
+
+    def free_ahead(self) -> int:
+        """How many loads that nobody waits for may begin now."""
+        return self._slots.free_ahead()
+
+    async def bounded(self, attempt: Callable[[], Awaitable[T]], nbytes: int) -> T:
+        """`attempt` in a slot, which it leaves while it waits to be tried again after what may pass; no try begins
+        after `deadline_s`, and all of it ends by that and the time `nbytes` may take."""
+        deadline_s = self._limits.deadline_s
+        end_s = deadline_s + nbytes / SLOWEST_BYTES_S
+
+        async def in_slot() -> T:
+            await self._slots.take(nbytes)
+            try:
+                return await attempt()
+            finally:
+                self._slots.give_back(nbytes)
+
+        try:
+            async with asyncio.timeout(end_s):
+                return await with_retry(
+                    in_slot,
+                    clock=self._clock,
+                    rng=self._rng,
+                    deadline_s=deadline_s,
+                    budget=self._retry_budget,
+                    failed=self._retried,
+                )
+        except TimeoutError:
+            self.errors += 1
+            raise Retryable(f"the cold store did not answer within {end_s:.0f} s; fetch again") from None
+        except ThermoclineError:
+            self.errors += 1
+            raise
+
+    def _retried(self, _failure: Retryable) -> None:
+        self.retries += 1
+
+    async def _run(self, key: K, run: Callable[[], Awaitable[None]]) -> None:
+        # Stands when neither success nor a known failure replaces it: nobody may wait for ever, or ask in a circle.
+        outcome: ThermoclineError | None = Retryable("a cold read broke off; the broker's log says why")
+        try:
+            await run()
+            outcome = None
+        except ThermoclineError as failure:
+            outcome = failure
+        except OSError as failure:
+            outcome = Retryable(f"the local disk refused: {failure}")
+        finally:
+            if outcome is None:
+                self._failures.pop(key, None)
+            else:
+                self._failures[key] = _Failure(outcome, self._clock.monotonic_s(), key in self.asked)
+                if len(self._failures) > FAILURES_MAX:
+                    self._failures.popitem(last=False)
+            self.asked.discard(key)
+            waiting = self._running.pop(key)
+            if not waiting.done():
+                waiting.set_result(None)
+
+
+class Slots:
+    """At most `slots_max` pieces of I/O at once, holding at most `bytes_max` bytes (or one piece, if it is larger)."""
+
+    def __init__(self, slots_max: int, bytes_max: int) -> None:
+        self._slots_max = slots_max
+        # Work ahead never takes the last slot: a demand that comes meanwhile would wait a whole round trip for it.
+        self._ahead_max = max(1, slots_max - 1)
+        self._bytes_max = bytes_max
+        self._taken = 0
+        self._bytes = 0
+        self._queue: deque[tuple[asyncio.Future[None], int]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    @property
+    def taken(self) -> int:
+        return self._taken
+
+    def free_ahead(self) -> int:
+        """How many jobs nobody waits for may begin now."""
+        return 0 if self._queue else max(0, self._ahead_max - self._taken)
+
+    async def take(self, nbytes: int) -> None:
+        """Wait for a slot, in order; `give_back` it. The caller bounds how long, and how many wait."""
+        if not self._queue and self._fits(nbytes):
+            self._enter(nbytes)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((turn, nbytes))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back(nbytes)  # it was our turn already
+            else:
+                self._next()  # whoever waited behind us may fit
+            raise
+
+    def give_back(self, nbytes: int) -> None:
+        self._taken -= 1
+        self._bytes -= nbytes
+        self._next()
+
+    def _fits(self, nbytes: int) -> bool:
+        return self._taken < self._slots_max and (not self._taken or self._bytes + nbytes <= self._bytes_max)
+
+    def _enter(self, nbytes: int) -> None:
+        self._taken += 1
+        self._bytes += nbytes
+
+    def _next(self) -> None:
+        while self._queue:
+            turn, nbytes = self._queue[0]
+            if not turn.done():  # else cancelled: its owner is about to find out
+                if not self._fits(nbytes):
+                    return
+                self._enter(nbytes)
+                turn.set_result(None)
+            self._queue.popleft()
