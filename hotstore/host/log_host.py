@@ -104,7 +104,7 @@ class LogHost:
 
     def lend(self, opened: OpenLog, role: str) -> Lease:
         """The open log, for a role that begins. The role before it is over, and returned its lease."""
-        assert self.is_open(opened), f"{opened.place} is closed"
+        assert self.is_open(opened) and not opened.is_closing, f"{opened.place} is closed, or about to be"
         assert opened.lease is None or opened.lease.is_returned, f"{opened.lease} has it still, {role} wants it"
         opened.lease = Lease(self, opened, role)
         return opened.lease
@@ -326,6 +326,7 @@ class LogHost:
     async def _close(self, opened: OpenLog, *, clean: bool) -> bool:
         assert opened.lease is None or opened.lease.is_returned, f"{opened.lease} has it still"
         at, is_whole = opened.at, False
+        opened.is_closing = True
         try:
             await opened.flusher.close()
             await at.quiesce()

@@ -24,13 +24,14 @@ class OpenLog:
     leader, or led, as checkpointed or as its records say (UNDEFINED_EPOCH: none). `is_torn`: it is being cut, or begins
     elsewhere, or that failed in the middle: what it says of itself is not what lies on the disk. `is_bare`: this
     process made its directory, and whoever puts a file of his own there says here that it is bare no more: nothing has
-    to be looked for."""
+    to be looked for. `is_closing`: nobody may be lent it any more."""
 
     __slots__ = (
         "at",
         "flusher",
         "high_watermark",
         "is_bare",
+        "is_closing",
         "is_torn",
         "lease",
         "log",
@@ -46,6 +47,7 @@ class OpenLog:
         self.lease: Lease | None = None
         """Of the role that has it, or had it last."""
         self.is_torn = False
+        self.is_closing = False
         self.is_bare = is_bare
         self.flusher = flusher
         self.high_watermark = max(local.log_start_offset, min(high_watermark, local.log_end_offset))

@@ -244,10 +244,8 @@ class LeaderRole:
 
     async def _attached(self, lead: Lead) -> LeaderReplica:
         roles, topic = self._roles, self.topic
-        before = self._before
-        if before is not None and (before.opened.is_torn or not roles.logs.is_open(before.opened)):
-            before = None  # what it says of itself is not what lies on the disk
-        opened = await self._open_log(lead) if before is None else before.opened
+        opened = await self._open_log(lead)  # in the turn of its place: a log that is being closed is opened anew
+        before = self._before if self._before is not None and self._before.opened is opened else None
         if self._lease is not None:
             await self._lease.returned()  # of an attempt before
         lease = self._lease = roles.logs.lend(opened, f"leader epoch {lead.leader_epoch}")
