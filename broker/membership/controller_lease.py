@@ -42,6 +42,7 @@ class ControllerLease:
     async def look(self, controller_epoch: int) -> LeaseSight:
         """Poll the lease beside a `cluster.json` of `controller_epoch`; what all polls so far show (C19)."""
         before_read = self._world.clock.monotonic_s()
+        self._watch.look_begins(before_read)
         lease = await self._lease.load()
         if lease is not None and lease.content.controller_epoch < controller_epoch:
             lease = None  # an older controller's: neither its counter nor its release says anything

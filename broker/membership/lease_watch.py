@@ -48,6 +48,7 @@ class LeaseWatch:
         "_epoch",
         "_last",
         "_lease_s",
+        "_look_began_at",
         "_moved_at",
         "_of_holder_s",
         "_polled_at",
@@ -63,15 +64,21 @@ class LeaseWatch:
         self._started_at: float | None = None
         self._moved_at = 0.0
         self._polled_at = 0.0
+        self._look_began_at: float | None = None  # of a look under way, or of one that failed
         self._of_holder_s = lease_s
         self.sight = LeaseSight.WATCHING
         self.has_moved = False
         """Whether the controller that was polled last bumped the counter between two polls: this bucket is the one that
         it serves, and no copy."""
 
+    def look_begins(self, now_s: float) -> None:
+        """A look at the lease begins at monotonic `now_s`; where it succeeds, `polled` gets the same time."""
+        self._look_began_at = now_s
+
     def polled(self, lease: Lease | None, now_s: float, controller_epoch: int = 0) -> LeaseSight:
         """A poll succeeded at monotonic `now_s` and read `lease` (None: there is none, or none of the controller that
         `cluster.json` names, which is of `controller_epoch`)."""
+        self._look_began_at = None
         if self._started_at is None:
             self._started_at = self._moved_at = self._polled_at = now_s
             self._last = lease
@@ -105,8 +112,9 @@ class LeaseWatch:
 
     def no_claim_s(self, now_s: float) -> float:
         """For how many seconds from now the lease cannot be seen to stand still: no poll brings that forward; where the
-        last one lies a lease back, the next one begins anew."""
-        if self._started_at is None or now_s - self._polled_at > self._of_holder_s:
+        last one lies a lease back, the next one begins anew. A look under way counts from when it began."""
+        began_s = now_s if self._look_began_at is None else self._look_began_at
+        if self._started_at is None or began_s - self._polled_at > self._of_holder_s:
             return self._lease_s
         return max(self._moved_at + self._of_holder_s - now_s, 0.0)
 

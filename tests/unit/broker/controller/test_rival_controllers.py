@@ -26,6 +26,7 @@ class Watcher:
     def begin(self, lease: Lease, now_s: float) -> None:
         if self.look is None:
             self.look = now_s, lease
+            self.watch.look_begins(now_s)
 
     def ends(self) -> bool:
         """Whether it may claim by what it read."""
@@ -75,6 +76,7 @@ PHASES = st.lists(st.tuples(WAYS, st.integers(1, 30)), max_size=12)
 @example([({"look 2"}, 22), ({"look 2", "quick 2", "bump", "answered"}, 1)])
 @example([({"look 2", "beat 2", "beat 3"}, 3), ({"look 2", "quick 2", "beat 3"}, 30)])
 @example([({"look 2", "beat 2", "beat 3"}, 7), ({"look 2", "quick 2", "beat 3"}, 30)])
+@example([({"look 2"}, 1), (set(), 9), ({"beat 2", "beat 3", "look 2"}, 3)])  # it beats while it looks
 def test_no_claim_lands_that_the_controller_rules_out(times: ClusterTimes, phases: list[tuple[set[str], int]]) -> None:
     """Whatever ways are open in phases of so many steps, bumps, looks and heartbeats take them all the time; at the
     moment of a claim it is disputed."""
