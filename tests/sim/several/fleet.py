@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
+from uuid import UUID
 
 from broker.following.image_feed import ImageFeed
 from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, Content
@@ -37,6 +38,7 @@ from tests.sim.loop import PROCESS, SimLoop
 from tests.sim.machines import Machine
 from tests.sim.read_roots import ReadRoots
 from tests.sim.several.acks import Acks, Began
+from tests.sim.transport import Address
 
 FIRST_PORT = 9092
 RACK_SELECTOR = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -238,6 +240,13 @@ class Fleet(Cluster):
             node = seat.node
             if node is not None and not node.dead and node.feed is not None and node.feed.position >= 0:
                 yield Obeyed(node, node.feed.position, node.feed.image)
+
+    def topic_id_at(self, address: Address, name: str) -> UUID | None:
+        """Of the topic that the broker at this address knows by that name."""
+        at = next((seat for seat in self.seats if seat.address == address), None)
+        image = next((obeyed.image for obeyed in self.obeyed() if at is not None and obeyed.node is at.node), None)
+        topic = None if image is None else image.topic_named(name)
+        return None if topic is None else UUID(topic.topic_id)
 
     def newest(self) -> Obeyed | None:
         """The newest image that anybody obeyed, when it was asked for."""

@@ -1,8 +1,8 @@
 """A topic that is deleted and made again by its name while it is written to, and replicas that leave and come back.
 
-Owns what that topic may have lost. Always true: a record is promised to the topic whose id the brokers told before it
-was sent and tell when all is read; what was acknowledged by another topic of the name went with it, and what nobody
-answered may be anywhere. Must not know faults.
+Owns what that topic may have lost. Always true: a record is promised to the topic that the broker it was sent to knows
+by that name, when it is sent and when it is acknowledged; what was acknowledged by another topic of the name went with
+it, and what nobody answered may be anywhere. Must not know faults.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker.wire.messages import MetadataRequest, MetadataRequestTopic
 from logformat.records import Record, encode_batch
 from tests.sim.actors import NO_ANSWER, Reader
 from tests.sim.acts import READERS_REACH_END_S, Found
-from tests.sim.client import ServerError, produce_request
+from tests.sim.client import Client, ServerError, produce_request
 from tests.sim.clock import EPOCH_MS
 from tests.sim.history import Final, Loss, Outcome, Place, Send
 from tests.sim.several.crowd import Crowd
@@ -85,13 +85,18 @@ class Reborn:
         found = answer.topics[0]
         self._topic_id = found.topic_id if found.error_code == 0 and found.topic_id != UUID(int=0) else None
 
+    def _known_to(self, client: Client) -> UUID | None:
+        """The topic of that name in the image of the broker that this client talks to: Produce names topics, and two
+        brokers may know two of one name."""
+        assert isinstance(self._stage.cluster, Fleet)
+        return self._stage.cluster.topic_id_at(client.connected_to, PLACE[0])
+
     async def _write(self, number: int) -> None:
         client, rng = self._stage.client(PLACE), self._stage.rng(f"reborn{number}")
         session = sequence = 0
         while True:
             await asyncio.sleep(rng.uniform(0.02, 0.4))
-            before = self._topic_id
-            if before is None:
+            if self._topic_id is None:
                 continue
             value = f"reborn{number}.{session}.{sequence}"
             sequence += 1
@@ -101,6 +106,8 @@ class Reborn:
             at = len(self._sent)
             self._sent.append((None, send))
             try:
+                await client.connection()
+                before = self._known_to(client)
                 answer = await client.call(ApiKey.PRODUCE, produce_request(*PLACE, data))
             except NO_ANSWER:
                 session += 1  # it may still land, after the next one
@@ -113,7 +120,7 @@ class Reborn:
                 client.refused(part.error_code)
                 continue
             acked = replace(send, done_s=self._stage.now(), outcome=Outcome.OK, offset=part.base_offset)
-            if self._topic_id == before:
+            if self._known_to(client) == before:
                 self._sent[at] = before, acked
 
     async def read(self, found: Found) -> None:
