@@ -220,6 +220,11 @@ class Fleet(Cluster):
         topic = None if newest is None else newest.image.topic_named(place[0])
         return None if topic is None or place[1] >= topic.partitions else topic.rows[place[1]]
 
+    def is_deleted(self, topic_id: UUID) -> bool:
+        """Whether the newest image knows no such topic any more."""
+        newest = self.newest()
+        return newest is not None and str(topic_id) not in newest.image.topics
+
     def partitions(self) -> list[Place]:
         """Of all topics, groups' too, as the newest image has them."""
         newest = self.newest()

@@ -187,7 +187,8 @@ class SeveralBrokers(Play):
         return self._nemesis.hits
 
     def watch(self) -> list[Coroutine[Any, Any, None]]:
-        looking = (self._god.watch(), self._god.watch_starts(PARTITIONS), watch_roots(self._fleet, self._stage))
+        roots = watch_roots(self._fleet, self._stage, self._fleet.is_deleted)
+        looking = (self._god.watch(), self._god.watch_starts(PARTITIONS), roots)
         return [self._nemesis.processes.keep_up(), *looking]
 
     async def begin(self) -> bool:
