@@ -1,6 +1,5 @@
-"""One partition's log on local disk: Kafka's files, Kafka's rules, one owner (the loop), blocking work in workers.
+"""One broker's logs on local disk: Kafka's files and Kafka's rules.
 
-Doors: `data_dir.DataDir`, `log_host.LogHost`, `partition_log.PartitionLog`, `flusher.Flusher`,
-`local_retention.expirable`. Must not know
-buckets, the network, replication.
+`log` is one log, `flush` makes appends durable, `recovery` opens a log after a stop or a crash, `host` owns all logs
+of a data directory. The event loop owns every log; blocking work runs in workers.
 """

@@ -1,1 +1,18 @@
-"""Who decides for the cluster, and who may serve a bucket at all."""
+"""The controller: one broker decides for the cluster, by commits to `cluster.json`.
+
+A CreateTopics, from the request to partitions that serve:
+1. `broker/handlers/admin/topics.py` hands a decision to `controller_requests.py`. On another broker the request is
+   forwarded (`broker/peers/forward.py`).
+2. `commit_queue.py` queues it (at most 1 000). Its one task lets each waiting decision see the image and the
+   decisions before it. Decisions are pure (`decisions`); they return records or an error in Kafka's code.
+3. The records of all decisions are one commit (`broker/metadata/cluster_root.py`). No answer leaves before its
+   outcome is known. After an unknown outcome the queue resolves it first.
+4. The new image reaches every broker: here at once, elsewhere with a heartbeat's answer or a poll of `cluster.json`
+   (`broker/following`).
+5. The publisher compares the old image with the new one and tells the replica owners to lead.
+6. The answer waits until the partitions serve, or until its timeout.
+
+Brokers' own requests (sessions, heartbeats, in-sync sets) go to `broker_rpc.py`. `sessions.py` ends silent sessions,
+`unfit_brokers.py` moves leaderships off brokers that report a failure, `unclean_recovery.py` chooses a leader where
+no in-sync replica is left. A controller that lost its epoch answers NOT_CONTROLLER and commits nothing more.
+"""

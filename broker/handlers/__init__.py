@@ -1,1 +1,6 @@
-"""One file an API family: parse → call → answer. No state lives here."""
+"""One package for each family of APIs: parse, call, answer. Handlers keep no state.
+
+`broker/dispatcher.py` names the handler of each API. Before it calls one, it parses the header, asks the authorizer
+and checks the serving gate. A request that only the controller can decide goes there in an Envelope
+(`cluster/envelope.py`).
+"""

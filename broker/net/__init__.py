@@ -1,1 +1,6 @@
-"""TCP side of the broker: frames in, answers out, limits on both. See `dispatch` for the doors."""
+"""TCP: frames in, answers out, bounds on both.
+
+`connection.py` cuts bytes into frames without copies (`buffers.py`, `frames.py`). Requests that arrived together are
+dispatched together. A connection has one of eight states (`connection_state.py`, pure). Answers leave in the order of
+their requests.
+"""

@@ -1,2 +1,1 @@
-"""Requests from this broker to others of its cluster: connections, where they lead,
-and the controller from anywhere."""
+"""Requests of this broker to others of its cluster: connections, forwarding, and the way to the controller."""

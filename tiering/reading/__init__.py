@@ -1,9 +1,10 @@
-"""Reading what only the bucket holds.
+"""Reads what only the bucket holds.
 
-    door ─► plan (pure) ─► an answer: ranges of files, sent by sendfile
-      │        └────────► Missing ─► hydrate ─► source ─► hold: the next read finds it there
-      └─► prefetch: the same for a reader who goes on
+    cold_reader ─► plan (pure) ─► ranges of local files, sent by sendfile
+      │              └───────► missing ─► loader ─► source ─► chunk_table: the next attempt finds it
+      └─► prefetch: the next chunks of a reader that reads in order
 
-One of each: `single_flight` has the single flight, `loader` the bound, the queue and the deadline, `chunk_table` what
-is at hand.
+Concurrent readers of one chunk share one load (`single_flight.py`). On S3, chunks come by ranged GETs through
+`coldstore/segments/chunk_cache.py`; of a directory bucket the object's own file is read. The CRC is checked before
+the first byte leaves. `by_time.py` answers ListOffsets.
 """

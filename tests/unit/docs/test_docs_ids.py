@@ -1,6 +1,6 @@
 """What the code cites by an id stands in the docs, once, and what the docs link to is there.
 
-Ids: scenarios C…, guarantees G…, other systems' bugs T…, faults, and of the cluster to come scenarios D… and rules R…;
+Ids: scenarios C…, guarantees G…, other systems' bugs T…, faults, scenarios D… and rules R… of several brokers;
 sections of docs/design.md ("design 6"); ADRs by number. Cited in comments, docstrings, messages and names of tests in
 `*.py`, and in the text of `*.md`.
 """
