@@ -43,6 +43,7 @@ class Brokers(Pair):
         self.processes: dict[int, Process] = {}
         self.graveyard: list[asyncio.Task[Any]] = []
         self.going: dict[int, asyncio.Task[bool]] = {}  # who starts or stops now
+        self._starts_with: dict[int, frozenset[str]] = {}  # the topics that it knows, until it is up
         self.net = self.places[1].net
         self.net.late = self.late
         outside = copy_context()
@@ -70,6 +71,7 @@ class Brokers(Pair):
     async def begin(self, node_id: int) -> bool:
         """Its next process, and session; False: a fault of the machine kept it from serving, or it was killed."""
         await self._note_own(node_id)
+        self._starts_with[node_id] = frozenset(self.image.topics)
         process = self.processes[node_id] = Process(f"{node_id}", str(node_id))
         try:
             return await self.over(node_id, super().start(node_id), STARTS_S, "starts")
@@ -134,6 +136,11 @@ class Brokers(Pair):
             return False
         self._bury(node_id)
         return True
+
+    def waits_in_vain(self, node_id: int) -> bool:
+        """Whether it starts, and opens a topic that was deleted since: it hears of images once it is up."""
+        is_starting = node_id in self.going and node_id not in self.lives
+        return is_starting and not self._starts_with[node_id] <= self.image.topics.keys()
 
     def is_up(self, node_id: int) -> bool:
         return node_id in self.lives and node_id not in self.going

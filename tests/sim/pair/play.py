@@ -296,6 +296,8 @@ class PairPlay:
         for place in brokers.places.values():
             place.disk.heal()
             place.store.plan = FaultPlan()
+        for node_id in filter(brokers.waits_in_vain, (1, 2)):
+            brokers.kill(node_id)
         await self._until(lambda: not brokers.going, "somebody starts or stops")
         for node_id in (1, 2):
             broke = any(fault for name, fault in brokers.places[node_id].disk.hits.items() if name.startswith("fault:"))
