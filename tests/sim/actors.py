@@ -289,7 +289,7 @@ class Reader:
             await asyncio.sleep(0.1)
             return
         batches = stage.batches(fetched, self._place)
-        node = stage.cluster.node_at(self._client.connected_to)
+        node = stage.cluster.copy_at(self._client.connected_to, self._place)
         poll = Poll(
             self._name,
             self._place,

@@ -94,6 +94,7 @@ class Node(Process):
         self.feed: ImageFeed | None = None  # in worlds of several brokers
         self.led: Callable[[Place, Any], None] | None = None  # told of each leadership there, as it begins
         self.obeys: Callable[[Any], None] | None = None  # and of each image of the cluster that it obeys
+        self.logs_gone: Counter[Place] = Counter()  # how often a log of its was removed, or moved aside
         self.ready_at: float | None = None
         self.died_s = float("inf")
         self.had_no_room = False  # when it ended, its disk was full
@@ -266,6 +267,17 @@ class Cluster:
             if node.address == address and node.ready_at is not None:
                 return node.name
         return ""
+
+    def copy_at(self, address: tuple[str, int], place: Place) -> str:
+        """Whose log of a partition is read at an address: that of the process there, or the next one it made after its
+        first went, which begins again."""
+        node = next(
+            (node for node in reversed(self.nodes) if node.address == address and node.ready_at is not None), None
+        )
+        if node is None:
+            return ""
+        gone = node.logs_gone[place]
+        return f"{node.name}, log {gone + 1}" if gone else node.name
 
     def said_s(self, name: str, came_s: float) -> float:
         """When a process said at the latest what came then: a slow link carries on what the dead sent."""

@@ -27,6 +27,8 @@ from coldstore.keys import cluster_key
 from coldstore.object_store import ObjectMissing
 from coldstore.roots.root import Root
 from coldstore.roots.root_format import RootCodec
+from hotstore.host.log_directories import LogDirectories
+from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from tests.sim.bucket import RemoteBucket
 from tests.sim.checker import COMMIT_LOSS_S
@@ -276,6 +278,8 @@ class Fleet(Cluster):
                     yield node, partition
 
 
+_set_aside = LogDirectories.set_aside
+_move_stray = LogDirectories.move_stray
 _make = ImageFeed.__init__
 _take = ImageFeed.take
 _lead = LeaderReplica.lead
@@ -304,11 +308,30 @@ def _led(partition: LeaderReplica, lease: Any, tier: Any, row: AppliedRow) -> No
     _lead(partition, lease, tier, row)
 
 
+def _gone(place: TopicPartition) -> None:
+    process = PROCESS.get()
+    if isinstance(process, Node):
+        process.logs_gone[place.topic, place.partition] += 1
+
+
+def _was_set_aside(directories: LogDirectories, place: TopicPartition, topic_id: UUID) -> None:
+    _gone(place)
+    _set_aside(directories, place, topic_id)
+
+
+def _was_moved(directories: LogDirectories, place: TopicPartition, topic_id: UUID) -> str | None:
+    _gone(place)
+    return _move_stray(directories, place, topic_id)
+
+
 def brokers_are_seen() -> AbstractContextManager[object]:
     """While it is entered each process's feed of images is remembered, `Node.feed`, and processes tell of each
-    leadership as it begins (`Node.led`), and of each image as it is obeyed (`Node.obeys`)."""
+    leadership as it begins (`Node.led`), of each image as it is obeyed (`Node.obeys`), and of each log that goes
+    (`Node.logs_gone`)."""
     seen = ExitStack()
     seen.enter_context(mock.patch.object(ImageFeed, "__init__", _remembered))
     seen.enter_context(mock.patch.object(ImageFeed, "take", _took))
     seen.enter_context(mock.patch.object(LeaderReplica, "lead", _led))
+    seen.enter_context(mock.patch.object(LogDirectories, "set_aside", _was_set_aside))
+    seen.enter_context(mock.patch.object(LogDirectories, "move_stray", _was_moved))
     return seen
