@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.metadata.records import LogPlace
-from hotstore.host.open_log import Remains
 
 
 class LogFailures:
@@ -20,8 +19,6 @@ class LogFailures:
     def __init__(self) -> None:
         self.unfit: dict[LogPlace, str] = {}
         self.lost: dict[LogPlace, str] = {}
-        self.remains: dict[LogPlace, Remains] = {}
-        """Of lost ones that are refused altogether: what of them is whole."""
         self._watchers: list[Callable[[], None]] = []
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -41,11 +38,6 @@ class LogFailures:
             self.lost[place] = why
             self._changed()
 
-    def refused(self, place: LogPlace, why: str, remains: Remains) -> None:
-        """The same of one that was not even opened."""
-        self.remains[place] = remains
-        self.damaged(place, why)
-
     def works(self, place: LogPlace) -> None:
         """It takes what comes, in a new role."""
         if self.unfit.pop(place, None) is not None:
@@ -53,7 +45,6 @@ class LogFailures:
 
     def over(self, place: LogPlace) -> None:
         """The log was opened anew, or is gone."""
-        self.remains.pop(place, None)
         was = self.unfit.pop(place, None), self.lost.pop(place, None)
         if was != (None, None):
             self._changed()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from typing import NamedTuple
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
@@ -22,6 +23,15 @@ from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.log_failures import LogFailures
 from broker.partition.readable import Fetchable, Readable
 from broker.replication.replication_counters import ReplicationCounters
+from hotstore.host.open_log import Remains
+
+
+class RefusedCopy(NamedTuple):
+    """A log that a follower role could not open: the part of it that is whole counts among the candidates (R20)."""
+
+    topic_id: UUID
+    leader_epoch: int
+    remains: Remains
 
 
 class Registry:
@@ -45,6 +55,8 @@ class Registry:
         still so while this stands."""
         self.followed: dict[tuple[str, int], FollowerReplica] = {}
         """Those copied from another broker."""
+        self.refused: dict[tuple[str, int], RefusedCopy] = {}
+        """Those whose logs are too damaged to be copied to, as long as their roles last."""
         self.log_failures = LogFailures()
         """Logs here that are not as the cluster believes."""
         self.copied = ReplicationCounters()
@@ -100,6 +112,15 @@ class Registry:
         if self.resigned.get(key) is partition:
             del self.resigned[key]
         self.touched.discard(partition)
+
+    def refuse(self, topic: str, index: int, copy: RefusedCopy) -> None:
+        """A follower role could not open this log, and nobody leads."""
+        self.refused[topic, index] = copy
+
+    def forget_refused(self, topic: str, index: int, copy: RefusedCopy) -> None:
+        """That role is over."""
+        if self.refused.get((topic, index)) is copy:
+            del self.refused[topic, index]
 
     def unfollow(self, followed: FollowerReplica) -> None:
         """It is copied no more."""

@@ -194,7 +194,6 @@ class ReplicaManager:
         if self._is_closing:
             return  # the next start finds them strays
         for index in indexes:
-            self._registry.log_failures.over((topic.topic_id, index))
             self._owner(topic, index).drop(is_seen=is_seen)
 
     def reconfigure(self, topic: Topic) -> None:

@@ -228,17 +228,21 @@ class ReplicaOwner:
         else:
             await self._move_aside(topic_id, aim)
 
+    def _forget_failures(self) -> None:
+        """No earlier: a damaged log that is given back before it went is still damaged (R18)."""
+        self._roles.registry.log_failures.over(self.key)
+
     async def _move_aside(self, topic_id: UUID, aim: Aim) -> None:
         """A log that nobody knows goes where nothing opens it, and nothing removes it."""
         try:
-            await self._roles.logs.move_stray(self.place, topic_id, lambda: self._aim is aim)
+            await self._roles.logs.move_stray(self.place, topic_id, lambda: self._aim is aim, self._forget_failures)
         except (Corrupt, OSError) as failure:  # it lies where it lay; whoever needs the place is told so
             self._roles.report(f"move {self.place} aside", failure)
 
     async def _remove_files(self, topic_id: UUID, aim: Aim) -> None:
         roles, place = self._roles, self.place
         try:
-            await roles.logs.set_aside(place, topic_id, lambda: self._aim is aim)
+            await roles.logs.set_aside(place, topic_id, lambda: self._aim is aim, self._forget_failures)
         except (Corrupt, OSError) as failure:  # it lies where it lay: a stray to the next start
             roles.report(f"remove {place}", failure)
             return

@@ -45,9 +45,9 @@ class FetchTarget(Protocol):
         within `answered` and `refused`, its fetcher is told (`Fetcher.wake`): it is not asked in between."""
         ...
 
-    def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
-        """Take what came for `asked`; whether there is something to wait for. Raises ThermoclineError: nothing of it
-        was taken, ask again later."""
+    def answered(self, asked: FetchPosition, answer: FetchResponsePartition, broker_epoch: int) -> bool:
+        """Take what came for `asked`, which this broker asked in the session of `broker_epoch`; whether there is
+        something to wait for. Raises ThermoclineError: nothing of it was taken, ask again later."""
         ...
 
     def refused(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
@@ -164,7 +164,7 @@ class Fetcher:
             if not self._asking.answered(answer):
                 await asyncio.sleep(_REFUSED_S)  # a session that is over, or a broker that is about to stop
                 continue
-            came = await self._take(answer, asked)
+            came = await self._take(answer, asked, session)
             if rest_s := self._lane.pause_s(came, asked_s, _now_s()):
                 await asyncio.sleep(rest_s)
 
@@ -190,24 +190,25 @@ class Fetcher:
         later_s = max(self._later[0][0] - _now_s(), 0.0) if self._later else None
         return held_s if later_s is None else later_s if held_s is None else min(held_s, later_s)
 
-    async def _take(self, answer: FetchResponse, asked: dict[Key, FetchPosition]) -> int:
-        """How many bytes of records came."""
+    async def _take(self, answer: FetchResponse, asked: dict[Key, FetchPosition], session: tuple[int, int, str]) -> int:
+        """How many bytes of records came. The rest of an answer whose session ended meanwhile is dropped."""
         unsettled: list[FetchTarget] = []
         told: list[tuple[Key, FetchTarget, int]] = []
         came = 0
         turns = Turns()
-        for topic in answer.responses:
-            number = topic.topic_id.int
-            for part in topic.partitions:
-                key = number, part.partition_index
-                copy, at = self._copies.get(key), asked.get(key)
-                if copy is not None and at is not None and self._took(key, copy, at, part):
-                    came += len(part.records or b"")
-                    told.append((key, copy, part.high_watermark))
-                    if not copy.is_settled:
-                        unsettled.append(copy)
-                if turns.over():
-                    await next_turn()
+        for topic_id, part in ((topic.topic_id, part) for topic in answer.responses for part in topic.partitions):
+            key = topic_id.int, part.partition_index
+            copy, at = self._copies.get(key), asked.get(key)
+            if copy is not None and at is not None and self._took(key, copy, at, part, session[1]):
+                came += len(part.records or b"")
+                told.append((key, copy, part.high_watermark))
+                if not copy.is_settled:
+                    unsettled.append(copy)
+            if turns.over():
+                await next_turn()
+                if session != self._session():
+                    self._asking.lost()
+                    break
         for copy in unsettled:  # their syncs run together since each took what came
             await copy.settled()
         for key, copy, high_watermark in told:
@@ -224,13 +225,15 @@ class Fetcher:
             self.leave(key, copy)
             self.other.follow(key, copy, is_throttled=is_throttled)
 
-    def _took(self, key: Key, copy: FetchTarget, at: FetchPosition, part: FetchResponsePartition) -> bool:
+    def _took(
+        self, key: Key, copy: FetchTarget, at: FetchPosition, part: FetchResponsePartition, broker_epoch: int
+    ) -> bool:
         self._changed[key] = None
         if part.error_code == ErrorCode.NONE:
             if key in self._throttled:
                 self._throttled.came(key, len(part.records or b""), part.high_watermark, _now_s())
             try:
-                is_taken = copy.answered(at, part)
+                is_taken = copy.answered(at, part, broker_epoch)
                 if not is_taken and copy.next_fetch() is None:
                     # It is cut, or begins elsewhere, perhaps to ask for the same again.
                     self._asking.anew(key)

@@ -355,18 +355,27 @@ class LogHost:
         await at.alone(close_it)
 
     async def set_aside(
-        self, place: TopicPartition, topic_id: UUID, is_wanted: Callable[[], bool] = lambda: True
+        self,
+        place: TopicPartition,
+        topic_id: UUID,
+        is_wanted: Callable[[], bool] = lambda: True,
+        then: Callable[[], None] = lambda: None,
     ) -> None:
         """The log of this very topic is opened by no start any more; `delete_set_aside` removes it. Durable when it
         returns; does nothing where none lies, or where that is not wanted any more in its turn. It is closed first
-        where it is open. Raises Corrupt, OSError."""
-        await self._moved(self.directories.set_aside, place, topic_id, is_wanted)
+        where it is open. `then` is called in the same turn, once no log of the topic lies there, also when the caller
+        was cut off. Raises Corrupt, OSError."""
+        await self._moved(self.directories.set_aside, place, topic_id, is_wanted, then)
 
     async def move_stray(
-        self, place: TopicPartition, topic_id: UUID, is_wanted: Callable[[], bool] = lambda: True
+        self,
+        place: TopicPartition,
+        topic_id: UUID,
+        is_wanted: Callable[[], bool] = lambda: True,
+        then: Callable[[], None] = lambda: None,
     ) -> str | None:
         """As `set_aside`, of a log that nothing removes for a week; its new path, None where none lies."""
-        return await self._moved(self.directories.move_stray, place, topic_id, is_wanted)
+        return await self._moved(self.directories.move_stray, place, topic_id, is_wanted, then)
 
     async def _moved(
         self,
@@ -374,17 +383,20 @@ class LogHost:
         place: TopicPartition,
         topic_id: UUID,
         is_wanted: Callable[[], bool],
+        then: Callable[[], None],
     ) -> T | None:
         at = self.place(place)
 
         async def move_it() -> T | None:
             if not is_wanted():
                 return None
-            if at.occupant is not None:
-                if at.occupant.log.topic_id != topic_id.bytes:
-                    return None  # another topic's lies there by now
-                await self._close(at.occupant, clean=False)
-            return await at.run_alone(move, place, topic_id, topic_id=topic_id.bytes)
+            moved = None
+            if at.occupant is None or at.occupant.log.topic_id == topic_id.bytes:  # else another topic's lies there
+                if at.occupant is not None:
+                    await self._close(at.occupant, clean=False)
+                moved = await at.run_alone(move, place, topic_id, topic_id=topic_id.bytes)
+            then()
+            return moved
 
         return await at.alone(move_it)
 

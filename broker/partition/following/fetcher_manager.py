@@ -90,10 +90,6 @@ class FetcherManager:
         for keeping in self._keeping:
             keeping.cancel()
 
-    def broker_epoch(self) -> int:
-        """This broker's, as the image has it."""
-        return self._metadata.broker_epoch(self._node_id)
-
     def _session(self) -> tuple[int, int, str]:
         node = self._metadata.image.nodes.get(self._node_id)
         return (self._node_id, NO_EPOCH, "") if node is None else (node.node_id, node.broker_epoch, node.incarnation)

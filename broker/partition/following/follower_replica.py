@@ -52,8 +52,8 @@ _ELSEWHERE: Final = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TI
 
 class FollowerReplica:
     """Made over an open log whose tail is flushed (D65). `moved` is called when what it asks for next is something else
-    (see `Copy.next_fetch`); `torn` when it is to begin again, with its log opened anew; `session` is this broker's
-    epoch in the image. Every method runs on the loop."""
+    (see `Copy.next_fetch`); `torn` when it is to begin again, with its log opened anew. Every method runs on the
+    loop."""
 
     def __init__(
         self,
@@ -67,7 +67,6 @@ class FollowerReplica:
         copied: ReplicationCounters,
         moved: Callable[[], None],
         torn: Callable[[], None],
-        session: Callable[[], int],
     ) -> None:
         opened, local = lease.opened, lease.log
         self.lease = lease
@@ -89,7 +88,6 @@ class FollowerReplica:
         self._copied = copied
         self._moved = moved
         self._torn = torn
-        self._session = session
         self._damaged_offset = -1  # where what came was damaged last
         self._ended = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
@@ -156,7 +154,7 @@ class FollowerReplica:
     def _is_at(self, asked: FetchPosition) -> bool:
         return not self.lease.is_over and not self.failure and self.follower.is_at(asked)
 
-    def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
+    def answered(self, asked: FetchPosition, answer: FetchResponsePartition, broker_epoch: int) -> bool:
         """See `Copy`. Raises CorruptBatch, DivergingAppend, LogFull."""
         if records := answer.records:
             self._copied.bytes_in += len(records)
@@ -172,7 +170,8 @@ class FollowerReplica:
             raise
         if headers and headers[0].base_offset < asked.offset:
             self.follower.leave()
-            said = answer.high_watermark, answer.reserved_end, answer.log_start_offset
+            told = ToldEnd(answer.reserved_end, broker_epoch)
+            said = answer.high_watermark, told, answer.log_start_offset
             self._begin(self._begin_before(bytes(records), headers, *said))
             return False
         diverging = answer.diverging_epoch
@@ -185,28 +184,28 @@ class FollowerReplica:
                 is_taken = bool(headers) and self._append(records, headers)
                 if is_taken:
                     self._came_whole()
-                self._heard(answer.reserved_end, answer.log_start_offset)
+                self._heard(ToldEnd(answer.reserved_end, broker_epoch), answer.log_start_offset)
                 return is_taken
             case None if self.follower.phase is Phase.OFFLINE:
                 self._fail(f"would have to cut below its high watermark {self.high_watermark} to follow its leader")
         return False
 
-    def _heard(self, reserved_end: int, log_start: int) -> None:
+    def _heard(self, told: ToldEnd, log_start: int) -> None:
         """What a clean answer says beside its records: a leader says it once."""
         self._touched.add(self)
-        self._cold.told(self.topic_id, self.index, ToldEnd(reserved_end, self._session()))
+        self._cold.told(self.topic_id, self.index, told)
         self.lease.saw_epoch(self.leader_epoch)
         self._start_at(log_start)
         if self.reads is not None:
             self.reads.look()
 
     async def _begin_before(
-        self, records: bytes, headers: list[BatchHeader], high_watermark: int, reserved_end: int, log_start: int
+        self, records: bytes, headers: list[BatchHeader], high_watermark: int, told: ToldEnd, log_start: int
     ) -> None:
         await self._elsewhere.begin_before(records, headers, high_watermark)
         if self.follower.phase is Phase.FOLLOWING and not self.lease.is_over:
             self._came_whole()
-            self._heard(reserved_end, log_start)
+            self._heard(told, log_start)
 
     def _came_damaged(self, offset: int, corrupt: CorruptBatch) -> None:
         """On its way, or on the leader's disk: it is asked for again, never skipped, told when it comes so twice."""

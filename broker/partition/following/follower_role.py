@@ -21,14 +21,16 @@ from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER
 from broker.metadata.row_steps import holds_alone, is_alone
 from broker.partition.following.follower_replica import FollowerReplica
+from broker.partition.registry import RefusedCopy
 from broker.partition.roles import Roles
 from broker.replication.fetch_session_handler import Key, key_of
 from broker.replication.leader_fetchers import LeaderFetchers
 from broker.replication.replication_quota import is_throttled
 from hotstore.errors import DamagedLog, ForeignLog, may_pass
 from hotstore.host.lease import Lease
-from hotstore.host.open_log import OpenLog
+from hotstore.host.open_log import OpenLog, Remains
 from logformat.errors import StorageFailed
+from logformat.leader_epochs import UNDEFINED_EPOCH
 from logformat.values import TopicPartition
 from seams.tasks import supervise
 from tiering.opening.log_starts import lacks_segments
@@ -37,6 +39,7 @@ from tiering.opening.reservation import remove_reservation
 log = logging.getLogger(__name__)
 
 BACKOFF_S_MAX: Final = 10.0
+_NOTHING: Final = Remains(UNDEFINED_EPOCH, 0, 0)
 
 
 class FollowerRole:
@@ -47,6 +50,7 @@ class FollowerRole:
         "_keeps_reservation",
         "_lease",
         "_opening",
+        "_refused",
         "_roles",
         "followed",
         "index",
@@ -70,6 +74,7 @@ class FollowerRole:
         self._has_asked = False  # something was reported in this epoch
         self._lease: Lease | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._refused: RefusedCopy | None = None
 
     @property
     def topic_id(self) -> UUID:
@@ -119,6 +124,8 @@ class FollowerRole:
         self.is_over = True
         if self._opening is not None:
             self._opening.cancel()
+        if self._refused is not None:
+            self._roles.registry.forget_refused(*self.place, self._refused)
         if self.followed is not None:
             self.followed.resign()
         elif self._lease is not None:
@@ -200,7 +207,6 @@ class FollowerRole:
             roles.registry.copied,
             (lambda: None) if fetcher is None else partial(fetcher.wake, self._key),
             self._again,
-            roles.fetchers.broker_epoch,
         )
         roles.registry.followed[self.place] = followed
         roles.made_open((followed,))
@@ -211,13 +217,14 @@ class FollowerRole:
         """None: it is damaged, and not to be touched in this epoch. `is_new`: nothing was reported in it yet."""
         roles, place, topic_id, row = self._roles, self.place, self.topic_id, self.row
         log_failures, of = roles.registry.log_failures, (self.topic.topic_id, self.index)
-        config = log_config_of(roles.configs.of(self.topic))
+        config, remains = log_config_of(roles.configs.of(self.topic)), _NOTHING
         try:
             opened = await roles.tiers.open_copy(place, topic_id, config)
         except DamagedLog as damaged:
             if is_alone(row, roles.node_id):
                 raise
-            log_failures.refused(of, str(damaged), roles.logs.remains(place, damaged.offset))
+            log_failures.damaged(of, str(damaged))
+            remains = roles.logs.remains(place, damaged.offset)
             opened = None
         lost = log_failures.lost.get(of)
         is_out = roles.node_id not in row.in_sync and row.leader != NO_LEADER and row.clean
@@ -227,19 +234,25 @@ class FollowerRole:
             if is_out:
                 await self._begin_anew(lost)
                 opened = None
-            elif opened is None or row.leader != NO_LEADER:
+            elif row.leader != NO_LEADER:
                 return None
-            # Else nobody leads: what is whole of it counts among the candidates (R20).
+            elif opened is None:  # nobody leads: what is whole of it counts among the candidates (R20)
+                self._refused = RefusedCopy(topic_id, row.leader_epoch, remains)
+                roles.registry.refuse(*place, self._refused)
+                return None
         return opened or await roles.logs.create(place, topic_id, config)
 
     async def _begin_anew(self, why: str) -> None:
         """It is out of the set, so no report of it counts, and its leader serves (R16, R18): what is left of the log
         goes aside, and it is copied as by an empty directory."""
-        roles = self._roles
+        roles, of = self._roles, (self.topic.topic_id, self.index)
+
+        def is_aside() -> None:  # whoever waits for it may be cut off: the next role finds no log, and no damage
+            roles.tiers.forget(self.topic_id, self.index)
+            roles.registry.log_failures.over(of)
+
         log.error("%s is copied anew, what is here of its log goes aside: %s", self.place, why)
-        await roles.logs.move_stray(self.place, self.topic_id)
-        roles.tiers.forget(self.topic_id, self.index)
-        roles.registry.log_failures.over((self.topic.topic_id, self.index))
+        await roles.logs.move_stray(self.place, self.topic_id, then=is_aside)
 
     async def _remove_reservation(self, lease: Lease) -> None:
         """Of when it led: what it allowed was given by others since (R21). While nobody leads what it alone holds,

@@ -304,8 +304,7 @@ class LeaderRole:
             else:
                 log.error("%s begins with what is whole of the log here: %s", place, damaged)
                 return opened
-        await roles.logs.move_stray(place, topic_id)
-        log_failures.over(of)
+        await roles.logs.move_stray(place, topic_id, then=lambda: log_failures.over(of))
         return await roles.tiers.open_log(place, topic_id, config, lead)
 
 

@@ -8,10 +8,9 @@ does. Must not know who asks, nor who is chosen.
 
 from __future__ import annotations
 
-from typing import Final
-
 from broker.error_codes import ErrorCode
-from broker.partition.registry import Registry
+from broker.partition.following.follower_replica import FollowerReplica
+from broker.partition.registry import RefusedCopy, Registry
 from broker.wire.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochRequestPartition,
@@ -20,10 +19,6 @@ from broker.wire.messages import (
     OffsetForLeaderEpochResponsePartition,
     OffsetForLeaderEpochResponseTopic,
 )
-from hotstore.host.open_log import Remains
-from logformat.leader_epochs import UNDEFINED_EPOCH
-
-_NOTHING: Final = Remains(UNDEFINED_EPOCH, 0, 0)
 
 
 def answer(registry: Registry, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
@@ -44,18 +39,16 @@ def _one(
     registry: Registry, topic: OffsetForLeaderEpochRequestTopic, wanted: OffsetForLeaderEpochRequestPartition
 ) -> OffsetForLeaderEpochResponsePartition:
     found = OffsetForLeaderEpochResponsePartition(partition=wanted.partition)
-    followed = registry.followed.get((topic.topic, wanted.partition))
+    name = topic.topic, wanted.partition
+    followed: FollowerReplica | RefusedCopy | None = registry.followed.get(name) or registry.refused.get(name)
     if followed is None or followed.topic_id != topic.topic_id:
-        place = str(topic.topic_id), wanted.partition
-        if place in registry.log_failures.lost:
-            left = registry.log_failures.remains.get(place, _NOTHING)
-            found.seen_epoch, found.high_watermark, found.usable_end = left
-        else:
-            is_refused = place in registry.log_failures.unfit
-            found.error_code = ErrorCode.KAFKA_STORAGE_ERROR if is_refused else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        has_failed = (str(topic.topic_id), wanted.partition) in registry.log_failures.unfit
+        found.error_code = ErrorCode.KAFKA_STORAGE_ERROR if has_failed else ErrorCode.NOT_LEADER_OR_FOLLOWER
     elif followed.leader_epoch != wanted.current_leader_epoch:
         is_older = followed.leader_epoch < wanted.current_leader_epoch
         found.error_code = ErrorCode.UNKNOWN_LEADER_EPOCH if is_older else ErrorCode.FENCED_LEADER_EPOCH
+    elif isinstance(followed, RefusedCopy):
+        found.seen_epoch, found.high_watermark, found.usable_end = followed.remains
     elif followed.failure:
         found.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     else:

@@ -79,9 +79,9 @@ class Watched(FollowerReplica):
     def look(self) -> None:
         self.known = self.next_fetch()
 
-    def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
+    def answered(self, asked: FetchPosition, answer: FetchResponsePartition, broker_epoch: int) -> bool:
         try:
-            return super().answered(asked, answer)
+            return super().answered(asked, answer, broker_epoch)
         finally:
             self.look()
 
@@ -112,7 +112,7 @@ class Copy:
         """An answer to what it asks next."""
         answer = FetchResponsePartition(high_watermark=high_watermark, **{"log_start_offset": 0, **fields})
         answer.records = memoryview(b"".join(batches))
-        return self.it.answered(self.asked(), answer)
+        return self.it.answered(self.asked(), answer, 7)
 
 
 def batch_at(offset: int, epoch: int = EPOCH, count: int = 1) -> bytes:
@@ -123,9 +123,7 @@ def watched(lease: Lease, row: Row, tasks: Tasks, log_failures: LogFailures) -> 
     def moved() -> None:
         made.look()
 
-    made = Watched(
-        lease, row, Cold(), tasks, FastClock(), set(), log_failures, ReplicationCounters(), moved, moved, lambda: 7
-    )
+    made = Watched(lease, row, Cold(), tasks, FastClock(), set(), log_failures, ReplicationCounters(), moved, moved)
     made.look()  # it is followed from now on
     return made
 
@@ -467,7 +465,7 @@ def test_a_role_that_is_over_takes_nothing_and_hands_the_high_watermark_on() -> 
         await settled
         await copy.it.over()
         late = FetchResponsePartition(high_watermark=9, records=memoryview(batch_at(0)))
-        assert not copy.it.answered(asked, late) and copy.it.log.log_end_offset == 2
+        assert not copy.it.answered(asked, late, 7) and copy.it.log.log_end_offset == 2
         assert copy.it.opened.high_watermark == 2
 
     copying(scenario)

@@ -16,6 +16,7 @@ from broker.partition import replica_owner as owner_module
 from broker.partition.following.follower_role import FollowerRole
 from broker.partition.leading.leader_role import LeaderRole
 from broker.partition.leading.publication import Publication
+from broker.partition.log_failures import LogFailures
 from broker.partition.replica_owner import ReplicaOwner
 from logformat.errors import Fenced
 from seams.rng import SeededRng
@@ -83,8 +84,15 @@ class Scene:
         )
         tiers = SimpleNamespace(let_go=lambda *_: None, forget=lambda *_: None)
         world, metadata = SimpleNamespace(rng=SeededRng(1)), SimpleNamespace(image=ClusterImage())
+        registry = SimpleNamespace(log_failures=LogFailures())
         roles: Any = SimpleNamespace(
-            logs=logs, tiers=tiers, world=world, metadata=metadata, tasks=Tasks(), report=self._report, registry=None
+            logs=logs,
+            tiers=tiers,
+            world=world,
+            metadata=metadata,
+            tasks=Tasks(),
+            report=self._report,
+            registry=registry,
         )
         self.owner = ReplicaOwner(roles, TOPIC, 0, lambda _: self.told.append("gone"))
 
@@ -109,10 +117,13 @@ class Scene:
         return noted
 
     def _moved(self, what: str) -> Callable[..., Any]:
-        async def moved(_place: object, _topic_id: object, is_wanted: Callable[[], bool]) -> None:
+        async def moved(
+            _place: object, _topic_id: object, is_wanted: Callable[[], bool], then: Callable[[], None]
+        ) -> None:
             await self.has_turn.wait()
             if is_wanted():
                 await self._note(what)()
+                then()
 
         return moved
 

@@ -152,7 +152,7 @@ class Copied:
     def next_fetch(self) -> FetchPosition | None:
         return None if self.is_waiting else at(self.offset)
 
-    def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
+    def answered(self, asked: FetchPosition, answer: FetchResponsePartition, broker_epoch: int) -> bool:
         if self.broken:
             raise CorruptBatch("not what was sent")
         self.offset = asked.offset + 1
@@ -225,7 +225,7 @@ class CutOnce(Copied):
 
     answers = 0
 
-    def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
+    def answered(self, asked: FetchPosition, answer: FetchResponsePartition, broker_epoch: int) -> bool:
         self.answers += 1
         self.is_waiting = self.answers == 1
         return False
@@ -341,7 +341,7 @@ class Counted(Copied):
         Counted.looks += 1
         return super().next_fetch()
 
-    def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
+    def answered(self, asked: FetchPosition, answer: FetchResponsePartition, broker_epoch: int) -> bool:
         return False
 
 
@@ -441,7 +441,7 @@ class Log(Leader):
 
 
 class Taking(Copied):
-    def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
+    def answered(self, asked: FetchPosition, answer: FetchResponsePartition, broker_epoch: int) -> bool:
         self.offset = asked.offset + len(answer.records)
         return True
 
