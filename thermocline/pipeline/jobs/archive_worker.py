@@ -80,7 +80,7 @@ class TaskDone:
 
 def run_task(task: ArchiveTask) -> TaskDone:
     """Read, decode, write. Raises MissingExtra, DataLoss, Corrupt, StoreError; what was written by then is nobody's."""
-    require("read", "an archive's worker", "numpy")
+    require("read", "an archive's worker", "numpy", "numba")
     done = TaskDone(log_bytes=task.split.log_bytes)
     store = open_arrow_store(task.bucket)
     decoder = decoder_of(task.values)

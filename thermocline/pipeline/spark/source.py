@@ -85,7 +85,7 @@ class ThermoclineSource(DataSource):
         _refuse_to_write()
 
     def _parsed(self, schema: StructType) -> Options:
-        require("read", "format('thermocline')", "numpy")  # where the plan is made; workers ask for themselves
+        require("read", "format('thermocline')", "numpy", "numba")  # where the plan is made; workers ask for themselves
         return parse_options(table_options.joined(schema, self._given))
 
 

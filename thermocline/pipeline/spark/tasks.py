@@ -77,7 +77,7 @@ def read_task(job: ReadJob, task: Task | None) -> Iterator[pa.RecordBatch]:
 
 def _read_part(job: ReadJob, part: Part) -> Iterator[pa.RecordBatch]:
     loss = Loss()
-    require("read", "the thermocline source on a Spark worker", "numpy")
+    require("read", "the thermocline source on a Spark worker", "numpy", "numba")
     if isinstance(part, Split):
         from thermocline.pipeline.scan import scan  # the decoder: only workers need it
 
