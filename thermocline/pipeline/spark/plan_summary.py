@@ -1,8 +1,7 @@
-"""What a batch is going to read, and what its plan leaves out: sums, for people.
+"""The summary of a batch's plan for people: what it reads, and what it prunes. Pure.
 
-Owns `PlanSummary` and its words. Always true: `held` is all that the chosen partitions have, in both tiers; what is
-pruned is the difference. Bytes are of log, before its batches are decompressed; at cuts between tasks an index interval
-is read twice and counts twice. Pure. Must not know how a plan is made, nor Spark.
+Pruned is the difference between `held` (everything in the chosen partitions, both tiers) and `read`. Bytes are of log,
+before decompression. An index interval at a cut between tasks is read twice and counts twice.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """So much history. `log_bytes` and `segments` are of the bucket; offsets of both tiers."""
+    """An amount of history. `log_bytes` and `segments` count the bucket only, offsets both tiers."""
 
     offsets: int = 0
     segments: int = 0
@@ -33,7 +32,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """One read. `pushed` False: Spark was not asked to push filters, so none could prune anything."""
+    """The summary of one read. `pushed` False: Spark pushed no filters."""
 
     url: str
     topics: tuple[str, ...]
@@ -47,7 +46,7 @@ class PlanSummary:
     pushed: bool
 
     def line(self) -> str:
-        """One line for the driver's log, when the plan is made."""
+        """One line for the driver's log."""
         read, held = self.read, self.held
         return (
             f"read of {self.url}: {read.offsets:,} of {held.offsets:,} offsets, {read.segments:,} of "
@@ -64,7 +63,7 @@ class PlanSummary:
         return max(0, self.held.log_bytes - self.read.log_bytes)
 
     def lines(self) -> Sequence[tuple[str, str]]:
-        """Label and words, for `explain`."""
+        """Label and text, for `explain`."""
         read, held = self.read, self.held
         return [
             ("bucket", self.url),
@@ -113,7 +112,7 @@ def summed(one: Iterable[Amount]) -> Amount:
 
 
 def held_by(states: Mapping[TopicPartition, PartitionState]) -> Amount:
-    """All that the partitions have. Manifests keep the sums of live segments, so nothing is asked for."""
+    """Everything in the partitions, by the sums in their manifests."""
     return summed(
         Amount(
             state.extent.end - state.extent.start,
@@ -125,7 +124,7 @@ def held_by(states: Mapping[TopicPartition, PartitionState]) -> Amount:
 
 
 def read_by(tasks: Iterable[Task]) -> Amount:
-    """What the tasks read; a segment that two share is one."""
+    """What the tasks read; a segment shared by two tasks counts once."""
     parts = [part for task in tasks for part in task]
     splits = [part for part in parts if isinstance(part, Split)]
     return Amount(
@@ -136,7 +135,7 @@ def read_by(tasks: Iterable[Task]) -> Amount:
 
 
 def tail_offsets_of(tasks: Iterable[Task]) -> int:
-    """Offsets that come from brokers."""
+    """Offsets read from brokers."""
     return sum(part.offsets for task in tasks for part in task if not isinstance(part, Split))
 
 
