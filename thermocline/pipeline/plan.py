@@ -140,7 +140,6 @@ def plan(
 def _pieces(
     span: OffsetSpan, footers: Footers, times: TimeRange, damage: LossPolicy, wanted: dict[SegmentKey, RemoteSegment]
 ) -> list[Piece]:
-    """One piece for each segment that may hold wanted rows."""
     start, end = _readable(span, damage)
     for first, after in _holes(span, start, end):
         what = f"no object of the manifest holds them (log start {span.log_start}, remote end {span.remote_end})"

@@ -344,7 +344,6 @@ def ahead(pool: ThreadPoolExecutor, step: Callable[[T], U], over: Iterable[T], c
 
 
 def joined(first: pa.Buffer, second: pa.Buffer) -> pa.Buffer:
-    """One buffer with the bytes of both."""
     both = pa.allocate_buffer(first.size + second.size)
     view = memoryview(both)
     view[: first.size] = memoryview(first)

@@ -13,8 +13,6 @@ from thermocline.units import show_rate, show_seconds, show_size
 
 @dataclass(slots=True)
 class ArchiveSummary:
-    """What a run did, or with `dry_run` would do."""
-
     topic: str
     table: str
     catalog: str  # name and address; readers open the catalog under this name

@@ -165,8 +165,6 @@ def _location(task: ArchiveTask, target: TableTarget) -> str:
 
 
 class ParquetFile:
-    """One data file, created with its first row."""
-
     def __init__(self, location: str, target: TableTarget, group_bytes: int = ROW_GROUP_BYTES) -> None:
         self._group_bytes = group_bytes
         self.location = location

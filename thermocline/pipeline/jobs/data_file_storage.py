@@ -26,8 +26,6 @@ class DataFileWritten:
 
 
 class DataFileOutput:
-    """One new file, written sequentially."""
-
     def __init__(self, location: str, io_properties: Mapping[str, str]) -> None:
         """Raises OSError from the storage."""
         self.location = location

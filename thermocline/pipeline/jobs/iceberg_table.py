@@ -114,8 +114,6 @@ def table_identifier(name: str) -> tuple[str, ...]:
 
 
 class ArchiveTable:
-    """One table of a catalog, as last read."""
-
     def __init__(self, catalog: Catalog, table: Table) -> None:
         self._catalog = catalog
         self._table = table
@@ -386,7 +384,6 @@ def file_name(location: str) -> str:
 
 
 def open_table(catalog: Catalog, name: str) -> ArchiveTable | None:
-    """The table, or None."""
     try:
         return ArchiveTable(catalog, catalog.load_table(table_identifier(name)))
     except (NoSuchTableError, NoSuchNamespaceError):

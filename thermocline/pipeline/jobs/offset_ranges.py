@@ -49,13 +49,11 @@ def minus(ranges: Iterable[Range], other: Iterable[Range]) -> Ranges:
 
 
 def overlap(ranges: Iterable[Range], other: Iterable[Range]) -> Ranges:
-    """Offsets in both."""
     one = normal(ranges)
     return minus(one, minus(one, other))
 
 
 def union(one: OffsetRanges, other: OffsetRanges) -> dict[int, Ranges]:
-    """Offsets in either, by partition."""
     return _tidy({p: normal((*one.get(p, ()), *other.get(p, ()))) for p in sorted({*one, *other})})
 
 
@@ -65,7 +63,6 @@ def difference(one: OffsetRanges, other: OffsetRanges) -> dict[int, Ranges]:
 
 
 def common(one: OffsetRanges, other: OffsetRanges) -> dict[int, Ranges]:
-    """Offsets in both, by partition."""
     return _tidy({p: overlap(ranges, other.get(p, ())) for p, ranges in sorted(one.items())})
 
 

@@ -88,7 +88,6 @@ def run_task(task: ScrubTask) -> ScrubDone:
 
 
 def scrub_segment(store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, entry: RemoteSegment) -> list[Finding]:
-    """Check the footer, then all log bytes."""
     try:
         footer = finished(fetch_footer(store, key, entry.object_bytes, entry.log_bytes))
     except NewerFormat:

@@ -35,12 +35,8 @@ class TasksFailed(ThermoclineError):
 
 
 class TaskRunner(Protocol):
-    """Where tasks run."""
-
     @property
-    def parallelism(self) -> int:
-        """How many tasks run at once."""
-        ...
+    def parallelism(self) -> int: ...
 
     def run(self, function: Callable[[T], R], tasks: Sequence[T], progress: Progress) -> list[R]:
         """Results in the tasks' order. Raises DataLoss, NewerFormat, Corrupt, InvalidRequest as the function did, or

@@ -73,8 +73,6 @@ class BatchReader(DataSourceReader):
 
 
 class PushingReader(BatchReader):
-    """A batch reader that accepts Spark's filters as bounds of the plan."""
-
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._bounds = bounds_of(filters)
         self._pushed = True

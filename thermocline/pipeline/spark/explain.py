@@ -28,7 +28,6 @@ class FirstPartition(InputPartition):
 
 
 def explain(frame: DataFrame) -> None:
-    """Print `plan_summaries(frame)`."""
     print("\n\n".join(map(str, plan_summaries(frame))))
 
 

@@ -46,7 +46,6 @@ class PlanSummary:
     pushed: bool
 
     def line(self) -> str:
-        """One line for the driver's log."""
         read, held = self.read, self.held
         return (
             f"read of {self.url}: {read.offsets:,} of {held.offsets:,} offsets, {read.segments:,} of "

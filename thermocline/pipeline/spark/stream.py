@@ -55,7 +55,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ── offsets ──────────────────────────────────────────────────────────────────────────────────────────────────
     @without_traceback()
     def initialOffset(self) -> OffsetsJson:
-        """Start of a stream without a checkpoint."""
         states = self._states()
         lost: list[str] = []
         found = self._watched().tiers.first_at(states, ranges.times_to_find(self._starting, states))

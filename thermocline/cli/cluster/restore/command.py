@@ -1,8 +1,7 @@
-"""`thermocline cluster restore`: a cluster whose machines are gone goes on from its bucket.
+"""`thermocline cluster restore`: resumes a cluster from its bucket when the machines are gone.
 
-Owns what is shown before anything happens, and after. Always true: without --yes, and without a person who types it,
-nothing is changed; the plan is made of the bucket alone; what is lost, what stays offline and who has to be given up is
-named first. Must not know how it is judged (`plan`), read (`source`) or done (`drive`).
+The plan is made from the bucket alone, and names what is lost, what stays offline and which brokers are given up.
+Nothing changes without --yes or a person's confirmation.
 """
 
 from __future__ import annotations
@@ -20,24 +19,23 @@ from thermocline.units import show_size
 if TYPE_CHECKING:
     from thermocline.cli.bucket.reading import Bucket
     from thermocline.cli.clients.statuses import Partition
-    from thermocline.cli.cluster.restore.drive import Ends
+    from thermocline.cli.cluster.restore.bucket_state import ClusterSnapshot, StoredGroup
+    from thermocline.cli.cluster.restore.executor import Ends
     from thermocline.cli.cluster.restore.plan import PartitionPlan, RestorePlan
-    from thermocline.cli.cluster.restore.source import GroupHeld, Look
     from thermocline.cli.terminal.arguments import Parser, Subparsers
 
 _SHOWN_MAX = 40
 
 
 def register(verbs: Subparsers[Parser]) -> None:
-    """Add the verb."""
     restore = verbs.add_parser(
         "restore",
         help="go on from the bucket alone, when the machines are gone",
         description="Start brokers on the bucket, on empty directories, under any node ids; then this. It prints what "
-        "becomes of each partition, and asks. Brokers that have no session and are waited for are given up (one that "
-        "is merely off may hold more than the bucket: start it first); replicas that are gone are placed on the "
-        "brokers there are; then it waits until every partition serves. Without --yes only the plan, which needs no "
-        "broker. What was cut off goes on when it is run again. Exit code 5 when a partition stays offline.",
+        "becomes of each partition, and asks. Brokers without a session that a partition waits for are given up (one "
+        "that is merely off may hold more than the bucket: start it first). Lost replicas are placed on the running "
+        "brokers; then it waits until every partition serves. Without --yes it prints the plan only, which needs no "
+        "broker. Run it again to resume. Exit code 5 when a partition stays offline.",
         example="thermocline cluster restore --bucket s3://my-bucket/log --yes",
     )
     restore.add_argument("--bucket", required=True, metavar="URL", help="the bucket of the cluster")
@@ -53,7 +51,6 @@ def register(verbs: Subparsers[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show, ask, do, report."""
     from thermocline.cli.bucket.reading import with_bucket
 
     return with_bucket(arguments.bucket, lambda bucket: _run(bucket, arguments))
@@ -62,15 +59,15 @@ def run(arguments: argparse.Namespace) -> int:
 async def _run(bucket: Bucket, arguments: argparse.Namespace) -> int:
     import asyncio
 
-    from thermocline.cli.cluster.restore.drive import BrokersThere, Restoring
-    from thermocline.cli.cluster.restore.plan import Fate, plan
-    from thermocline.cli.cluster.restore.source import RestoreSource, held_of
+    from thermocline.cli.cluster.restore.bucket_state import BucketState, stored_partition
+    from thermocline.cli.cluster.restore.executor import LiveBrokers, RestoreRun
+    from thermocline.cli.cluster.restore.plan import Outcome, plan
 
-    source, there = RestoreSource(bucket), BrokersThere(arguments.bootstrap_server)
-    look = await source.look()
+    source, there = BucketState(bucket), LiveBrokers(arguments.bootstrap_server)
+    look = await source.read()
     await asyncio.to_thread(there.check, look)
     manifests = await source.manifests(look.ids())
-    held = {place: held_of(found) for place, found in manifests.items()}
+    held = {place: stored_partition(found) for place, found in manifests.items()}
     groups = await source.groups(found for found in manifests.values() if not isinstance(found, str))
     addresses = await there.answering(look)
     factor = await there.default_factor(addresses)
@@ -86,8 +83,8 @@ async def _run(bucket: Bucket, arguments: argparse.Namespace) -> int:
             return Exit.DONE
         confirm(f"Restore cluster {look.cluster_id}? {_consequence(found)}", look.cluster_id)
     damaged = {place: of.damage for place, of in held.items() if of.damage}
-    look, ends = await Restoring(source, there, damaged, found.gone.keys()).run()
-    offline = found.of(Fate.OFFLINE)
+    look, ends = await RestoreRun(source, there, damaged, found.gone.keys()).run()
+    offline = found.of(Outcome.OFFLINE)
     _print_report(look, found, ends, as_json=arguments.json)
     return Exit.FINDINGS if offline else Exit.DONE
 
@@ -95,8 +92,9 @@ async def _run(bucket: Bucket, arguments: argparse.Namespace) -> int:
 _NOBODY = "no broker of this cluster answers"
 
 
-# ── before ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _print_plan(look: Look, found: RestorePlan, groups: Sequence[GroupHeld], now_ms: int, *, as_json: bool) -> None:
+def _print_plan(
+    look: ClusterSnapshot, found: RestorePlan, groups: Sequence[StoredGroup], now_ms: int, *, as_json: bool
+) -> None:
     ages = [(held, max(now_ms - held.newest_ms, 0)) for held in groups]
     if as_json:
         for one in look.brokers:
@@ -174,7 +172,7 @@ _HEADER = ("partition", "becomes", "log start", "remote end", "lost at most", "r
 
 
 def _row(part: PartitionPlan) -> tuple[str, ...]:
-    from thermocline.cli.cluster.restore.drive import show_replicas
+    from thermocline.cli.cluster.restore.executor import show_replicas
 
     held = part.held
     known = held if held is not None and not held.damage else None
@@ -191,12 +189,12 @@ def _row(part: PartitionPlan) -> tuple[str, ...]:
 
 
 def _consequence(found: RestorePlan) -> str:
-    from thermocline.cli.cluster.restore.plan import Fate
+    from thermocline.cli.cluster.restore.plan import Outcome
 
-    parts = [f"{len(found.of(Fate.RESTORED))} of {len(found.partitions)} partitions begin from the bucket"]
-    if kept := found.of(Fate.KEPT):
+    parts = [f"{len(found.of(Outcome.RESTORED))} of {len(found.partitions)} partitions begin from the bucket"]
+    if kept := found.of(Outcome.KEPT):
         parts.append(f"{len(kept)} are whole")
-    if offline := found.of(Fate.OFFLINE):
+    if offline := found.of(Outcome.OFFLINE):
         parts.append(f"{len(offline)} stay offline")
     gaps = [(_is_internal(part.topic), part.gap[1] - part.gap[0]) for part in found.partitions if part.gap]
     inner, of_users = (sum(gap for internal, gap in gaps if internal is which) for which in (True, False))
@@ -218,9 +216,8 @@ def _age(age_ms: int) -> str:
     return show_duration(age_ms // 1000 * 1000)
 
 
-# ── after ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _print_report(look: Look, found: RestorePlan, ends: Mapping[Partition, Ends], *, as_json: bool) -> None:
-    from thermocline.cli.cluster.restore.drive import show_replicas
+def _print_report(look: ClusterSnapshot, found: RestorePlan, ends: Mapping[Partition, Ends], *, as_json: bool) -> None:
+    from thermocline.cli.cluster.restore.executor import show_replicas
     from thermocline.cli.cluster.restore.plan import moves_held_up
 
     plans = {(part.topic, part.partition): part for part in found.partitions}
