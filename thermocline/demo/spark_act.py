@@ -43,17 +43,17 @@ def perform(root: Path, payload: Payload, picture: Picture) -> list[Row]:
         process.wait()
 
 
-def _started(said: IO[str], picture: Picture) -> None:
+def _started(output: IO[str], picture: Picture) -> None:
     """Spark's start is two acts of its own, so that it does not count as reading."""
-    _read_result(said, "java")
+    _read_result(output, "java")
     picture.act("Spark's first start: Java, once a session")
-    _read_result(said, "workers")
+    _read_result(output, "workers")
     picture.act("Spark's first start: its Python workers, once a session")
     picture.say("Spark is up; reading the bucket, no broker anywhere")
 
 
-def _replayed(said: IO[str], expected: list[Sums], picture: Picture) -> Row:
-    replay = _read_result(said, "replay")
+def _replayed(output: IO[str], expected: list[Sums], picture: Picture) -> Row:
+    replay = _read_result(output, "replay")
     wanted = [[partition, *sums[:4]] for partition, sums in enumerate(expected)]
     if replay["sums"] != wanted:
         raise Failed(f"Spark saw {replay['sums']}, produced were {wanted}")
@@ -97,8 +97,8 @@ def query(root: Path) -> list[tuple[int, ...]]:
         ).fetchall()
 
 
-def _read_result(said: IO[str], act: str) -> dict[str, object]:
-    line = said.readline()
+def _read_result(output: IO[str], act: str) -> dict[str, object]:
+    line = output.readline()
     if not line:
         raise Failed(f"Spark ended before the end of its {act}; see below")
     result: dict[str, object] = json.loads(line)

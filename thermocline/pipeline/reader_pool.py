@@ -85,7 +85,7 @@ class WindowRows:
 
 
 class ReaderPool:
-    """The threads. They refer to units only, never to the reader, so that a forgotten reader is collected."""
+    """The threads. They refer to `WindowRows`, never to the reader, so that a forgotten reader is collected."""
 
     def __init__(self, threads: int, history: History) -> None:
         self.history = history

@@ -168,9 +168,9 @@ async def _dump_log(pieces: AsyncIterator[bytes], what: str) -> None:
 
 
 def _print_footer(footer: SegmentFooter) -> None:
-    said = footer.statistics
-    for name in said.__struct_fields__:
-        print(f"{name:20} {getattr(said, name)}")
+    statistics = footer.statistics
+    for name in statistics.__struct_fields__:
+        print(f"{name:20} {getattr(statistics, name)}")
     print(f"{'object_bytes':20} {footer.object_bytes}")
     print(f"{'crc32c':20} {footer.crc32c}")
     print(f"{'chunks':20} {len(footer.chunk_crcs)} of {footer.chunk_bytes} bytes")

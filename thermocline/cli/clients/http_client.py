@@ -56,6 +56,6 @@ def _request(
     finally:
         connection.close()
     if not 200 <= answer.status < 300:
-        said = data.decode(errors="replace").strip()
-        raise HttpRefused(f"http://{show_address(host, port)}{path} answered {answer.status} {said}")
+        text = data.decode(errors="replace").strip()
+        raise HttpRefused(f"http://{show_address(host, port)}{path} answered {answer.status} {text}")
     return data

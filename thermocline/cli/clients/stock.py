@@ -195,10 +195,10 @@ def _creates_topics(bootstrap: str) -> bool:
     try:
         with connect(bootstrap) as client:
             answer = client.metadata([])
-            said = client.configs(BROKER_RESOURCE, str(answer.brokers[0].node_id), [_AUTO_CREATE])
+            configs = client.configs(BROKER_RESOURCE, str(answer.brokers[0].node_id), [_AUTO_CREATE])
     except BrokerUnreachable:
         return True  # it may require TLS or a password, which only the stock client has
-    return said.get(_AUTO_CREATE) != "false"
+    return configs.get(_AUTO_CREATE) != "false"
 
 
 def _refused_at_once(bootstrap: str) -> None:

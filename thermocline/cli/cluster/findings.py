@@ -42,7 +42,8 @@ def notes(seen: ClusterState) -> list[str]:
         *misplaced_leaders(seen.partitions, seen.brokers),
     ]
     found += (
-        f"broker {node} is {said}; the cluster's own brokers are not asked" for node, said in seen.read_only.items()
+        f"broker {node} is {description}; the cluster's own brokers are not asked"
+        for node, description in seen.read_only.items()
     )
     for node, standing in sorted(seen.standings.items()):
         if strays := standing.strays:

@@ -236,8 +236,8 @@ def _execute(admin: AdminClient, group: str, moves: Sequence[OffsetReset]) -> No
     refused = [place for place in answer.topic_partitions if place.error is not None]
     if refused:
         first = refused[0]
-        said = plainly(f"resetting group {group} in {first.topic}-{first.partition}", first.error)
-        raise CommandFailed(f"{len(refused)} of {len(moves)} partitions were not reset: {said}")
+        message = plainly(f"resetting group {group} in {first.topic}-{first.partition}", first.error)
+        raise CommandFailed(f"{len(refused)} of {len(moves)} partitions were not reset: {message}")
 
 
 def _show(group: str, moves: Sequence[OffsetReset], *, as_json: bool, executed: bool) -> None:

@@ -55,11 +55,11 @@ def register(nouns: Subparsers[Parser]) -> None:
         help=f"where to start; -N: N before the end; @TIME: the first record not older, {TIME_HELP}")  # fmt: skip
     add("-n", "--count", type=positive, metavar="COUNT", help="end after this many records")
     add("-e", "--exit-at-end", action="store_true", help="end when the end of every partition is reached")
-    look = consume.add_mutually_exclusive_group()
-    look.add_argument("-f", "--format", default="%s\\n", metavar="FORMAT",
+    output = consume.add_mutually_exclusive_group()
+    output.add_argument("-f", "--format", default="%s\\n", metavar="FORMAT",
         help="%%s value %%k key %%o offset %%p partition %%t topic %%T timestamp in ms %%S size %%K key size "
         "%%h headers; default '%%s\\n'")  # fmt: skip
-    look.add_argument("--json", action="store_true",
+    output.add_argument("--json", action="store_true",
         help="JSON lines: topic partition offset timestamp timestamp_type key value headers; bytes that are not UTF-8 "
         "are {\"base64\": \"…\"}")  # fmt: skip
     add("-g", "--group", type=filled, metavar="GROUP", help="as a member of a consumer group; commits what was printed")

@@ -22,16 +22,16 @@ _LIKE_SECONDS: Final = range(10**9, 10**10)  # as seconds 2001 to 2286, as milli
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """`ms` since 1970. `said`: the understood instant in words, "" if the text is unambiguous."""
+    """`ms` since 1970. `meaning`: the understood instant in words, "" if the text is unambiguous."""
 
     ms: int
-    said: str = ""
+    meaning: str = ""
 
 
 def noted_ms(instant: Instant) -> int:
     """Its `ms`; notes on stderr which instant was understood, if the text is ambiguous."""
-    if instant.said:
-        note(f"thermocline: {instant.said}")
+    if instant.meaning:
+        note(f"thermocline: {instant.meaning}")
     return instant.ms
 
 

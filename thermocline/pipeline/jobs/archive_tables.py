@@ -105,14 +105,14 @@ def open_tables(
     table = open_table(catalog, name)
     values = value_spec(table, topic, asked)
     schema = table_schema(decoder_of(values), keep_value=values.keep_value)
-    said = {TOPIC: topic.topic, TOPIC_ID: str(topic.topic_id)}
+    stored = {TOPIC: topic.topic, TOPIC_ID: str(topic.topic_id)}
     if table is None:
         kept = {
             VALUES: msgspec.json.encode(values).decode(),
             BEGUN: msgspec.json.encode(log_starts).decode(),
             **({} if values.is_raw else {DEAD_LETTERS: f"{name}{DEAD_LETTER_SUFFIX}"}),
         }
-        table = create_table(catalog, name, schema, metrics_properties(schema) | said | kept, by_day=by_day)
+        table = create_table(catalog, name, schema, metrics_properties(schema) | stored | kept, by_day=by_day)
         values = value_spec(table, topic, asked)  # another archiver may have created it first
         schema = table_schema(decoder_of(values), keep_value=values.keep_value)
     check_days(table, by_day)
@@ -120,7 +120,7 @@ def open_tables(
     if not values.is_raw:
         dead = open_table(catalog, _dead_name(table, name))
         if dead is None:
-            properties = metrics_properties(DEAD_LETTER_SCHEMA) | said | _dead_letters_of(table)
+            properties = metrics_properties(DEAD_LETTER_SCHEMA) | stored | _dead_letters_of(table)
             properties[VALUES] = table.properties[VALUES]
             dead = create_table(catalog, _dead_name(table, name), DEAD_LETTER_SCHEMA, properties)
         check_dead_letters_of(table, dead)
@@ -191,7 +191,7 @@ def _dead_letters_of(table: ArchiveTable) -> dict[str, str]:
 
 def check_dead_letters_of(table: ArchiveTable, dead: ArchiveTable) -> None:
     """Refuse a dead-letter table left by a dropped archive, because its offsets are another archive's."""
-    if any(dead.properties.get(name) != said for name, said in _dead_letters_of(table).items()):
+    if any(dead.properties.get(name) != stored for name, stored in _dead_letters_of(table).items()):
         raise InvalidRequest(
             f"table {dead.name} does not hold the dead letters of {table.name} but of another archive (of a topic or a "
             "table that was dropped and made again?); rename it or drop it, or archive into a table of another name"

@@ -199,8 +199,8 @@ class ArchiveTable:
 
     def _from_properties(self, head: int | None) -> Archived:
         """Archived offsets by the table's properties, when no snapshot of the archive is left on the branch."""
-        said = self._table.properties
-        setter = said.get(SNAPSHOT_ID)
+        stored = self._table.properties
+        setter = stored.get(SNAPSHOT_ID)
         if setter is None:
             return Archived(head, None, {}, None)
         if self._table.snapshot_by_id(int(setter)) is not None:
@@ -208,7 +208,7 @@ class ArchiveTable:
                 f"table {self.name}: snapshot {setter} of the archive is no ancestor of the current one, and no "
                 "older one is left: it was rolled back; roll forward, or archive into a new table"
             )
-        return _archived_of(said, head)
+        return _archived_of(stored, head)
 
     def commit(
         self,
@@ -226,7 +226,7 @@ class ArchiveTable:
         """
         assert planned_on.snapshot_id == self.snapshot_id, (planned_on, self.snapshot_id)
         commit_id, added = change.commit_id, change.added
-        said = {
+        stored = {
             FORMAT: FORMAT_VERSION,
             TOPIC: change.topic,
             TOPIC_ID: str(change.topic_id),
@@ -235,13 +235,13 @@ class ArchiveTable:
         }
         transaction = self._table.transaction()
         more = {ADDED: offset_ranges.encode(added), BASE: base_name(planned_on.snapshot_id)}
-        update = transaction.update_snapshot(snapshot_properties={**said, **more})
+        update = transaction.update_snapshot(snapshot_properties={**stored, **more})
         producer = update.overwrite() if removed else update.fast_append()
         for written in files:
             producer.append_data_file(self._data_file(written))
         for entry in removed:
             producer.delete_data_file(entry)
-        transaction.set_properties({**said, SNAPSHOT_ID: str(producer.snapshot_id)})
+        transaction.set_properties({**stored, SNAPSHOT_ID: str(producer.snapshot_id)})
         producer.commit()  # writes the manifests and stages the change; nothing is committed yet
         # The files have these columns; a table with more columns by now needs them written again.
         columns = self._same_columns()
@@ -268,7 +268,7 @@ class ArchiveTable:
         """
         known = {column.name for column in self._table.schema().columns}
         more = [field for field in wanted if field.name not in known]
-        if not more and all(self.properties.get(name) == said for name, said in properties.items()):
+        if not more and all(self.properties.get(name) == stored for name, stored in properties.items()):
             return
         if needed := [field.name for field in more if not field.nullable]:
             raise InvalidRequest(
@@ -422,9 +422,14 @@ def _summary(snapshot: Snapshot) -> Mapping[str, str]:
     return {} if snapshot.summary is None else snapshot.summary.additional_properties
 
 
-def _archived_of(said: Mapping[str, str], head: int | None) -> Archived:
+def _archived_of(stored: Mapping[str, str], head: int | None) -> Archived:
     try:
-        version, topic_id, offsets, commit_id = said[FORMAT], UUID(said[TOPIC_ID]), said[ARCHIVED], said[COMMIT_ID]
+        version, topic_id, offsets, commit_id = (
+            stored[FORMAT],
+            UUID(stored[TOPIC_ID]),
+            stored[ARCHIVED],
+            stored[COMMIT_ID],
+        )
     except (KeyError, ValueError) as broken:
         raise Corrupt(f"archive properties of snapshot {head} are not readable: {broken}") from broken
     if version != FORMAT_VERSION:
@@ -440,11 +445,11 @@ def _with_ids(wanted: pa.Schema, schema: Schema, table: str) -> pa.Schema:
     return pa.schema([_field_with_id(wanted.field(name), by_name[name]) for name in wanted.names])
 
 
-def _field_with_id(wanted: pa.Field, said: NestedField) -> pa.Field:
+def _field_with_id(wanted: pa.Field, stored: NestedField) -> pa.Field:
     kind = wanted.type
-    if isinstance(said.field_type, ListType):
-        kind = pa.list_(_field_with_id(kind.value_field.with_name("element"), said.field_type.element_field))
-    elif isinstance(said.field_type, StructType):
-        inner = {column.name: column for column in said.field_type.fields}
+    if isinstance(stored.field_type, ListType):
+        kind = pa.list_(_field_with_id(kind.value_field.with_name("element"), stored.field_type.element_field))
+    elif isinstance(stored.field_type, StructType):
+        inner = {column.name: column for column in stored.field_type.fields}
         kind = pa.struct([_field_with_id(kind.field(name), inner[name]) for name in inner])
-    return pa.field(wanted.name, kind, wanted.nullable, metadata={"PARQUET:field_id": str(said.field_id)})
+    return pa.field(wanted.name, kind, wanted.nullable, metadata={"PARQUET:field_id": str(stored.field_id)})

@@ -102,24 +102,26 @@ def scrub_segment(store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, 
 
 
 def _scan(store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, footer: SegmentFooter) -> list[Finding]:
-    said = footer.statistics
+    statistics = footer.statistics
     scanner = _scanner(footer)
     try:
         for piece in _pieces(store, pool, str(key), footer.log_bytes):
             scanner.feed(piece)
-        scan = scanner.finish(said.end_offset)
+        scan = scanner.finish(statistics.end_offset)
     except (Corrupt, InvalidRequest) as broken:
         return _locate(store, key, footer, scanner.next_offset, str(broken))
     except ObjectMissing as gone:
-        return [Finding(FindingKind.MISSING, str(key), said.base_offset, str(gone))]
+        return [Finding(FindingKind.MISSING, str(key), statistics.base_offset, str(gone))]
     if any(found != written for found, written in zip(scan.chunk_crcs, footer.chunk_crcs, strict=True)):
-        return _locate(store, key, footer, said.base_offset, "chunks differ, though every batch is whole")
+        return _locate(store, key, footer, statistics.base_offset, "chunks differ, though every batch is whole")
     return audit_scan(key, footer, scan)
 
 
 def _scanner(footer: SegmentFooter) -> SegmentScanner:
-    said = footer.statistics
-    return SegmentScanner(said.base_offset, footer.log_bytes, lineage=footer.lineage, chunk_bytes=footer.chunk_bytes)
+    statistics = footer.statistics
+    return SegmentScanner(
+        statistics.base_offset, footer.log_bytes, lineage=footer.lineage, chunk_bytes=footer.chunk_bytes
+    )
 
 
 def _locate(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: int, why: str) -> list[Finding]:
@@ -143,17 +145,17 @@ def _locate(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: i
 
 def _again(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: int, why: str) -> list[Finding]:
     """Every chunk is as it was written: either the first read was wrong, or the copier's bytes were."""
-    said = footer.statistics
+    statistics = footer.statistics
     scanner = _scanner(footer)
     try:
         for index in range(len(footer.chunk_crcs)):
             scanner.feed(finished(fetch_chunk(store, chunk_ref(footer, key, index))))
-        return audit_scan(key, footer, scanner.finish(said.end_offset))
+        return audit_scan(key, footer, scanner.finish(statistics.end_offset))
     except (Corrupt, InvalidRequest) as broken:
         text = f"{broken}; the bytes are as they were copied ({why})"
         return [Finding(FindingKind.DAMAGED, str(key), scanner.next_offset, text)]
     except ObjectMissing as gone:
-        return [Finding(FindingKind.MISSING, str(key), said.base_offset, str(gone))]
+        return [Finding(FindingKind.MISSING, str(key), statistics.base_offset, str(gone))]
 
 
 def _scan_without_footer(

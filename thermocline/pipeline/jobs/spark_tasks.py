@@ -138,8 +138,8 @@ def _last_words(failed: BaseException) -> str:
     """The line of a worker's traceback with the error, without the Java part."""
     lines = [line.strip() for line in str(failed).splitlines() if line.strip()]
     errors = [line for line in lines if _is_error(line)]
-    said = errors[-1] if errors else (lines[0] if lines else repr(failed))
-    return f"the tasks failed: {said[:1000]}; nothing of this step was committed: run the job again"
+    message = errors[-1] if errors else (lines[0] if lines else repr(failed))
+    return f"the tasks failed: {message[:1000]}; nothing of this step was committed: run the job again"
 
 
 def _is_error(line: str) -> bool:

@@ -67,13 +67,13 @@ class ValueSpec:
         return RAW if self.is_raw else f"{self.decoder}({self.columns}){' + value' if self.keep_value else ''}"
 
 
-def extends(said: ValueSpec, asked: ValueSpec) -> bool:
-    """Whether `asked` decodes all columns of `said` in the same way, and perhaps more. Raises InvalidRequest."""
-    if said.is_raw or said.decoder != asked.decoder or said.keep_value > asked.keep_value:
+def extends(stored: ValueSpec, asked: ValueSpec) -> bool:
+    """Whether `asked` decodes all columns of `stored` in the same way, and perhaps more. Raises InvalidRequest."""
+    if stored.is_raw or stored.decoder != asked.decoder or stored.keep_value > asked.keep_value:
         return False
-    if said.decoder == "json":
-        return set(parse_columns(said.columns)) <= set(parse_columns(asked.columns))
-    before, after = decoder_of(said), decoder_of(asked)
+    if stored.decoder == "json":
+        return set(parse_columns(stored.columns)) <= set(parse_columns(asked.columns))
+    before, after = decoder_of(stored), decoder_of(asked)
     assert before is not None and after is not None
     return all(
         after.schema.get_field_index(one.name) >= 0 and after.schema.field(one.name) == one for one in before.schema

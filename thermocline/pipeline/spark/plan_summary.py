@@ -83,22 +83,22 @@ class PlanSummary:
     def _filters(self) -> str:
         if not self.pushed:
             return "none pushed: spark.sql.python.filterPushdown.enabled is off"
-        bounds, said = self.bounds, []
+        bounds, parts = self.bounds, []
         if bounds.start_offset > 0:
-            said.append(f"offset >= {bounds.start_offset}")
+            parts.append(f"offset >= {bounds.start_offset}")
         if bounds.end_offset < OFFSET_END:
-            said.append(f"offset < {bounds.end_offset}")
+            parts.append(f"offset < {bounds.end_offset}")
         if bounds.min_timestamp_ms is not None:
-            said.append(f"timestamp >= {bounds.min_timestamp_ms} ms")
+            parts.append(f"timestamp >= {bounds.min_timestamp_ms} ms")
         if bounds.max_timestamp_ms is not None:
-            said.append(f"timestamp < {bounds.max_timestamp_ms} ms")
+            parts.append(f"timestamp < {bounds.max_timestamp_ms} ms")
         if bounds.topics is not None:
-            said.append(f"topic in {', '.join(sorted(bounds.topics)) or 'nothing'}")
+            parts.append(f"topic in {', '.join(sorted(bounds.topics)) or 'nothing'}")
         if bounds.topic_prefix:
-            said.append(f"topic like {bounds.topic_prefix}…")
+            parts.append(f"topic like {bounds.topic_prefix}…")
         if bounds.partitions is not None:
-            said.append(f"partition in {', '.join(map(str, sorted(bounds.partitions))) or 'nothing'}")
-        return ", ".join(said) or "none that a plan can use (offset, timestamp, partition, topic)"
+            parts.append(f"partition in {', '.join(map(str, sorted(bounds.partitions))) or 'nothing'}")
+        return ", ".join(parts) or "none that a plan can use (offset, timestamp, partition, topic)"
 
     def __str__(self) -> str:
         width = max(len(label) for label, _ in self.lines())

@@ -64,15 +64,17 @@ async def _run(bucket: Bucket, arguments: argparse.Namespace) -> int:
     from thermocline.cli.cluster.restore.plan import Outcome, plan
 
     source, there = BucketState(bucket), LiveBrokers(arguments.bootstrap_server)
-    look = await source.read()
-    await asyncio.to_thread(there.check, look)
-    manifests = await source.manifests(look.ids())
+    snapshot = await source.read()
+    await asyncio.to_thread(there.check, snapshot)
+    manifests = await source.manifests(snapshot.ids())
     held = {place: stored_partition(found) for place, found in manifests.items()}
     groups = await source.groups(found for found in manifests.values() if not isinstance(found, str))
-    addresses = await there.answering(look)
+    addresses = await there.answering(snapshot)
     factor = await there.default_factor(addresses)
-    found = plan(look.brokers, look.partitions, held, default_factor=factor, answers=lambda node: node in addresses)
-    _print_plan(look, found, groups, bucket.world.clock.wall_ms(), as_json=arguments.json)
+    found = plan(
+        snapshot.brokers, snapshot.partitions, held, default_factor=factor, answers=lambda node: node in addresses
+    )
+    _print_plan(snapshot, found, groups, bucket.world.clock.wall_ms(), as_json=arguments.json)
     if not addresses and arguments.yes:
         raise CommandFailed(
             f"{_NOBODY}: start brokers on {bucket.store.url}, on empty directories, then run this again"
@@ -81,11 +83,11 @@ async def _run(bucket: Bucket, arguments: argparse.Namespace) -> int:
         if not addresses or not can_ask():
             note("nothing was changed: --yes does it" if addresses else f"{_NOBODY}; with brokers there, --yes does it")
             return Exit.DONE
-        confirm(f"Restore cluster {look.cluster_id}? {_consequence(found)}", look.cluster_id)
+        confirm(f"Restore cluster {snapshot.cluster_id}? {_consequence(found)}", snapshot.cluster_id)
     damaged = {place: of.damage for place, of in held.items() if of.damage}
-    look, ends = await RestoreRun(source, there, damaged, found.gone.keys()).run()
+    snapshot, ends = await RestoreRun(source, there, damaged, found.gone.keys()).run()
     offline = found.of(Outcome.OFFLINE)
-    _print_report(look, found, ends, as_json=arguments.json)
+    _print_report(snapshot, found, ends, as_json=arguments.json)
     return Exit.FINDINGS if offline else Exit.DONE
 
 
@@ -93,11 +95,11 @@ _NOBODY = "no broker of this cluster answers"
 
 
 def _print_plan(
-    look: ClusterSnapshot, found: RestorePlan, groups: Sequence[StoredGroup], now_ms: int, *, as_json: bool
+    snapshot: ClusterSnapshot, found: RestorePlan, groups: Sequence[StoredGroup], now_ms: int, *, as_json: bool
 ) -> None:
     ages = [(held, max(now_ms - held.newest_ms, 0)) for held in groups]
     if as_json:
-        for one in look.brokers:
+        for one in snapshot.brokers:
             state, count = _state(one.node, one.given_up, found)
             print(json_line({"kind": "broker", "node": one.node, "state": state, "partitions": count}))
         for part in found.partitions:
@@ -106,8 +108,8 @@ def _print_plan(
             row: dict[str, Cell] = {"kind": "group", "group": held.group, "positions": held.positions}
             print(json_line({**row, "newest_ms": held.newest_ms, "age_ms": age_ms}))
         return
-    print(f"cluster {look.cluster_id}: {_consequence(found)}")
-    for one in look.brokers:
+    print(f"cluster {snapshot.cluster_id}: {_consequence(found)}")
+    for one in snapshot.brokers:
         print(f"  broker {one.node}: {_state_words(one.node, one.given_up, found)}")
     shown = sorted(found.partitions, key=lambda part: _is_internal(part.topic))[:_SHOWN_MAX]
     if rows := [_row(part) for part in shown]:
@@ -216,13 +218,15 @@ def _age(age_ms: int) -> str:
     return show_duration(age_ms // 1000 * 1000)
 
 
-def _print_report(look: ClusterSnapshot, found: RestorePlan, ends: Mapping[Partition, Ends], *, as_json: bool) -> None:
+def _print_report(
+    snapshot: ClusterSnapshot, found: RestorePlan, ends: Mapping[Partition, Ends], *, as_json: bool
+) -> None:
     from thermocline.cli.cluster.restore.executor import show_replicas
     from thermocline.cli.cluster.restore.plan import moves_held_up
 
     plans = {(part.topic, part.partition): part for part in found.partitions}
     served = 0
-    for one in look.partitions:
+    for one in snapshot.partitions:
         place = (one.topic, one.partition)
         part, end = plans.get(place), ends.get(place)
         served += end is not None
@@ -243,9 +247,9 @@ def _print_report(look: ClusterSnapshot, found: RestorePlan, ends: Mapping[Parti
         elif end is None:
             why = part.held.damage if part and part.held else ""
             print(f"{one.topic}-{one.partition} is offline: {why or 'it has no leader that answers'}")
-    for (topic, index), nodes in moves_held_up(look.brokers, look.partitions).items():
+    for (topic, index), nodes in moves_held_up(snapshot.brokers, snapshot.partitions).items():
         note(
             f"{topic}-{index} was on its way to brokers that are not there ({show_replicas(nodes)}): start them, or "
             "`thermocline cluster rebalance --cancel` takes the moves back"
         )
-    note(f"{served} of {len(look.partitions)} partitions serve; `thermocline tier status` names the gaps")
+    note(f"{served} of {len(snapshot.partitions)} partitions serve; `thermocline tier status` names the gaps")

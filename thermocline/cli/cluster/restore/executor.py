@@ -52,29 +52,31 @@ class LiveBrokers:
         self._bootstrap = bootstrap
         self._factor: int | None = None
 
-    def check(self, look: ClusterSnapshot) -> None:
+    def check(self, snapshot: ClusterSnapshot) -> None:
         """CommandFailed when `bootstrap` belongs to another cluster. Raises BrokerUnreachable."""
         if self._bootstrap is None:
             return
         with connect(self._bootstrap) as client:
             found = client.metadata([]).cluster_id
-        if found != look.cluster_id:
-            raise CommandFailed(f"{self._bootstrap} is of cluster {found}, the bucket of {look.cluster_id}", Exit.USAGE)
+        if found != snapshot.cluster_id:
+            raise CommandFailed(
+                f"{self._bootstrap} is of cluster {found}, the bucket of {snapshot.cluster_id}", Exit.USAGE
+            )
 
-    async def answering(self, look: ClusterSnapshot) -> dict[int, str]:
+    async def answering(self, snapshot: ClusterSnapshot) -> dict[int, str]:
         """Addresses of brokers that have a session and answer, by node."""
-        return await asyncio.to_thread(self._answering, look)
+        return await asyncio.to_thread(self._answering, snapshot)
 
-    def _answering(self, look: ClusterSnapshot) -> dict[int, str]:
+    def _answering(self, snapshot: ClusterSnapshot) -> dict[int, str]:
         found = {}
-        for one in look.brokers:
+        for one in snapshot.brokers:
             if one.active and one.host:
                 try:
                     with WireClient(one.host, one.port, _ANSWER_S) as client:
                         answered = client.metadata([])
                 except BrokerUnreachable:
                     continue
-                if answered.cluster_id == look.cluster_id:
+                if answered.cluster_id == snapshot.cluster_id:
                     found[one.node] = show_address(one.host, one.port)
         return found
 
@@ -137,15 +139,15 @@ class LiveBrokers:
                     continue
         return found
 
-    async def copied(self, look: ClusterSnapshot, places: Collection[Partition]) -> int:
+    async def copied(self, snapshot: ClusterSnapshot, places: Collection[Partition]) -> int:
         """Bytes that new replicas of these partitions have, until they are in sync."""
-        active = {one.node for one in look.brokers if one.active}
+        active = {one.node for one in snapshot.brokers if one.active}
         wanted: dict[int, list[Partition]] = {}
-        for one in look.partitions:
+        for one in snapshot.partitions:
             if (one.topic, one.partition) in places:
                 for node in active.intersection(one.target or ()).difference(one.in_sync):
                     wanted.setdefault(node, []).append((one.topic, one.partition))
-        return sum((await asyncio.to_thread(copied_bytes, look.brokers, wanted)).values()) if wanted else 0
+        return sum((await asyncio.to_thread(copied_bytes, snapshot.brokers, wanted)).values()) if wanted else 0
 
 
 class RestoreRun:
@@ -172,23 +174,23 @@ class RestoreRun:
         copied, changed_s = 0, loop.time()
         try:
             while True:
-                look = await self._source.read()
-                addresses = await self._brokers.answering(look)
-                silent = sorted(one.node for one in look.brokers if one.active and one.node not in addresses)
-                step = await self._step(look, addresses)
+                snapshot = await self._source.read()
+                addresses = await self._brokers.answering(snapshot)
+                silent = sorted(one.node for one in snapshot.brokers if one.active and one.node not in addresses)
+                step = await self._step(snapshot, addresses)
                 ends: dict[Partition, Ends] = {}
                 waits = list(step.waits)
                 if addresses and not silent and not waits:
-                    ends = await self._brokers.ends(addresses, _led(look))
-                    waits = [place for place in _wanted(look, self._damaged) if place not in ends]
+                    ends = await self._brokers.ends(addresses, _led(snapshot))
+                    waits = [place for place in _wanted(snapshot, self._damaged) if place not in ends]
                 if addresses and not silent and step.is_done and not waits:
-                    return look, ends
+                    return snapshot, ends
                 state = (silent, step, len(ends))
                 if state != before:
                     before, copied, changed_s = state, 0, loop.time()
-                elif (by_now := await self._brokers.copied(look, set(step.waits))) > copied:  # a copy is progress
+                elif (by_now := await self._brokers.copied(snapshot, set(step.waits))) > copied:  # a copy is progress
                     copied, changed_s = by_now, loop.time()
-                self._progress.show(self._waiting(silent, step, waits, len(look.partitions)))
+                self._progress.show(self._waiting(silent, step, waits, len(snapshot.partitions)))
                 if loop.time() - changed_s > PATIENCE_S:
                     why = self._waiting(silent, step, waits, 0)
                     raise CommandFailed(f"nothing changed for {PATIENCE_S:.0f} s: {why}; {_DO}")
@@ -198,11 +200,11 @@ class RestoreRun:
         finally:
             self._progress.done()
 
-    async def _step(self, look: ClusterSnapshot, addresses: Mapping[int, str]) -> Step:
+    async def _step(self, snapshot: ClusterSnapshot, addresses: Mapping[int, str]) -> Step:
         factor = await self._brokers.default_factor(addresses)
         self._may_give_up -= addresses.keys()  # a broker that answered since may have acknowledged records
         return next_step(
-            look.brokers, look.partitions, self._damaged, may_give_up=self._may_give_up, default_factor=factor
+            snapshot.brokers, snapshot.partitions, self._damaged, may_give_up=self._may_give_up, default_factor=factor
         )
 
     async def _try(self, step: Step, addresses: Mapping[int, str]) -> None:
@@ -239,14 +241,14 @@ _DO: Final = (
 )
 
 
-def _wanted(look: ClusterSnapshot, damaged: Mapping[Partition, str]) -> list[Partition]:
-    places = [(one.topic, one.partition) for one in look.partitions]
+def _wanted(snapshot: ClusterSnapshot, damaged: Mapping[Partition, str]) -> list[Partition]:
+    places = [(one.topic, one.partition) for one in snapshot.partitions]
     return [place for place in places if place not in damaged]
 
 
-def _led(look: ClusterSnapshot) -> dict[int, list[Partition]]:
+def _led(snapshot: ClusterSnapshot) -> dict[int, list[Partition]]:
     found: dict[int, list[Partition]] = {}
-    for one in look.partitions:
+    for one in snapshot.partitions:
         if one.leader is not None:
             found.setdefault(one.leader, []).append((one.topic, one.partition))
     return found

@@ -167,8 +167,8 @@ def _names(path: str | None) -> Names:
 
     try:
         with open(path, encoding="utf-8") as file:
-            said = json.load(file)
-        named = {UUID(topic_id): name for topic_id, name in said.items()}
+            loaded = json.load(file)
+        named = {UUID(topic_id): name for topic_id, name in loaded.items()}
     except (ValueError, AttributeError) as broken:
         raise CommandFailed(f'{path}: write {{"TOPIC-ID": "NAME", …}}: {broken}', Exit.USAGE) from broken
     for topic_id, name in named.items():
@@ -191,18 +191,18 @@ async def _done(bucket: Bucket, arguments: argparse.Namespace) -> int:
     from thermocline.cli.cluster.restore.executor import LiveBrokers
 
     there = LiveBrokers(arguments.bootstrap_server)
-    look = await BucketState(bucket).read()
-    if not is_rebuilt(look.image):
+    snapshot = await BucketState(bucket).read()
+    if not is_rebuilt(snapshot.image):
         note("nothing is held back: this cluster was not rebuilt, or that is done")
         return Exit.DONE
-    held = [one for one in look.partitions if UNKNOWN_REPLICA in (*one.replicas, *(one.target or ()))]
+    held = [one for one in snapshot.partitions if UNKNOWN_REPLICA in (*one.replicas, *(one.target or ()))]
     if held:
         raise CommandFailed(
             f"{len(held)} partitions do not serve yet, {held[0].topic}-{held[0].partition} among them: `thermocline "
             "cluster restore` first; what cannot be restored is deleted with its topic"
         )
-    await asyncio.to_thread(there.check, look)
-    addresses = await there.answering(look)
+    await asyncio.to_thread(there.check, snapshot)
+    addresses = await there.answering(snapshot)
     if not addresses:
         raise CommandFailed("no broker of this cluster answers")
     await there.give_up(addresses, UNKNOWN_REPLICA)
