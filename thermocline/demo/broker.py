@@ -76,7 +76,6 @@ class DemoBroker:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
     def seal(self) -> None:
-        """Seal and copy everything, as `thermocline tier seal --wait` does."""
         request = urllib.request.Request(
             f"http://{self.http}/tier/seal",
             data=json.dumps({"wait": True}).encode(),

@@ -34,13 +34,11 @@ class Picture:
         self.started = self._act_began = self.clock()
 
     def act(self, name: str) -> None:
-        """Name what was done since the last act."""
         now = self.clock()
         self.acts.append((name, now - self._act_began))
         self._act_began = now
 
     def seconds(self) -> str:
-        """The seconds of each act, and their sum."""
         rows = [*self.acts, ("all of it", sum(seconds for _, seconds in self.acts))]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"  {name:<{width}}  {seconds:6.1f} s" for name, seconds in rows)
@@ -50,8 +48,6 @@ class Picture:
         print(f"[{self.clock() - self.started:5.1f} s] {text}", flush=True)
 
     def draw(self, broker: DemoBroker, what: str) -> None:
-        """Draw a broker's bytes on disk and in the bucket."""
-
         def tiers() -> tuple[int, int]:
             partitions = broker.status()
             return sum(one["local_bytes"] for one in partitions), sum(one["cold_bytes"] for one in partitions)
@@ -70,7 +66,6 @@ class Picture:
         self.tick(text)
 
     def tick(self, made: Callable[[], str]) -> None:
-        """Print a line over the last one, if it is time."""
         now = self.clock()
         if now - self.drawn < (TICK_S if self.live else 3.0):
             return

@@ -39,7 +39,6 @@ class DemoCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Addresses of all brokers, running or not."""
         return ",".join(broker.kafka for broker in self.brokers.values())
 
     def directory(self, node: int) -> Path:
@@ -86,7 +85,6 @@ class DemoCluster:
         return int(self._status()["controller"])
 
     def leaders_of(self, topic: str) -> list[dict[str, int]]:
-        """Each partition of the topic as its leader reports it."""
         found = [one for broker in self.brokers.values() for one in broker.partitions() if one["topic"] == topic]
         return [one for one in found if one["leader"] >= 0]
 
@@ -110,7 +108,6 @@ class DemoCluster:
             time.sleep(_POLL_S)
 
     def _status(self, first: int = NODES[0]) -> Any:
-        """The cluster status from this broker, or from another one that answers."""
         for node in sorted(NODES, key=lambda node: node != first):
             broker = self.brokers[node]
             try:

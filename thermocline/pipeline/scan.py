@@ -309,7 +309,6 @@ def scan(
 
 
 def _fetched_here(reader: SplitReader) -> Generator[FetchedSplit | None, None, None]:
-    """The split's windows, each read when it is asked for."""
     for piece in reader.split.pieces:
         opened = reader.open(piece)
         windows = [] if opened is None else reader.windows(opened)
@@ -322,7 +321,6 @@ def _fetched_here(reader: SplitReader) -> Generator[FetchedSplit | None, None, N
 
 
 def _fetched_ahead(reader: SplitReader, prefetch: int) -> Generator[FetchedSplit | None, None, None]:
-    """The split's windows, `prefetch` of them fetched ahead by a thread pool."""
     pool = ThreadPoolExecutor(prefetch + 1, thread_name_prefix="scan")
     try:
         opened = ahead(pool, reader.open, reader.split.pieces, PIECES_AHEAD)

@@ -188,7 +188,6 @@ def refused_topic(topic: str, error: KafkaError) -> str:
 
 
 def _creates_topics(bootstrap: str) -> bool:
-    """Whether the broker creates topics automatically, as far as it says."""
     from thermocline.cli.clients.connections import connect
     from thermocline.cli.clients.wire_client import BROKER_RESOURCE, BrokerUnreachable
 

@@ -36,7 +36,6 @@ def findings(seen: ClusterState) -> list[Finding]:
 
 
 def notes(seen: ClusterState) -> list[str]:
-    """Facts that are not wrong, but useful to know."""
     found = [
         *shared_domains(seen.partitions, seen.brokers),
         *misplaced_leaders(seen.partitions, seen.brokers),

@@ -40,8 +40,6 @@ def register(verbs: Subparsers[Parser]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LagReader:
-    """The member that reads a partition."""
-
     member_id: str
     client_id: str
     host: str

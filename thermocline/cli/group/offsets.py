@@ -35,7 +35,6 @@ def described(admin: AdminClient, group: str) -> Any | None:
 
 
 def committed(admin: AdminClient, group: str) -> dict[Place, int]:
-    """Every committed offset of the group."""
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, failing

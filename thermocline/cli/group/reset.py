@@ -112,7 +112,6 @@ def within(log: Log, asked: int) -> tuple[int, str]:
 def plan(
     targets: Mapping[Place, Target], committed: Mapping[Place, int], logs: Mapping[Place, Log]
 ) -> list[OffsetReset]:
-    """One move a partition, sorted."""
     moves = []
     for (topic, partition), (asked, why) in sorted(targets.items()):
         new, nearest = within(logs[topic, partition], asked)

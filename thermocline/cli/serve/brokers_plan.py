@@ -23,8 +23,6 @@ _COLD_FETCH_BYTES_MIN: Final = 1 << 20  # what one broker may not go below
 
 
 class ListenAt(NamedTuple):
-    """A listen address, and the flag that sets it."""
-
     flag: str
     host: str
     port: int

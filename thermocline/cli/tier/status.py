@@ -61,7 +61,6 @@ def rows(
     statuses: Iterable[PartitionStatus],
     cold: Mapping[Partition, ColdPartition],
 ) -> list[StatusRow]:
-    """One row for each partition of `leaders`, sorted by topic and index."""
     known = {(status.topic, status.partition): status for status in statuses}
     made = []
     for (topic, index), leader in sorted(leaders.items()):
@@ -119,7 +118,6 @@ _NUMBERS = (
 
 
 def picture(found: Sequence[StatusRow]) -> str:
-    """The rows as a table for people."""
     header = ("topic", *_NUMBERS, "gaps", "blocked by")
     lines = [
         (

@@ -56,7 +56,6 @@ def _register_create(verbs: Subparsers[Parser]) -> None:
 
 
 def create_topic(arguments: argparse.Namespace) -> int:
-    """Create, then print the retention."""
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, NewTopic, connected_admin, failing, settled
 
     admin = connected_admin(arguments.bootstrap_server)
@@ -82,7 +81,6 @@ def list_topics(arguments: argparse.Namespace) -> int:
 
 
 def describe_topic(arguments: argparse.Namespace) -> int:
-    """Partitions, then configs: non-default ones, or all."""
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, connected_admin, failing
 
     admin = connected_admin(arguments.bootstrap_server)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def topic_configs(admin: AdminClient, topic: str) -> dict[str, Any]:
-    """Every config of a topic by name (confluent-kafka's ConfigEntry)."""
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, ConfigResource, ResourceType, failing
 
     with failing(f"reading the configs of topic {topic}"):

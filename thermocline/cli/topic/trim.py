@@ -104,7 +104,6 @@ def plan(topic: str, found: Sequence[StatusRow], new_starts: Mapping[int, int]) 
 
 
 def trim_topic(arguments: argparse.Namespace) -> int:
-    """Show the plan; execute it after a confirmation."""
     from thermocline.cli.clients.stock import connected_admin
     from thermocline.cli.tier.reader import TierReader
 
@@ -159,7 +158,6 @@ def _new_starts(
 
 
 def picture(cuts: Sequence[PartitionTrim]) -> str:
-    """The plan for people: offsets by partition and tier, and their sum."""
     header = ("partition", "log start", "new start", "offsets that go", "on disk", "in the bucket")
     lines = [
         (

@@ -158,7 +158,6 @@ class ArchiveTable:
         return _with_ids(wanted, self._table.schema(), self.name)
 
     def full_schema(self) -> pa.Schema:
-        """All columns of the table, with their field ids."""
         return schema_to_pyarrow(self._table.schema())
 
     def stored_files(self) -> list[tuple[StoredFile, DataFile]]:

@@ -258,8 +258,6 @@ def still_named(store: ArrowStore, place: Place, findings: Iterable[Finding]) ->
 
 
 def _listed(store: ArrowStore, prefix: str) -> list[ObjectInfo]:
-    """Everything below `prefix`, sorted."""
-
     async def every() -> list[ObjectInfo]:
         return [info async for info in store.list(prefix)]
 

@@ -79,8 +79,6 @@ class _Caught(Generic[T, R]):
 
 
 class SparkTasks:
-    """Runs each task as its own partition of a Spark session."""
-
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
 

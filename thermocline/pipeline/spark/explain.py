@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class FirstPartition(InputPartition):
-    """A task, with the summary of the whole plan."""
-
     def __init__(self, value: object, summary: PlanSummary) -> None:
         super().__init__(value)
         self.summary = summary

@@ -55,8 +55,6 @@ _AMOUNT: Final = re.compile(r"(\d{1,18})\s*([a-z]*)")
 
 
 class Edge(Enum):
-    """The earliest or the latest offset of every partition."""
-
     EARLIEST = "earliest"
     LATEST = "latest"
 

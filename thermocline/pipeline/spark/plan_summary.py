@@ -62,7 +62,6 @@ class PlanSummary:
         return max(0, self.held.log_bytes - self.read.log_bytes)
 
     def lines(self) -> Sequence[tuple[str, str]]:
-        """Label and text, for `explain`."""
         read, held = self.read, self.held
         return [
             ("bucket", self.url),
@@ -134,7 +133,6 @@ def read_by(tasks: Iterable[Task]) -> Amount:
 
 
 def tail_offsets_of(tasks: Iterable[Task]) -> int:
-    """Offsets read from brokers."""
     return sum(part.offsets for task in tasks for part in task if not isinstance(part, Split))
 
 

@@ -121,7 +121,6 @@ def _options_of_new_table(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """The schema with the options in its metadata."""
     first, *others = schema.fields
     text = json.dumps(dict(sorted(options.items())))
     return StructType([StructField(first.name, first.dataType, first.nullable, {_OPTIONS_KEY: text}), *others])

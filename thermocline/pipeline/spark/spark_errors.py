@@ -36,6 +36,5 @@ def in_spark_worker() -> bool:
 
 
 def runs_worker(module: str) -> bool:
-    """Whether this process runs that worker module of Spark."""
     main = sys.modules["__main__"].__spec__
     return module in sys.modules or (main is not None and main.name == module)

@@ -37,8 +37,6 @@ BATCH_BYTES: Final = 9 * 128 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadJob:
-    """The constants of all tasks of a query."""
-
     bucket: str
     columns: tuple[str, ...]
     target: pa.Schema  # Spark's Arrow schema of these columns

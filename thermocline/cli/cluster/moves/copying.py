@@ -54,7 +54,6 @@ class CopyBook:
     _pace: list[tuple[float, int]] = field(default_factory=list)  # (time, copied bytes) of the last updates
 
     def note(self, copies: Iterable[Copying], now_s: float) -> None:
-        """Record the copies at one moment."""
         for copy in copies:
             before = self._seen.get(copy.key)
             hot = max(copy.hot_bytes or 0, (before.hot_bytes or 0) if before is not None else 0)

@@ -59,7 +59,6 @@ class MovePacer:
         self.waiting.extendleft(reversed(batch))
 
     def copies(self) -> dict[int, list[Name]]:
-        """Partitions that each broker copies now."""
         found: dict[int, list[Name]] = {}
         for name, move in self.running.items():
             for node in move.added:
@@ -86,7 +85,6 @@ class MovePacer:
 
     @property
     def hot_bytes(self) -> int:
-        """Of all moves but refused ones."""
         return sum(move.hot_bytes or 0 for name, move in self._all.items() if name not in self.refused)
 
     @property

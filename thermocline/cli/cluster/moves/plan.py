@@ -64,7 +64,6 @@ class Move:
 
     @property
     def added(self) -> Nodes:
-        """Replicas that copy it."""
         return tuple(node for node in self.after if node not in self.before)
 
     @property
@@ -147,7 +146,6 @@ class Loads:
         return self.domains.get(node, f"node {node}")
 
     def spread(self, nodes: Iterable[int]) -> Counter[str]:
-        """Replicas in each fault domain."""
         return Counter(self.domain_of(node) for node in nodes)
 
     def idlest(self, others: Nodes, without: Collection[int]) -> int | None:

@@ -35,7 +35,6 @@ def plan_json(plan: Plan) -> list[str]:
 
 
 def plan_lines(plan: Plan) -> list[str]:
-    """The moves, those in progress already, and the sum of copied bytes."""
     lines = []
     if plan.moves:
         shown = sorted(plan.moves, key=lambda move: move.topic.startswith("__"))[:_MOVES_SHOWN_MAX]  # users' first

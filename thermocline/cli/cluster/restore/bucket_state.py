@@ -160,7 +160,6 @@ def stored_partition(manifest: Manifest | str) -> StoredPartition:
 
 
 def _positions(data: bytes) -> list[tuple[str, int]]:
-    """Groups and times of the commits in a snapshot."""
     found = []
     for _, records in batches_in(data):
         for record in records:
