@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from logformat.record_batch import PLACE, Codec, read_header
 from logformat.records import Record, encode_batch
+from tests.support.numpy_decoder import NumpyWay
 from thermocline.pipeline.decode.batches import BatchDecoder, Way
 from thermocline.pipeline.decode.kernel_way import KernelWay
-from thermocline.pipeline.decode.numpy_way import NumpyWay
 from thermocline.pipeline.split import RowFilter
 
 ROWS = RowFilter(0, 2**62)

@@ -1,4 +1,4 @@
-"""The name under which Spark finds the source by itself: `spark.read.format("thermocline")`."""
+"""The module name under which Spark finds the source: `spark.read.format("thermocline")`."""
 
 from thermocline.pipeline.spark.source import ThermoclineSource as DefaultSource
 

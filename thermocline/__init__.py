@@ -1,7 +1,7 @@
-"""Thermocline: a log service that speaks the Kafka protocol, warm on disk and cold in a bucket.
+"""Thermocline: a log service that speaks the Kafka protocol, with a local tier on disk and a cold tier in a bucket.
 
-Nothing heavy is imported here: the command line starts from this package. `thermocline.read` (history as Arrow batches)
-is imported when it is first asked for.
+`thermocline.read` (history as Arrow batches) is imported at its first use, because the command line imports this
+package.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What a plain installation leaves out, and the command that brings it.
+"""Checks for optional packages, and the pip command that installs them.
 
-Owns the sentence about a missing package and the names of the extras (pyproject.toml has their packages). Always true:
-what needs an extra asks here before it works, so that nobody meets a bare "No module named …" half-way. Nothing is
-imported to find out. Must not know what the packages are for.
+A feature that needs an extra calls `require` before it starts work. Nothing is imported for the check.
 """
 
 from __future__ import annotations
@@ -16,11 +14,11 @@ Extra = Literal["read", "spark"]
 
 
 class MissingExtra(InvalidRequest, ImportError):
-    """A package is not installed; the message has the command that installs it."""
+    """A package is not installed. The message has the command that installs it."""
 
 
 def missing(*modules: str) -> tuple[str, ...]:
-    """Those of the modules that are not installed."""
+    """The modules among these that are not installed."""
     return tuple(name for name in modules if find_spec(name) is None)
 
 
@@ -29,7 +27,7 @@ def install_command(extra: Extra) -> str:
 
 
 def require(extra: Extra, what: str, *modules: str) -> None:
-    """Raises MissingExtra when `what` lacks one of the modules, which `extra` brings."""
+    """Raises MissingExtra when `what` lacks one of the modules, which `extra` installs."""
     absent = missing(*modules)
     if absent:
         raise MissingExtra(f"{what} needs {', '.join(absent)}, not installed here: {install_command(extra)}")

@@ -1,7 +1,4 @@
-"""A finding and where it belongs, for people and for programs: what `bucket verify` and `scrub` print.
-
-Owns the words of a line and the names in its JSON, which scripts rely on. Must not know how anything was found.
-"""
+"""A finding with its topic and partition, as `bucket verify` and `scrub` print it: a line for people, or a JSON row."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from coldstore.inspection.audit import Finding
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A finding and its partition; `topic_id` None: of the cluster's own metadata; `topic` None: nothing names it."""
+    """A finding and its partition. `topic_id` None: cluster metadata. `topic` None: the name is unknown."""
 
     finding: Finding
     topic: str | None = None
@@ -27,7 +24,7 @@ class Located:
         return f"{found.kind.value:20} {where}: {found.detail}" + (f" ({found.key})" if found.key else "")
 
     def row(self) -> dict[str, str | int | bool | None]:
-        """For a JSON line."""
+        """The names are part of the `--json` contract."""
         found = self.finding
         return {
             "kind": found.kind.value,

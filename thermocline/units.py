@@ -1,14 +1,10 @@
-"""Sizes, rates and times as people read them.
-
-Owns the spelling. Always true: `broker.config.units.parse_size` reads what `show_size` prints. Must not know what a
-value is for.
-"""
+"""Sizes, rates and durations as text for people. `broker.config.units.parse_size` reads what `show_size` prints."""
 
 from __future__ import annotations
 
 
 def show_size(size_bytes: float) -> str:
-    """`128.0 MiB`: three or four figures."""
+    """`128.0 MiB`: one decimal, binary units."""
     value = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:
@@ -23,7 +19,7 @@ def show_rate(size_bytes: float, seconds: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """How long something took: `3.2 s`, `5 m 07 s`."""
+    """A duration: `3.2 s`, `5 m 07 s`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{int(seconds) // 60} m {int(seconds) % 60:02d} s"

@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until
 from tests.support.writing import Writing
 from thermocline.cli.clients.wire_client import WireClient
 from thermocline.cli.cluster.client import alter, under_way
-from thermocline.cli.cluster.moves.source import MovesSource
+from thermocline.cli.cluster.reader import ClusterReader
 
 USAGE, INTERRUPTED = 2, 130
 FIELDS = ["topic", "partition", "from", "to", "hot_bytes", "cold_bytes"]
@@ -52,7 +52,7 @@ def held(cluster: Three) -> Counter[int]:
 def said_active(cluster: Three) -> set[int]:
     """Brokers with a session, as those that answer say: when the controller itself stops, its last word lies in the
     bucket up to a second before anybody has read it."""
-    return {broker.node for broker in MovesSource(cluster.everywhere).look().brokers if broker.active}
+    return {broker.node for broker in ClusterReader(cluster.everywhere).read().brokers if broker.active}
 
 
 def test_a_broker_is_drained_under_load_and_leaves(site: Site) -> None:

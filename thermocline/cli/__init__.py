@@ -1,5 +1,5 @@
-"""The `thermocline` command: one room a noun, loaded when it is used. The contract is in docs and `--help`.
+"""The `thermocline` command: one package a noun, loaded when it is used. The contract is in docs and `--help`.
 
-A room's `command` module holds its verbs and flags, and loads the rest when it runs. Every room stands on `terminal`
-(flags, tables, questions, exit codes), those that ask a broker on `clients` too.
+A package's `command` module has its verbs and flags, and imports the rest when it runs. `terminal` has flags, tables,
+questions and exit codes; `clients` has the connections to brokers.
 """

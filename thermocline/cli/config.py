@@ -1,7 +1,7 @@
-"""`thermocline config`: which configs there are, and what one means. Needs no broker.
+"""`thermocline config`: lists configs and explains one. Needs no broker.
 
-Owns the sub-commands and their layout; the words come from `broker.config.api.explain`, so from the definitions that
-validate. What a running broker has set: `thermocline topic describe --all`, or Kafka's own `kafka-configs --describe`.
+The texts come from `broker.config.api.explain`. For the values of a running broker: `thermocline topic describe --all`,
+or Kafka's `kafka-configs --describe`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def register(nouns: Subparsers[Parser]) -> None:
-    """Add the command to the command line."""
     verbs = nouns.add_parser(
         "config", help="list and explain configs", example="thermocline config explain retention.ms"
     ).add_subparsers(metavar="VERB", required=True)
@@ -43,7 +42,6 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 def list_configs(arguments: argparse.Namespace) -> int:
-    """One line a config, topics first."""
     from broker.config.api.explain import Effect, Scope, explain_all
 
     scopes = [scope for scope, other in ((Scope.TOPIC, arguments.broker), (Scope.BROKER, arguments.topic)) if not other]
@@ -60,7 +58,7 @@ def list_configs(arguments: argparse.Namespace) -> int:
 
 
 def explain_config(arguments: argparse.Namespace) -> int:
-    """All that is known of one name; of the topic's and of the broker's, where both have it."""
+    """Everything about one name, for topics and for brokers if both have it."""
     from broker.config.api.explain import explain_name
 
     found = explain_name(arguments.key)  # InvalidConfig is exit 2

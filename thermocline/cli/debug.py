@@ -1,4 +1,4 @@
-"""`thermocline debug`: what tests need to know about this build."""
+"""`thermocline debug`: facts about this build for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def register(nouns: Subparsers[Parser]) -> None:
-    """Add the command to the command line."""
     debug = nouns.add_parser(
         "debug", help="for tests of Thermocline itself", example="thermocline debug crash-points"
     ).add_subparsers(metavar="WHAT", required=True)
@@ -38,14 +37,12 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 def crash_points(arguments: argparse.Namespace) -> int:
-    """One point a line."""
     from seams.crash_points import POINTS
 
     return _listed(POINTS, verbose=arguments.verbose)
 
 
 def job_crash_points(arguments: argparse.Namespace) -> int:
-    """One point a line."""
     from thermocline.pipeline.jobs.job_crash_points import POINTS
 
     return _listed(POINTS, verbose=arguments.verbose)

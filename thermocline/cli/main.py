@@ -1,7 +1,6 @@
-"""The `thermocline` command: finds the noun, runs it, and turns what it raises into an exit code and one line.
+"""The `thermocline` command: finds the noun, runs it, and turns errors into an exit code and one line on stderr.
 
-Owns the table of nouns. Always true: nothing heavy is imported before a command is chosen, and no other command then; a
-person never sees a stack trace for something the world did. Must not know what any command does.
+Imports only the chosen command. Expected errors never print a stack trace.
 """
 
 from __future__ import annotations
@@ -21,28 +20,29 @@ from thermocline.cli.terminal.arguments import Parser
 from thermocline.cli.terminal.outcome import INTERRUPTED, CommandFailed, Exit, exit_of, plain_words
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_ROOM = "thermocline.cli"
+_CLI = "thermocline.cli"
 _NOUNS: Final = {
-    "serve": f"{_ROOM}.serve.command",
-    "topic": f"{_ROOM}.topic.command",
-    "produce": f"{_ROOM}.records.produce",
-    "consume": f"{_ROOM}.records.consume",
-    "group": f"{_ROOM}.group.command",
-    "config": f"{_ROOM}.config",
-    "cluster": f"{_ROOM}.cluster.command",
-    "tier": f"{_ROOM}.tier.command",
-    "bucket": f"{_ROOM}.bucket.command",
-    "archive": f"{_ROOM}.jobs.archive",
-    "scrub": f"{_ROOM}.jobs.scrub",
-    "log": f"{_ROOM}.bucket.log_dump",
-    "debug": f"{_ROOM}.debug",
+    "serve": f"{_CLI}.serve.command",
+    "topic": f"{_CLI}.topic.command",
+    "produce": f"{_CLI}.records.produce",
+    "consume": f"{_CLI}.records.consume",
+    "group": f"{_CLI}.group.command",
+    "config": f"{_CLI}.config",
+    "cluster": f"{_CLI}.cluster.command",
+    "tier": f"{_CLI}.tier.command",
+    "bucket": f"{_CLI}.bucket.command",
+    "archive": f"{_CLI}.jobs.archive",
+    "scrub": f"{_CLI}.jobs.scrub",
+    "log": f"{_CLI}.bucket.log_dump",
+    "debug": f"{_CLI}.debug",
 }
-"""Who adds which command, in the order of `--help`."""
+"""The module that registers each command, in the order of `--help`."""
 
 
 def parser(given: Sequence[str] = ()) -> Parser:
-    """The whole command line. `given` begins with a noun: with that noun alone, so that a broker does not load what
-    prints tables (35 ms and 4 MiB of its start)."""
+    """The whole command line, or one noun's if `given` begins with a noun, so that a broker does not load what
+    prints tables (35 ms and 4 MiB of its start).
+    """
     top = Parser(
         prog="thermocline",
         description="A log service that speaks the Kafka protocol: warm on disk, cold in a bucket.",
@@ -56,7 +56,7 @@ def parser(given: Sequence[str] = ()) -> Parser:
 
 
 class _Version(argparse.Action):
-    """Its text is made when it is asked for: what builds say of themselves takes milliseconds to load."""
+    """Makes its text when asked, because the build information takes milliseconds to load."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from seams.interpreter import this_build
@@ -66,9 +66,9 @@ class _Version(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code (usage errors and --help leave through SystemExit, as argparse does)."""
+    """Run one command; returns its exit code. Usage errors and --help raise SystemExit, as in argparse."""
     _open_closed_streams()
-    _speak_utf_8()
+    _write_utf_8()
     try:
         given = [_text(word) for word in (sys.argv[1:] if argv is None else argv)]
     except UnicodeDecodeError as refused:
@@ -83,11 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # `thermocline consume | head`: the reader has enough. Python would complain again when it flushes at exit.
-        _forget_results()
+        # `thermocline consume | head`. Python would fail again when it flushes at exit.
+        _discard_stdout()
         return Exit.DONE
     except OSError as failed:
-        # Commands open what they write by its name: a disk that is full without one is behind stdout.
+        # A full disk without a file name is behind stdout.
         nameless = failed.filename is None and failed.errno in _FULL
         what = f"writing the results to stdout: {failed.strerror}" if nameless else plain_words(failed)
         return _fail(what, Exit.FAILED)
@@ -100,34 +100,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """`thermocline … >&-`: what is written there is nobody's. Left closed, the next file or socket that is opened would
-    get the number of stdout, and `print` to a stderr that is not there goes to stdout."""
+    """Open closed standard streams on /dev/null (`thermocline … >&-`). Otherwise the next file or socket would get
+    the number of stdout, and `print` to a missing stderr goes to stdout.
+    """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one, unless a lower one was taken
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number, usually this one
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  # as long as the process
 
 
-def _speak_utf_8() -> None:
-    """Results are data: UTF-8 under every locale, as what reads JSON expects. (stderr escapes what it cannot say.)"""
+def _write_utf_8() -> None:
+    """Results are UTF-8 under every locale, as JSON readers expect. (stderr escapes what it cannot encode.)"""
     if isinstance(sys.stdout, io.TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name != "utf-8":
         sys.stdout.reconfigure(encoding="utf-8")
 
 
 def _text(word: str) -> str:
-    """An argument as UTF-8 under every locale. UnicodeDecodeError when it is none: no library below could encode it."""
+    """An argument as UTF-8 under every locale. Raises UnicodeDecodeError if it is not."""
     try:
         word.encode()
-    except UnicodeEncodeError:  # surrogates: Python's place for bytes that its locale could not read
+    except UnicodeEncodeError:  # surrogates stand for bytes that the locale could not decode
         return os.fsencode(word).decode()
     return word
 
 
-def _forget_results() -> None:
-    """What stdout still holds goes nowhere: Python would try again when it exits, and complain."""
+def _discard_stdout() -> None:
+    """Discard buffered output, which Python would flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -135,7 +136,7 @@ def _fail(message: str, code: int) -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        _forget_results()  # it is the failure, or of no use any more
+        _discard_stdout()
     print(f"thermocline: {message}", file=sys.stderr)
     return code
 

@@ -1,1 +1,3 @@
-"""The demo, `python -m thermocline.demo` or `make demo`: the acts (`__main__.py`), and what they play with."""
+"""The demos: `python -m thermocline.demo` (`make demo`) and `python -m thermocline.demo.cluster` (`make
+demo-cluster`).
+"""

@@ -1,13 +1,11 @@
-"""`make demo`: the main job in about a minute, with real processes, a stock client and Spark.
+"""`make demo`: one broker's data through both tiers in about a minute, with real processes, a stock client and Spark.
 
-A broker on files takes a gigabyte from confluent-kafka, its segments sink into the bucket, the local copies go, the
-broker is killed with -9 in the middle, everything is replayed from offset 0 with every byte checked; then a planned
-replacement: seal, stop, delete the data directory, and a new broker on the bucket alone replays it all again. Last,
-that broker goes too, with its directory: Spark reads the bucket, and makes a table of it.
+A broker on a directory bucket takes a gigabyte from confluent-kafka. Its segments are copied to the bucket and expire
+locally. The broker is killed with -9 in the middle. Everything is replayed from offset 0, and every byte is compared.
+Then a planned replacement: seal, stop, delete the data directory; a new broker on the bucket alone replays everything
+again. Last, that broker and its directory go too: Spark reads the bucket, and makes a table of it.
 
-Owns the order of the acts and the tables. Always true: what is compared was computed here, never read back; every
-figure was measured in this run, and every second of it is named. Must not know the broker's code: it sees a command, a
-Kafka port and an HTTP port, as a user does.
+Expected values are computed here, never read back. Every figure is measured in this run.
 """
 
 from __future__ import annotations
@@ -18,15 +16,13 @@ import time
 from pathlib import Path
 
 from thermocline.demo import spark_act
-from thermocline.demo.broker import DemoBroker
-from thermocline.demo.clients import produce, replay, wait_sunk
-from thermocline.demo.payload import KILL_AFTER, RECORDS, VALUE_BYTES, Payload
-from thermocline.demo.picture import Picture
-from thermocline.demo.stage import play
+from thermocline.demo.broker import SETTINGS, DemoBroker
+from thermocline.demo.clients import STALL_S, produce, replay
+from thermocline.demo.payload import KILL_AFTER, PARTITIONS, RECORDS, VALUE_BYTES, Failed, Payload
+from thermocline.demo.picture import TICK_S, Picture, play
 
 
 def run(root: Path) -> None:
-    """All acts, then the table."""
     payload, picture = Payload(), Picture()
     data_dir, bucket = root / "broker", root / "bucket"
     megabytes = RECORDS * VALUE_BYTES / 1e6
@@ -34,20 +30,20 @@ def run(root: Path) -> None:
     try:
         picture.act("a broker started")
         picture.say(f"a broker on {data_dir}, its bucket the directory {bucket}")
-        taken = produce(broker, payload, 0, KILL_AFTER, lambda: picture.draw(broker, "producing "))
+        taken = produce(broker.kafka, payload, 0, KILL_AFTER, lambda: picture.draw(broker, "producing "))
         broker.kill()
         picture.say(f"kill -9 after {KILL_AFTER:,} acknowledged records; starting it again")
         broker = DemoBroker.start(data_dir, bucket, broker.kafka)
-        taken += produce(broker, payload, KILL_AFTER, RECORDS, lambda: picture.draw(broker, "producing "))
+        taken += produce(broker.kafka, payload, KILL_AFTER, RECORDS, lambda: picture.draw(broker, "producing "))
         picture.act("a gigabyte produced, with a kill -9 and a restart in the middle")
         picture.say(f"{RECORDS:,} records, {megabytes:.0f} MB, acknowledged by acks=all with fsync")
-        wait_sunk(broker, picture)
+        _wait_copied(broker, picture)
         picture.act("the rest of it sunk into the bucket")
         local, cold = broker.local_bytes, broker.cold_bytes
         picture.say(
             f"sunk: {local / 1e6:.0f} MB left on disk, {cold / 1e6:.0f} MB in the bucket; replaying from offset 0"
         )
-        cold_s = replay(broker, payload, RECORDS, lambda: picture.draw(broker, "replaying "))
+        cold_s = replay(broker.kafka, payload, RECORDS, lambda: picture.draw(broker, "replaying "))
         picture.act("replayed from the bucket by a consumer")
         picture.say("every byte as it was produced")
         broker.seal()
@@ -60,7 +56,7 @@ def run(root: Path) -> None:
         broker = DemoBroker.start(data_dir, bucket, broker.kafka)
         replaced_s = time.monotonic() - began
         picture.act("sealed, stopped, its disk deleted, a new broker started on the bucket")
-        again_s = replay(broker, payload, RECORDS, lambda: picture.draw(broker, "replaying "))
+        again_s = replay(broker.kafka, payload, RECORDS, lambda: picture.draw(broker, "replaying "))
         picture.act("replayed again by a consumer")
         picture.say("every byte again, no gap; that broker stopped too, its directory deleted")
         broker.stop()
@@ -88,6 +84,17 @@ def run(root: Path) -> None:
     finally:
         if broker.process.poll() is None:
             broker.kill()
+
+
+def _wait_copied(broker: DemoBroker, picture: Picture) -> None:
+    """Wait until every sealed segment is in the bucket and only active segments are on disk."""
+    deadline = time.monotonic() + STALL_S
+    limit = PARTITIONS * SETTINGS["log.segment.bytes"]
+    while any(p["copy_lag_bytes"] for p in broker.status()) or broker.local_bytes > limit:
+        if time.monotonic() > deadline:
+            raise Failed("segments did not sink into the bucket")
+        picture.draw(broker, "sinking   ")
+        time.sleep(TICK_S)
 
 
 if __name__ == "__main__":

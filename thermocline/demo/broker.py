@@ -1,8 +1,6 @@
-"""A broker of the demo, in a process of its own.
+"""A broker of the demos in a process of its own, with segments small enough to be copied within seconds.
 
-Owns its settings (segments small enough to sink within seconds) and its life. Always true: the next line of its stdout
-is awaited before anything is asked of it. Must not know the broker's code: it sees a command, a Kafka port and an HTTP
-port, as a user does.
+The demos see a command, a Kafka port and an HTTP port, as a user does.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ SETTINGS = {
 
 @dataclass
 class DemoBroker:
-    """A `thermocline serve` in a process of its own."""
+    """A `thermocline serve` process."""
 
     process: subprocess.Popen[str]
     kafka: str
@@ -38,29 +36,29 @@ class DemoBroker:
 
     @classmethod
     def start(cls, data_dir: Path, bucket: Path, kafka: str = "127.0.0.1:0", *flags: str) -> DemoBroker:
-        """When it is ready; its log lies beside its directory, and goes on where its last life ended."""
+        """Start it and wait for the ready line. Its log is beside its directory; a later process appends to it."""
         command = [sys.executable, "-m", "thermocline", "serve", "--data-dir", str(data_dir)]
         command += ["--bucket", f"file://{bucket}", "--listen", kafka, "--http", "127.0.0.1:0"]
         for name, value in SETTINGS.items():
             command += ["--set", f"{name}={value}"]
-        command += flags  # the last word counts
-        told = data_dir.parent / f"{data_dir.name}.log"
-        with told.open("a") as log:
+        command += flags  # later flags win
+        path = data_dir.parent / f"{data_dir.name}.log"
+        with path.open("a") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line.startswith("ready "):
-            raise Failed(f"the broker did not come up; see {told}")
+            raise Failed(f"the broker did not come up; see {path}")
         ready = dict(part.split("=", 1) for part in line.split()[1:])
         return cls(process, ready["kafka"], ready["http"])
 
     def partitions(self) -> list[dict[str, Any]]:
-        """Every partition, as `tier status` sees it."""
+        """Every partition, as in `tier status`."""
         with urllib.request.urlopen(f"http://{self.http}/status", timeout=10) as answer:
             return list(json.load(answer))
 
     def status(self) -> list[dict[str, Any]]:
-        """Those of the demo's topic."""
+        """The partitions of the demo's topic."""
         return [partition for partition in self.partitions() if partition["topic"] == TOPIC]
 
     @property
@@ -72,13 +70,12 @@ class DemoBroker:
         return sum(partition["cold_bytes"] for partition in self.status())
 
     def metric(self, name: str) -> float:
-        """The sum over all labels of one metric."""
+        """The sum of one metric over all labels."""
         with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
     def seal(self) -> None:
-        """Seal and copy everything, as `thermocline tier seal --wait` does."""
         request = urllib.request.Request(
             f"http://{self.http}/tier/seal",
             data=json.dumps({"wait": True}).encode(),

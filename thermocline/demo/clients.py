@@ -1,28 +1,25 @@
-"""The demo's producer and consumer: stock clients that write and check every byte.
-
-Owns what is asked of them: every record acknowledged by all, every byte compared with what was computed. Always true: a
-replay that stalls, or that sees another byte, raises `Failed`. Must not know the broker's code.
-"""
+"""The demos' stock producer and consumer: every record acknowledged by all replicas, every byte compared."""
 
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable
+from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from thermocline.demo.broker import SETTINGS, DemoBroker
-from thermocline.demo.payload import PARTITIONS, TOPIC, Failed, Payload
-from thermocline.demo.picture import TICK_S, Picture
+from thermocline.demo.payload import Failed, Records
 
-STALL_S = 30.0
+STALL_S: Final = 30.0
+_POLL_BYTES: Final = 16 << 20  # between two polls of the producer
 
 
-def produce(broker: DemoBroker, payload: Payload, first: int, end: int, watch: Callable[[], None]) -> float:
-    """Produce records [first, end) with a stock idempotent client; every one acknowledged by all. Seconds taken."""
+def produce(bootstrap: str, records: Records, first: int, end: int, watch: Callable[[], None]) -> float:
+    """Produce records [first, end) with an idempotent client and acks=all. Seconds taken. Raises Failed."""
     producer = Producer(
         {
-            "bootstrap.servers": broker.kafka,
+            "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
             "linger.ms": 20,
             "batch.size": 1_000_000,
@@ -35,15 +32,17 @@ def produce(broker: DemoBroker, payload: Payload, first: int, end: int, watch: C
         if error is not None:
             failures.append(str(error))
 
+    poll_each = _POLL_BYTES // records.value_bytes
     began = time.monotonic()
-    for sequence in range(first, end):
+    for number in range(first, end):
+        partition = number % records.partitions
         while True:
             try:
-                producer.produce(TOPIC, payload.value(sequence), partition=sequence % PARTITIONS, on_delivery=delivered)
+                producer.produce(records.topic, records.value(number), partition=partition, on_delivery=delivered)
                 break
             except BufferError:
                 producer.poll(0.05)
-        if sequence % 4096 == 0:
+        if number % poll_each == 0:
             producer.poll(0)
             watch()
     if producer.flush(STALL_S) or failures:
@@ -51,32 +50,31 @@ def produce(broker: DemoBroker, payload: Payload, first: int, end: int, watch: C
     return time.monotonic() - began
 
 
-def replay(broker: DemoBroker, payload: Payload, count: int, watch: Callable[[], None]) -> float:
-    """Read every partition from offset 0 and check every byte of `count` records. Seconds taken."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.kafka,
-            "group.id": "demo",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "fetch.message.max.bytes": 8 << 20,
-            "queued.max.messages.kbytes": 262_144,
-        }
-    )
-    consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
-    expected = list(range(PARTITIONS))  # the next sequence number of each partition
+def replay(
+    bootstrap: str, records: Records, count: int, watch: Callable[[], None], sums: list[int] | None = None
+) -> float:
+    """Read every partition from offset 0 and compare every byte of `count` records. Seconds taken. Raises Failed.
+
+    `sums`: CRC-32 of each partition, to be filled.
+    """
+    topic, partitions = records.topic, records.partitions
+    consumer = reader(bootstrap)
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    expected = list(range(partitions))  # the next record of each partition
     began = last = time.monotonic()
     left = count
     while left:
         for message in consumer.consume(2000, timeout=1.0):
             if message.error():
                 raise KafkaException(message.error())
-            partition = message.partition()
-            assert partition is not None
-            sequence = expected[partition]
-            if message.value() != payload.value(sequence) or message.offset() != sequence // PARTITIONS:
-                raise Failed(f"partition {partition} offset {message.offset()}: not what was produced")
-            expected[partition] += PARTITIONS
+            partition, value = message.partition(), message.value()
+            assert partition is not None and isinstance(value, bytes)
+            number = expected[partition]
+            if value != records.value(number) or message.offset() != number // partitions:
+                raise Failed(f"{topic}-{partition} at offset {message.offset()}: not what was produced")
+            if sums is not None:
+                sums[partition] = zlib.crc32(value, sums[partition])
+            expected[partition] += partitions
             left -= 1
             last = time.monotonic()
         if time.monotonic() - last > STALL_S:
@@ -86,12 +84,16 @@ def replay(broker: DemoBroker, payload: Payload, count: int, watch: Callable[[],
     return time.monotonic() - began
 
 
-def wait_sunk(broker: DemoBroker, picture: Picture) -> None:
-    """Until every sealed segment is in the bucket and only active segments are left on disk."""
-    deadline = time.monotonic() + STALL_S
-    limit = PARTITIONS * SETTINGS["log.segment.bytes"]
-    while any(p["copy_lag_bytes"] for p in broker.status()) or broker.local_bytes > limit:
-        if time.monotonic() > deadline:
-            raise Failed("segments did not sink into the bucket")
-        picture.draw(broker, "sinking   ")
-        time.sleep(TICK_S)
+def reader(bootstrap: str) -> Consumer:
+    """A stock consumer that fails on a gap."""
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "demo",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "fetch.message.max.bytes": 8 << 20,
+            "queued.max.messages.kbytes": 262_144,
+            "log_level": 0,
+        }
+    )

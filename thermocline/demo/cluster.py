@@ -1,12 +1,10 @@
-"""`make demo-cluster`: what moves when machines go, with three real brokers and stock clients, in about a minute.
+"""`make demo-cluster`: what moves when machines are lost, with three real brokers and stock clients, in about a minute.
 
-A gigabyte sinks from three brokers into a bucket. Under load that does not stop, one of them is killed with -9 and its
-directory deleted; it starts again on an empty one: what had to move for that is drawn beside what did not. Then all
-three are killed and all directories deleted; three empty brokers on the bucket get the cluster back, and every byte is
-read and compared.
+Three brokers copy a gigabyte to a bucket. Under constant load one is killed with -9, its directory deleted, and started
+again empty: the demo draws the bytes that had to move beside those that did not. Then all three are killed and all
+directories deleted. Three empty brokers restore the cluster from the bucket, and every byte is read and compared.
 
-Owns the order of the acts and the table. Always true: what is compared was computed here, never read back; every figure
-was measured in this run. Must not know the broker's code.
+Expected values are computed here, never read back. Every figure is measured in this run.
 """
 
 from __future__ import annotations
@@ -15,18 +13,18 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from thermocline.demo import bulk, load
-from thermocline.demo.bulk import VALUE_BYTES, Bulk
+from thermocline.demo import load
+from thermocline.demo.clients import produce, replay
 from thermocline.demo.load import Load
-from thermocline.demo.payload import Failed
-from thermocline.demo.picture import Picture, scaled
-from thermocline.demo.stage import play
+from thermocline.demo.payload import Bulk, Failed
+from thermocline.demo.picture import Picture, play, scaled
 from thermocline.demo.three import NODES, DemoCluster
 
 _MEGABYTES: Final = 1000
@@ -38,8 +36,7 @@ _LOADED_MIN: Final = 500  # records acknowledged before the kill, and again afte
 
 
 def run(root: Path, megabytes: int, settings: Sequence[str] = ()) -> None:
-    """All acts, then the table."""
-    history, picture = Bulk(megabytes * 1_000_000 // VALUE_BYTES), Picture()
+    history, picture = Bulk(megabytes * 1_000_000 // Bulk.VALUE_BYTES), Picture()
     segment = min(max(history.size // _SEGMENTS, _SEGMENT_MIN), _SEGMENT_MAX)
     cluster = DemoCluster(root, [f"log.segment.bytes={segment}", *settings])
     try:
@@ -47,14 +44,13 @@ def run(root: Path, megabytes: int, settings: Sequence[str] = ()) -> None:
         _create(cluster)
         picture.act("three brokers started")
         picture.say(f"three brokers, three directories, one bucket: {cluster.bucket}")
-        written_s = bulk.write(
-            cluster.bootstrap, history, lambda: picture.draw_tiers(lambda: _tiers(cluster), "writing   ")
-        )
+        draw = partial(picture.draw_tiers, lambda: _tiers(cluster))
+        written_s = produce(cluster.bootstrap, history, 0, history.count, lambda: draw("writing   "))
         picture.act("history written, three replicas, acks=all with fsync")
         cluster.wait(
             lambda: _is_sunk(cluster, segment),
             "history sinks into the bucket",
-            lambda: picture.draw_tiers(lambda: _tiers(cluster), "sinking   "),
+            lambda: draw("sinking   "),
         )
         local, cold = _tiers(cluster)
         picture.act("sunk into the bucket")
@@ -76,7 +72,8 @@ def run(root: Path, megabytes: int, settings: Sequence[str] = ()) -> None:
         restored_s = time.monotonic() - began
         picture.act("restored from the bucket")
         picture.say("three empty brokers, `thermocline cluster restore`: reading everything back from offset 0")
-        read_s, sums = bulk.check(cluster.bootstrap, history, lambda: picture.tick(lambda: "reading"))
+        sums = [0] * Bulk.PARTITIONS
+        read_s = replay(cluster.bootstrap, history, history.count, lambda: picture.tick(lambda: "reading"), sums)
         if sums != history.sums():
             raise Failed("the sums of the partitions are others")
         steady.check(cluster.bootstrap)
@@ -101,7 +98,9 @@ def run(root: Path, megabytes: int, settings: Sequence[str] = ()) -> None:
 
 
 def _replace_one(cluster: DemoCluster, picture: Picture) -> tuple[int, int, float, Load]:
-    """Killed and emptied under load, started again: bytes moved, bytes that stayed, seconds; the load, ended."""
+    """Kill a broker under load, delete its directory, start it again: (bytes moved, bytes that stayed, seconds, the
+    ended load).
+    """
     steady = Load(cluster.bootstrap)
     steady.begin()
     try:
@@ -132,26 +131,25 @@ def _create(cluster: DemoCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     wanted = [
         NewTopic(name, partitions, len(NODES), config={"min.insync.replicas": "2"})
-        for name, partitions in ((bulk.TOPIC, bulk.PARTITIONS), (load.TOPIC, load.PARTITIONS))
+        for name, partitions in ((Bulk.TOPIC, Bulk.PARTITIONS), (load.TOPIC, load.PARTITIONS))
     ]
     for made in admin.create_topics(wanted).values():
         made.result(30)
 
 
 def _is_sunk(cluster: DemoCluster, segment: int) -> bool:
-    """What is sealed is in the bucket, and has left the disks."""
-    found = cluster.leaders_of(bulk.TOPIC)
+    """Everything sealed is in the bucket and gone from the disks."""
+    found = cluster.leaders_of(Bulk.TOPIC)
     return all(not one["copy_lag_bytes"] and one["local_bytes"] <= segment for one in found)
 
 
 def _tiers(cluster: DemoCluster) -> tuple[int, int]:
     """Bytes of the history on its leaders' disks, and in the bucket."""
-    found = cluster.leaders_of(bulk.TOPIC)
+    found = cluster.leaders_of(Bulk.TOPIC)
     return sum(one["local_bytes"] for one in found), sum(one["cold_bytes"] for one in found)
 
 
 def main() -> int:
-    """Run in a temporary directory that is removed afterwards."""
     parser = argparse.ArgumentParser(prog="python -m thermocline.demo.cluster", description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=_MEGABYTES, help=f"of history (default {_MEGABYTES})")
     parser.add_argument("--set", action="append", default=[], metavar="K=V", help="a config of the brokers; repeatable")

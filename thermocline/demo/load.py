@@ -1,7 +1,6 @@
-"""Load that does not stop while brokers die: a stock client, and the book of what was acknowledged to it.
+"""Constant load from a stock client in a thread while brokers die, and a record of what was acknowledged.
 
-Owns one producer in a thread. Always true: what is in the book was acknowledged by every in-sync replica, at that
-offset; whoever reads later has to find it there. Must not know the broker's code, nor what happens to it.
+Every acknowledged record must be found later, at its offset.
 """
 
 from __future__ import annotations
@@ -13,20 +12,19 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from thermocline.demo.bulk import reader
+from thermocline.demo.clients import reader
 from thermocline.demo.payload import Failed
 
 TOPIC: Final = "live"
 PARTITIONS: Final = 3
 _PADDING: Final = bytes(1000)
-_EACH: Final = 20  # records
-_PAUSE_S: Final = 0.02  # between them: some 1 000 records a second
+_BURST: Final = 20  # records
+_PAUSE_S: Final = 0.02  # between bursts: about 1 000 records a second
 _STALL_S: Final = 30.0
 
 
 class Load:
-    """From `begin` to `end`. `acked`: value numbers by (partition, offset); `longest_s`: between two
-    acknowledgements."""
+    """`acked`: record numbers by (partition, offset). `longest_s`: longest time between two acknowledgements."""
 
     def __init__(self, bootstrap: str) -> None:
         self.acked: dict[tuple[int, int], int] = {}
@@ -43,7 +41,7 @@ class Load:
         self._thread.start()
 
     def end(self) -> None:
-        """`Failed` when something was refused, or never answered."""
+        """Raises Failed when a record was refused or never acknowledged."""
         self._stop.set()
         self._thread.join()
         left = self._producer.flush(_STALL_S)
@@ -53,14 +51,17 @@ class Load:
     def _run(self) -> None:
         numbers = itertools.count()
         while not self._stop.is_set():
-            for number in itertools.islice(numbers, _EACH):
+            for number in itertools.islice(numbers, _BURST):
                 self._producer.produce(
-                    TOPIC, number.to_bytes(8, "big") + _PADDING, partition=number % PARTITIONS, on_delivery=self._told
+                    TOPIC,
+                    number.to_bytes(8, "big") + _PADDING,
+                    partition=number % PARTITIONS,
+                    on_delivery=self._delivered,
                 )
             self._producer.poll(0)
             self._stop.wait(_PAUSE_S)
 
-    def _told(self, error: KafkaError | None, message: Message) -> None:
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
         now_s = time.monotonic()
         self.longest_s = max(self.longest_s, now_s - self._last_s)
         self._last_s = now_s
@@ -72,7 +73,7 @@ class Load:
         self.acked[partition, offset] = int.from_bytes(value[:8], "big")
 
     def check(self, bootstrap: str) -> None:
-        """Every acknowledged record lies where it was acknowledged, with the bytes it had."""
+        """Raises Failed unless every acknowledged record is at its offset with its bytes."""
         left = dict(self.acked)
         consumer = reader(bootstrap)
         consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])

@@ -1,8 +1,4 @@
-"""What the demo writes: values that can be checked byte by byte without keeping them, and what Spark must find of them.
-
-Owns the sizes of the demo. Always true: everything here is computed from sequence numbers, never read back. Must not
-know brokers or Spark.
-"""
+"""The demos' records: values computed from their numbers, so that every byte can be checked without keeping them."""
 
 from __future__ import annotations
 
@@ -15,37 +11,71 @@ TOPIC = "events"
 PARTITIONS = 4
 VALUE_BYTES = 4096
 RECORDS = 250_000  # 1 GB in all
-KILL_AFTER = 100_000  # records produced when the broker is killed
+KILL_AFTER = 100_000  # records produced before the broker is killed
 BLOCK_BYTES = 1 << 20
 OFFSET_WEIGHT = 1009  # a sum over 62 500 offsets of 32 bits times this stays below 2^63
 
 
 class Failed(Exception):
-    """The demo saw something it must not see."""
+    pass
+
+
+class Records:
+    """Record `n` has value `n`: a slice of one random block.
+
+    It is in partition `n % partitions`, at offset `n // partitions`.
+    """
+
+    def __init__(self, topic: str, partitions: int, value_bytes: int, block_bytes: int, seed: int) -> None:
+        self.topic = topic
+        self.partitions = partitions
+        self.value_bytes = value_bytes
+        self._block_bytes = block_bytes
+        self._block = random.Random(seed).randbytes(block_bytes + value_bytes)
+
+    def value(self, number: int) -> bytes:
+        at = number * 7919 % self._block_bytes
+        return number.to_bytes(8, "big") + self._block[at : at + self.value_bytes - 8]
+
+
+class Bulk(Records):
+    """The history of the cluster demo: `count` records of 64 KiB in six partitions."""
+
+    TOPIC, PARTITIONS, VALUE_BYTES = "history", 6, 64 << 10
+
+    def __init__(self, count: int) -> None:
+        super().__init__(self.TOPIC, self.PARTITIONS, self.VALUE_BYTES, 4 << 20, 16)
+        self.count = count
+
+    @property
+    def size(self) -> int:
+        return self.count * self.VALUE_BYTES
+
+    def sums(self) -> list[int]:
+        """CRC-32 of each partition's values in order."""
+        found = [0] * self.PARTITIONS
+        for number in range(self.count):
+            found[number % self.PARTITIONS] = zlib.crc32(self.value(number), found[number % self.PARTITIONS])
+        return found
 
 
 class Sums(NamedTuple):
-    """What a partition's rows add up to; other bytes, or other offsets for the same bytes, give other sums."""
+    """Sums of a partition's rows; other bytes, or other offsets for the same bytes, give other sums."""
 
     rows: int
     first_offset: int
     last_offset: int
     crc32: int  # the sum of crc32(value) * (offset % OFFSET_WEIGHT + 1)
-    md5: int  # the sum of the last 8 bytes of md5(value): DuckDB has no CRC
+    md5: int  # the sum of the last 8 bytes of md5(value), because DuckDB has no CRC
 
 
-class Payload:
-    """Values that can be checked byte by byte without keeping them: a slice of one random block per sequence number."""
+class Payload(Records):
+    """The records of the first demo, and the sums that Spark and DuckDB must find."""
 
     def __init__(self) -> None:
-        self._block = random.Random(2026).randbytes(BLOCK_BYTES + VALUE_BYTES)
-
-    def value(self, sequence: int) -> bytes:
-        at = sequence * 7919 % BLOCK_BYTES
-        return sequence.to_bytes(8, "big") + self._block[at : at + VALUE_BYTES - 8]
+        super().__init__(TOPIC, PARTITIONS, VALUE_BYTES, BLOCK_BYTES, 2026)
 
     def sums(self) -> list[Sums]:
-        """Of every partition, for all `RECORDS`: sequence number `n` is offset `n // PARTITIONS`."""
         return [self._sums(partition) for partition in range(PARTITIONS)]
 
     def _sums(self, partition: int) -> Sums:

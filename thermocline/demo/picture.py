@@ -1,25 +1,30 @@
-"""Two tiers, drawn over one another on a terminal; a line now and then elsewhere; and what the seconds were spent on.
+"""Output of the demos: both tiers as bars, remarks, the seconds of each act; and a temporary directory to run in.
 
-Owns the demos' stdout until their tables. Always true: where nobody looks (no terminal) nothing is overwritten, and a
-line comes every three seconds at most; the seconds of the acts add up to the whole. Must not know what the acts are.
+Without a terminal nothing is overwritten, and a bar is printed every three seconds at most.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException
 
 from thermocline.demo.broker import DemoBroker
+from thermocline.demo.payload import Failed
 
 TICK_S = 0.25
+_LOG_CHARS_MAX: Final = 2000  # of the end of each log
 
 
 @dataclass
 class Picture:
-    """Two tiers, drawn over one another on a terminal, a line now and then elsewhere."""
-
     clock: Callable[[], float] = time.monotonic
     acts: list[tuple[str, float]] = field(default_factory=list)  # name, seconds
     drawn: float = 0.0
@@ -29,13 +34,11 @@ class Picture:
         self.started = self._act_began = self.clock()
 
     def act(self, name: str) -> None:
-        """What was done since the last act, or since the start, was this."""
         now = self.clock()
         self.acts.append((name, now - self._act_began))
         self._act_began = now
 
     def seconds(self) -> str:
-        """Each act with its seconds, and their sum, the whole demo."""
         rows = [*self.acts, ("all of it", sum(seconds for _, seconds in self.acts))]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"  {name:<{width}}  {seconds:6.1f} s" for name, seconds in rows)
@@ -45,8 +48,6 @@ class Picture:
         print(f"[{self.clock() - self.started:5.1f} s] {text}", flush=True)
 
     def draw(self, broker: DemoBroker, what: str) -> None:
-        """What a broker's disk holds, and what the bucket."""
-
         def tiers() -> tuple[int, int]:
             partitions = broker.status()
             return sum(one["local_bytes"] for one in partitions), sum(one["cold_bytes"] for one in partitions)
@@ -54,7 +55,7 @@ class Picture:
         self.draw_tiers(tiers, what)
 
     def draw_tiers(self, tiers: Callable[[], tuple[int, int]], what: str) -> None:
-        """Bytes on disks and in the bucket, asked for when it is time to draw."""
+        """Draw (bytes on disks, bytes in the bucket), if it is time."""
 
         def text() -> str:
             local, cold = tiers()
@@ -65,7 +66,6 @@ class Picture:
         self.tick(text)
 
     def tick(self, made: Callable[[], str]) -> None:
-        """A line that is drawn over, when it is time for one."""
         now = self.clock()
         if now - self.drawn < (TICK_S if self.live else 3.0):
             return
@@ -86,10 +86,26 @@ def _bar(size: int, mark: str) -> str:
 
 
 def scaled(*sizes: tuple[str, int]) -> list[str]:
-    """A bar for each, all to one scale; what is not nothing has a mark at least."""
+    """A bar for each size, to one scale; a size above zero has at least one mark."""
     width, most = max(len(name) for name, _ in sizes), max(*(size for _, size in sizes), 1)
     marks = "█░▒"
     return [
         f"{name:<{width}}  {marks[at % 3] * max(round(size / most * 48), bool(size))} {size / 1e6:.1f} MB"
         for at, (name, size) in enumerate(sizes)
     ]
+
+
+def play(demo: Callable[[Path], None]) -> int:
+    """Run a demo in a temporary directory; the exit code. On failure prints the ends of the processes' logs."""
+    root = Path(tempfile.mkdtemp(prefix="thermocline-demo-"))
+    try:
+        demo(root)
+    except (Failed, KafkaException) as failure:
+        logs = "\n".join(
+            f"{log.name}:\n{log.read_text(errors='replace')[-_LOG_CHARS_MAX:]}" for log in sorted(root.glob("*.log"))
+        )
+        print(f"\nthe demo failed: {failure}\n{logs}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    return 0

@@ -1,7 +1,6 @@
-"""The demo's Spark act: history from the bucket alone, then an Iceberg table that a second engine reads.
+"""The demo's Spark act: history from the bucket alone, then an Iceberg table that DuckDB reads.
 
-Owns what must come out. Always true: what is compared was computed from sequence numbers while Spark started. Without
-the [spark] extra the act is left out, and the table says why. Must not know how Spark reads.
+Expected sums are computed while Spark starts. Without the [spark] extra the act is left out, and the table says why.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Row = tuple[str, str]
 
 
 def perform(root: Path, payload: Payload, picture: Picture) -> list[Row]:
-    """All of it; rows of the table. `root / "bucket"` is all there is. Raises Failed."""
+    """The whole act; rows for the table. Needs only `root / "bucket"`. Raises Failed."""
     if absent := missing("pyspark", "numpy", "pyiceberg"):
         return [("replayed by Spark", f"left out: no {', '.join(absent)}; {install_command('spark')}")]
     picture.say(
@@ -44,17 +43,17 @@ def perform(root: Path, payload: Payload, picture: Picture) -> list[Row]:
         process.wait()
 
 
-def _started(said: IO[str], picture: Picture) -> None:
-    """Two acts of their own: a newcomer must not take them for the time that reading takes."""
-    _heard(said, "java")
+def _started(output: IO[str], picture: Picture) -> None:
+    """Spark's start is two acts of its own, so that it does not count as reading."""
+    _read_result(output, "java")
     picture.act("Spark's first start: Java, once a session")
-    _heard(said, "workers")
+    _read_result(output, "workers")
     picture.act("Spark's first start: its Python workers, once a session")
     picture.say("Spark is up; reading the bucket, no broker anywhere")
 
 
-def _replayed(said: IO[str], expected: list[Sums], picture: Picture) -> Row:
-    replay = _heard(said, "replay")
+def _replayed(output: IO[str], expected: list[Sums], picture: Picture) -> Row:
+    replay = _read_result(output, "replay")
     wanted = [[partition, *sums[:4]] for partition, sums in enumerate(expected)]
     if replay["sums"] != wanted:
         raise Failed(f"Spark saw {replay['sums']}, produced were {wanted}")
@@ -65,7 +64,7 @@ def _replayed(said: IO[str], expected: list[Sums], picture: Picture) -> Row:
 
 def _archived(root: Path, process: subprocess.Popen[str], expected: list[Sums], picture: Picture) -> list[Row]:
     assert process.stdout is not None
-    archive = _heard(process.stdout, "archive")
+    archive = _read_result(process.stdout, "archive")
     rows = [("archived to an Iceberg table", _rate(float(archive["seconds"])))]  # type: ignore[arg-type]
     picture.act("archived by Spark to an Iceberg table")
     if archive["rows"] != RECORDS:
@@ -83,7 +82,7 @@ def _archived(root: Path, process: subprocess.Popen[str], expected: list[Sums], 
 
 
 def query(root: Path) -> list[tuple[int, ...]]:
-    """By partition: rows, first and last offset, different offsets, the sum of md5 numbers; read by DuckDB."""
+    """By partition: rows, first and last offset, distinct offsets, sum of md5 numbers; read by DuckDB."""
     import duckdb
 
     from thermocline.pipeline.jobs.iceberg_catalog import catalog_config, open_catalog
@@ -98,13 +97,13 @@ def query(root: Path) -> list[tuple[int, ...]]:
         ).fetchall()
 
 
-def _heard(said: IO[str], act: str) -> dict[str, object]:
-    line = said.readline()
+def _read_result(output: IO[str], act: str) -> dict[str, object]:
+    line = output.readline()
     if not line:
         raise Failed(f"Spark ended before the end of its {act}; see below")
-    told: dict[str, object] = json.loads(line)
-    assert told["act"] == act
-    return told
+    result: dict[str, object] = json.loads(line)
+    assert result["act"] == act
+    return result
 
 
 def _rate(seconds: float) -> str:

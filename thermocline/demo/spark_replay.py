@@ -1,10 +1,8 @@
-"""A user's Spark program: all of a topic from the bucket, summed up; then the same into an Iceberg table.
+"""A user's Spark program: sums of a whole topic from the bucket, then the topic in an Iceberg table.
 
     python -m thermocline.demo.spark_replay BUCKET TOPIC WAREHOUSE TABLE OFFSET_WEIGHT
 
-Owns the session. A process of its own, so that Spark's start costs the demo nothing and its words go to a file. Always
-true: stdout has one line of JSON for each act that is done: `java`, `workers`, `replay` (with the sums by
-partition), `archive`. Must not know what is right.
+Prints a JSON line for each finished act: `java`, `workers`, `replay` (with the sums by partition), `archive`.
 """
 
 from __future__ import annotations
@@ -23,21 +21,21 @@ from thermocline.pipeline.spark.session import session
 
 def main(bucket: str, topic: str, warehouse: str, table: str, offset_weight: str) -> None:
     spark = session("thermocline demo")
-    tell("java", {})
+    print_act("java", {})
     rows = spark.read.format("thermocline").option("bucket", bucket).option("subscribe", topic).load()
     rows.head()  # starts Spark's Python workers, some seconds of imports
-    tell("workers", {})
+    print_act("workers", {})
     began = time.monotonic()
     weighed = F.crc32("value") * (F.col("offset") % int(offset_weight) + 1)
     sums = rows.groupBy("partition").agg(F.count("*"), F.min("offset"), F.max("offset"), F.sum(weighed))
     found = [list(row) for row in sums.sort("partition").collect()]
-    tell("replay", {"seconds": time.monotonic() - began, "sums": found})
+    print_act("replay", {"seconds": time.monotonic() - began, "sums": found})
     summary = archive(spark, bucket, topic, table, catalog=catalog_config(warehouse=warehouse))
-    tell("archive", summary.row())
+    print_act("archive", summary.row())
     spark.stop()
 
 
-def tell(act: str, what: Mapping[str, object]) -> None:
+def print_act(act: str, what: Mapping[str, object]) -> None:
     print(json.dumps({"act": act, **what}), flush=True)
 
 

@@ -1,7 +1,6 @@
-"""Three brokers of the demo on one bucket, as processes of their own, and what their HTTP ports say of them all.
+"""Three demo brokers on one bucket, as processes, and their common state by their HTTP ports.
 
-Owns their lives and directories. Always true: a broker keeps its number and its port over its lives, so clients find it
-again. Must not know the broker's code: it sees a command, Kafka ports and HTTP ports, as a user does.
+A broker keeps its node id and port over restarts.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from thermocline.demo.payload import Failed
 
 NODES: Final = (1, 2, 3)
 _WAIT_S: Final = 60.0
-_LOOK_S: Final = 0.2
+_POLL_S: Final = 0.2
 
 
 @dataclass
 class DemoCluster:
-    """`root`/broker-<number> are data directories, `root`/bucket is what they share."""
+    """`root`/broker-<node> are data directories, `root`/bucket is the common bucket."""
 
     root: Path
     settings: Sequence[str] = ()  # KEY=VALUE
@@ -40,15 +39,13 @@ class DemoCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Of all three, whether they run or not."""
         return ",".join(broker.kafka for broker in self.brokers.values())
 
-    # ── lives ────────────────────────────────────────────────────────────────────────────────────────────────────
     def directory(self, node: int) -> Path:
         return self.root / f"broker-{node}"
 
     def start(self, node: int) -> DemoBroker:
-        """Its next life, on whatever lies in its directory; when it is ready."""
+        """Start it on whatever is in its directory, and wait until it is ready."""
         kafka = self.brokers[node].kafka if node in self.brokers else "127.0.0.1:0"
         settings = (word for setting in self.settings for word in ("--set", setting))
         flags = ("--node-id", str(node), *settings)
@@ -56,30 +53,27 @@ class DemoCluster:
         return self.brokers[node]
 
     def start_all(self) -> None:
-        """The first makes the cluster, or finds it; the others join side by side."""
+        """The first creates or finds the cluster; the others then join in parallel."""
         first, *others = NODES
         self.start(first)
         with ThreadPoolExecutor(len(others)) as starting:
             list(starting.map(self.start, others))
 
     def kill(self, *nodes: int) -> None:
-        """kill -9."""
         for node in nodes:
             self.brokers[node].kill()
 
     def delete(self, *nodes: int) -> None:
-        """Their data directories."""
         for node in nodes:
             shutil.rmtree(self.directory(node))
 
     def close(self) -> None:
-        """Whatever still runs."""
         for broker in self.brokers.values():
             if broker.process.poll() is None:
                 broker.kill()
 
     def command(self, *words: str) -> str:
-        """`thermocline …`; what it printed. `Failed` when it failed."""
+        """The stdout of `thermocline …`. Raises Failed on a non-zero exit code."""
         done = subprocess.run(
             [sys.executable, "-m", "thermocline", *words], capture_output=True, text=True, timeout=120, check=False
         )
@@ -87,17 +81,17 @@ class DemoCluster:
             raise Failed(f"thermocline {' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
-    # ── what they say ────────────────────────────────────────────────────────────────────────────────────────────
     def controller(self) -> int:
         return int(self._status()["controller"])
 
     def leaders_of(self, topic: str) -> list[dict[str, int]]:
-        """Each partition of the topic as its leader sees it."""
         found = [one for broker in self.brokers.values() for one in broker.partitions() if one["topic"] == topic]
         return [one for one in found if one["leader"] >= 0]
 
     def is_whole(self, node: int = NODES[0]) -> bool:
-        """Three sessions, and each partition has a leader and all its replicas in sync, as this broker knows it."""
+        """Whether three brokers are active and each partition has a leader and all replicas in sync, by this
+        broker's image.
+        """
         status = self._status(node)
         return sum(broker["active"] for broker in status["brokers"]) == len(NODES) and all(
             one["leader"] is not None and set(one["in_sync"]) == set(one["replicas"]) and not one["starting"]
@@ -105,16 +99,15 @@ class DemoCluster:
         )
 
     def wait(self, happened: Callable[[], bool], what: str, watch: Callable[[], None] = lambda: None) -> None:
-        """`Failed` when it does not within a minute."""
+        """Raises Failed after a minute."""
         deadline = time.monotonic() + _WAIT_S
         while not happened():
             if time.monotonic() > deadline:
                 raise Failed(f"{what}: not within {_WAIT_S:.0f} s")
             watch()
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def _status(self, first: int = NODES[0]) -> Any:
-        """The cluster, as this broker has it, or the next that answers."""
         for node in sorted(NODES, key=lambda node: node != first):
             broker = self.brokers[node]
             try:

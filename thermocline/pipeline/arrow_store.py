@@ -1,10 +1,8 @@
-"""A bucket through pyarrow's file systems, read only: what drivers and executors without a broker use.
+"""A read-only bucket through pyarrow's file systems, for processes without a broker (Spark drivers and executors).
 
-Owns handles to objects and the translation of the client's errors. Always true: an answer has exactly the bytes that
-were asked for, or it is an error of `coldstore.object_store`; every request has a time-out and a bounded number of
-retries (the client's own); requests and bytes are counted. Any thread may call it. Its coroutines block and never
-suspend: `finished` drives them without a loop, so that coldstore's readers serve threads too. Must not know what the
-objects mean.
+A result has exactly the bytes that were asked for, or it is an error of `coldstore.object_store`. Every request has a
+timeout and the client's bounded retries. Any thread may call it. The coroutines block and never suspend: `finished`
+runs them without an event loop, so that coldstore's readers work in threads too.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from logformat.errors import Corrupt, ThermoclineError
 CONNECT_S: Final = 5.0
 REQUEST_S: Final = 20.0  # without a byte
 ATTEMPTS_MAX: Final = 5  # of one request, with the client's backoff
-HANDLES_MAX: Final = 64  # an open handle saves a HEAD; it holds a file descriptor or nothing
+HANDLES_MAX: Final = 64  # an open handle saves a HEAD; it costs at most a file descriptor
 _REFUSED: Final = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE", "INVALID_CLIENT_TOKEN", "HTTP status: 403")
 _GONE: Final = ("NO_SUCH_KEY", "RESOURCE_NOT_FOUND", "HTTP status: 404")
 
@@ -38,7 +36,7 @@ T = TypeVar("T")
 
 
 def finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What `coroutine` returns, run to its end here and now. Only for coroutines that never wait for a loop."""
+    """The result of `coroutine`, run to its end at once. Only for coroutines that never wait for an event loop."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -48,17 +46,17 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class ArrowStore:
-    """`ReadStore` over one directory or one prefix of an S3 bucket. `requests` and `bytes_read` count what was asked.
+    """`ReadStore` over a directory or a prefix of an S3 bucket. `requests` and `bytes_read` count its traffic.
 
-    `read` keeps handles, so it is for immutable objects only; one deleted meanwhile is ObjectMissing (a file that is
-    open can still be read).
+    `read` caches handles, so it is for immutable objects only. A deleted object is ObjectMissing; an open file can
+    still be read.
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str, url: str) -> None:
         self.requests = 0
         self.bytes_read = 0
         self.is_directory = isinstance(filesystem, fs.LocalFileSystem)
-        """Whether reading costs a copy out of the page cache, mostly, and not a request."""
+        """A read is mostly a copy from the page cache, not a request."""
         self._fs = filesystem
         self._root = root.rstrip("/")
         self._url = url
@@ -73,41 +71,41 @@ class ArrowStore:
     def read(self, key: str, start: int, length: int) -> pa.Buffer:
         """Bytes `[start, start + length)` of an immutable object, all of them; blocks without the GIL.
 
-        Raises Corrupt when the object ends before, ObjectMissing, AccessRefused, StoreUnavailable.
+        Raises Corrupt when the object is shorter, ObjectMissing, AccessRefused, StoreUnavailable.
         """
         handle = self._handle(key)
         size = handle.size()
         if start + length > size:
             raise Corrupt(f"object {key} has {size} bytes, it should reach byte {start + length}")
         try:
-            # Into Arrow's pool, which keeps pages: bytes of some MiB are mapped anew each time (0.15 CPU s a GiB).
+            # Into Arrow's pool, which reuses pages. Python maps large bytes anew each time (0.15 CPU s a GiB).
             data = handle.get_stream(start, length).read_buffer(length)
         except (OSError, pa.ArrowException) as failure:
-            raise self._mapped(key, failure, look_again=True) from failure
+            raise self._mapped(key, failure, check_exists=True) from failure
         self._count(key, start, length, data.size)
         return data
 
     def announce(self, key: str, start: int, length: int) -> None:
-        """These bytes of an object that is open will be read soon: a directory's kernel fetches what it has not got."""
+        """Read-ahead hint for bytes of an open object in a directory."""
         with self._lock:
             handle = self._handles.get(key)
         if handle is None or not self.is_directory or not hasattr(os, "posix_fadvise"):
             return
-        with suppress(OSError):  # advice that a file system has no use for; the read itself will say what is wrong
+        with suppress(OSError):  # a file system may not support the hint; the read itself reports errors
             os.posix_fadvise(handle.fileno(), start, length, os.POSIX_FADV_WILLNEED)
 
     def forget(self, key: str) -> None:
-        """Let go of what is remembered of the object: its answers are in doubt."""
+        """Drop the cached handle of an object whose content is in doubt."""
         with self._lock:
             self._handles.pop(key, None)
 
     def size(self, key: str) -> int:
-        """Bytes of the whole object, as of its first use here. Errors as `read`."""
+        """Bytes of the whole object, as of its first use here. Errors: as `read`."""
         size: int = self._handle(key).size()
         return size
 
     def children(self, prefix: str) -> Sequence[str]:
-        """Names directly below `prefix` (with its final slash) that hold further objects, sorted: one listing."""
+        """Names directly below `prefix` (with its final slash) that hold further objects, sorted; one listing."""
         found = self._listed(prefix, recursive=False)
         names = [info.base_name for info in found if info.type == fs.FileType.Directory]
         return sorted(name for name in names if name != SYSTEM_DIRECTORY)
@@ -115,7 +113,7 @@ class ArrowStore:
     # ── ReadStore ────────────────────────────────────────────────────────────────────────────────────────────────
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
         check_range(key, start, length)
-        handle = self._opened(key)  # anew: what is under a root's name changes
+        handle = self._opened(key)  # anew: the content of a root changes
         first, given = resolve_range(key, start, length, handle.size())
         data = self._read_at(key, handle, first, given)
         return Got(data, self._etag(handle, data), handle.size())
@@ -159,14 +157,14 @@ class ArrowStore:
         with self._lock:
             self._handles[key] = handle
             while len(self._handles) > HANDLES_MAX:
-                self._handles.popitem(last=False)  # whoever still reads from it keeps it open
+                self._handles.popitem(last=False)  # a reader's reference keeps it open
         return handle
 
     def _opened(self, key: str) -> pa.NativeFile:
         check_key(key)
         try:
             path = f"{self._root}/{key}"
-            handle = pa.OSFile(path) if self.is_directory else self._fs.open_input_file(path)  # one that has a number
+            handle = pa.OSFile(path) if self.is_directory else self._fs.open_input_file(path)  # OSFile has a fileno
         except (OSError, pa.ArrowException) as failure:
             raise self._mapped(key, failure) from failure
         with self._lock:
@@ -177,12 +175,12 @@ class ArrowStore:
         try:
             data: bytes = handle.read_at(length, start)
         except (OSError, pa.ArrowException) as failure:
-            raise self._mapped(key, failure, look_again=True) from failure
+            raise self._mapped(key, failure, check_exists=True) from failure
         self._count(key, start, length, len(data))
         return data
 
     def _count(self, key: str, start: int, length: int, came: int) -> None:
-        """A request that was answered. Raises StoreUnavailable when less came than was asked for."""
+        """Count a request. Raises StoreUnavailable when fewer bytes arrived than were asked for."""
         with self._lock:
             self.requests += 1
             self.bytes_read += came
@@ -209,7 +207,7 @@ class ArrowStore:
             return content_etag(data)
         return kept or size_etag(handle.size())
 
-    def _mapped(self, key: str, failure: Exception, *, look_again: bool = False) -> ThermoclineError:
+    def _mapped(self, key: str, failure: Exception, *, check_exists: bool = False) -> ThermoclineError:
         text = str(failure)
         self.forget(key)
         if isinstance(failure, FileNotFoundError) or any(word in text for word in _GONE):
@@ -219,8 +217,8 @@ class ArrowStore:
             return AccessRefused(f"{self._url}: {key}: {text}; the job needs the right to read it")
         if code == errno.ENOTDIR:
             return ObjectMissing(f"{self._url}: no object {key}")
-        # The client reports a 404 in the middle of an object as a broken stream: a look at the key tells.
-        if look_again and self._is_gone(key):
+        # The client reports a 404 in the middle of an object as a broken stream, so check whether the key still exists.
+        if check_exists and self._is_gone(key):
             return ObjectMissing(f"{self._url}: {key} was deleted while it was read")
         return StoreUnavailable(f"{self._url}: {key}: {text}; is the address right and the store up? Then try again")
 
@@ -232,13 +230,13 @@ class ArrowStore:
 
 
 def _kept_etag(handle: pa.NativeFile) -> str | None:
-    """The ETag that came with the handle; None for a file."""
+    """The handle's ETag; None for a file."""
     kept: bytes | None = handle.metadata().get("ETag")
     return None if kept is None else kept.decode()
 
 
 def open_arrow_store(url: str) -> ArrowStore:
-    """The bucket behind `url` (`coldstore.url.SYNTAX`), credentials by the usual chain. Nothing is sent yet.
+    """The bucket behind `url` (`coldstore.url.SYNTAX`), with credentials by the usual chain. Sends nothing yet.
 
     Raises InvalidRequest for a bad URL.
     """

@@ -1,7 +1,6 @@
-"""What a segment object's footer says, for threads; and an index without it, from the batches' headers.
+"""Segment footers for threaded readers, and an offset index rebuilt from batch headers when the footer is damaged.
 
-Owns the reading. Always true: an index that was rebuilt names batches whose headers continue one another from the
-segment's base on, so it reaches only as far as they do. Must not know what is done about damage.
+A rebuilt index covers the batches whose headers continue one another from the segment's base.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ _BLOCK_BYTES: Final = 4 * 1024 * 1024
 def read_footer(
     store: ArrowStore, key: SegmentKey, segment: RemoteSegment, whole: pa.Buffer | None = None
 ) -> SegmentFooter:
-    """The footer of the object that is `segment`'s, where `whole` are its bytes if known; its key is not checked.
+    """The footer of `segment`'s object. `whole`: its bytes if already read. The key is not checked.
 
-    A damaged one is asked for once more: a bit flipped on the way is not a bit flipped at rest.
-    Raises Corrupt (also when the size is not the entry's), NewerFormat, ObjectMissing, StoreError.
+    A damaged footer is fetched once more, because the damage may have happened in transit.
+    Raises Corrupt (also when the size differs from the manifest entry), NewerFormat, ObjectMissing, StoreError.
     """
     try:
         return _read_footer(store, key, segment, whole)
@@ -57,7 +56,9 @@ def _read_footer(store: ArrowStore, key: SegmentKey, segment: RemoteSegment, who
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """An index over log bytes `[0, log_bytes)`, whose batches end at `end_offset`; `why` they go no further, or ''."""
+    """An index over log bytes `[0, log_bytes)`, whose batches end at `end_offset`. `why` is empty, or why it ends
+    there.
+    """
 
     index: OffsetIndex
     log_bytes: int
@@ -66,7 +67,7 @@ class Rebuilt:
 
 
 def rebuild_index(store: ArrowStore, key: SegmentKey, segment: RemoteSegment) -> Rebuilt:
-    """Walk the headers of the whole object: all its log bytes are read. Raises ObjectMissing, StoreError."""
+    """Walk the batch headers of the whole object; reads all its log bytes. Raises ObjectMissing, StoreError."""
     index = OffsetIndex(segment.base_offset)
     end = min(segment.log_bytes, store.size(str(key)))
     position, expected, since = 0, segment.base_offset, 0

@@ -1,8 +1,7 @@
-"""A bucket's history as a reader without a broker sees it: topics, their partitions, and a plan to read them.
+"""A bucket's history as a reader without a broker sees it: topics, partitions, and a plan to read them.
 
-Owns the shell around the pure plan: manifests and footers are fetched here, in parallel, and manifests again only when
-they changed. Always true: what a `PartitionHistory` says is one version of the manifest. Any thread may call it. Must
-not know rows, nor Spark.
+Fetches manifests and footers in parallel; a manifest again only when it changed. A `PartitionHistory` is one version of
+a manifest. Any thread may call this module.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from thermocline.pipeline.topics import TopicHistory, by_name, read_topics
 
 log = logging.getLogger(__name__)
 
-THREADS: Final = 16  # small GETs at once: manifests and footers wait for the network, not for us
-PAGE_CACHE_BYTES: Final = 8 * 1024 * 1024  # of one partition's decoded pages
-_TRIES: Final = 3  # pages that a newer root replaces while they are read
+THREADS: Final = 16  # small GETs at once: manifests and footers wait for the network, not for the CPU
+PAGE_CACHE_BYTES: Final = 8 * 1024 * 1024  # decoded pages of one partition
+_TRIES: Final = 3  # a newer root may replace pages while they are read
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class PartitionHistory:
-    """One partition as one version of its manifest says. `[log_start, remote_end)` is what the bucket can give."""
+    """A partition as one version of its manifest describes it. The bucket holds offsets `[log_start, remote_end)`."""
 
     def __init__(self, topic: str, manifest: Manifest, reader: ManifestReader) -> None:
         self.topic = topic
@@ -51,17 +50,17 @@ class PartitionHistory:
 
     @property
     def log_start(self) -> int:
-        """First readable offset in any tier; above `remote_end` when all the bucket held has expired."""
+        """First readable offset in any tier; above `remote_end` when everything in the bucket has expired."""
         return self.manifest.log_start_offset
 
     @property
     def remote_end(self) -> int:
-        """Exclusive end of what the bucket holds."""
+        """Exclusive end offset in the bucket."""
         return self.manifest.remote_end_offset
 
     @property
     def gaps(self) -> tuple[tuple[int, int], ...]:
-        """Declared gaps, the newest 256; each segment's entry lists its own."""
+        """The newest 256 declared gaps. Each segment's entry lists its own."""
         return self.manifest.gaps
 
     def segments(
@@ -74,14 +73,14 @@ class PartitionHistory:
     ) -> list[RemoteSegment]:
         """Live segments that overlap `[start, end)` and may have a timestamp in `[min, max)`, in order.
 
-        Times are `plan.TimeRange`'s: without `late_ms` nothing is too young. Raises Corrupt, NewerFormat, StoreError,
-        AccessRefused; DataLoss when the topic was deleted.
+        Times as in `plan.TimeRange`. Raises Corrupt, NewerFormat, StoreError, AccessRefused; DataLoss when the topic
+        was deleted.
         """
         times = TimeRange(min_timestamp_ms, max_timestamp_ms, late_ms)
         return [segment for segment in self.live(start, end, times).segments if times.may_hold(segment)]
 
     def live(self, start: int, end: int, times: TimeRange = ANY_TIME) -> LiveSegments:
-        """As `segments`, but times leave out whole pages only, and those are named. Errors: as `segments`."""
+        """As `segments`, but times exclude whole pages only, and the result names those. Errors: as `segments`."""
         manifest = self.manifest
         for attempt in range(_TRIES):
             try:
@@ -101,7 +100,7 @@ class PartitionHistory:
 
 
 class History:
-    """What the bucket behind `store` holds. Close it, or use it as a context manager."""
+    """The content of the bucket behind `store`. Close it, or use it as a context manager."""
 
     def __init__(self, store: ArrowStore) -> None:
         self.store = store
@@ -109,11 +108,11 @@ class History:
         self._readers: dict[tuple[UUID, int], ManifestReader] = {}
         self._topics: dict[str, TopicHistory] | None = None
         self.footers: Mapping[UUID, SegmentFooter] = {}
-        """Those that the last plan read, by the segment's uuid: its reader in the same process need not ask again."""
+        """Footers that the last plan fetched, by segment uuid, for a reader in the same process."""
 
     @classmethod
     def open(cls, url: str) -> History:
-        """The bucket behind a URL as of `coldstore.url`. InvalidRequest for a bad one; nothing is read yet."""
+        """The bucket behind a URL (`coldstore.url`). Raises InvalidRequest for a bad URL. Nothing is read yet."""
         return cls(open_arrow_store(url))
 
     def __enter__(self) -> History:
@@ -128,13 +127,14 @@ class History:
 
     # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
     def topics(self) -> dict[str, TopicHistory]:
-        """Topics that live now, by name, internal ones left out; read anew. Raises Corrupt, NewerFormat, StoreError,
-        AccessRefused; InvalidRequest where cluster.json is lost and a name stands for two topics."""
+        """Live topics by name, without internal ones; reads them anew. Raises Corrupt, NewerFormat, StoreError,
+        AccessRefused; InvalidRequest when cluster.json is lost and two topics have one name.
+        """
         self._topics = by_name(read_topics(self.store, self._pool, self._manifest_of))
         return dict(self._topics)
 
     def topic(self, name: str) -> TopicHistory:
-        """The topic under `name` (or of this id), as of the last `topics`. InvalidRequest names the nearest one."""
+        """The topic with this name or id, as of the last `topics`. Raises InvalidRequest with the nearest name."""
         known = self._topics if self._topics is not None else self.topics()
         if name not in known:
             known = self.topics()
@@ -146,9 +146,9 @@ class History:
         return found
 
     def partition(self, topic: str, partition: int) -> PartitionHistory:
-        """The partition as its manifest says now: a conditional GET where it is known already.
+        """The partition as its manifest says now; a conditional GET when it was read before.
 
-        Raises InvalidRequest for an unknown one, Corrupt, NewerFormat, StoreError, AccessRefused, and DataLoss where
+        Raises InvalidRequest for an unknown partition, Corrupt, NewerFormat, StoreError, AccessRefused; DataLoss when
         the manifest is gone.
         """
         found = self.topic(topic)
@@ -161,7 +161,7 @@ class History:
         return PartitionHistory(found.topic, manifest, reader)
 
     def partitions(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], PartitionHistory]:
-        """As `partition`, for many at once."""
+        """As `partition`, for many in parallel."""
         places = list(wanted)
         for topic in {topic for topic, _ in places}:
             self.topic(topic)  # once, before the threads
@@ -182,10 +182,10 @@ class History:
         loss: Loss | None = None,
         parts: Mapping[tuple[str, int], PartitionHistory] | None = None,
     ) -> list[Split]:
-        """Splits that read offsets `[start, end)` of each partition; footers are read where they make it finer.
+        """Splits that read offsets `[start, end)` of each partition. Reads footers where they make the plan finer.
 
-        Times are `plan.TimeRange`'s: without `late_ms` a maximum leaves out rows only, for late records' sake.
-        `parts` are the partitions where the caller has them already. Errors: `plan.plan`, `partition`, `segments`.
+        Times as in `plan.TimeRange`: without `late_ms` a maximum drops rows only. `parts`: the partitions, if the
+        caller has them. Errors: `plan.plan`, `partition`, `segments`.
         """
         known = dict(parts) if parts is not None else self.partitions(ranges)
         times = TimeRange(min_timestamp_ms, max_timestamp_ms, late_ms)
@@ -224,7 +224,7 @@ class History:
         return list(made.splits)
 
     def _footers(self, wanted: Mapping[SegmentKey, RemoteSegment]) -> dict[UUID, SegmentFooter]:
-        """Those that could be read. One that could not leaves a coarser plan; the reader of the object will say why."""
+        """Footers that could be read. A missing one makes the plan coarser; the reader of the object reports why."""
 
         def fetch(entry: tuple[SegmentKey, RemoteSegment]) -> SegmentFooter | None:
             key, segment = entry
@@ -238,7 +238,7 @@ class History:
 
     # ── threads ──────────────────────────────────────────────────────────────────────────────────────────────────
     def map(self, function: Callable[[T], R], over: Iterable[T]) -> list[R]:
-        """`function` of each, in order, `THREADS` at once; the first error is raised. Not from inside a `function`."""
+        """`function` of each item, in order, `THREADS` at once. Raises the first error. Not reentrant."""
         return list(self._pool.map(function, over))
 
     def _reader(self, topic_id: UUID, partition: int) -> ManifestReader:

@@ -1,11 +1,9 @@
-"""Which bytes of which objects a read needs, cut into tasks. Pure.
+"""Plans a read: the bytes of the objects that hold the wanted rows, cut into splits. Pure.
 
-Owns the cutting. Always true of a plan: splits of a partition are in offset order, their offsets do not overlap and
-with what their times leave out they cover the range asked for; the pieces of a split hold every row of it; a hole
-between objects is an error, or counted. A cut lies at any offset: bytes are covered along the offset index, so that two
-neighbours read at most an index interval and a batch in common, and the row filter gives each row to one of them.
-Footers are an improvement, never a need: without one a whole object is covered. `Plan.wanted` says which would help.
-Must not know how anything is fetched.
+Splits of a partition are in offset order and do not overlap. With the ranges that times exclude they cover the wanted
+offsets; a hole between objects is an error, or counted. Cuts may lie at any offset: the bytes of two neighbours overlap
+by at most an index interval and a batch, and the row filter gives each row to one of them. Without its footer an object
+is covered whole. `Plan.wanted` names the segments whose footers would make the plan finer.
 """
 
 from __future__ import annotations
@@ -21,13 +19,12 @@ from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest_entries import RemoteSegment
 from coldstore.segments.segment_object import SegmentFooter
 from coldstore.segments.segment_reader import scan_offset
-from thermocline.pipeline.damage import LossPolicy
-from thermocline.pipeline.split import Loss, Piece, RowFilter, Split
+from thermocline.pipeline.split import Loss, LossPolicy, Piece, RowFilter, Split
 
-TARGET_BYTES: Final = 256 * 1024 * 1024  # a task costs ~16-45 ms of Spark's time: 256 MiB make that under a tenth
-INDEX_WORTH_BYTES: Final = 512 * 1024  # reading a footer to save less than this is no gain
-_SNAP: Final = 8  # a cut within an eighth of the target of an object's border is made at the border
-_TARGET_BYTES_MIN: Final = 64 * 1024  # some index intervals: what is finer costs more in tasks than in bytes
+TARGET_BYTES: Final = 256 * 1024 * 1024  # a Spark task costs 16-45 ms: under a tenth of the time for 256 MiB
+INDEX_WORTH_BYTES: Final = 512 * 1024  # a footer read to save less than this is no gain
+_SNAP: Final = 8  # a cut within an eighth of the target from an object's border moves to the border
+_TARGET_BYTES_MIN: Final = 64 * 1024  # some index intervals; smaller tasks cost more than they save
 
 Footers = Mapping[UUID, SegmentFooter]  # by the segment's uuid
 
@@ -36,10 +33,10 @@ Footers = Mapping[UUID, SegmentFooter]  # by the segment's uuid
 class TimeRange:
     """Wanted timestamps `[min, max)` in ms, None = open.
 
-    An index knows the greatest timestamp so far, so what is too old is skipped for certain. What is too young is not:
-    an older record may follow, also in the same batch. `late_ms` says how far at most records lie behind younger ones
-    before them; then objects that begin at `max` + `late_ms` or later are left out, and one is left where it has
-    reached that. None takes nothing for granted: `max` leaves out rows, and no object nor a part of one.
+    The time index holds the greatest timestamp so far, so segments that end before `min_ms` are skipped for certain. A
+    record below `max_ms` may follow younger ones, even in the same batch. `late_ms` bounds how far it may lag behind
+    them: objects that begin at `max_ms` + `late_ms` or later are left out, and a read of an object stops where it
+    reaches that time. With `late_ms` None, `max_ms` drops rows only.
     """
 
     min_ms: int | None = None
@@ -48,22 +45,24 @@ class TimeRange:
 
     @property
     def horizon_ms(self) -> int | None:
-        """Objects whose batches all begin at this time or later are not wanted. None: nothing is too young."""
+        """Objects whose batches all begin at this time or later are left out. None: no object is too young."""
         return None if self.max_ms is None or self.late_ms is None else self.max_ms + self.late_ms
 
     def may_hold(self, segment: RemoteSegment) -> bool:
-        """Whether the segment may have such a record. Its minimum is that of its batches' first records."""
+        """Whether the segment may hold a wanted record. Its minimum timestamp is that of the first records of its
+        batches.
+        """
         if self.min_ms is not None and segment.max_timestamp_ms < self.min_ms:
             return False
         return self.horizon_ms is None or segment.min_timestamp_ms < self.horizon_ms
 
     def cuts(self, segment: RemoteSegment) -> bool:
-        """Whether the segment's indexes may show that a part of it is not wanted."""
+        """Whether the segment's indexes may exclude a part of it."""
         before = self.min_ms is not None and segment.min_timestamp_ms < self.min_ms
         return before or (self.horizon_ms is not None and segment.max_timestamp_ms >= self.horizon_ms)
 
     def trimmed(self, footer: SegmentFooter, first: int, after: int) -> tuple[int, int]:
-        """`[first, after)` without what the time index shows not to be wanted at its two ends; may be empty."""
+        """`[first, after)` without the unwanted ends that the time index shows; may be empty."""
         if self.min_ms is not None:
             young = scan_offset(footer, self.min_ms)
             first = after if young is None else max(first, young)
@@ -79,9 +78,10 @@ ANY_TIME: Final = TimeRange()
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpan:
-    """Offsets `[start_offset, end_offset)` of a partition to be read, and what its manifest says of them.
+    """Wanted offsets `[start_offset, end_offset)` of a partition, and what its manifest says about them.
 
-    `segments` overlap the range, in order; `skipped` are offset ranges whose entries were not read, by their times.
+    `segments` overlap the range, in order. `skipped`: offset ranges of pages that were not read, because of their
+    times.
     """
 
     topic: str
@@ -97,7 +97,7 @@ class OffsetSpan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Splits by topic, partition and offset; `wanted` are segments whose footer would make a finer plan."""
+    """Splits by topic, partition and offset. `wanted`: segments whose footer would make the plan finer."""
 
     splits: tuple[Split, ...]
     wanted: Mapping[SegmentKey, RemoteSegment]
@@ -116,8 +116,8 @@ def plan(
 ) -> Plan:
     """Cut `spans` into splits of about `target_bytes` of log each, at most `max_records` offsets each.
 
-    `min_partitions` makes them smaller until there are about as many (as in Spark's Kafka source a wish, not a
-    promise). Raises DataLoss for offsets that no object holds, or counts them in `loss`.
+    `min_partitions` makes them smaller until there are about as many (a hint, as in Spark's Kafka source). Raises
+    DataLoss for offsets that no object holds, or counts them in `loss`.
     """
     damage = LossPolicy(loss if loss is not None else Loss(), fail=fail_on_data_loss, quiet=True)
     wanted: dict[SegmentKey, RemoteSegment] = {}
@@ -140,11 +140,10 @@ def plan(
 def _pieces(
     span: OffsetSpan, footers: Footers, times: TimeRange, damage: LossPolicy, wanted: dict[SegmentKey, RemoteSegment]
 ) -> list[Piece]:
-    """One piece for each segment that may hold wanted rows."""
     start, end = _readable(span, damage)
     for first, after in _holes(span, start, end):
         what = f"no object of the manifest holds them (log start {span.log_start}, remote end {span.remote_end})"
-        damage.meet(span.topic, span.partition, first, after, what)
+        damage.report(span.topic, span.partition, first, after, what)
     pieces = []
     for segment in span.segments:
         first, after = max(start, segment.base_offset), min(end, segment.end_offset)
@@ -166,11 +165,11 @@ def _readable(span: OffsetSpan, damage: LossPolicy) -> tuple[int, int]:
     if start < min(end, span.log_start):
         what = f"the log starts at {span.log_start} now: retention or DeleteRecords removed what was before"
         remedy = "start at the log start (earliest)"
-        damage.meet(span.topic, span.partition, start, min(end, span.log_start), what, remedy=remedy)
+        damage.report(span.topic, span.partition, start, min(end, span.log_start), what, remedy=remedy)
     if end > max(start, span.remote_end):
         what = f"the bucket ends at {span.remote_end}"
         remedy = "what is younger lies on the brokers' disks (`thermocline tier seal` brings it to the bucket)"
-        damage.meet(span.topic, span.partition, max(start, span.remote_end), end, what, remedy=remedy)
+        damage.report(span.topic, span.partition, max(start, span.remote_end), end, what, remedy=remedy)
     return max(start, span.log_start), min(end, span.remote_end)
 
 
@@ -186,22 +185,20 @@ def _holes(span: OffsetSpan, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def cover(segment: RemoteSegment, footer: SegmentFooter | None, start: int, end: int) -> tuple[int, int]:
-    """Positions, at batch borders, of log bytes that hold all offsets of `[start, end)` in the segment."""
+    """Positions, at batch borders, of log bytes with all offsets of `[start, end)` in the segment."""
     if footer is None:
         return 0, segment.log_bytes
     first = footer.offset_index.lookup(start).position if start > segment.base_offset else 0
     if end >= segment.end_offset:
         return first, segment.log_bytes
     entries = list(footer.offset_index.entries())
-    # The first entry that ends at or behind the last wanted offset: that offset is in its batch or before it.
+    # The first entry that ends at or behind the last wanted offset: its batch or an earlier one holds that offset.
     at = bisect_left(entries, end - 1, key=lambda entry: entry.offset)
     return first, entries[at + 1].position if at + 1 < len(entries) else segment.log_bytes
 
 
 # ── cutting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 class _Cutter:
-    """Cuts the pieces of one span."""
-
     def __init__(self, span: OffsetSpan, pieces: list[Piece], footers: Footers, times: TimeRange) -> None:
         self._span = span
         self._pieces = pieces
@@ -230,7 +227,7 @@ class _Cutter:
                 yield self._split(start, end, tuple(pieces))
 
     def _cuts(self, target_bytes: int, wanted: dict[SegmentKey, RemoteSegment]) -> list[int]:
-        """Offsets where splits begin, then the end: even shares of the bytes, at objects' borders where one is near."""
+        """Start offsets of splits, then the end: even shares of the bytes, snapped to nearby borders of objects."""
         cuts = [self._pieces[0].start_offset]
         shares = max(1, (self.log_bytes + target_bytes // 2) // target_bytes)
         before, number = 0, 1
@@ -245,7 +242,7 @@ class _Cutter:
         return [*cuts, self._pieces[-1].end_offset]
 
     def _cut_in(self, piece: Piece, inside: int, target_bytes: int, wanted: dict[SegmentKey, RemoteSegment]) -> int:
-        """The offset of a cut about `inside` bytes behind the piece's beginning."""
+        """The offset of a cut about `inside` bytes behind the piece's start."""
         size = piece.log_end - piece.log_start
         near_start = inside < size - inside
         if min(inside, size - inside) > target_bytes // _SNAP:
@@ -283,7 +280,7 @@ class _Cutter:
 
 
 def _limited(cuts: list[int], max_records: int) -> list[int]:
-    """More cuts, so that no part has more than `max_records` offsets; parts of one part are even."""
+    """More cuts, so that no part has more than `max_records` offsets; the parts of one range are even."""
     finer = [cuts[0]]
     for start, end in pairwise(cuts):
         parts = -(-(end - start) // max_records)

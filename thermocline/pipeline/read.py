@@ -4,10 +4,8 @@
         for batch in rows:                      # pyarrow.RecordBatch, offsets ascending within a partition
             ...
 
-Owns the order of such a read. Always true: batches come partition after partition, in offset order, whatever thread
-made them; at most `threads` + `UNITS_AHEAD` windows are in memory; an error reaches the reader in its place, behind the
-rows before it; a reader that is closed, exhausted, forgotten or left behind at the process's end leaves no thread. Must
-not know how a window is read (`scan`), nor how threads share the work (`crew`).
+Batches come partition after partition, in offset order. At most `threads` + `WINDOWS_AHEAD` windows are in memory. An
+error is raised behind the rows before it. A reader that is closed, exhausted or forgotten leaves no thread.
 """
 
 from __future__ import annotations
@@ -26,20 +24,19 @@ import pyarrow as pa
 from coldstore.url import S3Url, parse_bucket_url
 from logformat.errors import InvalidRequest
 from thermocline.extras import require
-from thermocline.pipeline.crew import Crew, Unit
-from thermocline.pipeline.damage import LossPolicy
 from thermocline.pipeline.history import History, PartitionHistory
+from thermocline.pipeline.reader_pool import ReaderPool, WindowRows
 from thermocline.pipeline.rows import DEFAULT_COLUMNS, schema_of
 from thermocline.pipeline.scan import PIECES_AHEAD, SplitReader, ahead
-from thermocline.pipeline.split import Loss, Split
+from thermocline.pipeline.split import Loss, LossPolicy, Split
 from thermocline.pipeline.windows import WINDOW_BYTES
 
-# Measured over 1 KB and 100 B records: these take 245 MiB with one thread and 290 with two, of which 184 are numba's
-# and pyarrow's; 4 MiB, 2 ahead and batches of 8 take 265 and 340 and are no faster.
-NEAR_WINDOW_BYTES: Final = 3 * 1024 * 1024  # of a directory bucket; a far one's cost a request each
-UNITS_AHEAD: Final = 1  # windows begun beyond one a thread, so that none waits for the reader's turn
-BATCH_BYTES: Final = 9 * 512 * 1024  # of rows: a window and its columns of fixed width make one batch
-FETCHERS_PER_CORE: Final = 2  # threads on a store that is far away: half of them wait for it
+# Measured over 1 KB and 100 B records: these take 245 MiB with one thread and 290 with two, of which numba and pyarrow
+# take 184. 4 MiB, 2 ahead and batches of 8 MiB take 265 and 340 MiB and are no faster.
+NEAR_WINDOW_BYTES: Final = 3 * 1024 * 1024  # of a directory bucket; on S3 each window costs a request
+WINDOWS_AHEAD: Final = 1  # windows started beyond one a thread, so that no thread waits for the reader
+BATCH_BYTES: Final = 9 * 512 * 1024  # of rows: a window and its fixed-width columns make one batch
+FETCHERS_PER_CORE: Final = 2  # threads on a remote store: half of them wait for the network
 _ONE_SPLIT: Final = 1 << 62
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -64,17 +61,17 @@ def read(
     """Rows of `topic` in the bucket behind the URL, as Arrow batches with the columns of Spark's Kafka source.
 
     `start` and `end` are offsets, `[start, end)`: one for all partitions, or by partition; None is what the bucket
-    holds. Timestamps are datetimes or ms since 1970, `[start, end)`: rows outside are left out, and what lies before
-    the first that can be wanted is not fetched. What lies behind may hold an older record, so it is read too, unless
-    `late_ms` says how far at most records lie behind younger ones that stand before them in the log: then the read
-    stops there, and misses what is later than that. 300 000 is two producers' delivery.timeout.ms and a minute for
-    their clocks. `threads` decode in parallel (all cores by default). `columns` may name `headers` too.
+    holds. Timestamps are datetimes or ms since 1970, `[start, end)`: rows outside are dropped, and segments that end
+    before `start_timestamp` are not fetched. Segments behind `end_timestamp` are fetched, because a late record may be
+    older than those before it. `late_ms` bounds that lateness: the read stops once the log is `late_ms` past
+    `end_timestamp`, and misses records that are later still. 300 000 is two producers' delivery.timeout.ms and a minute
+    of clock skew. `threads` decode in parallel (all cores by default). `columns` may include `headers`.
 
-    Raises MissingExtra, InvalidRequest (URL, topic, column, partition), DataLoss for what is missing or damaged (also
-    while reading), StoreError, AccessRefused. With `fail_on_data_loss=False` loss is stepped over and listed in
+    Raises MissingExtra, InvalidRequest (URL, topic, column, partition), DataLoss for missing or damaged history (also
+    while reading), StoreError, AccessRefused. With `fail_on_data_loss=False` loss is skipped and listed in
     `Reader.loss`.
     """
-    require("read", "thermocline.read", "numpy")
+    require("read", "thermocline.read", "numpy", "numba")
     try:
         schema = schema_of(columns)
     except KeyError as unknown:
@@ -110,7 +107,7 @@ def read(
 class Reader:
     """An iterator over record batches, and a context manager. One thread at a time may iterate.
 
-    `schema`: of every batch. `loss`: what was met so far: declared gaps, and damage that was stepped over.
+    `schema` is that of every batch. `loss` has the declared gaps and the skipped damage so far.
     """
 
     def __init__(
@@ -125,12 +122,12 @@ class Reader:
         self.schema = schema
         self.loss = damage.loss
         self.splits = tuple(splits)
-        self._crew = Crew(threads, history)
-        self._units = _units(history, self.splits, schema.names, damage, window_bytes)
-        self._begun: deque[Unit] = deque()
-        self._limit = threads + UNITS_AHEAD
+        self._pool = ReaderPool(threads, history)
+        self._windows = _windows(history, self.splits, schema.names, damage, window_bytes)
+        self._started: deque[WindowRows] = deque()
+        self._limit = threads + WINDOWS_AHEAD
         self._failed: BaseException | None = None
-        self._end = weakref.finalize(self, self._crew.close)
+        self._end = weakref.finalize(self, self._pool.close)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -139,7 +136,7 @@ class Reader:
         try:
             return self._next()
         except BaseException:
-            self.close()  # exhausted, failed, or interrupted: in each case no thread is needed any more
+            self.close()  # exhausted, failed or interrupted
             raise
 
     def __enter__(self) -> Reader:
@@ -149,50 +146,50 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """End the threads; iterating again ends at once. May be called twice."""
-        self._units.close()
-        self._begun.clear()
+        """End the threads. Iteration then ends at once. Idempotent."""
+        self._windows.close()
+        self._started.clear()
         self._end()
 
     def to_table(self) -> pa.Table:
-        """All rows (that are left) in memory."""
+        """All remaining rows, in memory."""
         with self:
             return pa.Table.from_batches(list(self), schema=self.schema)
 
     @property
     def bytes_fetched(self) -> int:
-        """Bytes that came from the bucket so far, manifests and footers included."""
-        return self._crew.history.store.bytes_read
+        """Bytes fetched from the bucket so far, manifests and footers included."""
+        return self._pool.history.store.bytes_read
 
     def _next(self) -> pa.RecordBatch:
         while True:
-            while self._failed is None and len(self._begun) < self._limit:
-                if not self._begin():
+            while self._failed is None and len(self._started) < self._limit:
+                if not self._start_one():
                     break
-            if not self._begun:
+            if not self._started:
                 raise self._failed or StopIteration
-            batch = self._begun[0].take()
+            batch = self._started[0].take()
             if batch is not None:
                 return batch
-            self._begun.popleft()
+            self._started.popleft()
 
-    def _begin(self) -> bool:
-        """Give one more window to the crew. A piece that cannot be opened fails the read behind the rows before it."""
+    def _start_one(self) -> bool:
+        """Start one more window. A piece that cannot be opened fails the read behind the rows before it."""
         try:
-            unit = next(self._units, None)
-        except Exception as error:  # noqa: BLE001 - raised by _next, in its place
+            rows = next(self._windows, None)
+        except Exception as error:  # noqa: BLE001 - _next raises it behind the rows before it
             self._failed = error
             return False
-        if unit is not None:
-            self._crew.give(unit)
-            self._begun.append(unit)
-        return unit is not None
+        if rows is not None:
+            self._pool.submit(rows)
+            self._started.append(rows)
+        return rows is not None
 
 
-def _units(
+def _windows(
     history: History, splits: Sequence[Split], columns: Sequence[str], damage: LossPolicy, window_bytes: int
-) -> Generator[Unit, None, None]:
-    """Windows in the order of delivery; footers of the pieces behind are on their way meanwhile."""
+) -> Generator[WindowRows, None, None]:
+    """Windows in the order of delivery, while the footers of later pieces are fetched ahead."""
     pool = ThreadPoolExecutor(PIECES_AHEAD, thread_name_prefix="open")
     try:
         for split in splits:
@@ -209,7 +206,7 @@ def _units(
             for opened in ahead(pool, reader.open, split.pieces, PIECES_AHEAD):
                 if opened is not None:
                     for window in reader.windows(opened):
-                        yield Unit(reader, opened, window)
+                        yield WindowRows(reader, opened, window)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

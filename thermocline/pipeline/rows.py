@@ -1,7 +1,7 @@
-"""What a row is: the columns of Spark's own Kafka source, as an Arrow schema, and which of them a reader wants.
+"""The columns of Spark's Kafka source as an Arrow schema.
 
-Owns names, order and types (Spark's "Structured Streaming + Kafka Integration Guide", Kafka source schema). Always
-true: a batch of rows has exactly `schema_of(columns)`. Must not know where rows come from.
+Source of names, order and types: Spark's "Structured Streaming + Kafka Integration Guide". Every batch of rows has
+exactly `schema_of(columns)`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ DEFAULT_COLUMNS: Final = COLUMNS[:-1]  # as Spark's source: headers only with in
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """The schema of rows with these columns, in this order. KeyError on a name that is no column."""
+    """The schema of rows with these columns, in this order. Raises KeyError for an unknown name."""
     by_name = {field.name: field for field in FIELDS}
     return pa.schema([by_name[name] for name in columns])

@@ -1,10 +1,8 @@
-"""Reading splits: fetch the windows of their pieces, prove them, decode them, and say what is lost.
+"""Reads splits: fetch the windows of their pieces, check them, decode them, report losses.
 
-Owns the steps a window goes through, for one thread (`scan`) and for many (`read.Reader`). Always true: rows come in
-offset order; every offset of a piece was met in a batch with its CRC, in place, or is named in a DataLoss (or in
-`Loss`, when the reader wants to go on); memory is bounded by windows in flight and one batch of rows. A window is
-decoded at full speed; only when its offsets do not add up, or a batch fails, is it looked at a second time
-(`mend.look_again`), behind the rows that were given out. Must not know plans, nor Spark.
+Rows come in offset order. Every offset of a piece is in a batch with its CRC, or is named in a DataLoss (or counted in
+`Loss`). Memory is bounded by the windows in flight and one batch of rows. A window whose offsets do not add up, or with
+a bad batch, is fetched again and salvaged batch by batch (`salvage.salvage`), behind the rows already delivered.
 """
 
 from __future__ import annotations
@@ -28,21 +26,20 @@ from logformat.errors import Corrupt
 from logformat.record_batch import read_header
 from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished
-from thermocline.pipeline.damage import VERIFY, LossPolicy
 from thermocline.pipeline.decode.batches import TARGET_BYTES, BatchDecoder, PoisonBatch
 from thermocline.pipeline.footers import read_footer, rebuild_index
-from thermocline.pipeline.mend import Lost, look_again
-from thermocline.pipeline.split import Loss, Piece, Split
+from thermocline.pipeline.salvage import Lost, salvage
+from thermocline.pipeline.split import VERIFY, Loss, LossPolicy, Piece, Split
 from thermocline.pipeline.windows import WINDOW_BYTES, OpenPiece, Window, windows_of
 
 log = logging.getLogger(__name__)
 
-PREFETCH: Final = 2  # windows fetched ahead of the decoder: the network's latency hides behind 4 MiB of decoding
-# Of a directory bucket: read by the thread that decodes them, still in its cache then. 0.39 CPU s a GiB of 1 KB values;
-# 0.69 where other threads read 4 MiB ahead, who change places on busy cores.
+PREFETCH: Final = 2  # windows fetched ahead of the decoder: 4 MiB of decoding hide the network's latency
+# Of a directory bucket: the decoding thread reads them, so they are in its cache. 0.39 CPU s a GiB of 1 KB values,
+# against 0.69 when other threads read 4 MiB ahead.
 NEAR_WINDOW_BYTES: Final = 2 * 1024 * 1024
-ANNOUNCED: Final = 4  # windows that the kernel may fetch from a disk meanwhile
-PIECES_AHEAD: Final = 4  # pieces whose footers are fetched ahead: small segments are many
+ANNOUNCED: Final = 4  # windows that the operating system may read ahead from disk
+PIECES_AHEAD: Final = 4  # pieces whose footers are fetched ahead, because small segments are many
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -50,7 +47,7 @@ U = TypeVar("U")
 
 @dataclass(frozen=True, slots=True)
 class FetchedSplit:
-    """A window and its bytes: `window.fetch_bytes` of them. `asked`: the window before it was cut short."""
+    """A window and its `window.fetch_bytes` bytes. `asked`: the window as planned, before it was cut short."""
 
     opened: OpenPiece
     window: Window
@@ -59,7 +56,7 @@ class FetchedSplit:
 
 
 class SplitReader:
-    """The steps of reading one split. Any thread may take any step; the results' order is the caller's."""
+    """The steps of reading one split. Any thread may run any step; the caller orders the results."""
 
     def __init__(
         self,
@@ -73,7 +70,7 @@ class SplitReader:
         window_bytes: int = WINDOW_BYTES,
         footers: Mapping[UUID, SegmentFooter] | None = None,
     ) -> None:
-        """`footers`, by the segment's uuid, that need not be fetched."""
+        """`footers`, by segment uuid, are not fetched again."""
         self.split = split
         self._store = store
         self._columns = tuple(columns)
@@ -84,7 +81,7 @@ class SplitReader:
         self._footers = footers or {}
 
     def note_gaps(self) -> None:
-        """Count the split's declared gaps: once, by whoever begins it."""
+        """Log and count the split's declared gaps. The caller that starts the split calls this once."""
         split = self.split
         for first, end in split.gaps:
             log.info(
@@ -94,7 +91,9 @@ class SplitReader:
 
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────────────────────
     def open(self, piece: Piece) -> OpenPiece | None:
-        """Footer and proof of identity; None when the piece is lost, and counted. Raises DataLoss, StoreError."""
+        """Fetch the footer and check the object's identity. None when the piece is lost and counted. Raises DataLoss,
+        StoreError.
+        """
         segment = piece.segment
         key = segment.key(self.split.topic_id, self.split.partition)
         try:
@@ -123,10 +122,7 @@ class SplitReader:
         return OpenPiece(piece, key, footer.offset_index, footer.log_bytes, end, _aborted(footer), whole, average)
 
     def _without_footer(self, piece: Piece, key: SegmentKey, broken: Corrupt) -> OpenPiece | None:
-        """The damage is told; what the batches' headers lead to is read along an index made from them.
-
-        Which transactions were aborted is lost with the footer.
-        """
+        """Report the damage and rebuild an index from the batch headers. Aborted transactions are unknown then."""
         what = f"the footer is damaged: {broken}"
         if self._damage.fail:
             self._lost(piece, piece.start_offset, piece.end_offset, what, key, broken)
@@ -136,7 +132,7 @@ class SplitReader:
             return None
         end = min(rebuilt.end_offset, piece.end_offset)
         place = (self.split.topic, self.split.partition, piece.start_offset, end)
-        self._damage.meet(*place, what, key=str(key), verb="are read without an index")
+        self._damage.report(*place, what, key=str(key), verb="are read without an index")
         self._lost(piece, end, piece.end_offset, f"{rebuilt.why} (position {rebuilt.log_bytes} of the object)", key)
         found = Piece(piece.segment, piece.start_offset, end, 0, rebuilt.log_bytes)
         return OpenPiece(found, key, rebuilt.index, rebuilt.log_bytes, rebuilt.end_offset)
@@ -145,12 +141,12 @@ class SplitReader:
         return windows_of(opened, self._window_bytes)
 
     def announce(self, opened: OpenPiece, window: Window) -> None:
-        """The window will be fetched soon."""
+        """Hint that the window is fetched soon."""
         if opened.whole is None:
             self._store.announce(str(opened.key), window.start, window.fetch_bytes)
 
     def fetch(self, opened: OpenPiece, window: Window) -> FetchedSplit | None:
-        """The window's bytes; None when they are lost. Raises DataLoss, StoreError, AccessRefused."""
+        """The window's bytes, or None when they are lost. Raises DataLoss, StoreError, AccessRefused."""
         data = self._read(opened, window)
         if data is None or window.last is None:
             return None if data is None else FetchedSplit(opened, window, data, window)
@@ -161,7 +157,7 @@ class SplitReader:
         return None if rest is None else FetchedSplit(opened, cut, joined(data, rest), window)
 
     def _read(self, opened: OpenPiece, window: Window, behind: int = 0) -> pa.Buffer | None:
-        """The window's bytes without the first `behind` of them."""
+        """The window's bytes from byte `behind` on."""
         start, length = window.start + behind, window.fetch_bytes - behind
         if opened.whole is not None:
             return opened.whole.slice(start, length)
@@ -180,11 +176,11 @@ class SplitReader:
 
     # ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────
     def rows(self, fetched: FetchedSplit) -> Iterator[pa.RecordBatch]:
-        """The window's rows. Raises DataLoss behind those that come before the damage."""
+        """The window's rows. Raises DataLoss behind the rows that precede the damage."""
         window, data = fetched.window, fetched.data
         decoder = self._decoder(fetched.opened)
         given = 0
-        sound = window.begins_well(data)
+        sound = window.starts_as_indexed(data)
         if sound:
             try:
                 for batch in decoder.decode(data.slice(0, window.end - window.start)):
@@ -197,7 +193,7 @@ class SplitReader:
             covered = decoder.covered
             sound = sound and len(covered) == 1 and covered[0][1] == window.end_offset(data)
         if not sound:
-            yield from _without(given, self._mended(fetched))
+            yield from _without(given, self._salvaged(fetched))
 
     def _decoder(self, opened: OpenPiece) -> BatchDecoder:
         split = self.split
@@ -211,14 +207,14 @@ class SplitReader:
             target_bytes=self._target_bytes,
         )
 
-    def _mended(self, fetched: FetchedSplit) -> Iterator[pa.RecordBatch]:
-        """The window's rows once more from its beginning, fetched anew, damage told where it lies."""
+    def _salvaged(self, fetched: FetchedSplit) -> Iterator[pa.RecordBatch]:
+        """The rows of the window's sound batches, fetched anew, with each loss reported in its place."""
         opened = fetched.opened
-        again = self._fetch_again(fetched)  # a bit flipped on the way is not a bit flipped at rest
+        again = self._fetch_again(fetched)  # the damage may have happened in transit
         if again is None:
             return
         fetched = again
-        for part in look_again(fetched.data, fetched.window):
+        for part in salvage(fetched.data, fetched.window):
             if isinstance(part, Lost):
                 position = fetched.window.start + part.position
                 what = f"{part.why} (position {position} of the object)"
@@ -227,7 +223,7 @@ class SplitReader:
                 yield from self._run(fetched, part.start, part.end)
 
     def _run(self, fetched: FetchedSplit, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Rows of batches whose checksums are right; records in them may still be nonsense that a client wrote."""
+        """Rows of batches with valid checksums. A client may still have written malformed records."""
         opened = fetched.opened
         while start < end:
             decoder = self._decoder(opened)
@@ -246,10 +242,10 @@ class SplitReader:
     ) -> None:
         first, end = max(first, piece.start_offset), min(end, piece.end_offset)
         if first < end:
-            self._damage.meet(self.split.topic, self.split.partition, first, end, what, key=str(key), cause=cause)
+            self._damage.report(self.split.topic, self.split.partition, first, end, what, key=str(key), cause=cause)
 
     def _missing(self, piece: Piece, key: SegmentKey, gone: ObjectMissing) -> None:
-        """An object is gone: by retention while we read, or lost? The newest manifest says."""
+        """An object is gone. The newest manifest says whether retention removed it or it is lost."""
         split = self.split
         manifest = finished(ManifestReader(self._store, split.topic_id, split.partition).load())
         remedy = "start a new read at the log start (earliest)"
@@ -260,7 +256,7 @@ class SplitReader:
             what = f"expired while reading: the log starts at {manifest.log_start_offset} now"
         else:
             what, remedy = f"the object is missing, and the manifest still names it: {gone}", VERIFY
-        self._damage.meet(
+        self._damage.report(
             split.topic,
             split.partition,
             piece.start_offset,
@@ -286,10 +282,10 @@ def scan(
 ) -> Iterator[pa.RecordBatch]:
     """The split's rows in offset order, in batches of about `target_bytes` with schema `schema_of(columns)`.
 
-    Decodes in the caller's thread while `prefetch` windows of `window_bytes` are on their way in others; with 0, as for
-    a directory, the caller's thread reads them too. Close the iterator, or exhaust it, to end the threads. Declared
+    Decodes in the caller's thread while other threads fetch `prefetch` windows of `window_bytes`. With 0, the default
+    for a directory, the caller's thread reads them too. Closing or exhausting the iterator ends the threads. Declared
     gaps, and with `fail_on_data_loss=False` damage, are counted in `loss`. Raises DataLoss, StoreError (retries are
-    used up: try the task again), AccessRefused, NewerFormat.
+    used up: run the task again), AccessRefused, NewerFormat.
     """
     if window_bytes is None:
         window_bytes = NEAR_WINDOW_BYTES if store.is_directory else WINDOW_BYTES
@@ -313,7 +309,6 @@ def scan(
 
 
 def _fetched_here(reader: SplitReader) -> Generator[FetchedSplit | None, None, None]:
-    """The split's windows, each read when it is asked for."""
     for piece in reader.split.pieces:
         opened = reader.open(piece)
         windows = [] if opened is None else reader.windows(opened)
@@ -326,7 +321,6 @@ def _fetched_here(reader: SplitReader) -> Generator[FetchedSplit | None, None, N
 
 
 def _fetched_ahead(reader: SplitReader, prefetch: int) -> Generator[FetchedSplit | None, None, None]:
-    """The split's windows, `prefetch` of them on their way in threads of their own."""
     pool = ThreadPoolExecutor(prefetch + 1, thread_name_prefix="scan")
     try:
         opened = ahead(pool, reader.open, reader.split.pieces, PIECES_AHEAD)
@@ -337,7 +331,7 @@ def _fetched_ahead(reader: SplitReader, prefetch: int) -> Generator[FetchedSplit
 
 
 def ahead(pool: ThreadPoolExecutor, step: Callable[[T], U], over: Iterable[T], count: int) -> Generator[U, None, None]:
-    """`step` of each, in order, up to `count` of them under way in `pool` beyond the one that is being used."""
+    """`step` of each item, in order, with up to `count` more running in `pool`."""
     pending: deque[Future[U]] = deque()
     for item in over:
         pending.append(pool.submit(step, item))
@@ -348,7 +342,6 @@ def ahead(pool: ThreadPoolExecutor, step: Callable[[T], U], over: Iterable[T], c
 
 
 def joined(first: pa.Buffer, second: pa.Buffer) -> pa.Buffer:
-    """One buffer with the bytes of both."""
     both = pa.allocate_buffer(first.size + second.size)
     view = memoryview(both)
     view[: first.size] = memoryview(first)
@@ -364,7 +357,7 @@ def _aborted(footer: SegmentFooter) -> tuple[tuple[int, int, int], ...]:
 
 
 def _without(count: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """`batches` but for their first `count` rows."""
+    """`batches` without their first `count` rows."""
     for batch in batches:
         skipped = min(count, batch.num_rows)
         count -= skipped

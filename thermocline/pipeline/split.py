@@ -1,21 +1,29 @@
-"""A split: one task's share of a topic-partition's history, as a small value that travels to a worker.
+"""A split (one task's share of a partition's history), and the losses that a read reports. All values pickle.
 
-Owns `Piece`, `Split`, `RowFilter`, `Loss`. Always true: the pieces of a split are in offset order, do not overlap, and
-a split plus the declared gaps inside `[start_offset, end_offset)` covers that range. Everything here pickles. Must not
-know how bytes are fetched or decoded, nor Spark.
+The pieces of a split are in offset order and do not overlap. A split and the declared gaps inside `[start_offset,
+end_offset)` cover that range. Missing or damaged history is a DataLoss or a line in `Loss`, never silent.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from coldstore.manifest.manifest_entries import RemoteSegment
 
+log = logging.getLogger(__name__)
+
+VERIFY: Final = (
+    "run `thermocline scrub` or `thermocline bucket verify --deep`, restore the object from a copy or version"
+)
+STEP_OVER: Final = "or read with failOnDataLoss=false (fail_on_data_loss=False) to step over it"
+
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Rows outside are not wanted: offsets `[start_offset, end_offset)`, timestamps `[min, max)` in ms, None = open."""
+    """Wanted rows: offsets `[start_offset, end_offset)`, timestamps `[min, max)` in ms, None = open."""
 
     start_offset: int
     end_offset: int
@@ -25,10 +33,10 @@ class RowFilter:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A byte range of one segment object: whole batches holding offsets `[start_offset, end_offset)`.
+    """A byte range of one segment object: whole batches with offsets `[start_offset, end_offset)`.
 
-    `log_start`/`log_end` are positions in the log bytes, at batch borders (they come from the footer's offset index, or
-    are 0 and the log's size). Rows of the first and last batch may lie outside the offsets: the RowFilter cuts them.
+    `log_start` and `log_end` are positions in the log bytes, at batch borders (from the footer's offset index, or 0 and
+    the log's size). Rows of the first and last batch may lie outside the offsets; the RowFilter drops them.
     """
 
     segment: RemoteSegment
@@ -56,11 +64,43 @@ class Split:
 
 @dataclass(slots=True)
 class Loss:
-    """What a read met that is not there: declared gaps, and (only with fail_on_data_loss=False) damage stepped over."""
+    """Losses of a read: declared gaps, and (only with fail_on_data_loss=False) skipped damage."""
 
     gaps: list[tuple[str, int, int, int]] = field(default_factory=list)  # topic, partition, first, end (exclusive)
     damage: list[str] = field(default_factory=list)  # one line each: topic, partition, offsets, object, what to do
 
 
 class DataLoss(Exception):
-    """History that should be there is missing or damaged. Says topic, partition, offsets, object, and what to do."""
+    """History is missing or damaged. The message has topic, partition, offsets, object, and a remedy."""
+
+
+class LossPolicy:
+    """Raises on the first loss of a read with `fail`; otherwise counts it in `loss` and logs it."""
+
+    def __init__(self, loss: Loss, *, fail: bool, quiet: bool = False) -> None:
+        """`quiet`: the caller logs what is counted."""
+        self.loss = loss
+        self._quiet = quiet
+        self.fail = fail
+
+    def report(
+        self,
+        topic: str,
+        partition: int,
+        first: int,
+        end: int,
+        what: str,
+        *,
+        key: str | None = None,
+        cause: BaseException | None = None,
+        remedy: str = VERIFY,
+        verb: str = "are lost",
+    ) -> None:
+        """Some or all offsets `[first, end)` of a partition cannot be read. Raises DataLoss, or counts the loss."""
+        where = f" (object {key})" if key is not None else ""
+        line = f"{topic}-{partition}: offsets [{first}, {end}) {verb}{where}: {what}"
+        if self.fail:
+            raise DataLoss(f"{line}; {remedy}, {STEP_OVER}") from cause
+        if not self._quiet:
+            log.warning("%s; stepped over", line)
+        self.loss.damage.append(f"{line}; {remedy}")

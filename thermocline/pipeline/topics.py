@@ -1,8 +1,7 @@
-"""Which topics a bucket holds: names, ids and partition counts, from `cluster.json`, or from the manifests without it.
+"""Topics of a bucket: names, ids and partition counts, from `cluster.json`, or from the manifests without it.
 
-Owns the reading of what docs/formats/cluster.md says about topics, and nothing else of that page: unknown kinds of
-records and unknown fields are passed over, both formats are read. Always true: a name stands for the topic that lives
-under it now; internal topics are left out (they are not tiered). Must not know brokers, nor what the topics hold.
+Reads the part of docs/formats/cluster.md (formats 1 and 2) that concerns topics; skips unknown record kinds and fields.
+A name stands for the topic that has it now. Internal topics are left out, because they are not tiered.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from thermocline.pipeline.arrow_store import ArrowStore, finished
 log = logging.getLogger(__name__)
 
 _PAGE_BYTES_MAX = 64 * 1024 * 1024  # inflated; brokers stop at a quarter of it
-_PARTITIONS_MAX: Final = 10_000  # of a topic, as every controller sees to: a folder of a higher number is nobody's
-_TRIES = 3  # the controller folds records into a new page and deletes the old one between our two reads
+_PARTITIONS_MAX: Final = 10_000  # of a topic, the controller's limit: a folder of a higher number is no partition
+_TRIES = 3  # the controller may write a new page and delete the old one between our two reads
 
 
 @dataclass(frozen=True, slots=True)
 class TopicHistory:
-    """A topic that lives: `partitions` is their number."""
+    """A live topic. `partitions` is their number."""
 
     topic: str
     topic_id: UUID
@@ -44,7 +43,7 @@ class TopicHistory:
 
 
 class MetadataPage(msgspec.Struct, frozen=True):
-    """The name of a page of metadata, its length in bytes and its checksum; `json_bytes`: inflated (0: it is plain)."""
+    """Reference to a metadata page: key, bytes and checksum. `json_bytes`: size when inflated, 0 for a plain page."""
 
     key: str
     size: int
@@ -53,7 +52,7 @@ class MetadataPage(msgspec.Struct, frozen=True):
 
 
 class ClusterTopics(msgspec.Struct, frozen=True):
-    """What `cluster.json` says, as far as readers care: a page, and the records that came after it."""
+    """`cluster.json` as readers need it: a page, and the records after it."""
 
     page: MetadataPage | None = None
     records: tuple[msgspec.Raw, ...] = ()
@@ -83,7 +82,7 @@ class _Topic(msgspec.Struct, frozen=True):
 
 
 class _TopicWritten(msgspec.Struct, frozen=True):
-    """`rows`: a row for each partition; format 1 had their number."""
+    """`rows` has one row a partition; format 1 had `partitions` instead."""
 
     topic_id: UUID
     name: str
@@ -117,8 +116,7 @@ class _Deleted(msgspec.Struct):
     topic_id: UUID
 
 
-# At import, in one thread: a type's first decoder, made by two threads at once, crashes
-# (coldstore/roots/root_format.py).
+# At import, in one thread: two threads that make a type's first decoder at once crash (coldstore/roots/root_format.py).
 _IMAGE: Final = msgspec.json.Decoder(_Image)
 _KIND: Final = msgspec.json.Decoder(_Kind)
 _TOPIC: Final = msgspec.json.Decoder(_TopicWritten)
@@ -128,7 +126,7 @@ _DELETED: Final = msgspec.json.Decoder(_Deleted)
 
 
 def read_topics(store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, int], Manifest | None]) -> list[_Topic]:
-    """Every topic that lives, internal ones too. Raises Corrupt, NewerFormat, AccessRefused, StoreError."""
+    """All live topics, internal ones too. Raises Corrupt, NewerFormat, AccessRefused, StoreError."""
     for attempt in range(_TRIES):
         try:
             content = finished(read_root(store, CLUSTER_KEY, RootCodec(CLUSTER_FORMAT).decode)).content
@@ -145,7 +143,7 @@ def read_topics(store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, 
 
 
 def by_name(topics: Iterable[_Topic]) -> dict[str, TopicHistory]:
-    """Topics by name, without internal ones. InvalidRequest where a name stands for two and nobody can tell."""
+    """Topics by name, without internal ones. Raises InvalidRequest when two topics have one name."""
     named: dict[str, TopicHistory] = {}
     for topic in topics:
         if topic.internal:
@@ -201,10 +199,10 @@ def _applied(image: _Image, records: Iterable[msgspec.Raw]) -> dict[str, _Topic]
 def _by_manifests(
     store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, int], Manifest | None]
 ) -> list[_Topic]:
-    """By listing: deleted topics whose objects remain, too. Their leader epochs tell nothing: each counts its own.
+    """Topics by listing, including deleted ones whose objects remain (leader epochs do not tell which is newer).
 
-    Any whole manifest tells the name: the lowest partition's is asked first, where it does not tell all others are. One
-    that is damaged is whoever reads that partition's to hear of.
+    The name comes from the lowest partition's manifest, or from any other one if that is damaged or gone. A topic
+    without a readable manifest is left out with a warning.
     """
     damage: dict[UUID, Corrupt] = {}
 

@@ -1,10 +1,8 @@
-"""A piece of a segment as windows: byte ranges that can be fetched, proven and decoded each for itself.
+"""Windows of a piece: byte ranges of whole batches that are fetched, checked and decoded independently.
 
-Owns the cutting and what is known about a window before its bytes are. Always true: a window begins where the offset
-index says that a batch begins, and its neighbour begins where it ends; with the header of the batch behind it (fetched
-along: 61 bytes) or the segment's end it is known at which offset it ends. So windows need no order among themselves.
-The last one of a piece may be cut short: where the index names the batch that ends it, that batch's header says where.
-Must not know how bytes are fetched or decoded.
+A window begins at a batch that the offset index names, and ends where the next window begins. Its end offset comes from
+the header of the batch behind it (61 bytes, fetched along) or from the segment's end. The last window of a piece may be
+cut short, at a batch that the index names and whose header gives the position of its end.
 """
 
 from __future__ import annotations
@@ -21,16 +19,16 @@ from logformat.record_batch import HEADER_SIZE, LENGTH_MIN, MAGIC, Buffer, read_
 from thermocline.pipeline.split import Piece
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
-_GUESS: Final = 1.25  # average batches that a last one is guessed to have at most; a larger one costs a request
+_GUESS: Final = 1.25  # times the average batch size: the guess for the last batch; a larger one costs a request
 
 
 @dataclass(frozen=True, slots=True)
 class OpenPiece:
-    """A piece whose object was found to be the one that the manifest names.
+    """A piece whose object is the one that the manifest names.
 
-    `log_bytes` and `end_offset` are where the segment ends (or where its sound beginning does); `aborted` are (producer
-    id, first offset, marker's offset) of transactions whose records nobody may see; `whole` are the object's bytes
-    where it is so small that one request brought them all; `batch_bytes` is the average batch's size, 0 unknown.
+    `log_bytes` and `end_offset`: where the segment, or its sound prefix, ends. `aborted`: (producer id, first offset,
+    marker's offset) of aborted transactions. `whole`: all bytes of an object small enough for one request.
+    `batch_bytes`: average batch size, 0 if unknown.
     """
 
     piece: Piece
@@ -47,12 +45,12 @@ class OpenPiece:
 class Window:
     """Log bytes `[start, end)` of a segment: whole batches.
 
-    `anchors` are (position, last offset) of batches that the index names, in order, the first one at `start` unless
-    that is 0. `first` is the offset where it begins, known at the segment's base only; `after` where it ends, known at
-    the segment's end only; elsewhere `next_last` is the last offset of the batch that begins at `end`.
+    `anchors`: (position, last offset) of batches that the index names, in order; the first is at `start` unless that is
+    0. `first`: the start offset, known only at the segment's base. `after`: the end offset, known only at the segment's
+    end; elsewhere `next_last` is the last offset of the batch that begins at `end`.
 
-    `last` is (position, last offset) of a batch behind which nothing is wanted, and `guess_bytes` what to fetch of it:
-    once they are there, `cut` gives the window that ends with it.
+    `last`: (position, last offset) of the last wanted batch; `guess_bytes`: how much of it to fetch. After the fetch,
+    `cut` returns the window that ends with it.
     """
 
     start: int
@@ -66,14 +64,14 @@ class Window:
 
     @property
     def fetch_bytes(self) -> int:
-        """How many bytes from `start` on are needed: the header behind the window too, unless `after` is known."""
+        """Bytes to fetch from `start` on, including the header behind the window unless `after` is known."""
         if self.last is not None:
             return self.last[0] - self.start + self.guess_bytes
         return self.end - self.start + (HEADER_SIZE if self.after is None else 0)
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """First and end, as near as is known without the bytes: neighbours' touch."""
+        """(first, end) as near as the index tells; the ranges of neighbours touch."""
         first = self.anchors[0][1] if self.first is None else self.first
         end = self.next_last if self.after is None else self.after
         assert end is not None
@@ -84,7 +82,7 @@ class Window:
         return replace(self, last=None)
 
     def cut(self, data: Buffer) -> Window | None:
-        """The window that ends behind `last`; None where that header does not say what the index does."""
+        """The window that ends behind `last`. None when the batch header there contradicts the index."""
         assert self.last is not None
         position, last_offset = self.last
         header = read_header(data, position - self.start)
@@ -95,14 +93,14 @@ class Window:
         return Window(self.start, end, self.first, last_offset + 1, None, anchors)
 
     def end_offset(self, data: Buffer) -> int | None:
-        """The offset behind its last batch; `data` are its `fetch_bytes`. None when they and the index disagree."""
+        """The offset behind its last batch, or None when data and index disagree. `data` has `fetch_bytes` bytes."""
         if self.after is not None:
             return self.after
         header = read_header(data, self.end - self.start)
         return header.base_offset if header.last_offset == self.next_last else None
 
-    def begins_well(self, data: Buffer) -> bool:
-        """Whether the first batch has the offsets it should. (Its base offset is under no CRC.)"""
+    def starts_as_indexed(self, data: Buffer) -> bool:
+        """Whether the first batch has the expected offsets. (Its base offset is under no CRC.)"""
         header = read_header(data)
         if self.first is not None:
             return header.base_offset == self.first
@@ -110,7 +108,7 @@ class Window:
 
 
 def windows_of(opened: OpenPiece, window_bytes: int = WINDOW_BYTES) -> list[Window]:
-    """The windows of a piece, in order: of `window_bytes` and up to an index interval more, the last one shorter."""
+    """The windows of a piece, in order: `window_bytes` up to one index interval more; the last one may be shorter."""
     piece, log_bytes = opened.piece, opened.log_bytes
     entries = [(entry.position, entry.offset) for entry in opened.index.entries()]
     windows: list[Window] = []
@@ -126,12 +124,12 @@ def windows_of(opened: OpenPiece, window_bytes: int = WINDOW_BYTES) -> list[Wind
         windows.append(Window(start, end, first, after, next_last, tuple(entries[at:stop])))
         start, at = end, stop
     if windows:
-        windows[-1] = _ending(windows[-1], opened, entries)
+        windows[-1] = _shorten_last(windows[-1], opened, entries)
     return windows
 
 
-def _ending(window: Window, opened: OpenPiece, entries: list[tuple[int, int]]) -> Window:
-    """The last window, told to end with the first batch of the index behind which the piece wants nothing."""
+def _shorten_last(window: Window, opened: OpenPiece, entries: list[tuple[int, int]]) -> Window:
+    """The last window, ending with the first indexed batch that reaches the piece's end offset."""
     at = bisect_left(entries, opened.piece.end_offset - 1, key=lambda entry: entry[1])
     guess = int(_GUESS * opened.batch_bytes)
     if guess < HEADER_SIZE or at == len(entries) or not window.start <= entries[at][0] < window.end - guess:

@@ -11,8 +11,8 @@ from logformat.record_batch import Codec, TimestampType
 from logformat.records import Record, encode_batch
 from tests.fuzz.targets.record_batch import resealed
 from tests.support.decode_logs import read, read_slowly
+from tests.support.numpy_decoder import NumpyWay
 from thermocline.pipeline.decode.kernel_way import KernelWay
-from thermocline.pipeline.decode.numpy_way import NumpyWay
 from thermocline.pipeline.rows import COLUMNS
 
 _WANTED = (COLUMNS, ("value",), ("offset",), ("headers", "timestamp"), ())

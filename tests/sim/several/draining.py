@@ -24,7 +24,7 @@ from tests.sim.cluster import Node
 from tests.sim.several.crowd import Crowd
 from tests.sim.several.fleet import Fleet, Seat, rack_of
 from tests.sim.several.kinds import Kind
-from thermocline.cli.cluster.moves.plan import Held, Place, Plan, drain
+from thermocline.cli.cluster.moves.plan import Assignment, Place, Plan, drain
 
 MOVED_S = 25.0
 LEAVES_S = 10.0
@@ -125,7 +125,7 @@ def plan_of(image: ClusterImage, node_id: int) -> Plan:
     """As `cluster drain` makes it, of partitions whose bytes nobody looked at."""
     places = [Place(node.node_id, rack_of(node.node_id), node.active) for _, node in sorted(image.nodes.items())]
     held = [
-        Held(topic.name, index, row.replicas, row.target, row.leader != NO_LEADER)
+        Assignment(topic.name, index, row.replicas, row.target, row.leader != NO_LEADER)
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
         for index, row in enumerate(topic.rows)
     ]

@@ -9,7 +9,7 @@ import pytest
 from broker.config.broker_config import BrokerConfig
 from broker.config.sources import ConfigError
 from thermocline.cli.main import parser
-from thermocline.cli.serve.brokers_found import Layout, count_of, directory_of, look_at, node_id_of
+from thermocline.cli.serve.brokers_found import Layout, count_of, directory_of, layout_of, node_id_of
 from thermocline.cli.serve.brokers_plan import Child, plan, ready_line, shares
 from thermocline.cli.serve.process import configure
 
@@ -80,7 +80,7 @@ def test_what_was_set_goes_to_all_and_flags_tell_them_apart(tmp_path: Path) -> N
     assert (found.node_id, found.data_dir, found.listeners[0].port) == (10, "/other/broker-10", 1001)
     assert (found.num_partitions, found.configured["log.segment.bytes"]) == (5, "1048576")
     assert (found.bucket_url, found.take_over) == ("file:///b", True)
-    again = first.told({"kafka": "127.0.0.1:1000", "http": "127.0.0.1:7777"})
+    again = first.at_addresses({"kafka": "127.0.0.1:1000", "http": "127.0.0.1:7777"})
     assert "--take-over" in first.arguments and "--take-over" not in again.arguments
 
 
@@ -88,11 +88,11 @@ def test_a_broker_that_picked_its_ports_is_started_again_on_them() -> None:
     """Clients have its addresses from the ready line."""
     child = planned("--listen", "[::1]:0", "--http", "127.0.0.1:0")[0]
     assert child.addresses == ()
-    again = resolved(child.told({"kafka": "[::1]:40001", "http": "127.0.0.1:40002"}))
+    again = resolved(child.at_addresses({"kafka": "[::1]:40001", "http": "127.0.0.1:40002"}))
     assert (again.listeners[0].host, again.listeners[0].port, again.http_port) == ("::1", 40001, 40002)
-    none = planned("--no-http")[0].told({"kafka": "127.0.0.1:9092", "http": "-"})
+    none = planned("--no-http")[0].at_addresses({"kafka": "127.0.0.1:9092", "http": "-"})
     assert resolved(none).http_host is None
-    several = child.told({"kafka": "x", "http": "127.0.0.1:1", "listeners": "A://127.0.0.1:5,B://127.0.0.1:6"})
+    several = child.at_addresses({"kafka": "x", "http": "127.0.0.1:1", "listeners": "A://127.0.0.1:5,B://127.0.0.1:6"})
     assert several.listeners == "A://127.0.0.1:5,B://127.0.0.1:6"
 
 
@@ -189,15 +189,15 @@ def test_a_directory_of_other_brokers_is_refused(text: str | None, layout: Layou
 def test_what_lies_in_a_directory(tmp_path: Path) -> None:
     """A directory `broker-1` is a broker's when it was formatted as one; else it is partition 1 of a topic `broker`."""
     data = tmp_path / "data"
-    assert look_at(str(data)) == NOTHING
+    assert layout_of(str(data)) == NOTHING
     for name in ("broker-1", "broker-02", "broker-x", "broker-12", "orders-0"):
         (data / name).mkdir(parents=True)
-    assert look_at(str(data)) == NOTHING
+    assert layout_of(str(data)) == NOTHING
     for name in ("broker-12", "broker-02", "broker-1"):
         (data / name / "meta.properties").touch()
-    assert look_at(str(data)) == Layout(False, (1, 12))
+    assert layout_of(str(data)) == Layout(False, (1, 12))
     (data / "meta.properties").touch()
-    assert look_at(str(data)) == Layout(single=True)
+    assert layout_of(str(data)) == Layout(single=True)
     assert node_id_of(Path(directory_of("/d", 12)).name) == 12
     assert [node_id_of(name) for name in ("broker-", "broker", "-1", "broker-1-0", "broker-99999999999")] == [None] * 5
 

@@ -11,7 +11,7 @@ from broker.observe.standing import InCluster, LateReplica
 from thermocline.cli.clients.statuses import Condition
 from thermocline.cli.cluster.findings import findings, notes
 from thermocline.cli.cluster.forget import plan
-from thermocline.cli.cluster.status import Cluster, Seen, json_lines, picture
+from thermocline.cli.cluster.status import Cluster, ClusterState, json_lines, picture
 
 CLUSTER = Cluster("c", 1, 4, 65_000, 12)
 BROKERS = tuple(
@@ -29,13 +29,13 @@ def away(*nodes: int) -> list[BrokerRow]:
 
 def test_all_well_is_said_and_nothing_found() -> None:
     """Since when the controller decides is only a least value where it did not answer itself."""
-    seen = Seen(CLUSTER, BROKERS, [LOG], standings={1: WELL})
+    seen = ClusterState(CLUSTER, BROKERS, [LOG], standings={1: WELL})
     assert findings(seen) == [] and notes(seen) == []
     lines = picture(seen, [], [])
     assert lines[0] == "cluster c; controller: broker 1 (epoch 4, for 1m5s); version 12; 1 partition"
     assert lines[-1] == "nothing is wrong"
     assert "log" not in "\n".join(lines[1:]), "a partition that lacks nothing is no row"
-    assert "for 1m5s at least)" in picture(Seen(CLUSTER, BROKERS, [LOG], standings={2: WELL}), [], [])[0]
+    assert "for 1m5s at least)" in picture(ClusterState(CLUSTER, BROKERS, [LOG], standings={2: WELL}), [], [])[0]
 
 
 def test_each_thing_that_is_wrong_has_a_name_a_sentence_and_a_cure() -> None:
@@ -46,7 +46,7 @@ def test_each_thing_that_is_wrong_has_a_name_a_sentence_and_a_cure() -> None:
         replace(LOG, partition=3, in_sync=(1, 2), under_replicated=True),
         replace(LOG, partition=4, starting=True),
     ]
-    seen = Seen(CLUSTER, away(3), partitions)
+    seen = ClusterState(CLUSTER, away(3), partitions)
     found = findings(seen)
     assert [one.name for one in found] == ["no_leader", "recovering", "below_min", "under_replicated", "broker_away"]
     assert found[0].what == (
@@ -69,7 +69,7 @@ def test_nobody_leads_for_different_reasons() -> None:
         replace(OFFLINE, partition=2, in_sync=()),
         replace(OFFLINE, partition=3, in_sync=(1,)),
     ]
-    first, *others = [one for one in findings(Seen(CLUSTER, away(2, 3), partitions)) if one.name == "no_leader"]
+    first, *others = [one for one in findings(ClusterState(CLUSTER, away(2, 3), partitions)) if one.name == "no_leader"]
     assert first.what.startswith("log-0, log-1: ") and first.what.endswith(
         "only brokers 2, 3 hold all that was acknowledged, and 2, 3 are away"
     )
@@ -78,7 +78,7 @@ def test_nobody_leads_for_different_reasons() -> None:
     assert "lost its log" in lost.what and lost.do.startswith("start brokers 2, 3 again: when all replicas were heard")
     assert stuck.what.endswith("broker 1 holds all that was acknowledged, and cannot lead")
     many = [replace(OFFLINE, partition=index, in_sync=(index,), replicas=(index,)) for index in range(10, 40)]
-    found = [one for one in findings(Seen(CLUSTER, BROKERS, many)) if one.name == "no_leader"]
+    found = [one for one in findings(ClusterState(CLUSTER, BROKERS, many)) if one.name == "no_leader"]
     assert len(found) == 5 and "and 23 more" in found[-1].what, "as many sentences as a screen has room for"
 
 
@@ -86,19 +86,21 @@ def test_a_replica_that_lags_on_a_broker_that_is_there_is_waited_for() -> None:
     """How much it lacks, and for how long, stands in the row."""
     late = LateReplica("log", 0, 3, 1200, 5 << 20, 61_000)
     standing = replace(WELL, late=[late, replace(late, node=2, ms=400)])
-    seen = Seen(CLUSTER, BROKERS, [replace(LOG, in_sync=(1, 2), under_replicated=True)], standings={1: standing})
+    seen = ClusterState(
+        CLUSTER, BROKERS, [replace(LOG, in_sync=(1, 2), under_replicated=True)], standings={1: standing}
+    )
     (found,) = findings(seen)
     assert found.do.startswith("wait until the replicas that lag have caught up")
     row = next(line for line in "\n".join(picture(seen, [found], [])).splitlines() if line.startswith("log "))
     assert row.endswith("under-replicated  3: 1200 records, 5.0 MiB, for 1m1s"), "half a second is no lag"
     silent = replace(WELL, late=[replace(late, records=None, bytes=None)])
-    shown = picture(Seen(CLUSTER, BROKERS, [LOG], standings={1: silent}), [], [])
+    shown = picture(ClusterState(CLUSTER, BROKERS, [LOG], standings={1: silent}), [], [])
     assert any("3: said nothing for 1m1s" in line for line in shown), "late in a partition that lacks nothing else"
 
 
 def test_many_partitions_are_named_by_three_and_shown_by_twenty() -> None:
     lacking = [replace(LOG, partition=index, under_replicated=True, in_sync=(1,)) for index in range(25)]
-    seen = Seen(CLUSTER, away(2), lacking)
+    seen = ClusterState(CLUSTER, away(2), lacking)
     assert findings(seen)[0].what.startswith("log-0, log-1, log-2 and 22 more: ")
     assert "and 5 more (--json has all)" in picture(seen, [], [])
 
@@ -106,34 +108,34 @@ def test_many_partitions_are_named_by_three_and_shown_by_twenty() -> None:
 def test_who_decides_and_who_does_not_answer() -> None:
     """A controller without a session; brokers in session that are stopped; what a broker says of itself."""
     held = Condition("store_unreachable", "the bucket does not answer")
-    seen = Seen(CLUSTER, away(1), [], {2: "no answer from 127.0.0.1:9093"}, conditions={3: (held,)})
+    seen = ClusterState(CLUSTER, away(1), [], {2: "no answer from 127.0.0.1:9093"}, conditions={3: (held,)})
     found = findings(seen)
     assert [one.name for one in found] == ["no_controller", "broker_away", "broker_silent", "store_unreachable"]
     assert found[0].what.startswith("broker 1, which has no session, is the controller")
     assert found[2].what == "broker 2 has a session and does not answer here: no answer from 127.0.0.1:9093"
     assert found[3].what == "broker 3: store_unreachable: the bucket does not answer"
-    assert findings(Seen(Cluster("c", None), BROKERS, []))[0].what.startswith("nobody is the controller")
-    assert "another takes over" in findings(Seen(CLUSTER, BROKERS, [], {1: "no answer"}))[0].do
+    assert findings(ClusterState(Cluster("c", None), BROKERS, []))[0].what.startswith("nobody is the controller")
+    assert "another takes over" in findings(ClusterState(CLUSTER, BROKERS, [], {1: "no answer"}))[0].do
 
 
 def test_a_broker_that_was_given_up_is_not_waited_for() -> None:
     """`cluster forget` named it: its directory counts for nothing, so none is asked for."""
     gone = [replace(one, given_up=not one.active) for one in away(2)]
-    seen = Seen(CLUSTER, gone, [LOG])
+    seen = ClusterState(CLUSTER, gone, [LOG])
     (found,) = findings(seen)
     assert "was given up" in found.what and "on any directory" in found.do
     assert any(" given up " in line for line in "\n".join(picture(seen, [], [])).splitlines())
-    (found,) = findings(Seen(CLUSTER, away(2), [LOG]))
+    (found,) = findings(ClusterState(CLUSTER, away(2), [LOG]))
     assert found.do.endswith("thermocline cluster forget 2")
 
 
 def test_what_all_brokers_say_is_one_finding() -> None:
     """The bucket is away from everybody: three sentences said the same. What must not be done now is said too."""
     held = {node: (Condition("store_unreachable", f"the bucket does not answer; {node} tries"),) for node in (1, 2, 3)}
-    (found,) = findings(Seen(CLUSTER, BROKERS, [LOG], conditions=held))
+    (found,) = findings(ClusterState(CLUSTER, BROKERS, [LOG], conditions=held))
     assert found.what == "broker 1 (and 2, 3): store_unreachable: the bucket does not answer; 1 tries"
     assert found.do.endswith("restart no broker meanwhile")
-    (alone,) = findings(Seen(CLUSTER, BROKERS[:1], [], conditions={1: held[1]}))
+    (alone,) = findings(ClusterState(CLUSTER, BROKERS[:1], [], conditions={1: held[1]}))
     assert alone.do == "see store_unreachable in docs/operations.md"
 
 
@@ -141,27 +143,27 @@ def test_nothing_is_said_twice() -> None:
     """A broker whose session ended is away, though the one that was asked first still lists it; and a condition that
     the image shows is the image's."""
     held = Condition("under_replicated", "log-0: fewer in-sync replicas")
-    seen = Seen(CLUSTER, away(2), [], {2: "no answer"}, conditions={1: (held,)})
+    seen = ClusterState(CLUSTER, away(2), [], {2: "no answer"}, conditions={1: (held,)})
     assert [one.name for one in findings(seen)] == ["broker_away"]
 
 
 def test_a_broker_that_stays_behind_is_told() -> None:
     """It obeys an older version than another and hears no controller: cut off, most likely. One that was asked a moment
     before a commit is not."""
-    seen = Seen(CLUSTER, BROKERS, [], standings={1: WELL, 2: replace(WELL, version=9, heartbeat_age_ms=44_000)})
+    seen = ClusterState(CLUSTER, BROKERS, [], standings={1: WELL, 2: replace(WELL, version=9, heartbeat_age_ms=44_000)})
     (found,) = findings(seen)
     assert found.name == "behind_cluster" and found.what == "broker 2 obeys version 9, the newest is 12"
     assert any("44s ago" in line for line in "\n".join(picture(seen, [], [])).splitlines())
-    assert findings(Seen(CLUSTER, BROKERS, [], standings={1: WELL, 2: replace(WELL, version=5)})) == []
+    assert findings(ClusterState(CLUSTER, BROKERS, [], standings={1: WELL, 2: replace(WELL, version=5)})) == []
 
 
 def test_brokers_of_several_machines_must_not_reach_each_other_by_loopback() -> None:
     """The default address of the brokers' listener is for brokers of one machine."""
     local = [replace(one, machine="one boot", brokers_at=f"127.0.0.1:700{one.node}") for one in BROKERS[:2]]
-    (found,) = findings(Seen(CLUSTER, [*local, BROKERS[2]], []))
+    (found,) = findings(ClusterState(CLUSTER, [*local, BROKERS[2]], []))
     assert found.what == "brokers 1, 2 can be reached by brokers of the same machine only, and there are others"
     assert "--internal" in found.do
-    assert findings(Seen(CLUSTER, local, [])) == []
+    assert findings(ClusterState(CLUSTER, local, [])) == []
 
 
 def test_what_is_not_wrong_and_should_be_known_is_noted() -> None:
@@ -169,34 +171,36 @@ def test_what_is_not_wrong_and_should_be_known_is_noted() -> None:
     it."""
     together = [replace(one, machine="boot") for one in BROKERS]
     alone = replace(LOG, topic="alone", replicas=(1,), in_sync=(1,))
-    assert notes(Seen(CLUSTER, together, [LOG, alone])) == [
+    assert notes(ClusterState(CLUSTER, together, [LOG, alone])) == [
         "log-0: all replicas are on one machine, and are lost with it"
     ]
     racks = [replace(one, rack="a" if one.node < 3 else "b") for one in together]
-    assert notes(Seen(CLUSTER, racks, [LOG])) == []
-    (note,) = notes(Seen(CLUSTER, racks, [replace(LOG, replicas=(1, 2))]))
+    assert notes(ClusterState(CLUSTER, racks, [LOG])) == []
+    (note,) = notes(ClusterState(CLUSTER, racks, [replace(LOG, replicas=(1, 2))]))
     assert note == "log-0: all replicas are on rack a, and are lost with it"
-    (note,) = notes(Seen(CLUSTER, racks, [replace(LOG, leader=2), LOG]))
+    (note,) = notes(ClusterState(CLUSTER, racks, [replace(LOG, leader=2), LOG]))
     assert note.startswith("log-0: not led by the first replica, which could; ")
-    assert notes(Seen(CLUSTER, away(1), [replace(LOG, leader=2)])) == [], "it could not"
+    assert notes(ClusterState(CLUSTER, away(1), [replace(LOG, leader=2)])) == [], "it could not"
     held = replace(WELL, throttled="a rate of all brokers, replicas of a", throttled_idle_ms=3_599_000)
-    assert notes(Seen(CLUSTER, BROKERS, [LOG], standings={1: held})) == []
+    assert notes(ClusterState(CLUSTER, BROKERS, [LOG], standings={1: held})) == []
     longest = replace(held, throttled_idle_ms=3_900_000)
-    (note,) = notes(Seen(CLUSTER, BROKERS, [LOG], standings={1: held, 2: longest}))
+    (note,) = notes(ClusterState(CLUSTER, BROKERS, [LOG], standings={1: held, 2: longest}))
     assert note.startswith("replication is throttled (a rate of all brokers, replicas of a), and nothing has moved")
     assert " for 1h5m: " in note
     strays = replace(WELL, strays=["log-0.1-stray", "log-1.2-stray"])
-    (note,) = notes(Seen(CLUSTER, BROKERS, [LOG], standings={2: strays}))
+    (note,) = notes(ClusterState(CLUSTER, BROKERS, [LOG], standings={2: strays}))
     assert note.startswith("broker 2: log-0.1-stray and 1 more on its disk")
-    (note,) = notes(Seen(CLUSTER, BROKERS, [LOG], without_http=frozenset((1, 3))))
+    (note,) = notes(ClusterState(CLUSTER, BROKERS, [LOG], without_http=frozenset((1, 3))))
     assert note.startswith("the HTTP port of broker 1, 3 cannot be reached from here")
-    seen = Seen(CLUSTER, together, [LOG])
+    seen = ClusterState(CLUSTER, together, [LOG])
     assert picture(seen, [], notes(seen))[-3:] == ["nothing is wrong", "", f"note: {notes(seen)[0]}"]
 
 
 def test_json_is_an_object_a_line_with_the_names_of_the_contract() -> None:
     late = [LateReplica("log", 0, 2, 3, 400, 2500)]
-    seen = Seen(CLUSTER, away(3), [replace(LOG, under_replicated=True)], standings={1: replace(WELL, late=late)})
+    seen = ClusterState(
+        CLUSTER, away(3), [replace(LOG, under_replicated=True)], standings={1: replace(WELL, late=late)}
+    )
     found = [json.loads(line) for line in json_lines(seen, findings(seen), ["a note"])]
     by_kind = {line["kind"]: [name for name in line if name != "kind"] for line in found}
     broker = ["node", "host", "port", "rack", "active", "broker_epoch", "store_reachable", "leaders", "replicas"]
@@ -211,7 +215,7 @@ def test_json_is_an_object_a_line_with_the_names_of_the_contract() -> None:
     assert found[0]["brokers_active"] == 2
     (row,) = [line for line in found if line["kind"] == "partition"]
     assert row["late"] == [{"node": 2, "records": 3, "bytes": 400, "ms": 2500}]
-    unknown = [json.loads(line) for line in json_lines(Seen(CLUSTER, BROKERS, [LOG]), [], [])]
+    unknown = [json.loads(line) for line in json_lines(ClusterState(CLUSTER, BROKERS, [LOG]), [], [])]
     assert next(line for line in unknown if line["kind"] == "partition")["late"] is None
 
 
@@ -223,7 +227,7 @@ def test_who_is_given_up_and_what_each_partition_is_without_it() -> None:
         replace(OFFLINE, topic="orders", partition=1, in_sync=()),
         replace(LOG, topic="elsewhere", replicas=(1, 2), in_sync=(1, 2)),
     ]
-    losses = plan(Seen(CLUSTER, away(3), partitions), 3)
+    losses = plan(ClusterState(CLUSTER, away(3), partitions), 3)
     assert [(loss.topic, loss.partition, loss.is_emptied, loss.left) for loss in losses] == [
         ("orders", 0, True, ()),
         ("orders", 1, True, ()),

@@ -9,7 +9,7 @@ from confluent_kafka import ConsumerGroupState
 
 from thermocline.cli.group.command import _STATES, _constant
 from thermocline.cli.group.lag import GroupLag, LagReader, json_lines, picture, rows_of, state_name
-from thermocline.cli.group.reset import Log, Move, plan
+from thermocline.cli.group.reset import Log, OffsetReset, plan
 from thermocline.cli.group.reset import picture as plan_picture
 from thermocline.cli.main import main
 
@@ -67,9 +67,9 @@ def test_a_plan_stays_within_the_log() -> None:
     logs = {("t", 0): Log(10, 20), ("t", 1): Log(0, 5), ("t", 2): Log(30, 40)}
     moves = plan(dict.fromkeys(reversed(logs), (15, "")), {("t", 0): 18}, logs)
     assert moves == [
-        Move("t", 0, 18, 15),
-        Move("t", 1, None, 5, "the log ends here, not at 15"),
-        Move("t", 2, None, 30, "the log begins here, not at 15"),
+        OffsetReset("t", 0, 18, 15),
+        OffsetReset("t", 1, None, 5, "the log ends here, not at 15"),
+        OffsetReset("t", 2, None, 30, "the log begins here, not at 15"),
     ]
     assert plan_picture(moves).splitlines() == [
         "topic  partition  committed  new  change",

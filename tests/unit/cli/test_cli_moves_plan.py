@@ -11,7 +11,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thermocline.cli.cluster.moves.plan import Held, Loads, Move, Place, Plan, drain, totals
+from thermocline.cli.cluster.moves.plan import Assignment, Loads, Move, Place, Plan, drain, totals
 from thermocline.cli.cluster.moves.rebalance_plan import HOT_BYTES_MIN, HOT_SLACK, band, rebalance
 
 MIB = 1 << 20
@@ -22,11 +22,13 @@ def places(*domains: str, away: Iterable[int] = ()) -> list[Place]:
     return [Place(node, domain, node not in away) for node, domain in enumerate(domains, start=1)]
 
 
-def held(*replicas: tuple[int, ...], topic: str = "log", hot: int | None = 0, cold: int | None = None) -> list[Held]:
-    return [Held(topic, index, nodes, hot_bytes=hot, cold_bytes=cold) for index, nodes in enumerate(replicas)]
+def held(
+    *replicas: tuple[int, ...], topic: str = "log", hot: int | None = 0, cold: int | None = None
+) -> list[Assignment]:
+    return [Assignment(topic, index, nodes, hot_bytes=hot, cold_bytes=cold) for index, nodes in enumerate(replicas)]
 
 
-def carried_out(partitions: Sequence[Held], plan: Plan) -> list[Held]:
+def carried_out(partitions: Sequence[Assignment], plan: Plan) -> list[Assignment]:
     """What moved before goes on."""
     after = {(move.topic, move.partition): move.after for move in plan.moves}
     return [
@@ -38,7 +40,7 @@ def carried_out(partitions: Sequence[Held], plan: Plan) -> list[Held]:
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> tuple[list[Place], list[Held]]:
+def clusters(draw: st.DrawFn) -> tuple[list[Place], list[Assignment]]:
     """1 to 7 brokers in 1 to 4 domains, some away, and up to 40 partitions of up to 4 replicas."""
     count = draw(st.integers(1, 7))
     domains = draw(st.integers(1, 4))
@@ -50,7 +52,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Place], list[Held]]:
         factor = rng.randint(1, min(4, count))
         nodes = tuple(rng.sample(range(1, count + 1), factor))
         partitions.append(
-            Held(
+            Assignment(
                 rng.choice("abc"),
                 index,
                 nodes,
@@ -63,7 +65,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Place], list[Held]]:
     return found, partitions
 
 
-def check_valid(found: list[Place], partitions: list[Held], plan: Plan) -> None:
+def check_valid(found: list[Place], partitions: list[Assignment], plan: Plan) -> None:
     """Nobody twice, nobody without a session is given anything, as many replicas as before, each move once."""
     before = {(each.topic, each.partition): each for each in partitions}
     active = {place.node for place in found if place.active}
@@ -85,7 +87,7 @@ def crowding(found: list[Place], nodes: tuple[int, ...]) -> int:
 # ── drain ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 @given(clusters(), st.integers(1, 7))
 def test_a_drained_broker_holds_nothing_and_nothing_else_moves(
-    cluster: tuple[list[Place], list[Held]], node: int
+    cluster: tuple[list[Place], list[Assignment]], node: int
 ) -> None:
     """Each replica of it goes once, to somebody who has none; whatever cannot go is named; again: nothing."""
     found, partitions = cluster
@@ -135,8 +137,8 @@ def test_too_few_brokers_and_nobody_to_copy_from_are_said_with_a_cure() -> None:
 
 def test_what_moves_away_already_goes_on_and_what_moves_there_is_turned() -> None:
     found = places("a", "b", "c", "d")
-    leaves = Held("log", 0, (1, 2), (2, 3))
-    comes = Held("log", 1, (2, 3), (1, 3))
+    leaves = Assignment("log", 0, (1, 2), (2, 3))
+    comes = Assignment("log", 1, (2, 3), (1, 3))
     plan = drain(found, [leaves, comes], 1)
     assert plan.under_way == (leaves,)
     assert [(move.partition, move.before, move.after) for move in plan.moves] == [(1, (1, 3), (3, 4))]
@@ -144,7 +146,7 @@ def test_what_moves_away_already_goes_on_and_what_moves_there_is_turned() -> Non
 
 # ── rebalance ────────────────────────────────────────────────────────────────────────────────────────────────────────
 @given(clusters())
-def test_what_is_rebalanced_needs_no_move(cluster: tuple[list[Place], list[Held]]) -> None:
+def test_what_is_rebalanced_needs_no_move(cluster: tuple[list[Place], list[Assignment]]) -> None:
     """A fixpoint; no partition is less spread over domains than it was; the same plan however it is told."""
     found, partitions = cluster
     plan = rebalance(found, partitions)
@@ -223,9 +225,9 @@ def test_leaders_are_handed_on_along_others_where_the_two_share_no_partition() -
     """1 leads all it holds, 3 leads nothing, and both only share partitions with 2."""
     found = places("a", "b", "c")
     partitions = held((1, 2), (1, 2), (2, 3), (2, 3))
-    plan = rebalance(found, [*partitions, Held("more", 0, (1, 3))])
+    plan = rebalance(found, [*partitions, Assignment("more", 0, (1, 3))])
     assert totals(plan.moves).replicas == 0 and all(move.hot_bytes == 0 for move in plan.moves)
-    leads = Loads(found, carried_out([*partitions, Held("more", 0, (1, 3))], plan)).leads
+    leads = Loads(found, carried_out([*partitions, Assignment("more", 0, (1, 3))], plan)).leads
     assert sorted(leads[node] for node in (1, 2, 3)) == [1, 2, 2]
 
 
@@ -254,7 +256,7 @@ def test_a_thousand_topics_are_planned_within_a_second() -> None:
     rng = random.Random(7)
     found = places(*(f"rack {number % 3}" for number in range(12)))
     partitions = [
-        Held(
+        Assignment(
             f"topic-{index % 1000}", index // 1000, tuple(rng.sample(range(1, 12), 3)), hot_bytes=rng.randrange(1 << 27)
         )
         for index in range(10_000)

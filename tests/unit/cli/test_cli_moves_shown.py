@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from thermocline.cli.cluster.moves.plan import Held, Move, Plan
-from thermocline.cli.cluster.moves.shown import bar, moves_sentence, plan_json, plan_lines, progress
+from thermocline.cli.cluster.moves.plan import Assignment, Move, Plan
+from thermocline.cli.cluster.moves.render import bar, moves_sentence, plan_json, plan_lines, progress
 
 MIB = 1 << 20
 PLAN = Plan(
@@ -14,7 +14,7 @@ PLAN = Plan(
         Move("orders", 1, (1, 2, 3), (2, 1, 3), 0, 0),
         Move("wide-topic", 11, (3,), (4,), None, None),
     ),
-    (Held("orders", 2, (3, 1), (4, 1)),),
+    (Assignment("orders", 2, (3, 1), (4, 1)),),
 )
 
 

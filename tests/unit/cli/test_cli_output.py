@@ -21,7 +21,7 @@ from thermocline.cli.main import main
 from thermocline.cli.records.produce import split_line
 from thermocline.cli.records.record_lines import renderer
 from thermocline.cli.terminal.output import ProgressLine, table
-from thermocline.cli.tier.leaving import sentence
+from thermocline.cli.tier.retention_text import retention_sentence
 from thermocline.cli.tier.status import Offsets, StatusRow, picture, rows
 
 
@@ -104,16 +104,16 @@ def test_a_line_is_split_at_the_first_separator() -> None:
 
 def test_the_sentence_about_leaving() -> None:
     """From any broker's configs; -2 follows the total, -1 is for ever."""
-    assert sentence({"remote.storage.enable": "false", "retention.ms": "604800000", "retention.bytes": "-1"}) == (
-        "not tiered: data stays on the disk for 7d"
-    )
+    assert retention_sentence(
+        {"remote.storage.enable": "false", "retention.ms": "604800000", "retention.bytes": "-1"}
+    ) == ("not tiered: data stays on the disk for 7d")
     tiered = {"remote.storage.enable": "true", "retention.ms": "-1", "local.retention.ms": "86400000"}
-    assert sentence(tiered) == (
+    assert retention_sentence(tiered) == (
         "tiered: sealed segments are copied to the bucket, stay on the disk for 1d, and in the bucket for ever"
     )
     same = {"remote.storage.enable": "true", "retention.ms": "1000", "local.retention.ms": "-2"}
-    assert sentence(same) == "tiered: data stays on the disk and in the bucket for 1s"
-    assert "up to 1.0 GiB a partition" in sentence({"retention.bytes": str(2**30)})
+    assert retention_sentence(same) == "tiered: data stays on the disk and in the bucket for 1s"
+    assert "up to 1.0 GiB a partition" in retention_sentence({"retention.bytes": str(2**30)})
 
 
 CONTRACT = re.findall(

@@ -16,11 +16,11 @@ from broker.wire.messages import AlterPartitionReassignmentsResponse, Unregister
 from tests.support.broker_kit import play
 from tests.unit.cli.test_cli_restore_plan import ALL_LOST, HELD, brokers
 from thermocline.cli.clients.wire_client import BrokerUnreachable
-from thermocline.cli.cluster.restore import drive
+from thermocline.cli.cluster.restore import executor
+from thermocline.cli.cluster.restore.bucket_state import ClusterSnapshot
 from thermocline.cli.cluster.restore.command import _print_report
-from thermocline.cli.cluster.restore.drive import PATIENCE_S, BrokersThere, Ends, Restoring
-from thermocline.cli.cluster.restore.plan import Held, plan
-from thermocline.cli.cluster.restore.source import Look
+from thermocline.cli.cluster.restore.executor import PATIENCE_S, Ends, LiveBrokers, RestoreRun
+from thermocline.cli.cluster.restore.plan import StoredPartition, plan
 from thermocline.cli.terminal.outcome import CommandFailed
 
 LOG = ("log", 0)
@@ -51,7 +51,7 @@ class Cluster:
         self._silent_looks = silent_looks
         self._stuck = stuck
 
-    async def look(self) -> Look:
+    async def read(self) -> ClusterSnapshot:
         self._silent_looks -= 1
         if self.row.target:
             self._has += self._pace
@@ -61,9 +61,9 @@ class Cluster:
         there = (11, 12, *sorted(dead)) if self._silent_looks >= 0 else (11, 12)
         gone = tuple(sorted(dead - self.given_up)) if self._silent_looks < 0 else ()
         rows = brokers(*there, gone=gone, given_up=tuple(sorted(self.given_up & dead)))
-        return Look("c", ClusterImage(), rows, [self.row])
+        return ClusterSnapshot("c", ClusterImage(), rows, [self.row])
 
-    async def answering(self, look: Look) -> dict[int, str]:
+    async def answering(self, look: ClusterSnapshot) -> dict[int, str]:
         return {one.node: f"h:{one.node}" for one in look.brokers if one.active and one.node > 10}
 
     async def default_factor(self, _: object) -> int:
@@ -89,15 +89,15 @@ class Cluster:
             self.row = replace(SERVED, in_sync=(11,), target=(11, 12)) if self._copying_looks else SERVED
         return []
 
-    async def copied(self, look: Look, places: Collection[tuple[str, int]]) -> int:
+    async def copied(self, look: ClusterSnapshot, places: Collection[tuple[str, int]]) -> int:
         return self._has if LOG in places else 0
 
     async def ends(self, _: object, led: Mapping[int, Collection[tuple[str, int]]]) -> dict[tuple[str, int], Ends]:
         return {place: Ends(0, 9) for places in led.values() for place in places}
 
 
-def run(cluster: Cluster) -> tuple[Look, dict[tuple[str, int], Ends]]:
-    return play(Restoring(cast(Any, cluster), cast(Any, cluster), {}, {1, 2, 3}).run())
+def run(cluster: Cluster) -> tuple[ClusterSnapshot, dict[tuple[str, int], Ends]]:
+    return play(RestoreRun(cast(Any, cluster), cast(Any, cluster), {}, {1, 2, 3}).run())
 
 
 def test_nodes_are_given_up_then_replicas_move_then_nodes_leave() -> None:
@@ -125,15 +125,15 @@ def test_a_restore_that_comes_no_further_says_what_it_waits_for() -> None:
         run(Cluster(stuck=True))
 
 
-COPY_LOOKS = round(2 * PATIENCE_S / drive._LOOK_S)
+COPY_POLLS = round(2 * PATIENCE_S / executor._POLL_S)
 
 
 def test_a_restore_does_not_give_up_while_a_large_partition_is_copied() -> None:
     """Nothing but the bytes that the new replica has changes for four minutes; where they stand still it ends."""
-    look, ends = run(Cluster(copying_looks=COPY_LOOKS, copied=1 << 20))
+    look, ends = run(Cluster(copying_looks=COPY_POLLS, copied=1 << 20))
     assert ends == {LOG: Ends(0, 9)} and look.partitions == [SERVED]
     with pytest.raises(CommandFailed, match=r"nothing changed for 120 s: 1 partitions do not serve yet: log-0; "):
-        run(Cluster(copying_looks=COPY_LOOKS))
+        run(Cluster(copying_looks=COPY_POLLS))
 
 
 def test_bytes_are_counted_of_replicas_that_are_to_join_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,11 +144,11 @@ def test_bytes_are_counted_of_replicas_that_are_to_join_and_of_no_other(monkeypa
         asked.append(wanted)
         return {(place, node): 5 for node, places in wanted.items() for place in places}
 
-    monkeypatch.setattr(drive, "copied_bytes", sizes)
+    monkeypatch.setattr(executor, "copied_bytes", sizes)
     joining = replace(SERVED, in_sync=(11,), target=(11, 12, 3))
     late = replace(SERVED, partition=1, in_sync=(11,))
-    look = Look("c", ClusterImage(), brokers(11, 12, gone=(3,)), [joining, late])
-    there = BrokersThere(None)
+    look = ClusterSnapshot("c", ClusterImage(), brokers(11, 12, gone=(3,)), [joining, late])
+    there = LiveBrokers(None)
     assert asyncio.run(there.copied(look, {LOG, ("log", 1)})) == 5 and asked == [{12: [LOG]}]
     assert asyncio.run(there.copied(look, set())) == 0 and len(asked) == 1
 
@@ -178,9 +178,9 @@ class Responding:
         return self._answer
 
 
-def ask(monkeypatch: pytest.MonkeyPatch, answer: object, what: Callable[[BrokersThere], Awaitable[object]]) -> object:
-    monkeypatch.setattr(drive, "connect", lambda *_: Responding(answer))
-    return asyncio.run(_awaited(what(BrokersThere("h:1"))))
+def ask(monkeypatch: pytest.MonkeyPatch, answer: object, what: Callable[[LiveBrokers], Awaitable[object]]) -> object:
+    monkeypatch.setattr(executor, "connect", lambda *_: Responding(answer))
+    return asyncio.run(_awaited(what(LiveBrokers("h:1"))))
 
 
 async def _awaited(what: Awaitable[object]) -> object:
@@ -208,7 +208,7 @@ def test_who_came_back_since_the_plan_is_given_up_no_more() -> None:
     cluster = Cluster(stuck=True, silent_looks=5)
     answering = cluster.answering
 
-    async def also_two(look: Look) -> dict[int, str]:
+    async def also_two(look: ClusterSnapshot) -> dict[int, str]:
         return await answering(look) | ({2: "h:2"} if cluster._silent_looks >= 0 else {})
 
     cluster.answering = also_two  # type: ignore[method-assign]
@@ -221,8 +221,8 @@ def test_a_partition_that_stays_offline_is_told_with_a_reason(capsys: pytest.Cap
     """Its manifest is damaged; or it is whole, and nobody answered, which was told with an empty reason."""
     rows = [replace(LOST, partition=n) for n in range(3)]
     there = brokers(11, 12, gone=(1, 2, 3))
-    held = {("log", 0): Held(damage="manifest.json is no JSON"), ("log", 1): HELD, ("log", 2): HELD}
-    look, found = Look("c", ClusterImage(), there, rows), plan(there, rows, held)
+    held = {("log", 0): StoredPartition(damage="manifest.json is no JSON"), ("log", 1): HELD, ("log", 2): HELD}
+    look, found = ClusterSnapshot("c", ClusterImage(), there, rows), plan(there, rows, held)
     _print_report(look, found, {("log", 2): Ends(5, 100)}, as_json=False)
     printed = capsys.readouterr()
     assert printed.out.splitlines() == [
@@ -235,7 +235,7 @@ def test_a_partition_that_stays_offline_is_told_with_a_reason(capsys: pytest.Cap
 def test_a_move_that_nobody_ends_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [replace(LOST, leader=11, offline=False, replicas=(11,), in_sync=(11,), target=(11, 4))]
     there = brokers(11, gone=(4,))
-    look = Look("c", ClusterImage(), there, rows)
+    look = ClusterSnapshot("c", ClusterImage(), there, rows)
     _print_report(look, plan(there, rows, {}), {("log", 0): Ends(5, 100)}, as_json=False)
     told = capsys.readouterr().err
     assert "log-0 was on its way to brokers that are not there (4): start them, or `thermocline" in told

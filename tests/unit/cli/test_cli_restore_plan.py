@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from broker.observe.cluster_status import BrokerRow, PartitionRow
-from thermocline.cli.cluster.restore.plan import Fate, Held, Step, moves_held_up, plan
+from thermocline.cli.cluster.restore.plan import Outcome, Step, StoredPartition, moves_held_up, plan
 from thermocline.cli.cluster.restore.plan import next_step as next_step_of
 
 ALL_LOST = PartitionRow("log", 0, 1, 2, (1, 2, 3), (1, 2, 3), ())
-HELD = Held(log_start=5, remote_end=100, end=100, reserved_end=400, cold_bytes=1 << 20)
+HELD = StoredPartition(log_start=5, remote_end=100, end=100, reserved_end=400, cold_bytes=1 << 20)
 LOG = ("log", 0)
 
 
@@ -33,7 +33,7 @@ def test_a_plan_without_brokers_names_all_that_are_gone_and_moves_nothing() -> N
     """Their sessions still stand in `cluster.json`, as nobody was left to end them."""
     found = plan(brokers(1, 2, 3), [ALL_LOST], {LOG: HELD}, answers=lambda _: False)
     (one,) = found.partitions
-    assert (one.fate, one.to, one.begins, one.gap) == (Fate.RESTORED, (1, 2, 3), (), (100, 400))
+    assert (one.fate, one.to, one.begins, one.gap) == (Outcome.RESTORED, (1, 2, 3), (), (100, 400))
     assert found.there == () and found.gone == {1: 1, 2: 1, 3: 1}
 
 
@@ -67,7 +67,7 @@ def test_who_went_silent_after_somebody_agreed_is_waited_for() -> None:
 def test_where_a_member_of_the_set_is_there_nobody_is_given_up() -> None:
     """What it lacks others have: that is no restore."""
     found = plan(brokers(1, gone=(2, 3)), [ALL_LOST], {LOG: HELD})
-    assert found.partitions[0].fate is Fate.KEPT and found.partitions[0].gap is None
+    assert found.partitions[0].fate is Outcome.KEPT and found.partitions[0].gap is None
     assert found.gone == {} and found.away == {2: 1, 3: 1}
     step = next_step(brokers(1, gone=(2, 3)), [ALL_LOST], {})
     assert not step.give_up and not step.move
@@ -75,8 +75,8 @@ def test_where_a_member_of_the_set_is_there_nobody_is_given_up() -> None:
 
 def test_a_damaged_manifest_is_named_and_holds_up_nobody() -> None:
     bad = replace(ALL_LOST, partition=1, leader=None, offline=True, in_sync=())
-    found = plan(brokers(1, 2, 3), [ALL_LOST, bad], {LOG: HELD, ("log", 1): Held(damage="CRC")})
-    assert [one.fate for one in found.partitions] == [Fate.KEPT, Fate.OFFLINE]
+    found = plan(brokers(1, 2, 3), [ALL_LOST, bad], {LOG: HELD, ("log", 1): StoredPartition(damage="CRC")})
+    assert [one.fate for one in found.partitions] == [Outcome.KEPT, Outcome.OFFLINE]
     assert next_step(brokers(1, 2, 3), [ALL_LOST, bad], {("log", 1): "CRC"}).is_done
     assert next_step(brokers(1, 2, 3), [ALL_LOST, bad], {}).waits == [("log", 1)]
 

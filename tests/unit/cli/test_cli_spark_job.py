@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from logformat.errors import InvalidRequest
-from thermocline.cli.jobs.spark_job import WORDS_MAX, kept_words, stderr_to
+from thermocline.cli.jobs.spark_job import OUTPUT_BYTES_MAX, jvm_output, stderr_to
 from thermocline.cli.terminal.outcome import CommandFailed
 from thermocline.pipeline.jobs.spark_tasks import TasksFailed
 
@@ -18,7 +18,7 @@ def a_process_speaks(word: str = "WARN noise") -> None:
 
 @pytest.mark.not_fast
 def test_a_process_started_meanwhile_is_not_heard_and_ours_is_again(capfd: pytest.CaptureFixture[str]) -> None:
-    with kept_words() as words:
+    with jvm_output() as words:
         with stderr_to(words):
             a_process_speaks()
         a_process_speaks("ours")
@@ -48,10 +48,10 @@ def test_the_last_words_are_shown_when_only_they_explain(
     failed: Exception, heard: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The last ones only, however much was said before them."""
-    with pytest.raises(type(failed)), kept_words() as words:
+    with pytest.raises(type(failed)), jvm_output() as words:
         with stderr_to(words):
             a_process_speaks("first words")
-            words.write(b"x" * WORDS_MAX)
+            words.write(b"x" * OUTPUT_BYTES_MAX)
             words.flush()
             a_process_speaks("last words")
         raise failed

@@ -42,7 +42,7 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_time_that_names_its_zone_needs_no_words(text: str, ms: int) -> None:
     """Milliseconds, UTC, offsets, fractions."""
     found = parse_time(text)
-    assert (found.ms, found.said) == (ms, "")
+    assert (found.ms, found.meaning) == (ms, "")
 
 
 @pytest.mark.usefixtures("berlin")
@@ -50,15 +50,15 @@ def test_a_time_without_a_zone_is_local_and_says_so() -> None:
     """In summer and in winter: 1 November is after the change."""
     winter, summer = parse_time("@2026-11-01T01:00"), parse_time("@2026-07-01")
     assert winter.ms == MIDNIGHT_MS
-    assert "is local time, 2026-11-01T01:00:00+01:00 (CET)" in winter.said
-    assert "is local time, 2026-07-01T00:00:00+02:00 (CEST)" in summer.said
+    assert "is local time, 2026-11-01T01:00:00+01:00 (CET)" in winter.meaning
+    assert "is local time, 2026-07-01T00:00:00+02:00 (CEST)" in summer.meaning
 
 
 def test_seconds_are_pointed_out() -> None:
     """`date +%s` gives ten digits: as milliseconds they are a day in 1970."""
     found = parse_time("@1793491200")
     assert found.ms == 1_793_491_200
-    assert "1970-01-21" in found.said and "@1793491200000" in found.said
+    assert "1970-01-21" in found.meaning and "@1793491200000" in found.meaning
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from broker.wire.messages import (
 from thermocline.cli.clients.bootstrap import bootstrap_addresses
 from thermocline.cli.clients.wire_client import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, BrokerUnreachable, WireClient
 from thermocline.cli.main import main
-from thermocline.cli.tier.source import TierSource
+from thermocline.cli.tier.reader import TierReader
 
 Answer = Callable[[int, int, Message], Message]
 OFFSETS = {-2: 0, -1: 100, -4: 60, -5: 79}
@@ -293,10 +293,10 @@ def test_topics_that_leave_alike_share_a_line(
 ) -> None:
     """A line a sentence, not a line a topic: with a hundred topics the table must stay in sight."""
     thermocline_broker.topic_configs = {"remote.storage.enable": "false", "retention.ms": "86400000"}
-    source = TierSource(f"127.0.0.1:{thermocline_broker.port}", None, None)
+    source = TierReader(f"127.0.0.1:{thermocline_broker.port}", None, None)
     source.read()
     source._topic_configs |= {"a": source._topic_configs["t"], "b": {"retention.ms": "-1"}}
-    assert source.leaving() == [
+    assert source.retention() == [
         "a, t: not tiered: data stays on the disk for 1d",
         "b: not tiered: data stays on the disk for ever",
     ]

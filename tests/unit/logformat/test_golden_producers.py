@@ -20,10 +20,10 @@ from logformat.records import RECORDS_BYTES_MAX, iter_records
 from tests.support.broker_kit import Place, fetch_request, play, produce_request
 from tests.support.golden_batches import Golden, Row, batches_of, digest_of, goldens
 from tests.support.history_bucket import HistoryBucket
+from tests.support.numpy_decoder import NumpyWay
 from thermocline.pipeline.decode.batches import BatchDecoder, Way
 from thermocline.pipeline.decode.codecs import Decompressor
 from thermocline.pipeline.decode.kernel_way import KernelWay
-from thermocline.pipeline.decode.numpy_way import NumpyWay
 from thermocline.pipeline.rows import COLUMNS
 from thermocline.pipeline.split import RowFilter
 

@@ -17,8 +17,8 @@ from logformat.record_batch import Codec
 from logformat.records import Record, encode_batch
 from tests.support.history_bucket import T0, HistoryBucket, batch
 from tests.support.waiting import wait_until
-from thermocline.pipeline import crew
 from thermocline.pipeline import read as read_module
+from thermocline.pipeline import reader_pool
 from thermocline.pipeline import scan as scan_module
 from thermocline.pipeline.rows import DEFAULT_COLUMNS
 from thermocline.pipeline.split import DataLoss
@@ -138,7 +138,7 @@ def test_a_missing_object_comes_behind_the_rows_before_it(tmp_path, small_window
 
 def test_rows_that_wait_are_bounded(tmp_path, monkeypatch, small_windows):
     """A reader that does not take: threads stop at the bound of waiting rows, however well they compress."""
-    monkeypatch.setattr(crew, "UNIT_BYTES_MAX", 1 << 16)
+    monkeypatch.setattr(reader_pool, "WINDOW_BYTES_WAITING_MAX", 1 << 16)
     bucket = HistoryBucket(tmp_path)
     bucket.topic("events")
     made = []
@@ -150,7 +150,7 @@ def test_rows_that_wait_are_bounded(tmp_path, monkeypatch, small_windows):
     with thermocline.read(bucket.url, "events", threads=3) as rows:
         first = next(rows)
         assert first.num_rows <= 2
-        units = list(rows._begun)
+        units = list(rows._started)
         wait_until(lambda: all(unit._bytes > 1 << 16 or unit._done for unit in units[:3]), "threads to wait")
         assert all(unit._bytes <= 3 << 16 and not unit._done for unit in units)
         assert sum(b.num_rows for b in rows) + first.num_rows == 300

@@ -1,1 +1,1 @@
-"""`thermocline bucket` and `log`: what lies in a bucket or in a log file, read with no broker."""
+"""`thermocline bucket` and `log`: inspect a bucket or a log file without a broker."""

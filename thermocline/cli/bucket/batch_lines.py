@@ -1,7 +1,6 @@
-"""Batches and records as lines: what `log dump` and `bucket dump` print.
+"""Batches and records as text or JSON lines, for `log dump` and `bucket dump`.
 
-Owns the look of one batch and one record, as text and as JSON. Always true: a batch is checked (CRC, offsets in order)
-before it is shown; the first that fails ends the dump with its position. Must not know where the bytes lie.
+A batch is checked (CRC, offsets in order) before it is printed. The first bad one ends the dump with its position.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from thermocline.cli.terminal.output import Cell
 
 
 class BatchLines:
-    """Lines of a log that comes in pieces, each of whole batches. `position` is where the next piece begins."""
+    """Lines of a log given in pieces of whole batches. `position`: start of the next piece."""
 
     def __init__(self, *, records: bool, as_json: bool) -> None:
         self._records = records
@@ -24,7 +23,7 @@ class BatchLines:
         self.position = 0
 
     def of(self, log: Buffer) -> Iterator[str]:
-        """A line for each batch of `log`, and one for each record when asked. CorruptBatch at the first bad one."""
+        """A line for each batch of `log`, and optionally for each record. Raises CorruptBatch at the first bad one."""
         start = self.position
         while self.position - start < len(log):
             at = self.position - start
@@ -54,7 +53,7 @@ def _text(name: str, value: Cell) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | bool) or name in _QUOTED else str(value)
 
 
-_QUOTED = frozenset({"key", "value"})  # a client's text: its blanks must not look like the end of a cell
+_QUOTED = frozenset({"key", "value"})  # may contain blanks
 
 
 def _batch_cells(header: BatchHeader, position: int) -> dict[str, Cell]:
@@ -102,7 +101,7 @@ def _record_cells(record: Record) -> dict[str, Cell]:
 
 
 def readable(data: bytes | None) -> str | None:
-    """Bytes as text: as they are when they are UTF-8, else `0x` and hexadecimal digits."""
+    """UTF-8 bytes as text, others as `0x` and hexadecimal digits."""
     if data is None:
         return None
     try:

@@ -1,7 +1,6 @@
-"""`bucket probe`, `bucket verify`, `bucket gc`: is the store fit, is what is named there, what is there for nothing.
+"""`bucket probe`, `bucket verify`, `bucket gc`: output and exit codes. The checks are in coldstore (probe, audit).
 
-Owns how findings are printed and which exit code they mean: 3 for a store that cannot hold a log, 5 for damage. What is
-judged is judged in coldstore (probe, audit).
+Exit 3 for a store that cannot hold a log, 5 for damage.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from thermocline.units import show_size
 
 
 def probe_store(url: str, *, with_race: bool) -> int:
-    """Each condition with pass or fail, and how copies will be verified; exit 3 when the store cannot hold a log."""
+    """Print each condition with pass or fail, and how copies will be verified. Exit 3 when the store cannot hold a
+    log.
+    """
 
     async def run(bucket: Bucket) -> int:
         report = await probe(bucket.store, bucket.world.rng)
@@ -43,7 +44,7 @@ def _because(detail: str) -> str:
 
 
 def verify(url: str, topic: str | None, *, deep: bool, as_json: bool) -> int:
-    """Every finding; exit 5 when one of them is damage."""
+    """Print every finding; exit 5 when one is damage."""
 
     async def run(bucket: Bucket) -> int:
         progress = ProgressLine()
@@ -79,7 +80,7 @@ def _print_finding(located: Located, *, as_json: bool) -> None:
 
 
 def collect(url: str, *, delete: bool, only_copies: bool, as_json: bool) -> int:
-    """Orphans, and what became of them; `only_copies`: also of those that may be the only copies of records."""
+    """Print orphans and what happens to them; `only_copies`: also those that may be the only copies of records."""
     if only_copies and not delete:
         raise CommandFailed("--delete-only-copies goes with --delete", Exit.USAGE)
 
@@ -109,7 +110,7 @@ def collect(url: str, *, delete: bool, only_copies: bool, as_json: bool) -> int:
 
 
 async def _check_complete(bucket: Bucket) -> None:
-    """CommandFailed where `cluster.json` was made anew and nobody said yet that all is there (R29)."""
+    """CommandFailed for a rebuilt cluster (R29) until `cluster rebuild --done`."""
     from broker.metadata.cluster_root import ClusterRoot
     from broker.metadata.rebuilt import is_rebuilt
 

@@ -1,7 +1,6 @@
-"""`thermocline bucket`: reading a bucket with no broker, or beside one.
+"""`thermocline bucket`: flags of the sub-commands, with or without a running broker.
 
-Owns the sub-commands' flags; what they do is in `contents` (ls, manifest, dump) and `checks` (probe, verify,
-gc). Only `gc --delete` and the probe's own scratch objects ever change a bucket.
+Only `gc --delete` and the probe's scratch objects change a bucket.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ _URL = "file:///abs/dir or s3://bucket[/prefix][?endpoint=…&region=…&path_st
 
 
 def register(nouns: Subparsers[Parser]) -> None:
-    """Add the command to the command line."""
     verbs = nouns.add_parser(
         "bucket", help="look into a bucket, with no broker", example="thermocline bucket ls s3://my-bucket/log"
     ).add_subparsers(metavar="VERB", required=True)

@@ -1,7 +1,6 @@
-"""`bucket ls`, `bucket manifest`, `bucket dump`: what lies in a bucket, printed.
+"""`bucket ls`, `bucket manifest`, `bucket dump`: print a bucket's content.
 
-Owns the names of the JSON fields of `ls` (a contract) and the look of the rest. Always true: `dump --log` writes the
-log's bytes and nothing else, each chunk checked before it is written.
+The JSON names of `ls` are a contract. `dump --log` writes the log's bytes only, each chunk checked before.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _GET_BYTES = 4 << 20
 
 
 def ls(url: str, topic: str | None, partition: int | None, *, as_json: bool) -> int:
-    """One line for every segment that a manifest names, in offset order."""
+    """One line for every segment in a manifest, in offset order."""
 
     async def read(bucket: Bucket) -> int:
         rows: list[tuple[str, ...]] = []
@@ -51,7 +50,7 @@ def ls(url: str, topic: str | None, partition: int | None, *, as_json: bool) -> 
 
 
 def segment_cells(view: PartitionView, segment: RemoteSegment) -> dict[str, Cell]:
-    """The contract's fields, in its order. `end_offset` is exclusive."""
+    """The contract's fields, in order. `end_offset` is exclusive."""
     return {
         "topic": view.manifest.topic,
         "topic_id": str(view.manifest.topic_id),
@@ -77,7 +76,7 @@ def _row(cells: dict[str, Cell]) -> tuple[str, ...]:
 
 
 def manifest(url: str, topic: str, partition: int, *, as_json: bool) -> int:
-    """The manifest: as it is with `as_json`, else the figures and the segments it names."""
+    """The manifest: as stored with `as_json`, else its values and segments."""
 
     async def read(bucket: Bucket) -> int:
         view = await bucket.one_view(topic, partition)
@@ -108,7 +107,7 @@ def manifest(url: str, topic: str, partition: int, *, as_json: bool) -> int:
 
 
 def dump(url: str, text: str, what: str) -> int:
-    """One object: a segment as asked, a root or page of metadata as its JSON, a snapshot as batches."""
+    """One object: a segment as asked, a root or metadata page as JSON, a snapshot as batches."""
     key = parse_key(text)
 
     async def read(bucket: Bucket) -> int:
@@ -164,14 +163,14 @@ async def _dump_log(pieces: AsyncIterator[bytes], what: str) -> None:
         for line in lines.of(memoryview(rest)[:end]):
             print(line)
         rest = rest[end:]
-    for line in lines.of(rest):  # a last batch that is cut short is refused here, with its position
+    for line in lines.of(rest):  # raises for a last batch that is cut short
         print(line)
 
 
 def _print_footer(footer: SegmentFooter) -> None:
-    said = footer.statistics
-    for name in said.__struct_fields__:
-        print(f"{name:20} {getattr(said, name)}")
+    statistics = footer.statistics
+    for name in statistics.__struct_fields__:
+        print(f"{name:20} {getattr(statistics, name)}")
     print(f"{'object_bytes':20} {footer.object_bytes}")
     print(f"{'crc32c':20} {footer.crc32c}")
     print(f"{'chunks':20} {len(footer.chunk_crcs)} of {footer.chunk_bytes} bytes")

@@ -1,8 +1,4 @@
-"""`thermocline log`: looking into a local log file.
-
-Owns what is printed of a batch. Always true: reads only, also beside a broker that is appending. Must not know the
-other files of a log.
-"""
+"""`thermocline log`: prints a local log file. Reads only, also beside a broker that appends."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def register(nouns: Subparsers[Parser]) -> None:
-    """Add the command to the command line."""
     verbs = nouns.add_parser(
         "log", help="look into a local log file", example="thermocline log dump 00000000000000000000.log"
     ).add_subparsers(metavar="VERB", required=True)
@@ -34,7 +29,6 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Dump one file; 1 when a batch in it is damaged."""
     import mmap
     import os
 

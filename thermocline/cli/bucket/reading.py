@@ -1,8 +1,7 @@
-"""A bucket opened for reading with no broker: the store behind a URL, and what lies in it by topic.
+"""A bucket opened for reading without a broker: its store, and its partitions by topic.
 
-Owns the real seams of `bucket …` and the finding of partitions by a topic's name. Always true: names come from the
-manifests themselves, so a bucket without `cluster.json` can be read; a topic id works where a name does, since deleted
-and created again a name stands for two. Must not know how results are printed.
+Topic names come from the manifests, so a bucket without `cluster.json` can be read. A topic id works instead of a name,
+because a topic that was deleted and created again has two.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _VERIFY_TRIES = 3  # beside a broker that commits
 
 @dataclass(frozen=True, slots=True)
 class ColdPartition:
-    """What a manifest says: bytes of log in the bucket, and declared gaps."""
+    """A partition's bytes of log in the bucket, and its declared gaps."""
 
     cold_bytes: int
     gaps: tuple[tuple[int, int], ...]
@@ -52,14 +51,12 @@ class ColdPartition:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """An open bucket."""
-
     store: ObjectStore
     world: World
     inspector: BucketInspector
 
     async def views(self, topic: str | None = None, partition: int | None = None) -> AsyncIterator[PartitionView]:
-        """Partitions that have a root, by topic id and index; of the topic with this name or id, of this index."""
+        """Partitions that have a root, by topic id and index; optionally of one topic (name or id) or index only."""
         for topic_id, index in await self.inspector.partitions():
             if partition is not None and index != partition:
                 continue
@@ -68,14 +65,14 @@ class Bucket:
                 yield view
 
     async def is_ours(self) -> bool:
-        """Whether a broker ever began here: `cluster.json`, or where that is lost, anything below `topics/`."""
+        """Whether a broker ever used this bucket: it has `cluster.json`, or anything below `topics/`."""
         try:
             return await self._cluster_root() is not None or bool(await self.inspector.partitions())
         except Corrupt:
-            return True  # whoever looks closer reports it
+            return True  # a closer check reports the damage
 
     async def one_view(self, topic: str, partition: int) -> PartitionView:
-        """CommandFailed when there is none, or when a name stands for several topics."""
+        """CommandFailed when there is none, or when several topics have the name."""
         found = [view async for view in self.views(topic, partition)]
         if len(found) == 1:
             return found[0]
@@ -85,8 +82,7 @@ class Bucket:
         raise CommandFailed(f"{topic} was deleted and created again: give one of the ids {ids} as --topic")
 
     async def partitions(self, topic: str | None) -> list[tuple[UUID, int, str | None]]:
-        """Topic id, index and name (None: no root) of everything below `topics/`, also where no root is. Raises
-        NewerFormat."""
+        """Topic id, index and name (None: no root) of everything below `topics/`. Raises NewerFormat."""
         found = []
         for topic_id, index in await self.inspector.partitions():
             name = await self._name(topic_id, index)
@@ -100,21 +96,21 @@ class Bucket:
         except NewerFormat:
             raise
         except Corrupt:
-            return None  # whoever looks closer reports it
+            return None  # a closer check reports the damage
         return None if manifest is None else manifest.topic
 
     async def plan_metadata_gc(self) -> GcPlan:
-        """Pages of the cluster's metadata that `cluster.json`, read after the listing, does not name."""
+        """Metadata pages that `cluster.json`, read after the listing, does not name."""
         listing = [info async for info in self.store.list(METADATA_PREFIX)]
         return gc_plan(listing, await self._metadata_named())
 
     async def verify_metadata(self) -> list[Finding]:
-        """Whether `cluster.json` is there and can be read, and the page that it names too. Raises NewerFormat."""
+        """Findings about `cluster.json` and the page it names. Raises NewerFormat."""
         try:
             for _ in range(_VERIFY_TRIES):
                 plan, named = await self.plan_metadata_gc(), await self._metadata_named()
                 damage = await self._metadata_damage(named)
-                if not damage or named == await self._metadata_named():  # else a live broker replaced it meanwhile
+                if not damage or named == await self._metadata_named():  # a live broker may have replaced it
                     break
         except NewerFormat:
             raise
@@ -152,7 +148,7 @@ class Bucket:
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Bucket]:
-    """The bucket behind `url`. InvalidRequest for a bad URL."""
+    """The bucket behind `url`. Raises InvalidRequest for a bad URL."""
     workers = ThreadWorkers()
     world = World(PosixDisk(), workers, WorkerSyncs(workers), SystemClock(), SystemRng(), TcpNet())
     store = open_store(parse_bucket_url(url), world)
@@ -164,7 +160,7 @@ async def opened(url: str) -> AsyncIterator[Bucket]:
 
 
 def with_bucket(url: str, use: Callable[[Bucket], Awaitable[T]]) -> T:
-    """Run `use` on the open bucket, in an event loop of its own."""
+    """Run `use` on the open bucket, in its own event loop."""
 
     async def run() -> T:
         async with opened(url) as bucket:
@@ -177,7 +173,7 @@ def with_bucket(url: str, use: Callable[[Bucket], Awaitable[T]]) -> T:
 
 
 def cold_partitions(url: str, topic: str | None) -> dict[Partition, ColdPartition]:
-    """What the manifests say of each partition: for `tier status --bucket`."""
+    """The manifests' values of each partition, for `tier status --bucket`."""
 
     async def read(bucket: Bucket) -> dict[Partition, ColdPartition]:
         return {

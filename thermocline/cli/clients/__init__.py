@@ -1,4 +1,1 @@
-"""Ways to a broker: the stock client, our own for what that cannot ask, the HTTP port; and addresses as they are typed.
-
-Must not know what commands ask for.
-"""
+"""Connections to a broker: the stock client, our own for other requests, the HTTP port; and bootstrap addresses."""

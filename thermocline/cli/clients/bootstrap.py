@@ -1,7 +1,4 @@
-"""Addresses as `-b` writes them: `host:port[,[::1]:port]…`.
-
-Owns their syntax, once for all commands. Pure: no name is looked up.
-"""
+"""Parses `-b`: `host:port[,[::1]:port]…`. Resolves no names."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 
 def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
-    """(host, port) each, an IPv6 host without its brackets. CommandFailed when it is written otherwise."""
+    """(host, port) each, IPv6 hosts without brackets. Raises CommandFailed for another syntax."""
     found = []
     for text in bootstrap.split(","):
         try:
             _, host, port = parse_address(text, "-b")
-            host.encode("idna")  # as a look-up will: labels of 1 to 63 letters
+            host.encode("idna")  # as name resolution does: labels of 1 to 63 letters
         except (InvalidConfig, UnicodeError):
             host, port = "", 0
         if not host or not port:

@@ -1,7 +1,7 @@
-"""Which broker is asked, and where: the first that answers of the addresses typed, and each one's HTTP port.
+"""Connects to the first bootstrap address that answers, and finds and queries brokers' HTTP ports.
 
-Owns how an HTTP port is found (the broker names it as a config) and how its answers are read. Always true: a broker
-that is not ours, or whose port cannot be reached, costs an answer, never the command. Must not know what is asked.
+A broker names its HTTP port as a config. One that is not ours, or whose port cannot be reached, costs a response, never
+the command.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ def connect(bootstrap: str, timeout_s: float = TIMEOUT_S) -> WireClient:
 
 
 def http_addresses(bootstrap: str) -> dict[int, tuple[str, int]]:
-    """Where each broker's HTTP port is, as it says itself, by its number. CommandFailed when one names none;
-    BrokerUnreachable when one that has a session does not answer."""
+    """Each broker's HTTP address by node id. CommandFailed when one has none; BrokerUnreachable when one with a
+    session does not answer.
+    """
     found = {}
     with connect(bootstrap) as client:
         brokers = client.metadata([]).brokers
-        for broker in brokers:  # the one that was asked answers for itself, by the address that was typed
+        for broker in brokers:  # the connected broker answers for itself
             if (address := http_of(client, broker.node_id)) is not None:
                 found[broker.node_id] = address
     for broker in brokers if len(brokers) > 1 else ():
@@ -66,8 +67,8 @@ def http_of(client: WireClient, node_id: int) -> tuple[str, int] | None:
     return (client.host if address.every_interface else address.host), address.port
 
 
-def said(address: tuple[str, int], path: str, kind: type[T], timeout_s: float = 5.0) -> T | None:
-    """What the broker's HTTP port says; None where it says nothing that can be read."""
+def get_json(address: tuple[str, int], path: str, kind: type[T], timeout_s: float = 5.0) -> T | None:
+    """The parsed JSON of a broker's HTTP response; None if there is no readable one."""
     try:
         return decoder_of(kind).decode(get(*address, path, timeout_s))
     except (HttpRefused, msgspec.MsgspecError):

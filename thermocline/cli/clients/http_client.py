@@ -1,7 +1,4 @@
-"""Two requests to a broker's HTTP port. Errors say what the broker said.
-
-Owns the timeouts. Always true: blocking, one connection a request. Must not know what an answer means.
-"""
+"""Blocking GET and POST requests to a broker's HTTP port, one connection each."""
 
 from __future__ import annotations
 
@@ -14,21 +11,23 @@ from typing import Final
 from broker.config.addresses import show_address
 
 _TIMEOUT_S: Final = 5.0
-_SEAL_TIMEOUT_S: Final = 3700.0  # the broker gives up after an hour
-_LOOK_S: Final = 2.0
+_SEAL_TIMEOUT_S: Final = 3700.0  # the broker's own timeout is an hour
+_POLL_S: Final = 2.0
 
 
 class HttpRefused(Exception):
-    """No answer, or one that is not a success; the message says which."""
+    """No response, or one that is no success; the message says which."""
 
 
 def get(host: str, port: int, path: str, timeout_s: float = _TIMEOUT_S) -> bytes:
-    """The body of a 200. HttpRefused otherwise."""
+    """The body of a 200. Raises HttpRefused otherwise."""
     return _request(host, port, "GET", path, None, timeout_s)
 
 
 def post_json(host: str, port: int, path: str, body: str, waiting: Callable[[], None] | None = None) -> bytes:
-    """The body of a success. HttpRefused otherwise. `waiting` is called every two seconds until the answer comes."""
+    """The body of a success. Raises HttpRefused otherwise. Calls `waiting` every two seconds until the response
+    arrives.
+    """
     return _request(host, port, "POST", path, body, _SEAL_TIMEOUT_S, waiting)
 
 
@@ -47,7 +46,7 @@ def _request(
         headers = {} if body is None else {"Content-Type": "application/json"}
         connection.request(method, path, body, headers)
         while waiting is not None and time.monotonic() < deadline_s:
-            if select.select([connection.sock], [], [], _LOOK_S)[0]:
+            if select.select([connection.sock], [], [], _POLL_S)[0]:
                 break
             waiting()
         answer = connection.getresponse()
@@ -57,6 +56,6 @@ def _request(
     finally:
         connection.close()
     if not 200 <= answer.status < 300:
-        said = data.decode(errors="replace").strip()
-        raise HttpRefused(f"http://{show_address(host, port)}{path} answered {answer.status} {said}")
+        text = data.decode(errors="replace").strip()
+        raise HttpRefused(f"http://{show_address(host, port)}{path} answered {answer.status} {text}")
     return data

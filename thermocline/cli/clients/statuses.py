@@ -1,7 +1,4 @@
-"""What a broker's HTTP port says of itself and of its partitions, as these commands read it.
-
-Owns which fields are read; one that a broker does not send is not known, one that is not read may change.
-"""
+"""The fields of a broker's HTTP responses that commands read. A field that a broker does not send is unknown (None)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ Partition = tuple[str, int]  # topic, index
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
-    """What `GET /status` says of a partition (it answers an array of these); a field that is not sent is not known."""
+    """A partition in the array of `GET /status`."""
 
     topic: str
     partition: int
@@ -31,14 +28,12 @@ class PartitionStatus(msgspec.Struct, frozen=True):
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """Something that is not as it should be, in the broker's words."""
-
     name: str
     says: str
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """Partitions that one thing keeps from sinking: how many, one of them, and what that one met last."""
+    """Partitions whose copying one cause blocks: their number, one of them, and its last error."""
 
     by: str
     partitions: int
@@ -52,7 +47,7 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 class BrokerStatus(msgspec.Struct, frozen=True):
-    """What `GET /broker` says of the broker itself. Bytes; `not_ready` is empty when it serves."""
+    """`GET /broker`. Sizes in bytes; `not_ready` is empty when it serves."""
 
     node_id: int
     not_ready: str

@@ -1,17 +1,17 @@
-"""The stock client behind `topic`, `produce`, `consume` and `group`: confluent-kafka, and its errors in plain words.
+"""confluent-kafka behind `topic`, `produce`, `consume` and `group`, with its errors in plain words.
 
-Owns how these commands connect and what a failure is called. Always true: librdkafka's own log never reaches a person;
-what it says is turned into what happened, to what, and what to do. Must not know what the commands do.
+librdkafka's own log is never printed; its errors are rewritten as what happened, to what, and what to do.
 """
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in its docs, not re-exported for mypy
@@ -29,7 +29,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in i
 
 from logformat.values import is_topic_name
 from thermocline.cli.clients.bootstrap import bootstrap_addresses
-from thermocline.cli.clients.client_configs import nearest
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 __all__ = [
@@ -52,7 +51,7 @@ _AUTO_CREATE = "auto.create.topics.enable"
 
 _LATE = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
 _NO_SUCH_CONFIG = re.compile(r'No such configuration property: "(.*)"')
-_SECRET = re.compile("password|secret|key|token|conf", re.I)  # whose value is not repeated on a screen
+_SECRET = re.compile("password|secret|key|token|conf", re.I)  # values that are not printed
 
 C = TypeVar("C")
 ClientConfig = dict[str, Any]  # librdkafka's own configuration: strings, numbers, callables
@@ -75,7 +74,6 @@ _ADVICE: dict[int, str] = {
 
 
 def client_config(bootstrap: str) -> ClientConfig:
-    """What every client of ours starts from."""
     quiet = logging.getLogger("thermocline.librdkafka")
     quiet.addHandler(logging.NullHandler())
     quiet.propagate = False
@@ -89,8 +87,9 @@ def make_client(
     extra: list[tuple[str, str]],
     decided: Mapping[str, str],
 ) -> C:
-    """A producer or consumer; `extra` are `-X` pairs, which win over `defaults`. CommandFailed (usage) for a name that
-    librdkafka does not know, with the nearest one, for a value that it refuses, and for what a flag decides."""
+    """A producer or consumer. `extra` (the `-X` pairs) wins over `defaults`. CommandFailed (usage) for an unknown
+    name, with the nearest one, for a refused value, and for a name that a flag decides.
+    """
     for name, _ in extra:
         if why := ({"bootstrap.servers": "use -b", "metadata.broker.list": "use -b"} | dict(decided)).get(name):
             raise CommandFailed(f"-X {name}: {why}", Exit.USAGE)
@@ -98,7 +97,7 @@ def make_client(
         return kind(client_config(bootstrap) | defaults | dict(extra))
     except KafkaException as refused:
         raise CommandFailed(_refused_config(refused.args[0], extra), Exit.USAGE) from refused
-    except (TypeError, ValueError) as refused:  # names the Python client keeps for functions and objects
+    except (TypeError, ValueError) as refused:  # configs whose values are functions and objects
         raise CommandFailed(f"-X {_shown(extra)}: {refused}; a command line cannot give it", Exit.USAGE) from refused
 
 
@@ -118,7 +117,7 @@ def plainly(what: str, error: KafkaError) -> str:
     """One line: what was done, what went wrong, and what to do about it."""
     advice = _ADVICE.get(error.code())
     if error.code() == KafkaError.TOPIC_EXCEPTION and not error.str().startswith("Broker:"):
-        advice = None  # the broker's own words: they may be about two names, not about letters
+        advice = None  # the broker's own message may be about something else
     return f"{what}: {error.str().rstrip('.')}; {advice}" if advice else f"{what}: {error.str()}"
 
 
@@ -126,7 +125,8 @@ def plainly(what: str, error: KafkaError) -> str:
 def failing(what: str) -> Iterator[None]:
     """Turn the client's exceptions into CommandFailed; `what` says what was being done.
 
-    For calls of the client only: it raises Python's own errors too, for what no request can carry, before it is sent.
+    For client calls only, because the client raises ValueError and OverflowError too, for values that no request can
+    carry.
     """
     try:
         yield
@@ -145,7 +145,7 @@ def connected_admin(bootstrap: str) -> AdminClient:
 
 
 def require_broker(client: Any, bootstrap: str) -> ClusterMetadata:
-    """What the broker knows. CommandFailed when none answers within 10 s; at once when the address refuses."""
+    """The cluster's metadata. CommandFailed when no broker answers within 10 s; at once when the address refuses."""
     _refused_at_once(bootstrap)
     with failing(f"no broker answers at {bootstrap}"):
         found: ClusterMetadata = client.list_topics(timeout=_CONNECT_TIMEOUT_S)
@@ -153,8 +153,9 @@ def require_broker(client: Any, bootstrap: str) -> ClusterMetadata:
 
 
 def created_topic(client: Any, bootstrap: str, topic: str) -> TopicMetadata:
-    """A topic that a producer's asking for it creates. CommandFailed when the broker refuses its name, or creates none:
-    librdkafka would wait for such a topic in silence."""
+    """A topic that the broker creates on a producer's request. CommandFailed when the broker refuses its name or
+    creates none, because librdkafka would wait for it silently.
+    """
     deadline = time.monotonic() + _CREATE_TIMEOUT_S
     while True:
         with failing(f"topic {topic}"):
@@ -180,28 +181,27 @@ def created_topic(client: Any, bootstrap: str, topic: str) -> TopicMetadata:
 
 
 def refused_topic(topic: str, error: KafkaError) -> str:
-    """Why a producer may not have this topic: Kafka's error for an internal one is that of an invalid name."""
+    """Why a producer may not write to this topic. Kafka reports an internal topic as an invalid name."""
     if error.code() == KafkaError.TOPIC_EXCEPTION and is_topic_name(topic):
         return "it is internal: the broker alone creates it and writes to it"
     return plainly("", error).removeprefix(": ")
 
 
 def _creates_topics(bootstrap: str) -> bool:
-    """Whether a producer's asking creates a topic, as far as the broker says."""
     from thermocline.cli.clients.connections import connect
     from thermocline.cli.clients.wire_client import BROKER_RESOURCE, BrokerUnreachable
 
     try:
         with connect(bootstrap) as client:
             answer = client.metadata([])
-            said = client.configs(BROKER_RESOURCE, str(answer.brokers[0].node_id), [_AUTO_CREATE])
+            configs = client.configs(BROKER_RESOURCE, str(answer.brokers[0].node_id), [_AUTO_CREATE])
     except BrokerUnreachable:
-        return True  # it may want TLS or a password: only the client given by -X can ask it
-    return said.get(_AUTO_CREATE) != "false"
+        return True  # it may require TLS or a password, which only the stock client has
+    return configs.get(_AUTO_CREATE) != "false"
 
 
 def _refused_at_once(bootstrap: str) -> None:
-    """librdkafka keeps trying a closed port until its timeout; a person wants to know now."""
+    """Fail at once for a closed port; librdkafka would retry until its timeout."""
     import socket
 
     last: OSError | None = None
@@ -215,8 +215,9 @@ def _refused_at_once(bootstrap: str) -> None:
 
 
 def settled(futures: dict[str, Any], what: Callable[[str], str]) -> None:
-    """Wait for a change of each name. CommandFailed for the first that failed, or was not answered in time: then the
-    broker may still be at it, as Kafka's do."""
+    """Wait for the change of each name. CommandFailed for the first that failed or timed out; a broker may still
+    apply the latter.
+    """
     for name, future in futures.items():
         try:
             with failing(what(name)):
@@ -229,3 +230,52 @@ def settled(futures: dict[str, Any], what: Callable[[str], str]) -> None:
                     "`thermocline topic list` before you try again"
                 ) from failed
             raise
+
+
+# ── the names of -X, to suggest the nearest one; librdkafka alone decides what is known ──────────────────────────────
+# Source: librdkafka 2.16, CONFIGURATION.md, without callbacks. A test checks that the library in use knows every name.
+_NAMES: Final = """
+acks allow.auto.create.topics api.version.fallback.ms api.version.request api.version.request.timeout.ms
+auto.commit.enable auto.commit.interval.ms auto.offset.reset batch.num.messages batch.size bootstrap.servers
+broker.address.family broker.address.ttl broker.version.fallback check.crcs client.dns.lookup client.id client.rack
+compression.codec compression.level compression.type connections.max.idle.ms coordinator.query.interval.ms debug
+delivery.report.only.error delivery.timeout.ms enable.auto.commit enable.auto.offset.store enable.gapless.guarantee
+enable.idempotence enable.metrics.push enable.partition.eof enable.random.seed enable.sasl.oauthbearer.unsecure.jwt
+enable.ssl.certificate.verification fetch.error.backoff.ms fetch.max.bytes fetch.message.max.bytes fetch.min.bytes
+fetch.queue.backoff.ms fetch.wait.max.ms group.id group.instance.id group.protocol group.protocol.type
+group.remote.assignor heartbeat.interval.ms https.ca.location https.ca.pem isolation.level linger.ms
+log.connection.close log.thread.name log_level max.in.flight max.in.flight.requests.per.connection
+max.partition.fetch.bytes max.poll.interval.ms max.poll.records message.copy.max.bytes message.max.bytes
+message.send.max.retries message.timeout.ms metadata.broker.list metadata.max.age.ms
+metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy offset.store.method offset.store.path
+offset.store.sync.interval.ms partition.assignment.strategy partitioner plugin.library.paths produce.offset.report
+queue.buffering.backpressure.threshold queue.buffering.max.kbytes queue.buffering.max.messages queue.buffering.max.ms
+queued.max.messages.kbytes queued.min.messages queuing.strategy receive.message.max.bytes reconnect.backoff.jitter.ms
+reconnect.backoff.max.ms reconnect.backoff.ms request.required.acks request.timeout.ms retries retry.backoff.max.ms
+retry.backoff.ms sasl.kerberos.keytab sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
+sasl.kerberos.principal sasl.kerberos.service.name sasl.mechanism sasl.mechanisms sasl.oauthbearer.assertion.algorithm
+sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.jwt.template.file
+sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
+sasl.oauthbearer.assertion.private.key.pem sasl.oauthbearer.client.credentials.client.id
+sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.client.id sasl.oauthbearer.client.secret
+sasl.oauthbearer.config sasl.oauthbearer.extensions sasl.oauthbearer.grant.type
+sasl.oauthbearer.metadata.authentication.type sasl.oauthbearer.method sasl.oauthbearer.scope
+sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url sasl.password sasl.username security.protocol
+session.timeout.ms share.acknowledgement.mode socket.blocking.max.ms socket.connection.setup.timeout.ms
+socket.keepalive.enable socket.max.fails socket.nagle.disable socket.receive.buffer.bytes socket.send.buffer.bytes
+socket.timeout.ms ssl.ca.certificate.stores ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem
+ssl.cipher.suites ssl.crl.location ssl.curves.list ssl.endpoint.identification.algorithm ssl.engine.id
+ssl.engine.location ssl.key.location ssl.key.password ssl.key.pem ssl.keystore.location ssl.keystore.password
+ssl.providers ssl.sigalgs.list statistics.interval.ms sticky.partitioning.linger.ms topic.blacklist
+topic.metadata.propagation.max.ms topic.metadata.refresh.fast.cnt topic.metadata.refresh.fast.interval.ms
+topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse transaction.timeout.ms transactional.id
+"""
+NAMES: Final = tuple(_NAMES.split())
+
+
+def nearest(name: str) -> str | None:
+    """The most similar known name, or None."""
+    close = difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.5)
+    return close[0] if close else None

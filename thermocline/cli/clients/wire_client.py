@@ -1,7 +1,6 @@
-"""A small blocking Kafka client for what stock Python clients cannot ask.
+"""A small blocking Kafka client for requests that stock Python clients lack.
 
-Owns one connection at a time, request after request. Always true: the version used is one both sides know; an answer
-to another request, or larger than the limit, ends the connection. Must not know what a command makes of the answers.
+One request at a time. A response to another request, or one larger than the limit, ends the connection.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ R = TypeVar("R", bound=Message)
 
 
 class BrokerUnreachable(Retryable):
-    """No answer at an address. The message says which, and what to check; `why` is the message without that."""
+    """No response from an address. The message says which, and what to check; `why` is the message without that."""
 
     why = ""
 
@@ -65,7 +64,7 @@ class WireClient:
         self._versions: dict[int, int] = {}
         try:
             self._socket = socket.create_connection((host, port), timeout_s)
-        except (OSError, UnicodeError) as refused:  # a host name that no look-up can carry
+        except (OSError, UnicodeError) as refused:  # UnicodeError: a host name that cannot be resolved
             raise self._unreachable(refused) from refused
 
     def __enter__(self) -> WireClient:
@@ -82,7 +81,7 @@ class WireClient:
         self._socket.close()
 
     def _negotiate(self) -> None:
-        # Version 0 is answered by every broker; what it lists is all that is needed.
+        # Every broker answers version 0.
         answer = self._exchange(ApiKey.API_VERSIONS, 0, ApiVersionsRequest(), ApiVersionsResponse)
         theirs = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         for key, api in APIS.items():
@@ -92,11 +91,11 @@ class WireClient:
                 self._versions[key] = version
 
     def version(self, key: ApiKey) -> int:
-        """The version used for an API, or -1 when the broker does not serve one that we know."""
+        """The version used for an API, or -1 when the broker serves none that we know."""
         return self._versions.get(key, -1)
 
     def call(self, key: ApiKey, request: Message, response: type[R], *, version_max: int = _VERSION_MAX) -> R:
-        """Send one request and wait for its answer. BrokerUnreachable when the connection fails."""
+        """Send one request and wait for its response. BrokerUnreachable when the connection fails."""
         version = min(self.version(key), version_max)
         if version < 0:
             raise BrokerUnreachable(
@@ -140,13 +139,13 @@ class WireClient:
         return unreachable
 
     def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
-        """Brokers and topics; all topics when none are named. Never creates one."""
+        """Brokers and topics (None: all topics). Never creates one."""
         named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
         return self.call(ApiKey.METADATA, request, MetadataResponse)
 
     def configs(self, resource_type: int, name: str, keys: Sequence[str] | None = None) -> dict[str, str | None]:
-        """Configs of a topic or broker; empty when it has none or may not be read."""
+        """Configs of a topic or broker; empty when it has none or they may not be read."""
         resource = DescribeConfigsRequestResource(
             resource_type=resource_type, resource_name=name, configuration_keys=None if keys is None else list(keys)
         )
@@ -160,7 +159,7 @@ class WireClient:
         }
 
     def offsets(self, partitions: Mapping[str, Sequence[int]], sentinel: int) -> dict[tuple[str, int], int]:
-        """What a ListOffsets sentinel stands for, for each (topic, partition) this broker leads and knows it for."""
+        """The offset of a ListOffsets sentinel for each (topic, partition) that this broker leads."""
         if self.version(ApiKey.LIST_OFFSETS) < _SINCE.get(sentinel, 1):
             return {}
         topics = [
@@ -180,8 +179,9 @@ class WireClient:
         }
 
     def log_sizes(self, partitions: Iterable[tuple[str, int]] | None = None) -> dict[tuple[str, int], int]:
-        """Bytes of this broker's own logs of these partitions, or of all (DescribeLogDirs, KIP-113); one that it does
-        not hold is missing, all are where that is not served."""
+        """Bytes of this broker's logs of these partitions, or of all (DescribeLogDirs, KIP-113). Empty if that is
+        not served.
+        """
         if self.version(ApiKey.DESCRIBE_LOG_DIRS) < 0:
             return {}
         topics = None
@@ -198,7 +198,7 @@ class WireClient:
 
 
 def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """As requests name them: indexes of each topic, in order."""
+    """Sorted partitions by topic, as requests need them."""
     found: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         found.setdefault(topic, []).append(index)

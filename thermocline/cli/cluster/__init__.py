@@ -1,4 +1,4 @@
-"""`thermocline cluster`: who is there and what is wrong; giving a broker up; rooms for moving and restoring.
+"""`thermocline cluster`: status and findings, forget; packages for moves and for restore.
 
-Always true: any broker may be asked, and Apache Kafka's too where its protocol has the request.
+Any broker may be asked, and Apache Kafka's too where its protocol has the request.
 """

@@ -1,7 +1,6 @@
-"""What commands that change a cluster ask of it: moves, what is under way, who leads, who leaves.
+"""Requests that change a cluster: reassignments (KIP-455), preferred leader elections (KIP-460), unregistration.
 
-Owns the requests, and what their error codes mean here. Always true: any broker may be asked, and Apache Kafka's too; a
-refusal of one partition is said for that one. Must not know plans, nor when to ask. Source: KIP-455, KIP-460.
+Any broker may be asked, and Apache Kafka's too. A refusal of one partition is reported for that partition.
 """
 
 from __future__ import annotations
@@ -28,35 +27,37 @@ from thermocline.cli.clients.wire_client import WireClient, by_topic
 from thermocline.cli.terminal.outcome import CommandFailed
 
 Name: TypeAlias = tuple[str, int]
-"""Topic, index."""
+"""(topic, partition)."""
 
 _PREFERRED: Final = 0
 MOVES_MAX: Final = 1_000
-"""Partitions that one request names: below what a controller takes in one commit."""
+"""Partitions in one request: below the controller's limit for one commit."""
 _WHOLE: Final = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
 _TIMEOUT_MS: Final = 8_000  # below the client's own
 
 
-class UnderWay(NamedTuple):
-    """A partition that moves. `target`: who holds it when that is done; `before`: who did when it began."""
+class Reassignment(NamedTuple):
+    """A reassignment in progress. `target`: replicas afterwards; `before`: replicas when it began."""
 
     target: tuple[int, ...]
     before: tuple[int, ...]
 
 
 class Refusal(NamedTuple):
-    """Of one partition; `for_now`: the same request may be granted later."""
+    """The refusal of one partition. `for_now`: the request may be repeated later."""
 
     why: str
     for_now: bool
 
 
-class NotNow(CommandFailed):
-    """Nobody can decide at the moment: ask again."""
+class RetryLater(CommandFailed):
+    """No controller can decide at the moment; retry."""
 
 
 def alter(client: WireClient, wanted: Mapping[Name, Sequence[int] | None]) -> dict[Name, Refusal]:
-    """Begin moves to these replicas, or take them back (None); the refusals. CommandFailed when all are refused."""
+    """Start reassignments to these replicas, or cancel them (None). Returns the refusals. CommandFailed when all are
+    refused.
+    """
     topics = [
         AlterPartitionReassignmentsRequestTopic(
             name,
@@ -82,8 +83,8 @@ def _listed(nodes: Sequence[int] | None) -> list[int] | None:
     return None if nodes is None else list(nodes)
 
 
-def under_way(client: WireClient) -> dict[Name, UnderWay]:
-    """All partitions that move now."""
+def under_way(client: WireClient) -> dict[Name, Reassignment]:
+    """All partitions with a reassignment in progress."""
     answer = client.call(
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None),
@@ -91,7 +92,7 @@ def under_way(client: WireClient) -> dict[Name, UnderWay]:
     )
     _check(answer.error_code, answer.error_message, "what moves cannot be told now")
     return {
-        (topic.name, each.partition_index): UnderWay(
+        (topic.name, each.partition_index): Reassignment(
             tuple(node for node in each.replicas if node not in each.removing_replicas),
             tuple(node for node in each.replicas if node not in each.adding_replicas),
         )
@@ -101,7 +102,7 @@ def under_way(client: WireClient) -> dict[Name, UnderWay]:
 
 
 def elect_preferred(client: WireClient, names: Iterable[Name]) -> dict[Name, Refusal]:
-    """Whoever is first in the replicas leads, if it is in sync; why not, for each that cannot."""
+    """Elect the first replica if it is in sync. Returns the refusals."""
     topics = [ElectLeadersRequestTopic(name, indexes) for name, indexes in by_topic(names).items()]
     request = ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=topics, timeout_ms=_TIMEOUT_MS)
     answer = client.call(ApiKey.ELECT_LEADERS, request, ElectLeadersResponse)
@@ -115,8 +116,9 @@ def elect_preferred(client: WireClient, names: Iterable[Name]) -> dict[Name, Ref
 
 
 def unregister(client: WireClient, node: int, *, is_given_up: bool = False) -> None:
-    """A broker without a session leaves the cluster; `is_given_up`: also what is assigned to it (`cluster forget`). One
-    that has left already has."""
+    """Remove a broker without session from the cluster. `is_given_up`: even if replicas are assigned to it (`cluster
+    forget`). A broker that is not registered is no error.
+    """
     request = UnregisterBrokerRequest(broker_id=node, is_given_up=is_given_up)
     answer = client.call(ApiKey.UNREGISTER_BROKER, request, UnregisterBrokerResponse)
     if answer.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED:
@@ -128,7 +130,7 @@ def unregister(client: WireClient, node: int, *, is_given_up: bool = False) -> N
 def _check(code: int, message: str | None, what: str) -> None:
     if code not in _WHOLE:
         why, for_now = _refusal(code, message)
-        raise (NotNow if for_now else CommandFailed)(f"{what}: {why}")
+        raise (RetryLater if for_now else CommandFailed)(f"{what}: {why}")
 
 
 def _refusal(code: int, message: str | None) -> Refusal:

@@ -1,7 +1,4 @@
-"""`thermocline cluster`: the brokers of one bucket, as any of them sees them.
-
-Owns the sub-commands. Must not know how brokers are asked (`source`), nor what is wrong when (`findings`).
-"""
+"""`thermocline cluster` and its sub-commands; runs `cluster status`."""
 
 from __future__ import annotations
 
@@ -23,18 +20,17 @@ if TYPE_CHECKING:
 
 
 def register(nouns: Subparsers[Parser]) -> None:
-    """Add the command to the command line."""
     verbs = nouns.add_parser(
-        "cluster", help="the brokers of a bucket: who decides, who is away", example="thermocline cluster status"
+        "cluster", help="the brokers of a bucket: controller, sessions, moves", example="thermocline cluster status"
     ).add_subparsers(metavar="VERB", required=True)
     status = verbs.add_parser(
         "status",
-        help="who decides, who is away, what is wrong",
-        description="The controller, the brokers, the partitions that lack something, and what to do about it. Exit "
-        "code 5 when something is wrong. Runs against Apache Kafka too: what is not known is - or null.",
+        help="controller, brokers, and findings",
+        description="The controller, the brokers, the partitions with a problem, and what to do about it. Exit code 5 "
+        "when there is a finding. Runs against Apache Kafka too: unknown values are - or null.",
         example="thermocline cluster status -b 127.0.0.1:9092 --watch",
     )
-    status.add_argument("--watch", action="store_true", help="again every second, until stopped")
+    status.add_argument("--watch", action="store_true", help="repeat every second")
     add_bootstrap(status)
     add_json(status)
     status.set_defaults(run=show_status)
@@ -45,26 +41,25 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 def show_status(arguments: argparse.Namespace) -> int:
-    """Print it once, or every second."""
     from thermocline.cli.clients.wire_client import BrokerUnreachable
     from thermocline.cli.cluster.findings import findings, notes
     from thermocline.cli.cluster.moves.copying import CopyBook
-    from thermocline.cli.cluster.moves.source import MovesSource
+    from thermocline.cli.cluster.reader import ClusterReader
     from thermocline.cli.cluster.status import json_lines, picture, unreachable
-    from thermocline.cli.terminal.watch import has_only_letters
+    from thermocline.cli.terminal.watch import is_ascii_only
 
-    source, book, plain = MovesSource(arguments.bootstrap_server), CopyBook(), has_only_letters()
+    source, book, plain = ClusterReader(arguments.bootstrap_server), CopyBook(), is_ascii_only()
     wrong = was_there = False
 
     def lines() -> list[str]:
         nonlocal wrong, was_there
         try:
-            seen = source.look()
+            seen = source.read()
             seen = replace(seen, copies=source.copies(seen))
         except BrokerUnreachable as failed:
             if not (arguments.watch and was_there):
                 raise
-            return unreachable(failed, as_json=arguments.json)  # whoever watches waits for the end of it
+            return unreachable(failed, as_json=arguments.json)  # a watch continues through an outage
         was_there = True
         found = findings(seen)
         wrong = bool(found)

@@ -1,8 +1,7 @@
-"""What is wrong with a cluster as a person sees it from outside: what its image shows, and what its brokers say.
+"""Findings about a cluster, worst first: those that its image shows, and those that only an outside view shows. Pure.
 
-Owns the order, worst first, and what only a look from outside shows: who does not answer, who obeys an older image.
-Always true: what the image shows is said once, in the broker's own words (broker.observe.cluster_findings); each
-finding ends with what a person can do. Pure.
+An outside view shows brokers that do not answer and brokers with an old image. Findings of the image have the broker's
+own words (broker.observe.cluster_findings). Each finding ends with what a person can do.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ from broker.observe.cluster_findings import (
     shared_domains,
 )
 from broker.observe.conditions import SILENCE_WARN_MS
-from thermocline.cli.cluster.status import STORE_AWAY, Seen
+from thermocline.cli.cluster.status import STORE_AWAY, ClusterState
 
 THROTTLE_IDLE_MS: Final = 3_600_000
 
 
-def findings(seen: Seen) -> list[Finding]:
-    """What holds now."""
+def findings(seen: ClusterState) -> list[Finding]:
     return [
         *partition_findings(seen.partitions, seen.brokers),
         *_of_controller(seen),
@@ -37,14 +35,14 @@ def findings(seen: Seen) -> list[Finding]:
     ]
 
 
-def notes(seen: Seen) -> list[str]:
-    """Nothing is wrong with these, but somebody should know."""
+def notes(seen: ClusterState) -> list[str]:
     found = [
         *shared_domains(seen.partitions, seen.brokers),
         *misplaced_leaders(seen.partitions, seen.brokers),
     ]
     found += (
-        f"broker {node} is {said}; the cluster's own brokers are not asked" for node, said in seen.read_only.items()
+        f"broker {node} is {description}; the cluster's own brokers are not asked"
+        for node, description in seen.read_only.items()
     )
     for node, standing in sorted(seen.standings.items()):
         if strays := standing.strays:
@@ -63,19 +61,19 @@ def notes(seen: Seen) -> list[str]:
     return found
 
 
-def _forgotten_throttle(seen: Seen) -> list[str]:
-    """As told by the broker that has watched longest."""
-    told = max(seen.standings.values(), key=lambda standing: standing.throttled_idle_ms, default=None)
-    if told is None or told.throttled_idle_ms < THROTTLE_IDLE_MS:
+def _forgotten_throttle(seen: ClusterState) -> list[str]:
+    """As reported by the broker that has watched longest."""
+    longest = max(seen.standings.values(), key=lambda standing: standing.throttled_idle_ms, default=None)
+    if longest is None or longest.throttled_idle_ms < THROTTLE_IDLE_MS:
         return []
     return [
-        f"replication is throttled ({told.throttled}), and nothing has moved for "
-        f"{show_duration(told.throttled_idle_ms // 60_000 * 60_000)}: who falls behind catches up no faster; take it "
-        "back with kafka-reassign-partitions.sh --verify, or kafka-configs.sh --alter --delete-config"
+        f"replication is throttled ({longest.throttled}), and nothing has moved for "
+        f"{show_duration(longest.throttled_idle_ms // 60_000 * 60_000)}: who falls behind catches up no faster; take "
+        "it back with kafka-reassign-partitions.sh --verify, or kafka-configs.sh --alter --delete-config"
     ]
 
 
-def _of_controller(seen: Seen) -> Iterator[Finding]:
+def _of_controller(seen: ClusterState) -> Iterator[Finding]:
     cluster = seen.cluster
     in_session = {one.node for one in seen.brokers if one.active}
     if seen.read_only or (cluster.controller is not None and cluster.controller in in_session):
@@ -88,7 +86,7 @@ def _of_controller(seen: Seen) -> Iterator[Finding]:
     )
 
 
-def _of_brokers(seen: Seen) -> Iterator[Finding]:
+def _of_brokers(seen: ClusterState) -> Iterator[Finding]:
     active = {one.node for one in seen.brokers if one.active}
     for node, why in sorted(seen.silent.items()):
         if node in active:
@@ -111,10 +109,10 @@ def _of_brokers(seen: Seen) -> Iterator[Finding]:
     for node, conditions in sorted(seen.conditions.items()):
         for condition in conditions:
             held.setdefault(condition.name, []).append((node, condition.says))
-    for name, told in held.items():
+    for name, reports in held.items():
         if name in OF_IMAGE:
             continue
-        (first, says), *others = told
+        (first, says), *others = reports
         who = f"broker {first}"
         if others:
             who += f" (and {', '.join(str(node) for node, _ in others)})"

@@ -1,8 +1,7 @@
-"""`thermocline cluster forget`: a node that does not come back is given up.
+"""`thermocline cluster forget`: gives up a node that does not come back.
 
-Owns the plan that is shown first, and the request. Always true: what is shown is what the cluster's metadata says of
-the node now: partitions that nobody else has all of are named first, because they go on without what it alone may
-hold, and beside that what the bucket has of them. Must not know how the cluster decides.
+Prints what happens to each partition of the node first. Partitions that no other replica has completely come first,
+because they continue without the records that only this node may hold.
 """
 
 from __future__ import annotations
@@ -20,20 +19,18 @@ from thermocline.units import show_size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from thermocline.cli.cluster.moves.source import Bytes
-    from thermocline.cli.cluster.status import Seen
+    from thermocline.cli.cluster.reader import Bytes
+    from thermocline.cli.cluster.status import ClusterState
     from thermocline.cli.terminal.arguments import Parser, Subparsers
 
 
 def register(verbs: Subparsers[Parser]) -> None:
-    """Add the verb."""
     forget = verbs.add_parser(
         "forget",
         help="give a broker up that does not come back",
-        description="Prints the partitions that the broker holds, and what becomes of each; then asks. What lies on it "
-        "counts for nothing from then on: it leaves every in-sync set, and its directory returns only as one that lost "
-        "everything. Partitions that nobody else has all of go on with what the best other replica has. A broker that "
-        "no partition is assigned to leaves the cluster.",
+        description="Prints the partitions that the broker holds, and what becomes of each; then asks. It leaves every "
+        "in-sync set, and its directory counts as lost from then on. Partitions that no other broker has completely "
+        "go on with what the best other replica has. A broker without assigned partitions leaves the cluster.",
         example="thermocline cluster forget 3 --yes",
     )
     forget.add_argument("node", type=natural, metavar="NODE", help="its number")
@@ -45,9 +42,10 @@ def register(verbs: Subparsers[Parser]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a partition is without the node: `is_emptied`: nobody else has all of it, so it begins without what only the
-    node may hold; `left`: who has all of it then. `hot_bytes`: what a replacement copies; None: nobody leads it, so
-    how much of it is nowhere else is not known. `cold_bytes`: in the bucket, None where nobody says."""
+    """A partition without the node. `is_emptied`: no other in-sync replica, so it begins without the records that
+    only the node may hold. `left`: in-sync replicas afterwards. `hot_bytes`: bytes a replacement copies (None:
+    unknown, no leader). `cold_bytes`: in the bucket (None: unknown).
+    """
 
     topic: str
     partition: int
@@ -58,8 +56,8 @@ class Loss:
     cold_bytes: int | None = None
 
 
-def plan(seen: Seen, node: int, sizes: Mapping[tuple[str, int], Bytes] | None = None) -> list[Loss]:
-    """Of the partitions that the node is assigned; those that it empties first. Pure."""
+def plan(seen: ClusterState, node: int, sizes: Mapping[tuple[str, int], Bytes] | None = None) -> list[Loss]:
+    """Losses of the node's partitions, emptied ones first. Pure."""
     known = sizes or {}
     losses = [
         Loss(
@@ -78,13 +76,12 @@ def plan(seen: Seen, node: int, sizes: Mapping[tuple[str, int], Bytes] | None = 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show, ask, give up."""
     from thermocline.cli.cluster.client import unregister
-    from thermocline.cli.cluster.moves.source import MovesSource
+    from thermocline.cli.cluster.reader import ClusterReader
 
     node = arguments.node
-    source = MovesSource(arguments.bootstrap_server)
-    seen = source.look()
+    source = ClusterReader(arguments.bootstrap_server)
+    seen = source.read()
     broker = next((row for row in seen.brokers if row.node == node), None)
     if broker is None:
         raise CommandFailed(f"broker {node} is not in the cluster: `thermocline cluster status` says who is")

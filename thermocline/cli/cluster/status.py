@@ -1,7 +1,6 @@
-"""What `cluster status` prints: rows of brokers and partitions, as JSON lines and as a picture for people.
+"""The output of `cluster status`: JSON lines, and text for people. Pure.
 
-Owns the names of the JSON fields (a contract, cli.md) and the layout. Pure. Must not know how brokers are asked, nor
-what is wrong when.
+The names of the JSON fields are a contract (cli.md).
 """
 
 from __future__ import annotations
@@ -22,14 +21,15 @@ from thermocline.cli.terminal.output import Cell, json_line, plain, table
 from thermocline.units import show_size
 
 _PARTITIONS_SHOWN_MAX: Final = 20
-_LATE_SHOWN_MS: Final = 2_000  # a replica that is late for less is on its way
+_LATE_SHOWN_MS: Final = 2_000  # a shorter lag is normal
 STORE_AWAY: Final = "store_unreachable"
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Epoch and version None: not known. `controller_for_ms`: since its claim, where the controller itself or one that
-    saw the claim said so, else at least so long."""
+    """Epoch and version None: unknown. `controller_for_ms`: since the controller's claim, or since a broker first
+    saw it.
+    """
 
     cluster_id: str | None
     controller: int | None
@@ -39,11 +39,13 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One look at a cluster. By node: `silent`: who did not answer, and why; `standings` and `conditions`: what those
-    that did say of themselves in the cluster, and what is not as it should be; `without_http`: who answers, and whose
-    HTTP port does not; `read_only`: who belongs to no cluster, and reads the bucket of one. `copies`:
-    replicas that are being copied."""
+class ClusterState:
+    """The state of a cluster at one moment.
+
+    By node: `silent`: reason why it did not answer; `standings` and `conditions`: its own report of its place in the
+    cluster and of its conditions; `without_http`: it answers, but not on its HTTP port; `read_only`: it belongs to no
+    cluster and reads the bucket of one. `copies`: replicas that are being copied.
+    """
 
     cluster: Cluster
     brokers: Sequence[BrokerRow]
@@ -56,12 +58,12 @@ class Seen:
     copies: Sequence[Copying] = ()
 
     def store_reachable(self, node: int) -> bool | None:
-        """None: it did not say."""
+        """None: unknown."""
         held = self.conditions.get(node)
         return None if held is None else all(one.name != STORE_AWAY for one in held)
 
     def late(self) -> dict[tuple[str, int], list[LateReplica]]:
-        """Replicas that are behind, by partition, as their leaders say."""
+        """Replicas that lag, by partition, as their leaders report."""
         found: dict[tuple[str, int], list[LateReplica]] = {}
         for standing in self.standings.values():
             for late in standing.late:
@@ -69,8 +71,7 @@ class Seen:
         return found
 
 
-def json_lines(seen: Seen, found: Sequence[Finding], noted: Sequence[str]) -> list[str]:
-    """An object a line; `kind` says of what."""
+def json_lines(seen: ClusterState, found: Sequence[Finding], noted: Sequence[str]) -> list[str]:
     active = sum(broker.active for broker in seen.brokers)
     lines = [json_line({"kind": "cluster", **asdict(seen.cluster), "brokers_active": active})]
     lines += [json_line(_broker_fields(seen, broker)) for broker in seen.brokers]
@@ -91,7 +92,7 @@ def json_lines(seen: Seen, found: Sequence[Finding], noted: Sequence[str]) -> li
     return lines
 
 
-def _broker_fields(seen: Seen, broker: BrokerRow) -> dict[str, Cell]:
+def _broker_fields(seen: ClusterState, broker: BrokerRow) -> dict[str, Cell]:
     standing = seen.standings.get(broker.node)
     return {
         "kind": "broker",
@@ -111,9 +112,12 @@ def _broker_fields(seen: Seen, broker: BrokerRow) -> dict[str, Cell]:
     }
 
 
-def picture(seen: Seen, found: Sequence[Finding], noted: Sequence[str], copying: Sequence[str] = ()) -> list[str]:
-    """Who decides; the brokers; what is being copied (`copying`); what is wrong and what to do; partitions that lack
-    something, or have replicas that are late; what should be known."""
+def picture(
+    seen: ClusterState, found: Sequence[Finding], noted: Sequence[str], copying: Sequence[str] = ()
+) -> list[str]:
+    """Text for people: controller, brokers, copies in progress (`copying`), findings, partitions with a problem,
+    notes.
+    """
     lines = [_headline(seen), "", _brokers(seen)]
     if copying:
         lines += ["", *copying]
@@ -133,13 +137,12 @@ def picture(seen: Seen, found: Sequence[Finding], noted: Sequence[str], copying:
 
 
 def unreachable(why: Exception, *, as_json: bool) -> list[str]:
-    """No broker that was ever seen answers."""
     finding = Finding("unreachable", str(why), "start the brokers, or give -b an address of one that runs")
     shown = f"{finding.what}\n  -> {finding.do}"
     return [json_line({"kind": "finding", **msgspec.structs.asdict(finding)}) if as_json else shown]
 
 
-def _headline(seen: Seen) -> str:
+def _headline(seen: ClusterState) -> str:
     cluster, count = seen.cluster, len(seen.partitions)
     if seen.read_only:
         return f"cluster {plain(cluster.cluster_id)}, read only; {count} partition{'s' * (count != 1)}"
@@ -154,7 +157,7 @@ def _headline(seen: Seen) -> str:
     return f"cluster {plain(cluster.cluster_id)}; {words}{version}; {count} partition{'s' * (count != 1)}"
 
 
-def _brokers(seen: Seen) -> str:
+def _brokers(seen: ClusterState) -> str:
     header = ("broker", "address", "rack", "state", "epoch", "bucket", "heard", "leads", "holds")
     rows = [
         (
@@ -173,14 +176,14 @@ def _brokers(seen: Seen) -> str:
     return table(header, rows, right=("broker", "epoch", "leads", "holds"))
 
 
-def _broker_state(seen: Seen, broker: BrokerRow) -> str:
+def _broker_state(seen: ClusterState, broker: BrokerRow) -> str:
     if not broker.active:
         return "given up" if broker.given_up else "away"
     return "silent" if broker.node in seen.silent else "active"
 
 
 def _heard(standing: InCluster | None) -> str:
-    """How long ago it heard the controller: a parked heartbeat is answered within 1.5 s."""
+    """Time since it heard the controller. A parked heartbeat is answered within 1.5 s, so below 4 s is "now"."""
     if standing is None:
         return "-"
     seconds = standing.heartbeat_age_ms // 1000
@@ -206,7 +209,7 @@ def _partitions(lacking: Sequence[PartitionRow], late: Mapping[tuple[str, int], 
 
 
 def _late(behind: Sequence[LateReplica]) -> str | None:
-    """Those that are late for longer than a fetch takes, as one cell."""
+    """Replicas that lag for longer than a fetch takes, as one cell."""
     shown = [one for one in behind if one.ms >= _LATE_SHOWN_MS]
     return "; ".join(_late_one(one) for one in shown) or None
 
@@ -223,7 +226,7 @@ def _nodes(nodes: Sequence[int]) -> str:
 
 
 def _state(partition: PartitionRow) -> list[str]:
-    """What it lacks, worst first."""
+    """Problems of the partition, worst first."""
     words = (
         (partition.offline, "offline"),
         (partition.starting, "starting"),

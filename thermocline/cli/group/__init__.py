@@ -1,1 +1,1 @@
-"""`thermocline group`: how far consumer groups are, and where they go on."""
+"""`thermocline group`: lag of consumer groups, and resets of their positions."""

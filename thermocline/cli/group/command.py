@@ -1,8 +1,4 @@
-"""`thermocline group`: consumer groups, how far behind they are, and where they go on, through the stock admin client.
-
-Owns the sub-commands, and `list` and `delete`. Must not know how lag is shown (`lag`) nor how positions are moved
-(`reset`).
-"""
+"""`thermocline group`: consumer groups through the stock admin client. Runs `list` and `delete`."""
 
 from __future__ import annotations
 
@@ -21,7 +17,6 @@ _STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Dead
 
 
 def register(nouns: Subparsers[Parser]) -> None:
-    """Add the command to the command line."""
     verbs = nouns.add_parser(
         "group",
         help="list, describe, reset, delete consumer groups",
@@ -53,7 +48,6 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 def list_groups(arguments: argparse.Namespace) -> int:
-    """Groups by name, with their states."""
     from confluent_kafka import ConsumerGroupState
 
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, connected_admin, failing, plainly
@@ -69,20 +63,20 @@ def list_groups(arguments: argparse.Namespace) -> int:
         for group, state, simple in rows:
             print(json_line({"group": group, "state": state, "simple": simple}))
     else:
-        # Simple: it only commits, and assigns its partitions itself.
+        # A simple group only commits; its consumers assign partitions themselves.
         lines = [(group, state, "positions only" if simple else "members") for group, state, simple in rows]
         print(table(("group", "state", "kind"), lines))
     return Exit.DONE
 
 
 def _constant(state: str) -> str:
-    """The client's name of a state: PreparingRebalance is its PREPARING_REBALANCING."""
+    """The client's name of a state: PreparingRebalance is PREPARING_REBALANCING."""
     words = "".join(f"_{letter}" if letter.isupper() else letter for letter in state).strip("_").upper()
     return words.replace("_REBALANCE", "_REBALANCING")
 
 
 def delete_groups(arguments: argparse.Namespace) -> int:
-    """Delete each; CommandFailed when one was refused, after all were tried."""
+    """Delete each; CommandFailed after all were tried if one was refused."""
     from confluent_kafka import KafkaException
 
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, connected_admin, failing, plainly

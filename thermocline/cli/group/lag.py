@@ -1,8 +1,7 @@
-"""`thermocline group describe`: how far a group is in each partition, and who reads it.
+"""`thermocline group describe`: positions, lag and members of a group.
 
-Owns what a row says, and the two pictures of rows. Always true: lag is what was committed against the end that
-consumers see (the high watermark), at about one moment; what is not known is - or null. Must not know how the broker is
-asked (`offsets`).
+Lag is the distance from the committed offset to the high watermark, read at about one moment. Unknown values are - or
+null.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thermocline.cli.clients.absent import no_group
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json
+from thermocline.cli.terminal.outcome import no_group
 from thermocline.cli.terminal.output import json_line, plain, table
 from thermocline.cli.terminal.watch import show
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Subparsers[Parser]) -> None:
-    """Add the verb to `group`."""
     describe = verbs.add_parser(
         "describe",
         help="positions, lag and members of a group",
@@ -34,7 +32,7 @@ def register(verbs: Subparsers[Parser]) -> None:
         example="thermocline group describe billing\nthermocline group describe billing --watch",
     )
     describe.add_argument("group", metavar="G")
-    describe.add_argument("--watch", action="store_true", help="again every second, until stopped")
+    describe.add_argument("--watch", action="store_true", help="repeat every second")
     add_json(describe)
     add_bootstrap(describe)
     describe.set_defaults(run=describe_group)
@@ -42,8 +40,6 @@ def register(verbs: Subparsers[Parser]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LagReader:
-    """A member, as it is shown beside the partitions it reads."""
-
     member_id: str
     client_id: str
     host: str
@@ -51,7 +47,7 @@ class LagReader:
 
 @dataclass(frozen=True, slots=True)
 class LagRow:
-    """One partition. Offsets; `reader` None: no member reads it now."""
+    """One partition. `reader` None: no member reads it."""
 
     topic: str
     partition: int
@@ -66,7 +62,7 @@ class LagRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """A group at one moment. `members`: how many, those without partitions too."""
+    """A group at one moment. `members`: their number, also those without partitions."""
 
     group: str
     state: str
@@ -78,7 +74,7 @@ class GroupLag:
 def rows_of(
     committed: Mapping[Place, int], readers: Mapping[Place, LagReader], ends: Mapping[Place, int]
 ) -> list[LagRow]:
-    """What was committed or is read, by topic and partition."""
+    """Rows of committed or assigned partitions, sorted."""
     return [
         LagRow(
             topic,
@@ -92,13 +88,12 @@ def rows_of(
 
 
 def state_name(state: Any) -> str:
-    """As Kafka's tools print it: PREPARING_REBALANCING of the client is PreparingRebalance."""
+    """As Kafka's tools print it: PREPARING_REBALANCING becomes PreparingRebalance."""
     words = state.name.replace("REBALANCING", "REBALANCE").split("_")
     return "".join(word.capitalize() for word in words)
 
 
 def describe_group(arguments: argparse.Namespace) -> int:
-    """Print the rows once, or every second."""
     from thermocline.cli.clients.stock import connected_admin
 
     admin = connected_admin(arguments.bootstrap_server)
@@ -111,7 +106,7 @@ def describe_group(arguments: argparse.Namespace) -> int:
 
 
 def read(admin: AdminClient, group: str) -> GroupLag:
-    """Ask. CommandFailed when there is no such group."""
+    """Raises CommandFailed when there is no such group."""
     from thermocline.cli.group.offsets import committed, described, end_offsets
 
     about = described(admin, group)
@@ -128,7 +123,6 @@ def read(admin: AdminClient, group: str) -> GroupLag:
 
 
 def picture(found: GroupLag) -> str:
-    """For people: what the group is, its partitions, and their sum."""
     members = f"{found.members} member{'s' * (found.members != 1)}"
     assigned = f", assigned by {found.assignor}" if found.assignor else ""
     head = f"{found.group}: {found.state}, {members}{assigned}"
@@ -152,7 +146,6 @@ def picture(found: GroupLag) -> str:
 
 
 def json_lines(found: GroupLag) -> Iterable[str]:
-    """For programs: a partition a line."""
     for row in found.rows:
         yield json_line(
             {

@@ -1,7 +1,6 @@
-"""What a group committed, and what its topics hold, as the stock admin client tells it.
+"""Committed offsets and log ends through the stock admin client.
 
-Owns the questions and how their failures are called. Always true: what cannot be answered for one partition (its topic
-is gone, it has no leader) is left out, not an error of all. Must not know what a command makes of it.
+A partition without an answer (its topic is gone, it has no leader) is left out.
 """
 
 from __future__ import annotations
@@ -9,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from thermocline.cli.clients.absent import no_topic
-from thermocline.cli.terminal.outcome import CommandFailed
+from thermocline.cli.terminal.outcome import CommandFailed, no_topic
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 Place = tuple[str, int]
-"""Topic and partition."""
+"""(topic, partition)."""
 
 
 def described(admin: AdminClient, group: str) -> Any | None:
@@ -37,7 +35,6 @@ def described(admin: AdminClient, group: str) -> Any | None:
 
 
 def committed(admin: AdminClient, group: str) -> dict[Place, int]:
-    """Every position the group committed."""
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, failing
@@ -49,7 +46,7 @@ def committed(admin: AdminClient, group: str) -> dict[Place, int]:
 
 
 def offsets(admin: AdminClient, places: Iterable[Place], spec: Any) -> dict[Place, int]:
-    """What `spec` (an OffsetSpec) stands for in each partition; −1 where no record is of that time or later."""
+    """The offset of `spec` (an OffsetSpec) in each partition; −1 if no record is of that time or later."""
     from confluent_kafka import OFFSET_INVALID, KafkaException, TopicPartition
 
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, failing
@@ -64,28 +61,28 @@ def offsets(admin: AdminClient, places: Iterable[Place], spec: Any) -> dict[Plac
         try:
             offset = future.result().offset
         except KafkaException:
-            continue  # this partition's business; whoever needs it says so
-        if offset != OFFSET_INVALID:  # librdkafka's word for a leader that it did not reach: no answer, no error
+            continue  # left out; the caller reports it if needed
+        if offset != OFFSET_INVALID:  # librdkafka returns it, without error, for an unreachable leader
             found[place.topic, place.partition] = offset
     return found
 
 
 def first_offsets(admin: AdminClient, places: Iterable[Place]) -> dict[Place, int]:
-    """Where each log begins, in either tier."""
+    """The first offset of each log, in either tier."""
     from thermocline.cli.clients.stock import OffsetSpec
 
     return offsets(admin, places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
 
 def end_offsets(admin: AdminClient, places: Iterable[Place]) -> dict[Place, int]:
-    """The end of each log that consumers see."""
+    """The high watermark of each log."""
     from thermocline.cli.clients.stock import OffsetSpec
 
     return offsets(admin, places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
 
 def partitions_of(admin: AdminClient, topics: Sequence[str]) -> dict[str, list[int]]:
-    """The partitions of each topic. CommandFailed names one that does not exist."""
+    """The partitions of each topic. CommandFailed for an unknown topic."""
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, failing
 
     with failing("listing topics"):

@@ -1,8 +1,7 @@
-"""`thermocline group reset`: where a group goes on.
+"""`thermocline group reset`: moves a group's committed offsets (KIP-122).
 
-Owns the plan: a new position for each partition, shown before anything is asked of the broker. Always true: without
---execute nothing changes; a new position lies in the log, and one that was moved there says so; a group with members
-keeps its positions, because its members would commit over them. Source: KIP-122.
+The plan is shown first; nothing changes without --execute. A new offset outside of the log moves to the nearest one,
+with a remark. A group with members is refused, because they would commit over the new offsets.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.config.units import parse_duration_ms
-from thermocline.cli.clients.absent import no_group, no_partition
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json, checked, natural
-from thermocline.cli.terminal.outcome import CommandFailed, Exit
+from thermocline.cli.terminal.outcome import CommandFailed, Exit, no_group, no_partition
 from thermocline.cli.terminal.output import json_line, note, plain, table
-from thermocline.cli.terminal.times import TIME_HELP, Instant, parse_time, told_ms
+from thermocline.cli.terminal.times import TIME_HELP, Instant, noted_ms, parse_time
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -28,11 +26,10 @@ if TYPE_CHECKING:
 
 
 Target = tuple[int, str]
-"""The offset asked for, and why it is not the one that was named ("" when it is)."""
+"""(offset, why it is not the one that was named, or "")."""
 
 
 def register(verbs: Subparsers[Parser]) -> None:
-    """Add the verb to `group`."""
     reset = verbs.add_parser(
         "reset",
         help="move a group's positions",
@@ -76,7 +73,7 @@ def _datetime(text: str) -> Instant:
 
 
 def _topic(text: str) -> tuple[str, tuple[int, ...]]:
-    """`orders` or `orders:0,2`, as Kafka's tool writes it; no partitions: all."""
+    """`orders` or `orders:0,2`, as in Kafka's tool; without partitions: all."""
     topic, colon, indexes = text.partition(":")
     parts = indexes.split(",") if colon else []
     if not topic or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
@@ -85,8 +82,8 @@ def _topic(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """One partition's share of the plan. `why`: why `new` is not what was asked for, "" when it is."""
+class OffsetReset:
+    """The plan of one partition. `why`: why `new` is not the requested offset, or ""."""
 
     topic: str
     partition: int
@@ -97,14 +94,14 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What a partition holds: its first offset, and the end that consumers see."""
+    """First offset and high watermark of a partition."""
 
     first: int
     end: int
 
 
 def within(log: Log, asked: int) -> tuple[int, str]:
-    """The nearest offset there is, and what was done to get there."""
+    """The nearest offset in the log, and a remark if it differs."""
     if asked < log.first:
         return log.first, f"the log begins here, not at {asked}"
     if asked > log.end:
@@ -112,17 +109,18 @@ def within(log: Log, asked: int) -> tuple[int, str]:
     return asked, ""
 
 
-def plan(targets: Mapping[Place, Target], committed: Mapping[Place, int], logs: Mapping[Place, Log]) -> list[Move]:
-    """A move a partition, in order."""
+def plan(
+    targets: Mapping[Place, Target], committed: Mapping[Place, int], logs: Mapping[Place, Log]
+) -> list[OffsetReset]:
     moves = []
     for (topic, partition), (asked, why) in sorted(targets.items()):
         new, nearest = within(logs[topic, partition], asked)
-        moves.append(Move(topic, partition, committed.get((topic, partition)), new, why or nearest))
+        moves.append(OffsetReset(topic, partition, committed.get((topic, partition)), new, why or nearest))
     return moves
 
 
 def reset_group(arguments: argparse.Namespace) -> int:
-    """Show the plan; carry it out with --execute."""
+    """Show the plan; execute it with --execute."""
     from thermocline.cli.clients.stock import connected_admin
     from thermocline.cli.group.lag import state_name
     from thermocline.cli.group.offsets import committed, described
@@ -182,7 +180,7 @@ def _targets(
     positions: Mapping[Place, int],
     logs: Mapping[Place, Log],
 ) -> dict[Place, Target]:
-    """The offset asked for in each partition, which may lie outside its log."""
+    """The requested offset in each partition, which may lie outside its log."""
     if arguments.to_offset is not None:
         return dict.fromkeys(places, (arguments.to_offset, ""))
     if arguments.to_earliest:
@@ -209,7 +207,7 @@ def _at_time(
     if arguments.by_duration is not None:
         ms = max(0, int(time.time() * 1000) - arguments.by_duration)
     else:
-        ms = told_ms(arguments.to_datetime)
+        ms = noted_ms(arguments.to_datetime)
     found = offsets(admin, places, OffsetSpec.for_timestamp(ms))
     targets = {}
     for topic, partition in places:
@@ -225,7 +223,7 @@ def _silent(topic: str, partition: int) -> CommandFailed:
     return CommandFailed(f"{topic}-{partition} does not answer; see `thermocline tier status --topic {topic}`")
 
 
-def _execute(admin: AdminClient, group: str, moves: Sequence[Move]) -> None:
+def _execute(admin: AdminClient, group: str, moves: Sequence[OffsetReset]) -> None:
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, failing, plainly
@@ -237,11 +235,11 @@ def _execute(admin: AdminClient, group: str, moves: Sequence[Move]) -> None:
     refused = [place for place in answer.topic_partitions if place.error is not None]
     if refused:
         first = refused[0]
-        said = plainly(f"resetting group {group} in {first.topic}-{first.partition}", first.error)
-        raise CommandFailed(f"{len(refused)} of {len(moves)} partitions were not reset: {said}")
+        message = plainly(f"resetting group {group} in {first.topic}-{first.partition}", first.error)
+        raise CommandFailed(f"{len(refused)} of {len(moves)} partitions were not reset: {message}")
 
 
-def _show(group: str, moves: Sequence[Move], *, as_json: bool, executed: bool) -> None:
+def _show(group: str, moves: Sequence[OffsetReset], *, as_json: bool, executed: bool) -> None:
     if as_json:
         for move in moves:
             print(
@@ -264,8 +262,7 @@ def _show(group: str, moves: Sequence[Move], *, as_json: bool, executed: bool) -
         print(f"moved {group} in {len(moves)} partition{'s' * (len(moves) != 1)}")
 
 
-def picture(moves: Sequence[Move]) -> str:
-    """The plan for people."""
+def picture(moves: Sequence[OffsetReset]) -> str:
     header = ("topic", "partition", "committed", "new", "change", "")
     lines = [
         (

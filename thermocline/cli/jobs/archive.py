@@ -1,8 +1,7 @@
-"""`thermocline archive`: a topic's history in the bucket becomes an Iceberg table, exactly once.
+"""`thermocline archive`: archives a topic's history in the bucket to an Iceberg table, exactly once.
 
-Owns the flags and how the outcome is printed. Always true: what can be told without Spark (usage, a mistyped topic, a
-table that is another topic's, a catalog that does not answer) is told before it starts; a dry run makes nothing. Must
-not know what is done (`thermocline.pipeline.jobs.archive`).
+Mistakes (usage, a mistyped topic, another topic's table, a catalog that does not answer) are reported before Spark
+starts. A dry run creates nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ thermocline archive orders --bucket s3://b/log --table lake.orders --catalog glu
 
 
 def register(nouns: Subparsers[Parser]) -> None:
-    """Add the command to the command line."""
     parser = nouns.add_parser(
         "archive",
         help="keep a topic's history as Parquet in an Iceberg table",
@@ -67,7 +65,7 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 def _add_values(parser: Parser) -> None:
-    values = parser.add_argument_group("values (said when the table is made; later runs may add columns)")
+    values = parser.add_argument_group("values (message when the table is made; later runs may add columns)")
     values.add_argument(
         "--value", metavar="DECODER", help="raw (default), json, or one of the entry point group thermocline.decoders"
     )
@@ -103,7 +101,6 @@ def _size(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Archive, or compact, and print the summary."""
     from thermocline.cli.jobs.spark_job import job_errors, maybe_session
     from thermocline.cli.terminal.output import ProgressLine, json_line
 
@@ -115,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress = ProgressLine()
         catalog = catalog_config(arguments.catalog, arguments.warehouse, dict(arguments.catalog_property))
         values = _values(arguments)
-        if not arguments.dry_run:  # told at once, not after Spark's start
+        if not arguments.dry_run:  # fail before Spark's start
             place = (arguments.bucket, arguments.topic, arguments.table)
             check_archive(*place, catalog=catalog, values=values, by_day=arguments.by_day)
         app = None if arguments.dry_run else "thermocline archive"
@@ -174,7 +171,7 @@ _ARCHIVES: Final = (
     *("value", "columns", "keep_value", "by_day"),
     *("max_bytes", "max_commits", "file_bytes", "allow_data_loss"),
 )
-"""What says how to archive, and would say nothing to a compaction."""
+"""Flags of an archive that have no meaning for a compaction."""
 
 
 def _values(arguments: argparse.Namespace) -> ValueSpec | None:
@@ -182,8 +179,8 @@ def _values(arguments: argparse.Namespace) -> ValueSpec | None:
 
     others = [f"--{name.replace('_', '-')}" for name in _ARCHIVES if getattr(arguments, name)]
     if arguments.compact and others:
-        said = "--compact merges files as they are: only --dry-run goes with it"
-        raise CommandFailed(f"{said}, not {', '.join(others)}", Exit.USAGE)
+        message = "--compact merges files as they are: only --dry-run goes with it"
+        raise CommandFailed(f"{message}, not {', '.join(others)}", Exit.USAGE)
     if arguments.value is None and (arguments.columns or arguments.keep_value):
         raise CommandFailed("--columns and --keep-value belong to a --value decoder", Exit.USAGE)
     if arguments.value is None:

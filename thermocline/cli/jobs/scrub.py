@@ -1,8 +1,6 @@
-"""`thermocline scrub`: every byte of every live object in a bucket is read and judged, in parallel.
+"""`thermocline scrub`: reads and checks every byte of every live object in a bucket, in parallel.
 
-Owns the flags and how findings are printed. Always true: exit 5 when one of them is damage, 0 only when all was read;
-with `--json` the last line is the summary, so that a clean bucket says something too. Must not know how a bucket is
-read (`thermocline.pipeline.jobs.scrub`) or judged (`coldstore.inspection.audit`, as for `bucket verify`).
+Exit 5 when there is damage, 0 only when everything was read. With `--json` the last line is the summary.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def register(nouns: Subparsers[Parser]) -> None:
-    """Add the command to the command line."""
     parser = nouns.add_parser(
         "scrub",
         help="read every byte of a bucket and say what is damaged",
@@ -42,7 +39,6 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Scrub, print the findings, then the summary."""
     from thermocline.cli.jobs.spark_job import job_errors, maybe_session
     from thermocline.cli.terminal.output import ProgressLine, json_line
 
@@ -54,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         from thermocline.pipeline.jobs.scrub_view import check_ours
 
         progress = ProgressLine()
-        with History.open(arguments.url) as history:  # what cannot be scrubbed is told at once, not after Spark's start
+        with History.open(arguments.url) as history:  # fail before Spark's start
             check_ours(history.store)
             if arguments.topic is not None:
                 history.topic(arguments.topic)

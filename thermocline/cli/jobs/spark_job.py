@@ -1,7 +1,6 @@
-"""What commands that are Spark jobs share: flags, a session that ends with the command, and what a failure means.
+"""Shared by commands that are Spark jobs: flags, a session for the command, exit codes, and Spark's stderr.
 
-Owns the mapping of the pipeline's own errors to exit codes, and what Spark's JVM may say on stderr: nothing, unless it
-was asked to (`--verbose`) or something broke that only its words explain. Must not know what a job does.
+The JVM's output is shown with `--verbose`, or when an unexpected error needs it.
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ if TYPE_CHECKING:
 
     from thermocline.cli.terminal.output import ProgressLine
 
-WORDS_MAX = 16 << 10  # of what the JVM said, its last ones
+OUTPUT_BYTES_MAX = 16 << 10  # of the end of the JVM's output
 
 
 def add_spark(parser: argparse._ActionsContainer) -> None:
-    """`--master` and `--verbose`."""
     parser.add_argument("--master", metavar="M", help="of Spark (default: local[*], or spark-submit's)")
     parser.add_argument("--verbose", action="store_true", help="show what Spark's JVM says")
 
@@ -58,7 +56,7 @@ def maybe_session(
     from thermocline.pipeline.spark.session import session
 
     progress.show("starting Spark")
-    with kept_words() as words:
+    with jvm_output() as words:
         try:
             with stderr_to(None if verbose else words):
                 spark = session(app_name, master)
@@ -71,8 +69,8 @@ def maybe_session(
 
 
 @contextmanager
-def kept_words() -> Iterator[IO[bytes]]:
-    """A file for what the JVM says; shown when something fails that is not told in one line of ours."""
+def jvm_output() -> Iterator[IO[bytes]]:
+    """A file for the JVM's output; its end is printed when an error is not one of our own."""
     from logformat.errors import ThermoclineError
     from thermocline.pipeline.jobs.spark_tasks import TasksFailed
 
@@ -81,14 +79,14 @@ def kept_words() -> Iterator[IO[bytes]]:
             yield words
         except Exception as failed:
             if isinstance(failed, TasksFailed) or not isinstance(failed, ThermoclineError):
-                words.seek(max(0, words.seek(0, os.SEEK_END) - WORDS_MAX))
+                words.seek(max(0, words.seek(0, os.SEEK_END) - OUTPUT_BYTES_MAX))
                 sys.stderr.write(words.read().decode(errors="replace"))
             raise
 
 
 @contextmanager
 def stderr_to(file: IO[bytes] | None) -> Iterator[None]:
-    """What a process started meanwhile says on stderr goes there, as long as it lives. None: nothing changes."""
+    """Processes started meanwhile write their stderr to `file`. None: no change."""
     if file is None:
         yield
         return

@@ -1,8 +1,6 @@
-"""`thermocline consume`: records of a topic to stdout, through the stock consumer.
+"""`thermocline consume`: prints records of a topic through the stock consumer. Flags have kcat's letters.
 
-Owns flags (kcat's letters) and when to end. Always true: what `-n` and `-e` ask for is exact; with a group, offsets are
-committed for what was written out, not for what was merely fetched. Must not know what `-o` may say (consume_start.py)
-nor how a record looks (record_lines.py).
+`-n` and `-e` are exact. With a group, offsets are committed for printed records only.
 """
 
 from __future__ import annotations
@@ -10,6 +8,8 @@ from __future__ import annotations
 import argparse
 import select
 import sys
+import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from logformat.values import is_topic_name
@@ -19,15 +19,18 @@ from thermocline.cli.terminal.arguments import add_bootstrap, add_extra, checked
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import note
 from thermocline.cli.terminal.times import TIME_HELP
+from thermocline.cli.tier.diagnosis import broker_reason
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition
 
     from thermocline.cli.terminal.arguments import Parser, Subparsers
 
-_BATCH = 1000  # records taken from librdkafka at once
+_BATCH = 1000  # records a call
 _POLL_S = 0.2
-# What the flags decide: another value would break what -e, -g and -o promise.
+SILENCE_NOTED_S = 10.0
+_NAMED_MAX = 3
+# Configs that -e, -g and -o depend on.
 _DECIDED = {
     "group.id": "use -g",
     "auto.offset.reset": "use -o",
@@ -37,7 +40,6 @@ _DECIDED = {
 
 
 def register(nouns: Subparsers[Parser]) -> None:
-    """Add the command to the command line."""
     consume = nouns.add_parser(
         "consume",
         help="read a topic to stdout",
@@ -53,11 +55,11 @@ def register(nouns: Subparsers[Parser]) -> None:
         help=f"where to start; -N: N before the end; @TIME: the first record not older, {TIME_HELP}")  # fmt: skip
     add("-n", "--count", type=positive, metavar="COUNT", help="end after this many records")
     add("-e", "--exit-at-end", action="store_true", help="end when the end of every partition is reached")
-    look = consume.add_mutually_exclusive_group()
-    look.add_argument("-f", "--format", default="%s\\n", metavar="FORMAT",
+    output = consume.add_mutually_exclusive_group()
+    output.add_argument("-f", "--format", default="%s\\n", metavar="FORMAT",
         help="%%s value %%k key %%o offset %%p partition %%t topic %%T timestamp in ms %%S size %%K key size "
         "%%h headers; default '%%s\\n'")  # fmt: skip
-    look.add_argument("--json", action="store_true",
+    output.add_argument("--json", action="store_true",
         help="JSON lines: topic partition offset timestamp timestamp_type key value headers; bytes that are not UTF-8 "
         "are {\"base64\": \"…\"}")  # fmt: skip
     add("-g", "--group", type=filled, metavar="GROUP", help="as a member of a consumer group; commits what was printed")
@@ -67,7 +69,7 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 class _Given:
-    """Whether the group gave this member its share, which may be nothing: it has more members than partitions."""
+    """Whether the group assigned partitions to this member; none if it has more members than partitions."""
 
     once = False
 
@@ -78,7 +80,6 @@ class _Given:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Consume until told to end."""
     from confluent_kafka import Consumer
 
     from thermocline.cli.clients.stock import make_client, require_broker
@@ -87,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandFailed(
             "with -g the group decides on partitions and offsets: no -p, and -o beginning|end", Exit.USAGE
         )
-    if not is_topic_name(arguments.topic):  # librdkafka would take "^…" for a pattern, and wait for other names
+    if not is_topic_name(arguments.topic):  # "^…" is a pattern for librdkafka, and it waits for invalid names
         raise CommandFailed(f"topic {arguments.topic}: a name is 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor ..")
     defaults = _consumer_config(arguments)
     consumer = make_client(Consumer, arguments.bootstrap_server, defaults, arguments.extra, _DECIDED)
@@ -115,7 +116,7 @@ def _consumer_config(arguments: argparse.Namespace) -> dict[str, Any]:
         "enable.partition.eof": True,
         "enable.auto.commit": False,
         "auto.offset.reset": "latest" if arguments.offset is StartEdge.END else "earliest",
-        # librdkafka's defaults stall a reader that is faster than the network (1 s pauses when its queue is full).
+        # librdkafka's default pauses for 1 s when its queue is full, which stalls a fast reader.
         "fetch.queue.backoff.ms": 5,
     }
 
@@ -124,9 +125,8 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
     from confluent_kafka import KafkaError
 
     from thermocline.cli.clients.stock import plainly
-    from thermocline.cli.records.silence import Silence
 
-    silence = Silence(arguments.bootstrap_server, arguments.topic)
+    silence = _Silence(arguments.bootstrap_server, arguments.topic)
     render = json_record if arguments.json else renderer(arguments.format)
     out = sys.stdout.buffer
     left = arguments.count
@@ -151,18 +151,18 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
         if arguments.group is not None and printed:
             _commit(consumer, arguments, printed)
         if not printed and _reader_left(out):
-            raise BrokenPipeError  # as if written to it: nothing else would tell of it until the next record
+            raise BrokenPipeError  # do not wait for the next write to find out
         unread = _unread(consumer, ended, partitions)
         if arguments.exit_at_end and unread is not None and not unread:
             return
         if printed or not unread:
-            silence.broken()
+            silence.end()
         else:
-            silence.lasts(unread)
+            silence.go_on(unread)
 
 
 def _commit(consumer: Consumer, arguments: argparse.Namespace, printed: dict[int, int]) -> None:
-    """Commit what was printed. A partition that went to another member meanwhile is that member's business."""
+    """Commit what was printed. A partition that moved to another member meanwhile is only noted."""
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
     from thermocline.cli.clients.stock import plainly
@@ -183,17 +183,43 @@ def _commit(consumer: Consumer, arguments: argparse.Namespace, printed: dict[int
 
 
 def _reader_left(out: BinaryIO) -> bool:
-    """`… | head -1` has had enough: the pipe has no other end any more."""
+    """Whether the pipe's reader is gone (`… | head -1`)."""
     poll = select.poll()
-    poll.register(out, 0)  # errors only, which are always told
+    poll.register(out, 0)  # errors only
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _unread(consumer: Consumer, ended: set[int], partitions: set[int] | _Given) -> set[int] | None:
-    """Partitions that were not read to their end; of a group's, of those that this member was given: None before it
-    was given any share."""
+    """Partitions not read to their end. In a group: of this member's share; None before it has one."""
     if isinstance(partitions, _Given):
         if not partitions.once:
             return None
         partitions = {assigned.partition for assigned in consumer.assignment() if assigned.partition is not None}
     return partitions - ended
+
+
+class _Silence:
+    """Notes once, after ten seconds, that partitions with unread records give nothing, and why.
+
+    librdkafka retries silently.
+    """
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._since_s = time.monotonic()
+        self._noted = False
+
+    def end(self) -> None:
+        """A record arrived, or nothing is unread."""
+        self._since_s, self._noted = time.monotonic(), False
+
+    def go_on(self, partitions: Collection[int]) -> None:
+        """Nothing arrived from these partitions, which have records or whose end is unknown."""
+        if self._noted or time.monotonic() - self._since_s < SILENCE_NOTED_S:
+            return
+        self._noted = True
+        first = [f"{self._topic}-{partition}" for partition in sorted(partitions)[:_NAMED_MAX]]
+        more = f" and {len(partitions) - _NAMED_MAX} more" if len(partitions) > _NAMED_MAX else ""
+        why = broker_reason(self._bootstrap, self._topic) or "; the broker names no reason: see its log"
+        note(f"thermocline: nothing came from {', '.join(first)}{more} for {SILENCE_NOTED_S:.0f} s{why}; still waiting")

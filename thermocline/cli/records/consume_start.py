@@ -1,7 +1,6 @@
-"""Where `thermocline consume` starts: what `-o` may say, and which offset that is in each partition.
+"""Where `thermocline consume` starts: parses `-o`, and resolves it to an offset in each partition.
 
-Owns the spelling of `-o`. Always true: what is asked for and does not exist (a topic, a partition, an offset outside
-the log) is said aloud, never replaced in silence. Must not know what is done with the records.
+A topic, partition or offset that does not exist is reported, never replaced silently.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from thermocline.cli.clients.absent import no_partition, no_topic
-from thermocline.cli.terminal.outcome import CommandFailed
+from thermocline.cli.terminal.outcome import CommandFailed, no_partition, no_topic
 from thermocline.cli.terminal.output import note
-from thermocline.cli.terminal.times import TIME_HELP, Instant, parse_time, told_ms
+from thermocline.cli.terminal.times import TIME_HELP, Instant, noted_ms, parse_time
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition
@@ -26,20 +24,16 @@ _OFFSET_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """From this offset."""
-
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class BeforeEnd:
-    """So many offsets before the end."""
-
     count: int
 
 
 class StartEdge(Enum):
-    """Wherever that is when the first fetch comes."""
+    """The beginning or end at the time of the first fetch."""
 
     BEGINNING = "beginning"
     END = "end"
@@ -49,7 +43,7 @@ Start = StartEdge | At | BeforeEnd | Instant
 
 
 def parse_start(text: str) -> Start:
-    """`beginning`, `end`, N, -N, or @TIME. ValueError or InvalidRequest otherwise."""
+    """`beginning`, `end`, N, -N, or @TIME. Raises ValueError or InvalidRequest otherwise."""
     if text in ("beginning", "end"):
         return StartEdge(text)
     if text.startswith("@"):
@@ -60,7 +54,7 @@ def parse_start(text: str) -> Start:
 
 
 def starts(consumer: Consumer, topic: str, partition: int | None, start: Start) -> list[TopicPartition]:
-    """Each partition (or the one asked for) with the offset to start at. CommandFailed when there is none."""
+    """Each partition (or the given one) with its start offset. CommandFailed when it does not exist."""
     from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, failing
@@ -73,7 +67,7 @@ def starts(consumer: Consumer, topic: str, partition: int | None, start: Start) 
         raise no_partition(topic, partition, len(found.partitions))
     indexes = sorted(found.partitions) if partition is None else [partition]
     if isinstance(start, Instant):
-        return _at_time(consumer, topic, indexes, told_ms(start))
+        return _at_time(consumer, topic, indexes, noted_ms(start))
     asked = [TopicPartition(topic, index) for index in indexes]
     for one in asked:
         if isinstance(start, StartEdge):
@@ -98,7 +92,7 @@ def _at_time(consumer: Consumer, topic: str, indexes: Sequence[int], ms: int) ->
 
 
 def _near(consumer: Consumer, partition: TopicPartition, start: At | BeforeEnd) -> int:
-    """That offset, or the nearest there is, said aloud: the client's own reset would begin anew in silence."""
+    """That offset, or the nearest existing one with a note; the client's own reset would be silent."""
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, failing
 
     where = f"{partition.topic}-{partition.partition}"

@@ -1,8 +1,6 @@
-"""`thermocline produce`: lines of stdin become records, through the stock producer.
+"""`thermocline produce`: turns lines of stdin into records through the stock producer. Flags have kcat's letters.
 
-Owns flags (kcat's letters) and the splitting of a line into key and value; what became of the records is
-produce_outcome.py's. Always true: exit 0 means that every record was acknowledged; a topic that did not exist before is
-named when the broker creates it.
+Exit 0 means that every record was acknowledged. A topic that the broker creates for it is reported.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from thermocline.cli.clients.absent import no_partition
 from thermocline.cli.records.produce_outcome import ProduceOutcome
 from thermocline.cli.terminal.arguments import add_bootstrap, add_extra, filled, natural
+from thermocline.cli.terminal.outcome import no_partition
 from thermocline.cli.terminal.output import note
 
 if TYPE_CHECKING:
@@ -24,18 +22,17 @@ if TYPE_CHECKING:
 
 _DELIVERY_TIMEOUT_MS = 60_000
 _TIMEOUT_NAMES = ("message.timeout.ms", "delivery.timeout.ms")  # the second is the first one's alias
-_FLUSH_MARGIN_S = 5.0  # librdkafka looks for late records once a second
+_FLUSH_MARGIN_S = 5.0  # librdkafka checks for late records once a second
 _DEFAULTS = {
     "linger.ms": 5,
     "acks": "all",
     "message.timeout.ms": _DELIVERY_TIMEOUT_MS,
-    # The broker judges by the topic's max.message.bytes; the client's own limit of 1 MB would come first.
+    # The topic's max.message.bytes decides, not the client's own limit of 1 MB.
     "message.max.bytes": 100_000_000,
 }
 
 
 def register(nouns: Subparsers[Parser]) -> None:
-    """Add the command to the command line."""
     produce = nouns.add_parser(
         "produce",
         help="write lines of stdin to a topic",
@@ -56,7 +53,7 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read to the end of stdin, wait for every acknowledgement."""
+    """Read stdin to its end and wait for every acknowledgement."""
     from confluent_kafka import Producer
 
     from thermocline.cli.clients.stock import make_client
@@ -64,18 +61,18 @@ def run(arguments: argparse.Namespace) -> int:
     producer = make_client(Producer, arguments.bootstrap_server, _DEFAULTS, arguments.extra, {})
     _require_topic(producer, arguments)
     outcome = ProduceOutcome()
-    patience_s = _patience_s(arguments.extra)
+    timeout_s = _flush_timeout_s(arguments.extra)
     try:
         _send_lines(producer, arguments, outcome)
-        outcome.left = producer.flush(patience_s)
-    except KeyboardInterrupt:  # once: what was read before is still delivered
+        outcome.left = producer.flush(timeout_s)
+    except KeyboardInterrupt:  # lines read before are still delivered
         outcome.interrupted = True
-        outcome.left = producer.flush(patience_s)
+        outcome.left = producer.flush(timeout_s)
     return outcome.report(arguments.bootstrap_server, arguments.topic)
 
 
 def _require_topic(producer: Producer, arguments: argparse.Namespace) -> None:
-    """Say when the broker makes the topic for this; CommandFailed when it does not, or lacks the partition."""
+    """Note if the broker creates the topic; CommandFailed when it does not, or the partition does not exist."""
     from thermocline.cli.clients.stock import created_topic, require_broker
 
     found = require_broker(producer, arguments.bootstrap_server).topics.get(arguments.topic)
@@ -120,9 +117,9 @@ def _send(
             )
             producer.poll(0)
             return
-        except BufferError:  # librdkafka's queue is full: let acknowledgements in
+        except BufferError:  # librdkafka's queue is full: process acknowledgements
             producer.poll(0.1)
-            if outcome.refused:  # its records time out one by one: the queue empties, and nothing is gained
+            if outcome.refused:  # records in the queue time out one by one, so stop
                 outcome.lines = number - 1
                 return
         except KafkaException as refused:
@@ -130,12 +127,12 @@ def _send(
             return
 
 
-def _patience_s(extra: list[tuple[str, str]]) -> float:
-    """Until when librdkafka itself has told of every record."""
+def _flush_timeout_s(extra: list[tuple[str, str]]) -> float:
+    """After this time librdkafka has reported every record."""
     timeout_ms = _DELIVERY_TIMEOUT_MS
     for name, value in extra:
         if name in _TIMEOUT_NAMES:
-            timeout_ms = int(value)  # librdkafka took it for a number already
+            timeout_ms = int(value)  # librdkafka accepted it already
     return timeout_ms / 1000 + _FLUSH_MARGIN_S
 
 
@@ -149,5 +146,5 @@ def split_line(line: bytes, separator: bytes | None) -> tuple[bytes | None, byte
 
 
 def _unescape(text: str) -> bytes:
-    """A separator as a shell passes it: `\\t` is a tab."""
+    r"""A separator as typed in a shell: `\t` is a tab."""
     return text.replace("\\t", "\t").replace("\\n", "\n").encode()

@@ -1,7 +1,6 @@
-"""What became of the records of `thermocline produce`, and the sentence that says so.
+"""The outcome of `thermocline produce`: counts, and the first refusal.
 
-Owns the counts and the first refusal; why no answer came in time is broker_says.py's. Always true: every line that was
-read is counted once: acknowledged, refused, or without an answer.
+Every line is counted once: acknowledged, refused, or without an answer.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.cli.terminal.outcome import INTERRUPTED, CommandFailed, Exit
 from thermocline.cli.terminal.output import ProgressLine, note
-from thermocline.cli.tier.broker_says import said_by_broker, unmet_replicas
+from thermocline.cli.tier.diagnosis import broker_reason, unmet_replicas
 from thermocline.units import show_size
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ _PROGRESS_RECORDS = 10_000
 
 
 class ProduceOutcome:
-    """Acknowledgements and refusals, as they come in; lines are counted from 1."""
+    """Acknowledgements and refusals; lines count from 1."""
 
     def __init__(self) -> None:
         self.lines = 0  # handed to the client so far
@@ -34,7 +33,6 @@ class ProduceOutcome:
         self._progress = ProgressLine()
 
     def delivered(self, line: int, error: KafkaError | None, message: Message) -> None:
-        """librdkafka's word on one record."""
         if error is not None:
             self.refuse(line, error, len(message.value() or b""))
             return
@@ -43,13 +41,13 @@ class ProduceOutcome:
             self._progress.show(f"{self.acknowledged} records acknowledged")
 
     def refuse(self, line: int, error: KafkaError, value_bytes: int) -> None:
-        """One record will not be written. The one that stands first in stdin is told."""
+        """A record was refused. The first one in stdin is reported."""
         self.refused += 1
         if self._first is None or line < self._first[0]:
             self._first = (line, error, value_bytes)
 
     def report(self, bootstrap: str, topic: str) -> int:
-        """The exit code. CommandFailed names the first line that was refused, why, and how many others were."""
+        """The exit code. CommandFailed names the first refused line, the reason, and how many others were refused."""
         self._progress.done()
         if self._first is not None:
             raise CommandFailed(self._refusal(bootstrap, topic, *self._first))
@@ -67,8 +65,8 @@ class ProduceOutcome:
 
         timed_out = error.code() == KafkaError._MSG_TIMED_OUT
         why = _why_late(bootstrap, topic) if timed_out else ""
-        told = f"{error.str()}{why}" if why else refused_topic(topic, error)
-        return f"producing to {topic}: line {line} ({show_size(value_bytes)}) was refused: {told}; {self._counts()}"
+        reason = f"{error.str()}{why}" if why else refused_topic(topic, error)
+        return f"producing to {topic}: line {line} ({show_size(value_bytes)}) was refused: {reason}; {self._counts()}"
 
     def _counts(self) -> str:
         counts = [f"{self.acknowledged} of {self.lines} records acknowledged"]
@@ -82,8 +80,8 @@ class ProduceOutcome:
 
 
 def _why_late(bootstrap: str, topic: str) -> str:
-    """`; why` when the broker, or the topic's configs, say why nothing was acknowledged in time; else ""."""
-    if told := said_by_broker(bootstrap, topic):
-        return told
+    """`; reason` if the broker or the topic's configs explain a timeout; else ""."""
+    if reason := broker_reason(bootstrap, topic):
+        return reason
     unmet = unmet_replicas(bootstrap, topic)
     return f"; {unmet}" if unmet else ""

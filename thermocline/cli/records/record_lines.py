@@ -1,8 +1,7 @@
-"""A consumed record as bytes for stdout: after kcat's `-f`, or as a line of JSON.
+"""A consumed record as bytes for stdout: by kcat's `-f`, or as a JSON line.
 
-Owns both looks, and the names of the JSON fields (a contract): `topic partition offset timestamp timestamp_type key
-value headers`. Always true: JSON lines are UTF-8 whatever the terminal speaks, and lossless: what is UTF-8 is a string,
-other bytes are the object `{"base64": "…"}`, which no string can be taken for; null is null.
+The JSON names are a contract: `topic partition offset timestamp timestamp_type key value headers`. JSON lines are UTF-8
+and lossless: UTF-8 bytes are a string, other bytes the object `{"base64": "…"}`, null is null.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _TIMESTAMP_TYPES = {0: None, 1: "CreateTime", 2: "LogAppendTime"}  # confluent-k
 
 
 def json_record(message: Message) -> bytes:
-    """One JSON object and a newline; `timestamp` in ms since 1970, headers as [name, value] in their order."""
+    """One JSON object and a newline; `timestamp` in ms since 1970, headers as [name, value] in order."""
     kind, timestamp = message.timestamp()
     shown = {
         "topic": message.topic(),
@@ -38,7 +37,7 @@ def json_record(message: Message) -> bytes:
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:
-    """In their order. CommandFailed when a name is not UTF-8, as Kafka wants it: the client library cannot give it."""
+    """In order. CommandFailed when a name is not UTF-8, which the client library cannot read."""
     try:
         return cast(
             "list[tuple[str, bytes | None]]", message.headers() or []
@@ -81,7 +80,7 @@ _TOKEN = re.compile("|".join(re.escape(token) for token in _TOKENS))
 
 
 def renderer(template: str) -> Callable[[Message], bytes]:
-    """A function from a record to its bytes in the output, after kcat's `-f`."""
+    """A function from a record to its bytes, by kcat's `-f`."""
     parts: list[Callable[[Any], bytes]] = []
     at = 0
     for found in _TOKEN.finditer(template):

@@ -1,8 +1,6 @@
-"""Which brokers a data directory holds, and how many `serve --brokers` makes of that.
+"""The brokers in a data directory, and how many `serve --brokers` starts there.
 
-Owns the names of their directories and the rule who may be started on what lies there. Always true: a directory that
-holds the log of one broker, or of brokers that the command leaves out, is refused before anything is started. Must not
-know what a broker is told.
+A directory with the log of a single broker, or of brokers that the command would leave out, is refused before a start.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ _AUTO_MAX: Final = 8
 
 
 class Layout(NamedTuple):
-    """What lies in a data directory: one broker's log (`single`), or those of brokers by number."""
+    """Content of a data directory: one broker's log (`single`), or brokers by node id."""
 
     single: bool
     brokers: tuple[int, ...] = ()
@@ -29,8 +27,8 @@ class Layout(NamedTuple):
 def count_of(text: str | None, layout: Layout, first: int, cores: int, data_dir: str) -> int | None:
     """How many brokers to start below `data_dir`; None: one, in the directory itself, without a supervisor.
 
-    `text`: what --brokers says. ConfigError for what does not go with what lies there: a broker that is left out would
-    take what only it holds out of service.
+    `text`: the value of --brokers. ConfigError when it contradicts the directory, because records that only a left-out
+    broker has would be unavailable.
     """
     if layout.single:
         if text not in (None, AUTO, "1"):
@@ -62,19 +60,18 @@ def _shown(brokers: Sequence[int]) -> str:
 
 
 def directory_of(data_dir: str, node_id: int) -> str:
-    """Where one of several brokers lives."""
     return posixpath.join(data_dir, f"broker-{node_id}")
 
 
 def node_id_of(name: str) -> int | None:
-    """The broker that lives in a directory of this name; None: it is no broker's."""
+    """The node id in a directory's name; None if it is no broker's."""
     prefix, _, number = name.rpartition("-")
     is_number = number.isascii() and number.isdigit() and str(int(number[:10])) == number
     return int(number) if prefix == "broker" and is_number else None
 
 
-def look_at(data_dir: str) -> Layout:
-    """What lies in the data directory; nothing where that cannot be read: the broker says why, and ends."""
+def layout_of(data_dir: str) -> Layout:
+    """The layout of the data directory; empty if it cannot be read (the broker reports why)."""
     if _is_formatted(data_dir):
         return Layout(single=True)
     try:
@@ -86,10 +83,8 @@ def look_at(data_dir: str) -> Layout:
 
 
 def _is_formatted(path: str) -> bool:
-    """Whether it is a broker's data directory."""
     return os.path.exists(os.path.join(path, META_PROPERTIES_FILE))
 
 
 def cores() -> int:
-    """Those this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

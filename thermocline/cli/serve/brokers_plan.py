@@ -1,8 +1,7 @@
-"""`serve --brokers N`: what each of N brokers on one machine is told. Pure.
+"""`serve --brokers N`: the arguments of each of N brokers on one machine. Pure.
 
-Owns their numbers, directories, addresses and budgets (one process a core). Always true: broker `i` of them lives in
-`DIR/broker-<id>`, on ports `i` above the first one's (0 stays 0), with a part of what one broker may take of memory and
-disk. Must not know processes, nor what lies on the disk.
+Broker `i` lives in `DIR/broker-<id>`, on ports `i` above the first one's (0 stays 0), with a share of the memory and
+disk limits.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ _COLD_FETCH_BYTES_MIN: Final = 1 << 20  # what one broker may not go below
 
 
 class ListenAt(NamedTuple):
-    """An address that a broker is to listen on, and the flag that says so."""
-
     flag: str
     host: str
     port: int
@@ -33,8 +30,9 @@ class ListenAt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One broker of several. `listeners` and `http` are what its flags say; `addresses` those with a port of their own,
-    which must be free."""
+    """One of several brokers. `listeners` and `http` are values of its flags; `addresses`: those with a fixed port,
+    which must be free.
+    """
 
     node_id: int
     data_dir: str
@@ -45,14 +43,15 @@ class Child:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What follows `thermocline`."""
+        """The arguments of `thermocline`."""
         http = ("--no-http",) if self.http is None else ("--http", self.http)
         own = ("--data-dir", self.data_dir, "--node-id", str(self.node_id), "--listen", self.listeners)
         return ("serve", *own, *http, *self.others, "--supervised")
 
-    def told(self, ready: Mapping[str, str]) -> Child:
-        """The same broker, started again where its ready line says that it listened: clients keep these addresses. The
-        operator's word about who is dead was for the first start."""
+    def at_addresses(self, ready: Mapping[str, str]) -> Child:
+        """The same broker for a restart on the addresses of its ready line, which clients keep, and without
+        --take-over.
+        """
         name = self.listeners.partition("://")[0]
         listeners = ready.get("listeners") or f"{name}://{ready['kafka']}"
         others = tuple(flag for flag in self.others if flag != _TAKE_OVER)
@@ -60,14 +59,14 @@ class Child:
 
 
 def plan(config: BrokerConfig, given: argparse.Namespace, count: int) -> tuple[Child, ...]:
-    """The brokers, in order. `config` is what one broker would run with; `given` the flags it was made of.
+    """The brokers, in order. `config`: that of a single broker; `given`: its flags.
 
-    ConfigError for numbers and ports that do not exist, or that two of them would have.
+    ConfigError for node ids and ports that do not exist or would be used twice.
     """
     if config.node_id + count - 1 > INT32_MAX:
         raise ConfigError(f"--node-id {config.node_id} leaves no numbers for {count} brokers")
     children = tuple(_child(config, given, count, index) for index in range(count))
-    _judge_ports(children)
+    _check_ports(children)
     return children
 
 
@@ -93,8 +92,8 @@ def _child(config: BrokerConfig, given: argparse.Namespace, count: int, index: i
 
 
 def _others(config: BrokerConfig, given: argparse.Namespace, count: int, index: int) -> Iterator[str]:
-    """Flags as they were given, but for what tells the brokers apart; budgets last, so that they decide."""
-    # The default is beside the data directory: of all of them, not of each.
+    """The other flags as given; budgets last, so that they win."""
+    # The default is beside the common data directory.
     bucket = config.bucket_url if config.bucket_is_default else given.bucket
     passed = {
         "--bucket": bucket,
@@ -110,11 +109,11 @@ def _others(config: BrokerConfig, given: argparse.Namespace, count: int, index: 
         if is_given:
             yield flag
     if "advertised.listeners" in config.configured:
-        told = (
+        advertised = (
             f"{one.name}://{show_address(one.advertised_host, _port(one.advertised_port or 0, index, '--advertise'))}"
             for one in config.listeners
         )
-        yield from ("--advertise", ",".join(told))
+        yield from ("--advertise", ",".join(advertised))
     if config.internal is not None and "thermocline.internal" in config.configured:
         port = _port(config.internal.port, index, "--internal")
         yield from ("--internal", show_address(config.internal.host, port))
@@ -123,14 +122,14 @@ def _others(config: BrokerConfig, given: argparse.Namespace, count: int, index: 
 
 
 def shares(config: BrokerConfig, count: int) -> dict[str, int]:
-    """Each broker's part of what all of them may take together, by the config's name. Bytes; of brokers, how many."""
+    """Each broker's share of the common limits, by config name."""
     found = {
         "thermocline.brokers.on.disk": config.brokers_on_disk * count,
         "thermocline.cache.bytes": config.cache_bytes_max // count,
         "thermocline.cold.fetch.bytes.max": max(config.cold_fetch_bytes_max // count, _COLD_FETCH_BYTES_MIN),
     }
     if config.inflight_request_bytes_max is not None:
-        # Less than the largest request, and that one would never fit.
+        # At least the largest request must fit.
         part = max(config.inflight_request_bytes_max // count, config.request_bytes_max)
         found["queued.max.request.bytes"] = part
     if config.local_bytes_max is not None:
@@ -145,8 +144,8 @@ def _port(first: int, index: int, flag: str) -> int:
     return port
 
 
-def _judge_ports(children: Sequence[Child]) -> None:
-    """One host's port belongs to one of them; hosts that overlap by other names are found when they are bound."""
+def _check_ports(children: Sequence[Child]) -> None:
+    """ConfigError for a port used twice on one host. Other names of a host are found when ports are bound."""
     seen: dict[tuple[str, int], tuple[int, str]] = {}
     for child in children:
         for at in child.addresses:
@@ -159,7 +158,7 @@ def _judge_ports(children: Sequence[Child]) -> None:
 
 
 def ready_line(children: Sequence[Child], ready: Mapping[int, Mapping[str, str]], data_dir: str) -> str:
-    """The one line scripts wait for, of all of them: addresses are lists (cli.md)."""
+    """The ready line of all of them: addresses are lists (cli.md)."""
     lines = [ready[child.node_id] for child in children]
 
     def every(name: str) -> str:

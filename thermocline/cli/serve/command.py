@@ -1,4 +1,4 @@
-"""`thermocline serve`: the flags of a broker. The process itself is in `process`, loaded when it is run."""
+"""`thermocline serve`: the flags of a broker. `process` runs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ _LEVELS = ("debug", "info", "warning", "error")
 
 
 def register(nouns: Subparsers[Parser]) -> None:
-    """Add the command to the command line."""
     serve = nouns.add_parser(
         "serve",
         help="run a broker",

@@ -1,8 +1,7 @@
-"""The look of log lines on stderr: text for people, JSON for collectors; and how many of one kind there may be.
+"""Log lines on stderr: text for people, JSON for collectors, with a rate limit. Times are UTC, in milliseconds.
 
-Owns two formatters and a filter. Times are UTC, to the millisecond. Where several brokers write to one place, each of
-their lines says whose it is. Always true: one line of code writes at most
-`LINES_MAX` lines a minute, however often what it tells happens; how many were left out stands in the next one.
+With several brokers each line names its broker. One line of code logs at most `LINES_MAX` lines a minute; the next line
+says how many were left out.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def _utc(record: logging.LogRecord) -> str:
 
 
 class TextLines(logging.Formatter):
-    """`2026-01-31T10:00:00.123Z WARNING broker.app: message`; before every line `broker`, where one is named."""
+    """`2026-01-31T10:00:00.123Z WARNING broker.app: message`; each line begins with `broker` if given."""
 
     def __init__(self, broker: str | None = None) -> None:
         super().__init__()
@@ -35,7 +34,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `time level logger message`, and `exception` and `broker` where there is one."""
+    """One JSON object a line: `time level logger message`, and `exception` and `broker` if present."""
 
     def __init__(self, broker: str | None = None) -> None:
         super().__init__()
@@ -56,7 +55,7 @@ class JsonLines(logging.Formatter):
 
 
 class NoFlood(logging.Filter):
-    """Lets `LINES_MAX` records of one line of code through in `WINDOW_S`, and counts the rest."""
+    """Passes `LINES_MAX` records of one line of code in `WINDOW_S`, and counts the rest."""
 
     def __init__(self) -> None:
         super().__init__()

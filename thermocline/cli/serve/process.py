@@ -1,9 +1,7 @@
 """The process of `thermocline serve`: from parsed flags to a running broker.
 
-Owns the real seams, logging on stderr, signals, the ready line on stdout. Always true: the first SIGTERM or SIGINT asks
-for a clean stop, the second ends the process at once; one of several brokers is asked to stop by the end of its
-standard input too, so that it ends with its supervisor; crash points are armed only in testing. Must not know how a
-broker works (`run_broker` hands everything to `broker.app.run`), nor how several are kept running (`many`).
+Sets up the real seams, logging, signals and the ready line. The first SIGTERM or SIGINT stops cleanly, the second at
+once. A supervised broker also stops when its stdin closes. Crash points are armed in testing only.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ PLAIN_BUILD: Final = "a build with PGO takes 8 to 20 % less CPU for small reques
 
 _INPUT: Final = 0  # standard input
 
-# Flags that stand for a config (cli contract); the rest of the flags concern this process only.
+# Flags that set a config (cli contract); the others concern this process only.
 _CONFIG_OF_FLAG = {
     "data_dir": "log.dirs",
     "bucket": "thermocline.bucket",
@@ -43,7 +41,6 @@ _CONFIG_OF_FLAG = {
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until told to stop."""
     config = configure(arguments, os.environ)
     if config.read_only and arguments.brokers is not None:
         raise CommandFailed("--read-only is one broker: leave out --brokers, and start more beside it", Exit.USAGE)
@@ -51,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     name = f"broker-{config.node_id}" if arguments.supervised else None
     set_up_logging(arguments.log_format, arguments.log_level, name)
     if count is not None:
-        from thermocline.cli.serve.many import run_many
+        from thermocline.cli.serve.supervisor import run_many
 
         warn_of_one_disk(config)
         return run_many(config, arguments, count)
@@ -68,10 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def brokers_wanted(asked: str | None, config: BrokerConfig) -> int | None:
-    """How many brokers --brokers asks for; None: this process is the only one. ConfigError."""
-    from thermocline.cli.serve.brokers_found import cores, count_of, look_at
+    """How many brokers --brokers asks for; None: this process is the only one. Raises ConfigError."""
+    from thermocline.cli.serve.brokers_found import cores, count_of, layout_of
 
-    return count_of(asked, look_at(config.data_dir), config.node_id, cores(), config.data_dir)
+    return count_of(asked, layout_of(config.data_dir), config.node_id, cores(), config.data_dir)
 
 
 def warn_of_one_disk(config: BrokerConfig) -> None:
@@ -80,7 +77,7 @@ def warn_of_one_disk(config: BrokerConfig) -> None:
 
 
 def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> BrokerConfig:
-    """The configuration from flags, environment and file. ConfigError, or CommandFailed for an unreadable file."""
+    """The configuration from flags, environment and file. ConfigError; CommandFailed for an unreadable file."""
     from broker.config.places import Launch, nested
     from broker.config.resolve import resolve
     from broker.config.sources import ConfigError
@@ -128,20 +125,21 @@ def arm_crash_point(spec: str | None, *, testing: bool) -> None:
 
 
 def set_up_logging(log_format: str, level: str, broker: str | None = None) -> None:
-    """Lines on stderr, as text or as JSON; `broker`: which of several it is, in every line."""
+    """Lines on stderr, as text or JSON; `broker`: a name in every line."""
     from thermocline.cli.serve.log_lines import JsonLines, NoFlood, TextLines
 
     handler = logging.StreamHandler()
     handler.addFilter(NoFlood())
     handler.setFormatter(JsonLines(broker) if log_format == "json" else TextLines(broker))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # The same credentials are found by both clients; one line says where.
+    # Both clients log where they found the credentials; one line is enough.
     logging.getLogger("aiobotocore.credentials").setLevel(logging.WARNING)
 
 
 def run_broker(config: BrokerConfig, *, ends_with_input: bool = False) -> int:
-    """The real world, the signals, and `broker.app.run` in one event loop; its exit code. `ends_with_input`: standard
-    input is a pipe whose end is a word to stop."""
+    """Run `broker.app.run` with the real seams and signal handlers; its exit code. `ends_with_input`: the end of
+    stdin stops it.
+    """
     from broker.app import run as run_app
     from seams.beats import BEAT_S, Beats
     from seams.clock import SystemClock
@@ -174,12 +172,12 @@ def run_broker(config: BrokerConfig, *, ends_with_input: bool = False) -> int:
 
 
 def announce(line: str) -> None:
-    """The ready line, at once: whoever started this process waits for it."""
+    """Print the ready line and flush, because the parent process waits for it."""
     print(line, flush=True)
 
 
 def _input(stop: asyncio.Event) -> None:
-    """The supervisor says stop, or is no more: a signal that came before, or comes at the same time, says the same."""
+    """Stdin closed: the supervisor asks for a stop, or is gone."""
     if os.read(_INPUT, 4096):
         return
     asyncio.get_running_loop().remove_reader(_INPUT)
@@ -190,7 +188,7 @@ def _input(stop: asyncio.Event) -> None:
 
 def _stop(stop: asyncio.Event, number: signal.Signals) -> None:
     if stop.is_set():
-        # No cleaning up: the log recovers from this as from kill -9, and the operator asked twice.
+        # No cleanup: the log recovers from this as from kill -9, and the operator asked twice.
         log.warning("second %s: stopping at once", number.name)
         logging.shutdown()
         os._exit(Exit.FAILED)

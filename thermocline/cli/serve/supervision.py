@@ -1,10 +1,8 @@
-"""Which of several brokers runs, is started again, or ends them all: a pure machine.
+"""Decides which of several brokers starts, restarts, or ends them all. Pure: events come with monotonic seconds.
 
-Owns the rules of `serve --brokers N`. Always true: the first broker is ready before any other is started for the first
-time (it may have to make the cluster that they join); one that ended is started again, ever later while it does not
-stay up; a code that a person has to look at (configuration, refused, storage failed) ends all with that code; once they
-are to end, none is started. Must not know processes, clocks or signals: events come in with monotonic seconds, what to
-do comes out.
+The first broker is ready before the others start for the first time, because it may have to create the cluster. A
+broker that ended restarts with growing delays. An exit code that needs a person (configuration, refused, storage
+failed) ends all with that code. While they end, none starts.
 """
 
 from __future__ import annotations
@@ -20,12 +18,10 @@ ENDS_ALL: Final = frozenset({Exit.USAGE, Exit.REFUSED, Exit.STORAGE_FAILED})
 BACKOFF_S_MIN: Final = 1.0
 BACKOFF_S_MAX: Final = 30.0
 STEADY_S: Final = 60.0
-"""One that served for as long is started again at once after its next end."""
+"""A broker that served this long restarts with the shortest delay."""
 
 
 class Do(Enum):
-    """What the shell is to do."""
-
     START = "start"  # this broker
     ANNOUNCE = "announce"  # all serve
     STOP = "stop"  # this broker
@@ -44,16 +40,16 @@ class Command:
 class _Broker:
     node_id: int
     running: bool = False
-    told: bool = False  # to stop
-    ready_s: float | None = None  # since when this life serves
-    was_ready: bool = False  # in any of its lives
+    stopping: bool = False
+    ready_s: float | None = None  # since when this process serves
+    was_ready: bool = False  # in any of its processes
     delay_s: float = BACKOFF_S_MIN
-    due_s: float | None = None  # when it is started again
+    due_s: float | None = None  # time of its restart
 
 
 @dataclass(slots=True)
 class Supervision:
-    """Of the brokers with these numbers, in their order."""
+    """The state of the brokers with these node ids, in order."""
 
     node_ids: Sequence[int]
     exit_code: int = Exit.DONE
@@ -70,15 +66,13 @@ class Supervision:
 
     @property
     def due_s(self) -> float | None:
-        """When `due` has something to start; None: nothing waits."""
+        """When `due` has something to start; None: never."""
         return min((one.due_s for one in self._brokers.values() if one.due_s is not None), default=None)
 
     def begin(self) -> list[Command]:
-        """Start the first."""
         return [self._start(self._brokers[self.node_ids[0]])]
 
     def ready(self, node_id: int, now_s: float) -> list[Command]:
-        """It serves."""
         broker = self._brokers[node_id]
         broker.ready_s, is_first_time = now_s, not broker.was_ready
         broker.was_ready = True
@@ -93,7 +87,7 @@ class Supervision:
         return found
 
     def exited(self, node_id: int, code: int, now_s: float) -> list[Command]:
-        """Its process ended; `code` below zero: by that signal."""
+        """Its process ended; a `code` below zero is a signal."""
         broker = self._brokers[node_id]
         if broker.ready_s is not None and now_s - broker.ready_s >= STEADY_S:
             broker.delay_s = BACKOFF_S_MIN
@@ -109,11 +103,9 @@ class Supervision:
         return []
 
     def due(self, now_s: float) -> list[Command]:
-        """Time passed."""
         return [self._start(one) for one in self._brokers.values() if one.due_s is not None and one.due_s <= now_s]
 
     def stop(self) -> list[Command]:
-        """All of them are to end."""
         return [] if self._ending else self._stop()
 
     def _start(self, broker: _Broker) -> Command:
@@ -127,18 +119,19 @@ class Supervision:
         return self._stop_next()
 
     def _stop_next(self) -> list[Command]:
-        """The first, which as a rule decides for the others, hears last: they leave by telling it, and the next start
-        need not wait for their sessions to end."""
+        """The first broker, usually the controller, stops last: the others leave the cluster through it, and the
+        next start need not wait for their sessions to expire.
+        """
         first, *others = self._brokers.values()
         running = [one for one in others if one.running] or [one for one in (first,) if one.running]
         if not running:
             return [Command(Do.END)]
-        now = [one for one in running if not one.told]
+        now = [one for one in running if not one.stopping]
         for broker in now:
-            broker.told = True
+            broker.stopping = True
         return [Command(Do.STOP, broker.node_id) for broker in now]
 
     def _note(self, code: int) -> None:
-        """The first that is no clean end says how all of them end."""
+        """The first unclean exit code is that of all."""
         if self.exit_code == Exit.DONE and code != Exit.DONE:
             self.exit_code = code if code > 0 else Exit.FAILED

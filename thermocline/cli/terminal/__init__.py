@@ -1,4 +1,1 @@
-"""What all commands share with the person who types them: flags, times, tables, questions, and how a command ends.
-
-Must not know brokers, buckets, nor what a command does.
-"""
+"""The terminal side of all commands: flags, times, tables, questions, and exit codes."""

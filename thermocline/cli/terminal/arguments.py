@@ -1,7 +1,6 @@
-"""What the commands' flags have in common: parsers with examples, and typed values.
+"""Shared argparse parts: parsers with examples, and typed values.
 
-Owns the look of `--help` and of usage errors. Always true: every parser ends in an example; wrong usage is exit 2 and
-one line on stderr that says what to write. Must not know what a command does.
+Every help ends with an example. Wrong usage is exit 2 and one line on stderr.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import NoReturn, TypeVar
 from thermocline.cli.terminal.outcome import Exit
 
 T = TypeVar("T")
-_INT32_MAX = 2**31 - 1  # what Kafka's protocol can carry
+_INT32_MAX = 2**31 - 1  # the protocol's limit
 BOOTSTRAP_VARIABLE = "THERMOCLINE_BOOTSTRAP_SERVER"
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with `example` at the end of the help and prefixes of flags not accepted (scripts rely on names)."""
+    """argparse with an `example` at the end of the help, and without abbreviated flags (scripts rely on names)."""
 
     def __init__(self, *args: object, example: str = "", **kwargs: object) -> None:
         kwargs.setdefault("allow_abbrev", False)
@@ -32,7 +31,9 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # argparse's own is overloaded by the namespace's type
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """argparse hands what a command does not know up to the topmost parser, whose help does not have it either."""
+        """Report unknown arguments here; argparse would let the topmost parser do it, whose help does not have them
+        either.
+        """
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -47,7 +48,7 @@ Run = Callable[[argparse.Namespace], int]
 
 
 def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """An argparse type from a parser that raises the house's InvalidRequest."""
+    """An argparse type from a parser that raises InvalidRequest or ValueError."""
     from logformat.errors import InvalidRequest
 
     def convert(text: str) -> T:
@@ -60,24 +61,24 @@ def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def filled(text: str) -> str:
-    """Anything but nothing: `-t "$TOPIC"` of a variable that is not set."""
+    """A non-empty value; `-t "$TOPIC"` may be of an unset variable."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty")
     return text
 
 
 def positive(text: str) -> int:
-    """A whole number above zero, below 2^31."""
+    """A whole number from 1, below 2^31."""
     return _whole(text, 1)
 
 
 def natural(text: str) -> int:
-    """A whole number, zero included, below 2^31."""
+    """A whole number from 0, below 2^31."""
     return _whole(text, 0)
 
 
 def _whole(text: str, lowest: int) -> int:
-    # What is longer is no number of partitions or records, and Python refuses to read more than 4 300 digits.
+    # The length limit also keeps int() from refusing more than 4 300 digits.
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(_INT32_MAX)) else -1
     if not lowest <= number <= _INT32_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {lowest} to {_INT32_MAX}")
@@ -85,7 +86,6 @@ def _whole(text: str, lowest: int) -> int:
 
 
 def key_value(text: str) -> tuple[str, str]:
-    """`key=value`."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r}: write key=value")
@@ -104,7 +104,6 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """`--json`."""
     parser.add_argument("--json", action="store_true", help="JSON lines instead of a table")
 
 

@@ -1,7 +1,4 @@
-"""How a command ends: exit codes, and the error that carries one.
-
-Owns the contract's numbers and the mapping of errors to them. Must not know what a command does.
-"""
+"""Exit codes, and the errors that carry them."""
 
 from __future__ import annotations
 
@@ -10,12 +7,10 @@ from enum import IntEnum
 from logformat.errors import Corrupt, InvalidRequest, StorageFailed, ThermoclineError
 
 INTERRUPTED = 130
-"""Ended by ^C: 128 + SIGINT, as a shell expects."""
+"""Ended by ^C: 128 + SIGINT."""
 
 
 class Exit(IntEnum):
-    """Exit codes of every command."""
-
     DONE = 0
     FAILED = 1  # the operation failed
     USAGE = 2  # usage or config
@@ -25,7 +20,7 @@ class Exit(IntEnum):
 
 
 class CommandFailed(Exception):
-    """A command ends here. The message says what happened, to what, and what to do."""
+    """Ends a command. The message says what happened, to what, and what to do."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)
@@ -33,13 +28,13 @@ class CommandFailed(Exception):
 
 
 def plain_words(failed: OSError) -> str:
-    """What failed, and why, without the number that Python puts before it."""
+    """The file and the error, without Python's errno."""
     named = f"{failed.filename}: " if isinstance(failed.filename, str) else ""
     return f"{named}{failed.strerror}" if failed.strerror else str(failed)
 
 
 def exit_of(error: ThermoclineError) -> Exit:
-    """The exit code of an error of the house."""
+    """The exit code of one of our own errors."""
     from coldstore.inspection.probe import StoreRefused
     from coldstore.roots.root import NewerFormat
 
@@ -52,3 +47,16 @@ def exit_of(error: ThermoclineError) -> Exit:
             return Exit.STORAGE_FAILED
         case _:
             return Exit.FAILED
+
+
+def no_topic(topic: str) -> CommandFailed:
+    return CommandFailed(f"there is no topic {topic}; see `thermocline topic list`")
+
+
+def no_partition(topic: str, partition: int, count: int) -> CommandFailed:
+    """`count`: of the topic's partitions."""
+    return CommandFailed(f"topic {topic} has no partition {partition}; it has {count}, from 0")
+
+
+def no_group(group: str) -> CommandFailed:
+    return CommandFailed(f"there is no group {group}; see `thermocline group list`")

@@ -1,6 +1,6 @@
-"""What a command prints: tables for people, JSON lines for programs, progress for a terminal.
+"""Output of commands: tables for people, JSON lines for programs, progress for a terminal.
 
-Owns layout. Always true: results go to stdout, everything else to stderr, and progress only when stderr is a terminal.
+Results go to stdout, everything else to stderr; progress only if stderr is a terminal.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ Cell = str | int | float | bool | None | Sequence[object]
 
 
 def json_line(row: Mapping[str, Cell]) -> str:
-    """One JSON object, keys in the order given; text that is not ASCII as it is."""
+    """One JSON object, keys in the given order, non-ASCII text unescaped."""
     return json.dumps(row, ensure_ascii=False, separators=(", ", ": "))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> str:
-    """Columns as wide as their widest cell; those named in `right` are numbers and end flush."""
+    """Columns as wide as their widest cell; those in `right` are right-aligned."""
     widths = [max(len(row[at]) for row in (header, *rows)) for at in range(len(header))]
     lines = []
     for row in (header, *rows):
@@ -32,12 +32,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequen
 
 
 def plain(cell: Cell) -> str:
-    """A cell of a table: `-` where nothing is known."""
+    """A table cell: `-` for None."""
     return "-" if cell is None else str(cell)
 
 
 class ProgressLine:
-    """One line on stderr that is written over; silent unless stderr is a terminal."""
+    """One line on stderr that is overwritten; silent unless stderr is a terminal."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -45,14 +45,12 @@ class ProgressLine:
         self._width = 0
 
     def show(self, text: str) -> None:
-        """Replace the line."""
         if self._shown:
             self._stream.write("\r" + text.ljust(self._width))
             self._stream.flush()
             self._width = len(text)
 
     def done(self) -> None:
-        """Clear the line."""
         if self._shown and self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()
@@ -60,5 +58,5 @@ class ProgressLine:
 
 
 def note(text: str) -> None:
-    """A line for people on stderr, terminal or not: what a script's log should hold."""
+    """A line on stderr, terminal or not."""
     print(text, file=sys.stderr, flush=True)

@@ -1,8 +1,7 @@
-"""Times as flags write them: `@1793491200000`, `@2026-11-01`, `@2026-11-01T08:30`, `…Z`, `…+01:00`.
+"""Parses times of flags: `@1793491200000`, `@2026-11-01`, `@2026-11-01T08:30`, `…Z`, `…+01:00`.
 
-Owns the spelling, and the sentence that says which instant was meant where a person could have meant another. Always
-true: digits alone are milliseconds since 1970 (UTC); a date without a zone is in the machine's own, and said so. Must
-not know what the time is for.
+Digits alone are milliseconds since 1970 (UTC). A date without a zone is local time. For ambiguous texts, a note says
+which instant was understood.
 """
 
 from __future__ import annotations
@@ -16,28 +15,28 @@ from logformat.errors import InvalidRequest
 from thermocline.cli.terminal.output import note
 
 TIME_HELP: Final = "@ms since 1970 or @2026-11-01T08:30 (local time; Z or +01:00 at its end names another zone)"
-_DAY_AND_ZONE: Final = re.compile(r"(\d{4}-\d\d-\d\d)(Z|[+-]\d\d:?\d\d)")  # midnight, which Python wants written out
+_DAY_AND_ZONE: Final = re.compile(r"(\d{4}-\d\d-\d\d)(Z|[+-]\d\d:?\d\d)")  # Python requires the time of day
 _MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 _LIKE_SECONDS: Final = range(10**9, 10**10)  # as seconds 2001 to 2286, as milliseconds 12 to 116 days after 1970
 
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """`ms` since 1970, and `said`: which instant that is, "" where the text left no doubt."""
+    """`ms` since 1970. `meaning`: the understood instant in words, "" if the text is unambiguous."""
 
     ms: int
-    said: str = ""
+    meaning: str = ""
 
 
-def told_ms(instant: Instant) -> int:
-    """Its `ms`; on stderr, which instant was understood, where a person could have meant another."""
-    if instant.said:
-        note(f"thermocline: {instant.said}")
+def noted_ms(instant: Instant) -> int:
+    """Its `ms`; notes on stderr which instant was understood, if the text is ambiguous."""
+    if instant.meaning:
+        note(f"thermocline: {instant.meaning}")
     return instant.ms
 
 
 def parse_time(text: str) -> Instant:
-    """The instant that `@…` names. InvalidRequest when it names none."""
+    """The instant of `@…`. Raises InvalidRequest."""
     if not text.startswith("@"):
         raise InvalidRequest(f"{text!r} is no time; write {TIME_HELP}")
     if text[1:].isascii() and text[1:].isdigit():
@@ -57,7 +56,7 @@ def parse_time(text: str) -> Instant:
 
 
 def _of_digits(text: str) -> Instant:
-    ms = int(text[1:]) if len(text) < 20 else _MS_MAX + 1  # Python refuses to read more than 4 300 digits
+    ms = int(text[1:]) if len(text) < 20 else _MS_MAX + 1  # int() refuses more than 4 300 digits
     if ms > _MS_MAX:
         raise InvalidRequest(f"{text!r} is after the year 9999; write {TIME_HELP}")
     if ms in _LIKE_SECONDS:

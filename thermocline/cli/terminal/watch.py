@@ -1,8 +1,4 @@
-"""`--watch`: what a command shows, again every second.
-
-Owns the pace. Always true: ^C is how it is meant to end, so that is no failure; only a terminal is drawn over. Must not
-know what is shown.
-"""
+"""`--watch`: repeats a command's output every second until ^C. A terminal is redrawn in place."""
 
 from __future__ import annotations
 
@@ -16,14 +12,15 @@ from typing import Final
 from thermocline.cli.terminal.outcome import Exit
 
 _INTERVAL_S: Final = 1.0
-_HOME, _END_LINE, _END_SCREEN = "\x1b[H", "\x1b[K\n", "\x1b[J"  # drawn over without an empty screen in between
+_HOME, _END_LINE, _END_SCREEN = "\x1b[H", "\x1b[K\n", "\x1b[J"  # overwrite without clearing, which would flicker
 
 
 def fitting(lines: Sequence[str], columns: int, rows: int) -> list[str]:
-    """As many lines as a terminal of `rows` has room for, wrapped ones counted as they are; a picture that scrolled
-    away would lose its head. 0 rows: nobody knows how many."""
+    """The lines that fit a terminal of `rows`, counting wrapped lines, so that the head does not scroll away. 0
+    rows: unknown.
+    """
     height = [max(-(-len(line) // columns), 1) if columns > 0 else 1 for line in lines]
-    if rows <= 0 or sum(height) < rows:  # the cursor stands in the row behind the last one
+    if rows <= 0 or sum(height) < rows:  # the cursor needs a row
         return list(lines)
     shown, left = [], rows - 2
     for line, taken in zip(lines, height, strict=True):
@@ -34,14 +31,14 @@ def fitting(lines: Sequence[str], columns: int, rows: int) -> list[str]:
     return [*shown, f"… and {len(lines) - len(shown)} lines more: enlarge the window, or leave --watch out"[:columns]]
 
 
-def has_only_letters() -> bool:
-    """Whether the terminal is one that cannot draw bars of blocks."""
+def is_ascii_only() -> bool:
+    """Whether the terminal cannot draw block characters."""
     is_utf_8 = locale.getencoding().lower().replace("-", "") == "utf8"
     return not is_utf_8 or os.environ.get("TERM", "") in ("", "dumb", "linux")
 
 
 def show(lines: Callable[[], list[str]], *, watch: bool, redraw: bool) -> int:
-    """Print them once, or with `watch` until stopped; `redraw`: a picture, which takes the place of the one before."""
+    """Print the lines once, or with `watch` until stopped; `redraw`: overwrite the previous output."""
     over = watch and redraw and sys.stdout.isatty()
     try:
         while True:

@@ -1,1 +1,1 @@
-"""`thermocline tier`: how far logs have sunk, what keeps them from it, and when data leaves."""
+"""`thermocline tier`: how much of each log is in the bucket, what blocks copying, and when data is deleted."""

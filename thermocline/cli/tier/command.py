@@ -1,8 +1,4 @@
-"""`thermocline tier`: how far the log has sunk, and sinking it now.
-
-Owns the two sub-commands and `status`, which asks only what any Kafka broker answers, plus our HTTP port and a bucket
-where there are some. Must not know how tiering works, nor how sealing is followed (`seal`).
-"""
+"""`thermocline tier status` and `tier seal`: flags, and the watch."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def register(nouns: Subparsers[Parser]) -> None:
-    """Add the command to the command line."""
     verbs = nouns.add_parser(
         "tier", help="how far the log has sunk; seal and copy now", example="thermocline tier status --watch"
     ).add_subparsers(metavar="VERB", required=True)
@@ -29,7 +24,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     )
     status.add_argument("--topic", metavar="T", help="this topic only")
     status.add_argument("--bucket", metavar="URL", help="read the manifests there as well")
-    status.add_argument("--watch", action="store_true", help="again every second, until stopped")
+    status.add_argument("--watch", action="store_true", help="repeat every second")
     add_json(status)
     seal = verbs.add_parser(
         "seal",
@@ -45,23 +40,22 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 def show_status(arguments: argparse.Namespace) -> int:
-    """Print the rows once, or every second."""
-    from thermocline.cli.tier.source import TierSource
+    from thermocline.cli.tier.reader import TierReader
     from thermocline.cli.tier.status import picture
 
-    source = TierSource(arguments.bootstrap_server, arguments.topic, arguments.bucket)
+    source = TierReader(arguments.bootstrap_server, arguments.topic, arguments.bucket)
 
     def lines() -> list[str]:
         found = source.read()
         if arguments.json:
             return [row.json() for row in found]
-        return [picture(found), *source.brokers(), *source.leaving()]
+        return [picture(found), *source.brokers(), *source.retention()]
 
     return show(lines, watch=arguments.watch, redraw=not arguments.json)
 
 
 def seal_now(arguments: argparse.Namespace) -> int:
-    """POST /tier/seal to the broker's HTTP port."""
+    """POST /tier/seal to the brokers' HTTP ports."""
     from thermocline.cli.tier.seal import seal
 
     return seal(arguments.bootstrap_server, arguments.topic, wait=arguments.wait)

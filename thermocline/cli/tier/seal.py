@@ -1,8 +1,7 @@
-"""`thermocline tier seal`: one POST to each broker, and what keeps it from being answered.
+"""`thermocline tier seal`: one POST to each broker, and progress on stderr.
 
-Owns what is said while it waits. Always true: it never says that everything is in the bucket while a topic that it was
-asked for is not copied at all, while a broker was not asked, or while a partition has no leader that could have been; a
-wait that does not move says why, on stderr, terminal or not. Must not know how tiering works.
+It reports "everything is in the bucket" only if every broker was asked, every partition has a leader, and the topic it
+was asked for is tiered. A wait without progress says why.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ import time
 from typing import Final
 
 from broker.config.units import show_duration
-from thermocline.cli.clients.connections import http_addresses, said
+from thermocline.cli.clients.connections import get_json, http_addresses
 from thermocline.cli.clients.http_client import HttpRefused, post_json
 from thermocline.cli.clients.statuses import BrokerStatus, PartitionStatus
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import ProgressLine, note
-from thermocline.cli.tier.source import TierSource
+from thermocline.cli.tier.reader import TierReader
 from thermocline.units import show_size
 
 _SAY_AGAIN_S: Final = 30.0
@@ -25,14 +24,14 @@ _NAMED_MAX: Final = 3
 
 
 def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
-    """Seal and copy a topic (None: all); with `wait`, end when it is in the bucket. CommandFailed when it is not."""
-    source = TierSource(bootstrap, topic, None)
+    """Seal and copy a topic (None: all). With `wait`, return when it is in the bucket; CommandFailed when it is not."""
+    source = TierReader(bootstrap, topic, None)
     if topic is not None:
-        source.read()  # a name that is mistyped must not look like a topic that is safe
+        source.read()  # raises for a mistyped name
     brokers = http_addresses(bootstrap)
     if wait and len(brokers) > 1:
         for address in brokers.values():
-            _post(address, topic, wait=False)  # all of them at once, then each is waited for
+            _post(address, topic, wait=False)  # start all of them, then wait for each
     done = [_post(address, topic, wait=wait) for address in brokers.values()]
     if not all(done):
         note("sealed; copying goes on, see `thermocline tier status`")
@@ -52,11 +51,11 @@ def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
 
 
 def _post(address: tuple[str, int], topic: str | None, *, wait: bool) -> bool:
-    """Let one broker seal; whether everything it leads is in the bucket."""
+    """Ask one broker to seal; whether everything it leads is in the bucket."""
     host, port = address
     progress = ProgressLine()
     progress.show("sealing and copying…" if wait else "sealing…")
-    waiting = _Waiting(host, port, topic, progress).look if wait else None
+    waiting = _SealProgress(host, port, topic, progress).poll if wait else None
     try:
         answer = post_json(host, port, "/tier/seal", json.dumps({"topic": topic, "wait": wait}), waiting)
     except HttpRefused as refused:
@@ -67,8 +66,8 @@ def _post(address: tuple[str, int], topic: str | None, *, wait: bool) -> bool:
     return bool(json.loads(answer or b"{}").get("done"))
 
 
-class _Waiting:
-    """Looks at the broker that is sealing; says what it sees when that is something else, and now and then."""
+class _SealProgress:
+    """Polls the sealing broker; prints a note when its blockers change, and every `_SAY_AGAIN_S`."""
 
     def __init__(self, host: str, port: int, topic: str | None, progress: ProgressLine) -> None:
         self._address = (host, port)
@@ -78,11 +77,11 @@ class _Waiting:
         self._said: tuple[str, ...] = ()
         self._say_again_s = self._began_s + _SAY_AGAIN_S
 
-    def look(self) -> None:
-        broker = said(self._address, "/broker", BrokerStatus)
-        partitions = said(self._address, "/status", list[PartitionStatus])
+    def poll(self) -> None:
+        broker = get_json(self._address, "/broker", BrokerStatus)
+        partitions = get_json(self._address, "/status", list[PartitionStatus])
         if broker is None or partitions is None:
-            return  # the answer to the POST says what became of it
+            return  # the response to the POST has the outcome
         left = [p for p in partitions if self._topic in (None, p.topic) and p.copy_lag_bytes]
         count = f"{len(left)} partition{'s' * (len(left) != 1)}"
         line = f"still sealing: {show_size(sum(p.copy_lag_bytes or 0 for p in left))} of {count} to copy"

@@ -1,7 +1,7 @@
-"""The rows of `tier status`: what the protocol, the broker's HTTP port and the bucket say, put together.
+"""The rows of `tier status`, merged from the protocol, the brokers' HTTP ports and the bucket. Pure.
 
-Owns the names of the JSON fields (a contract) and who is believed for what: offsets come from ListOffsets, so the same
-row comes from Apache Kafka; what only HTTP or the bucket knows is None where neither answered. Pure.
+The JSON names are a contract. Offsets come from ListOffsets, so Apache Kafka gives the same row. Fields known to HTTP
+or the bucket only are None without them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StatusRow:
-    """One partition, fields in the order they are printed. Offsets; bytes; milliseconds; None = not known."""
+    """One partition, fields in printed order. Offsets; bytes; milliseconds; None = unknown."""
 
     topic: str
     partition: int
@@ -41,13 +41,12 @@ class StatusRow:
     blocked_by: str | None = None
 
     def json(self) -> str:
-        """One JSON line."""
         return json_line(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """What ListOffsets answered for each partition, by sentinel; a partition without an answer is missing."""
+    """ListOffsets results by sentinel; partitions without a result are missing."""
 
     earliest: Mapping[Partition, int]
     latest: Mapping[Partition, int]
@@ -62,7 +61,6 @@ def rows(
     statuses: Iterable[PartitionStatus],
     cold: Mapping[Partition, ColdPartition],
 ) -> list[StatusRow]:
-    """One row a partition of `leaders`, sorted by topic and index."""
     known = {(status.topic, status.partition): status for status in statuses}
     made = []
     for (topic, index), leader in sorted(leaders.items()):
@@ -89,7 +87,7 @@ def _with_status(row: StatusRow, status: PartitionStatus | None) -> StatusRow:
         return row
     remote_end = row.remote_end_offset
     if not remote_end and status.remote_end_offset:
-        remote_end = status.remote_end_offset  # all of it expired: ListOffsets names no record, the end stays
+        remote_end = status.remote_end_offset  # everything expired: ListOffsets has no record, but the end remains
     return replace(
         row,
         remote_end_offset=remote_end,
@@ -120,7 +118,6 @@ _NUMBERS = (
 
 
 def picture(found: Sequence[StatusRow]) -> str:
-    """The rows as a table for people: fewer columns, sizes and times readable."""
     header = ("topic", *_NUMBERS, "gaps", "blocked by")
     lines = [
         (
@@ -144,13 +141,13 @@ def picture(found: Sequence[StatusRow]) -> str:
 
 
 def broker_lines(broker: BrokerStatus) -> list[str]:
-    """A line of figures, one for each condition, worst first, one for each thing that keeps partitions from sinking."""
+    """A line of figures; then one for each condition, worst first, and for each cause that blocks copying."""
     who = f"broker {broker.node_id}"
     figures = [
         f"chunk cache {show_size(broker.cache_bytes)} of {show_size(broker.cache_limit_bytes)}, "
         f"{broker.cache_evictions} chunks evicted"
     ]
-    if broker.disk_bytes:  # looked at once since the start
+    if broker.disk_bytes:  # measured since the start
         figures.insert(0, f"disk {show_size(broker.disk_free_bytes)} free of {show_size(broker.disk_bytes)}")
         if broker.read_only is None:
             figures.insert(1, f"local logs may use {show_size(broker.log_limit_bytes)}")
@@ -169,7 +166,7 @@ def _size(value: int | None) -> str:
 
 
 def _time(value_ms: int | None) -> str:
-    """Whole seconds: milliseconds only flicker in a live table."""
+    """In whole seconds, because milliseconds flicker in a live table."""
     return plain(value_ms) if value_ms is None else show_duration(value_ms // 1000 * 1000)
 
 

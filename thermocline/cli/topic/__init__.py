@@ -1,1 +1,1 @@
-"""`thermocline topic`: topics are made, changed, trimmed and deleted through the stock admin client."""
+"""`thermocline topic`: create, change, trim and delete topics through the stock admin client."""

@@ -1,7 +1,7 @@
 """`thermocline topic alter` and `delete`.
 
-Owns the two verbs. Always true: `alter` that does two things sets configs all or none, and adds partitions only after
-the broker said that it would; partitions are never taken away, as no Kafka broker can.
+`alter` sets configs all or none, and adds partitions only after the broker validated both. Partitions cannot be
+removed.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from thermocline.cli.clients.absent import no_topic
 from thermocline.cli.terminal.arguments import add_bootstrap, filled, key_value, positive
 from thermocline.cli.terminal.confirm import can_ask, confirm
-from thermocline.cli.terminal.outcome import CommandFailed, Exit
+from thermocline.cli.terminal.outcome import CommandFailed, Exit, no_topic
 from thermocline.cli.terminal.output import note
-from thermocline.cli.tier.broker_says import MIN_IN_SYNC
-from thermocline.cli.topic.configs import leaving, topic_configs, warn_of_replicas, with_units
+from thermocline.cli.tier.diagnosis import MIN_IN_SYNC
+from thermocline.cli.topic.configs import retention, topic_configs, warn_of_replicas, with_units
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Subparsers[Parser]) -> None:
-    """Add the verbs to `topic`."""
     alter = verbs.add_parser(
         "alter",
         help="change a topic's configs, add partitions",
@@ -70,7 +68,7 @@ def alter_topic(arguments: argparse.Namespace) -> int:
         note("records with a key may now go to another partition than earlier ones of that key")
     print(f"altered {arguments.topic}" + (f": {count} partitions, {before} before" if count else ""))
     configs = topic_configs(admin, arguments.topic)
-    print(leaving(configs))
+    print(retention(configs))
     if any(name == MIN_IN_SYNC for name, _ in arguments.config):
         warn_of_replicas(arguments.topic, configs, *_in_sync(admin, arguments.topic))
     return Exit.DONE
@@ -87,7 +85,7 @@ def _described(admin: AdminClient, topic: str) -> TopicMetadata:
 
 
 def _in_sync(admin: AdminClient, topic: str) -> tuple[int, int]:
-    """Of the partition that has the fewest in sync: how many these are, and its replicas."""
+    """(in-sync replicas, replicas) of the partition with the fewest in sync."""
     return min((len(each.isrs), len(each.replicas)) for each in _described(admin, topic).partitions.values())
 
 
@@ -124,7 +122,7 @@ def _alter_configs(admin: AdminClient, arguments: argparse.Namespace) -> None:
 
 
 def delete_topic(arguments: argparse.Namespace) -> int:
-    """Delete, after asking; the objects in the bucket go too."""
+    """Delete after a confirmation, with the objects in the bucket."""
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, connected_admin, failing, settled
 
     if not arguments.yes:

@@ -1,6 +1,6 @@
 """`thermocline topic`: create, list, describe; `alter` and `delete` (changes.py), `trim` (trim.py).
 
-Owns the noun and the first verbs' words. Sizes and durations in `-c` may carry units (`-c retention.ms=30d`).
+Sizes and durations in `-c` may have units (`-c retention.ms=30d`).
 """
 
 from __future__ import annotations
@@ -8,19 +8,17 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from thermocline.cli.clients.absent import no_topic
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json, filled, key_value, positive
-from thermocline.cli.terminal.outcome import Exit
+from thermocline.cli.terminal.outcome import Exit, no_topic
 from thermocline.cli.terminal.output import json_line, table
 from thermocline.cli.topic import changes, trim
-from thermocline.cli.topic.configs import leaving, topic_configs, with_units
+from thermocline.cli.topic.configs import retention, topic_configs, with_units
 
 if TYPE_CHECKING:
     from thermocline.cli.terminal.arguments import Parser, Subparsers
 
 
 def register(nouns: Subparsers[Parser]) -> None:
-    """Add the command to the command line."""
     verbs = nouns.add_parser(
         "topic", help="create, list, describe, alter, trim, delete topics", example="thermocline topic list"
     ).add_subparsers(metavar="VERB", required=True)
@@ -58,7 +56,6 @@ def _register_create(verbs: Subparsers[Parser]) -> None:
 
 
 def create_topic(arguments: argparse.Namespace) -> int:
-    """Create, then say when its data leaves the disk and when it leaves the bucket."""
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, NewTopic, connected_admin, failing, settled
 
     admin = connected_admin(arguments.bootstrap_server)
@@ -73,19 +70,17 @@ def create_topic(arguments: argparse.Namespace) -> int:
     settled(futures, lambda name: f"creating topic {name}")
     print(f"created {arguments.topic} with {arguments.partitions} partition{'s' * (arguments.partitions > 1)}")
     configs = topic_configs(admin, arguments.topic)
-    print(leaving(configs))
+    print(retention(configs))
     return Exit.DONE
 
 
 def list_topics(arguments: argparse.Namespace) -> int:
-    """Names and sizes."""
     from thermocline.cli.topic import sizes
 
     return sizes.list_topics(arguments)
 
 
 def describe_topic(arguments: argparse.Namespace) -> int:
-    """Partitions, then configs: those that somebody set, or all."""
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, connected_admin, failing
 
     admin = connected_admin(arguments.bootstrap_server)
@@ -105,7 +100,7 @@ def describe_topic(arguments: argparse.Namespace) -> int:
     print(table(("partition", "leader", "replicas", "in sync"), rows, right=("partition", "leader")))
     for name, entry in sorted(explicit.items()):
         print(f"{name}={entry.value}")
-    print(leaving(configs))
+    print(retention(configs))
     return Exit.DONE
 
 

@@ -1,22 +1,17 @@
-"""A topic's configs as the `topic` verbs read and write them.
-
-Owns units in `-c` (`retention.ms=7d`), the sentence about when data leaves, and the warning about configs that let
-nobody write. Must not know the verbs.
-"""
+"""A topic's configs for the `topic` verbs: units in `-c` (`retention.ms=7d`), the retention sentence, a warning."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from thermocline.cli.terminal.output import note
-from thermocline.cli.tier.broker_says import MIN_IN_SYNC, too_few
+from thermocline.cli.tier.diagnosis import MIN_IN_SYNC, too_few
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 
 def topic_configs(admin: AdminClient, topic: str) -> dict[str, Any]:
-    """Every config of a topic by name, as the broker describes it (confluent-kafka's ConfigEntry)."""
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, ConfigResource, ResourceType, failing
 
     with failing(f"reading the configs of topic {topic}"):
@@ -25,23 +20,24 @@ def topic_configs(admin: AdminClient, topic: str) -> dict[str, Any]:
     return found
 
 
-def leaving(configs: dict[str, Any]) -> str:
-    """When the data of a topic with these configs leaves the disk, and when it leaves the bucket."""
-    from thermocline.cli.tier.leaving import sentence
+def retention(configs: dict[str, Any]) -> str:
+    """When the data of a topic is deleted from the disk, and when from the bucket."""
+    from thermocline.cli.tier.retention_text import retention_sentence
 
-    return sentence({name: entry.value for name, entry in configs.items()})
+    return retention_sentence({name: entry.value for name, entry in configs.items()})
 
 
 def warn_of_replicas(topic: str, configs: dict[str, Any], in_sync: int, replicas: int) -> None:
-    """Brokers take more `min.insync.replicas` than a partition has in sync, and then refuse its writes."""
+    """Warn if `min.insync.replicas` is above the in-sync replicas, because the broker then refuses writes."""
     wanted = configs.get(MIN_IN_SYNC)
     if wanted is not None and (unmet := too_few(topic, wanted.value, in_sync, replicas)):
         note(f"thermocline: {unmet}")
 
 
 def with_units(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """`retention.ms=7d` → `604800000`: the protocol carries plain numbers only. The broker refuses unknown names: it
-    may be of another version than this command, so they are sent to it."""
+    """`retention.ms=7d` → `604800000`, because the protocol has plain numbers only. Unknown names are sent too: the
+    broker may be of another version.
+    """
     from broker.config.definitions import TOPIC, nearest_topic_name
 
     for name, _ in pairs:

@@ -1,9 +1,7 @@
-"""`thermocline topic list`: names, partitions, and how much of each topic lies in either tier.
+"""`thermocline topic list`: names, partitions, and bytes of each topic in both tiers.
 
-Owns the JSON names: `topic partitions local_bytes cold_bytes`. Local bytes are DescribeLogDirs' word, so that they
-come from Apache Kafka too, and of leaders only, so that a replica is not counted twice; cold bytes are what the
-broker's HTTP port says. Always true: a topic of which one partition is not known shows null, never the sum of the
-others.
+JSON names: `topic partitions local_bytes cold_bytes`. Local bytes are the leaders' (DescribeLogDirs, so Apache Kafka's
+too); cold bytes come from the HTTP port. A topic with an unknown partition shows null, not a partial sum.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from broker.wire.messages import MetadataResponse
-from thermocline.cli.clients.connections import connect, http_of, said
+from thermocline.cli.clients.connections import connect, get_json, http_of
 from thermocline.cli.clients.statuses import Partition, PartitionStatus
 from thermocline.cli.clients.wire_client import BrokerUnreachable, WireClient
 from thermocline.cli.terminal.outcome import Exit
@@ -23,7 +21,7 @@ from thermocline.units import show_size
 
 @dataclass(frozen=True, slots=True)
 class TopicSize:
-    """One topic, fields in the order they are printed. Bytes of log; None = not known."""
+    """One topic, fields in printed order. Bytes of log; None = unknown."""
 
     topic: str
     partitions: int
@@ -47,7 +45,6 @@ def _sum(topic: str, indexes: list[int], known: Mapping[Partition, int]) -> int 
 
 
 def list_topics(arguments: argparse.Namespace) -> int:
-    """Names and sizes, sorted."""
     with connect(arguments.bootstrap_server) as client:
         metadata = client.metadata(None)
     topics = {
@@ -67,7 +64,7 @@ def list_topics(arguments: argparse.Namespace) -> int:
 
 
 def _bytes(metadata: MetadataResponse) -> tuple[dict[Partition, int], dict[Partition, int]]:
-    """Local and cold bytes of every partition whose leader says them."""
+    """(local, cold) bytes of every partition whose leader reports them."""
     local: dict[Partition, int] = {}
     cold: dict[Partition, int] = {}
     for broker in metadata.brokers:
@@ -82,8 +79,8 @@ def _bytes(metadata: MetadataResponse) -> tuple[dict[Partition, int], dict[Parti
                 local |= {partition: size for partition, size in client.log_sizes().items() if partition in led}
                 address = http_of(client, broker.node_id)
         except BrokerUnreachable:
-            continue  # its topics' sizes are not known
-        for status in [] if address is None else said(address, "/status", list[PartitionStatus]) or []:
+            continue  # the sizes of its topics are unknown
+        for status in [] if address is None else get_json(address, "/status", list[PartitionStatus]) or []:
             if (status.topic, status.partition) in led and status.cold_bytes is not None:
                 cold[status.topic, status.partition] = status.cold_bytes
     return local, cold

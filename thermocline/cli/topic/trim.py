@@ -1,8 +1,7 @@
-"""`thermocline topic trim`: the beginning of a topic goes, from the disk and from the bucket (Kafka's DeleteRecords).
+"""`thermocline topic trim`: deletes the beginning of a topic in both tiers (DeleteRecords, KIP-107, KIP-405).
 
-Owns the plan: which offsets go, counted in each tier before anything is asked of the broker. Always true: what is sent
-is what the plan showed, offsets and not "the end", so that records written meanwhile stay; without a yes nothing is
-sent. Source: KIP-107, KIP-405.
+The plan counts the deleted offsets in each tier. The request has the plan's offsets, not "the end", so records written
+meanwhile stay. Nothing is sent without a confirmation.
 """
 
 from __future__ import annotations
@@ -12,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from thermocline.cli.clients.absent import no_partition
 from thermocline.cli.terminal.arguments import add_bootstrap, checked, filled, natural
 from thermocline.cli.terminal.confirm import can_ask, confirm
-from thermocline.cli.terminal.outcome import CommandFailed, Exit
+from thermocline.cli.terminal.outcome import CommandFailed, Exit, no_partition
 from thermocline.cli.terminal.output import note, plain, table
-from thermocline.cli.terminal.times import TIME_HELP, Instant, parse_time, told_ms
+from thermocline.cli.terminal.times import TIME_HELP, Instant, noted_ms, parse_time
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -29,7 +27,6 @@ _OFFSET_MAX = 2**63 - 1
 
 
 def register(verbs: Subparsers[Parser]) -> None:
-    """Add the verb to `topic`."""
     trim = verbs.add_parser(
         "trim",
         help="delete the beginning of a topic, in both tiers",
@@ -53,7 +50,7 @@ def register(verbs: Subparsers[Parser]) -> None:
 
 
 def parse_before(text: str) -> int | Instant:
-    """An offset, or the instant of `@TIME`. ValueError or InvalidRequest otherwise."""
+    """An offset, or the instant of `@TIME`. Raises ValueError or InvalidRequest otherwise."""
     if text.startswith("@"):
         return parse_time(text)
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(_OFFSET_MAX)) or int(text) > _OFFSET_MAX:
@@ -63,7 +60,7 @@ def parse_before(text: str) -> int | Instant:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTrim:
-    """One partition's share of the plan: offsets below `new_start` go. Counts of offsets; None = not known."""
+    """The plan of one partition: offsets below `new_start` are deleted. Counts of offsets; None = unknown."""
 
     partition: int
     log_start: int
@@ -77,8 +74,9 @@ class PartitionTrim:
 
 
 def plan(topic: str, found: Sequence[StatusRow], new_starts: Mapping[int, int]) -> list[PartitionTrim]:
-    """What goes when partitions begin at `new_starts`, those without change left out. CommandFailed when one ends
-    before its new start, or does not answer."""
+    """The trims for `new_starts`, without unchanged partitions. CommandFailed when a partition ends before its new
+    start, or has no leader that answers.
+    """
     cuts, beyond = [], []
     for row in found:
         if row.partition not in new_starts:
@@ -106,13 +104,12 @@ def plan(topic: str, found: Sequence[StatusRow], new_starts: Mapping[int, int]) 
 
 
 def trim_topic(arguments: argparse.Namespace) -> int:
-    """Show the plan; carry it out once it is confirmed."""
     from thermocline.cli.clients.stock import connected_admin
-    from thermocline.cli.tier.source import TierSource
+    from thermocline.cli.tier.reader import TierReader
 
     topic = arguments.topic
     admin = connected_admin(arguments.bootstrap_server)
-    found = TierSource(arguments.bootstrap_server, topic, None).read()
+    found = TierReader(arguments.bootstrap_server, topic, None).read()
     indexes = [row.partition for row in found]
     if arguments.partition is not None:
         if arguments.partition not in indexes:
@@ -141,7 +138,7 @@ def _new_starts(
 
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, OffsetSpec, failing
 
-    ms = told_ms(before)
+    ms = noted_ms(before)
     with failing(f"asking for the time in {topic}"):
         asked = {TopicPartition(topic, index): OffsetSpec.for_timestamp(ms) for index in indexes}
         answers = admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
@@ -150,18 +147,17 @@ def _new_starts(
     for partition, future in answers.items():
         with failing(f"asking for the time in {topic}-{partition.partition}"):
             offset = future.result().offset
-        if offset == OFFSET_INVALID:  # librdkafka's word for a leader that it did not reach: no answer, no error
+        if offset == OFFSET_INVALID:  # librdkafka returns it, without error, for an unreachable leader
             raise CommandFailed(
                 f"{topic}-{partition.partition} has no leader that answers: nothing is deleted; ask again when "
                 "`thermocline cluster status` shows one"
             )
-        # None of that time or later (-1): all there is goes.
+        # -1: no record of that time or later, so everything is deleted.
         starts[partition.partition] = offset if offset >= 0 else ends[partition.partition] or 0
     return starts
 
 
 def picture(cuts: Sequence[PartitionTrim]) -> str:
-    """The plan for people: offsets by partition and tier, and their sum."""
     header = ("partition", "log start", "new start", "offsets that go", "on disk", "in the bucket")
     lines = [
         (

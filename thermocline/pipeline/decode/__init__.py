@@ -1,1 +1,1 @@
-"""Bytes of record batches to Arrow."""
+"""Record batches to Arrow, by numba kernels."""

@@ -1,21 +1,19 @@
-"""Whole record batches in, Arrow rows out: the door of this room.
+"""Decodes whole record batches to Arrow rows.
 
-Owns the choice between the two ways of decoding: kernels where numba is installed, numpy where not. Always true,
-whichever way: a batch of rows has exactly `rows.schema_of(columns)`, owns its memory, and holds rows in the log's
-order; every batch that overlaps the wanted offsets has its CRC checked; a batch gives all of its wanted rows or, as
-PoisonBatch, none, and rows before a poisonous batch are given out before the error. Must not know where the bytes came
-from, nor Spark.
+A batch of rows has exactly `rows.schema_of(columns)`, owns its memory, and has the log's order. Every batch that
+overlaps the wanted offsets has its CRC checked. A batch gives all of its wanted rows or, as PoisonBatch, none; rows
+before a bad batch are delivered before the error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
 
 from logformat.record_batch import Buffer
-from thermocline.pipeline.decode.asked import Asked
 from thermocline.pipeline.decode.poison import Coverage as Coverage
 from thermocline.pipeline.decode.poison import PoisonBatch as PoisonBatch
 from thermocline.pipeline.rows import schema_of
@@ -24,12 +22,27 @@ from thermocline.pipeline.split import RowFilter
 TARGET_BYTES: Final = 8 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class DecodeRequest:
+    """Wanted rows and columns of one topic-partition, in batches of about `target_bytes`.
+
+    `aborted`: (producer id, first offset, last offset) of transactions whose records are left out.
+    """
+
+    topic: str
+    partition: int
+    columns: tuple[str, ...]
+    rows: RowFilter
+    aborted: tuple[tuple[int, int, int], ...]
+    target_bytes: int
+
+
 class Way(Protocol):
-    """One way of decoding."""
+    """A decoder: the kernels, or the tests' numpy oracle."""
 
     coverage: Coverage
 
-    def __init__(self, asked: Asked) -> None: ...
+    def __init__(self, asked: DecodeRequest) -> None: ...
 
     def decode(self, log: Buffer | pa.Buffer) -> Iterator[pa.RecordBatch]: ...
 
@@ -38,7 +51,7 @@ def _best_way() -> type[Way]:
     try:
         from thermocline.pipeline.decode.kernel_way import KernelWay
     except ImportError:
-        from thermocline.pipeline.decode.numpy_way import NumpyWay
+        from tests.support.numpy_decoder import NumpyWay
 
         return NumpyWay
     return KernelWay
@@ -47,11 +60,11 @@ def _best_way() -> type[Way]:
 class BatchDecoder:
     """Decodes pieces of one topic-partition's log, one after the other. One per thread; one `decode` at a time.
 
-    What becomes rows: records inside `rows`, except those of control batches (transaction markers, gaps) and, when
-    `read_committed`, of `aborted` transactions: (producer id, first offset, last offset). A record without timestamp
-    (−1) is outside every time range; its timestamp is null, as is one that microseconds cannot hold. Headers are null
-    where a record has none (as in Spark's Kafka source). With no columns at all, batches have rows and no columns.
-    Fields of no wanted column are not validated.
+    Rows are the records inside `rows`, without control batches (transaction markers, gaps) and, when `read_committed`,
+    without those of `aborted` transactions: (producer id, first offset, last offset). A record without timestamp (−1)
+    is outside every time range. Its timestamp is null, as is one that microseconds cannot hold. Headers are null where
+    a record has none (as in Spark's Kafka source). Without columns, batches have rows and no columns. Fields of
+    unwanted columns are not validated.
     """
 
     def __init__(
@@ -66,25 +79,27 @@ class BatchDecoder:
         *,
         way: type[Way] | None = None,
     ) -> None:
-        """`target_bytes`: of one batch of rows, exceeded only by a single record that is larger."""
+        """`target_bytes`: of one batch of rows; only a single larger record exceeds it."""
         self.schema = schema_of(columns)
-        kind = _best_way() if way is None else way
+        if way is None:
+            from thermocline.pipeline.decode.kernel_way import KernelWay  # numba's import takes a second
+
+            way = KernelWay
         left_out = tuple(aborted) if read_committed else ()
-        self._way = kind(Asked(topic, partition, tuple(columns), rows, left_out, target_bytes))
+        self._way: Way = way(DecodeRequest(topic, partition, tuple(columns), rows, left_out, target_bytes))
 
     @property
     def covered(self) -> list[tuple[int, int]]:
-        """Offsets [first, end) of all batches met so far, wanted or not, poison left out, adjacent ranges merged.
+        """Offsets [first, end) of all batches so far, wanted or not, without poison, adjacent ranges merged.
 
-        Complete up to what `decode` was given once it is exhausted or has raised. Where two ranges do not touch, the
-        log had a hole.
+        Complete once `decode` is exhausted or has raised. Ranges that do not touch show a hole in the log.
         """
         return self._way.coverage.ranges
 
     def decode(self, log: Buffer | pa.Buffer) -> Iterator[pa.RecordBatch]:
         """The wanted rows of `log`: whole batches, one behind the other, offsets growing. Zero-copy for the input.
 
-        Raises PoisonBatch after giving out all rows that come before that batch; call again with
-        `log[next_position:]` to go on. `log` must not change while the iterator lives; rows do not refer to it.
+        Raises PoisonBatch behind the rows before that batch; call again with `log[next_position:]` to resume. `log`
+        must not change while the iterator lives; rows do not refer to it.
         """
         return self._way.decode(log)

@@ -1,13 +1,11 @@
-"""Decompressing the records of a batch for speed, with `logformat.compression` as judge and as fallback.
+"""Fast decompression of record batches: one attempt per codec, at a guessed size, else `logformat.compression`.
 
-Owns one fast attempt per codec, at a size guessed from what came before. Always true: an attempt allocates no more than
-`logformat.compression` would allow, and believes no size that the data declares beyond that; what it returns is what
-`logformat.compression.decompress` returns for the same bytes (a test holds it to that); whatever an attempt cannot
-finish (several frames, a wrong guess, damage) is done again by that function, whose verdict counts. Must not know
-batches.
+An attempt allocates no more than `logformat.compression` would, whatever size the data declares. Its result equals that
+of `logformat.compression.decompress` (a test checks). When an attempt fails (several frames, a wrong guess, damage),
+that function decides.
 
-One core, 16 KiB and 1 MiB of events, GB/s out: zstd 1.0 and 1.5 (0.3 and 1.1 there), lz4 2.7 and 3.2 (2.2 and 1.6),
-gzip by isal 1.0 and 1.3 (0.55 and 0.5), snappy 2.0 and 2.4 (1.6 and 1.7).
+GB/s out on one core, for 16 KiB and 1 MiB of events: zstd 1.0 and 1.5 (0.3 and 1.1 there), lz4 2.7 and 3.2 (2.2 and
+1.6), gzip by isal 1.0 and 1.3 (0.55 and 0.5), snappy 2.0 and 2.4 (1.6 and 1.7).
 """
 
 from __future__ import annotations
@@ -26,11 +24,11 @@ from logformat.record_batch import Buffer, Codec
 _WINDOW_MAX: Final = 1 << 27  # as logformat.compression
 _GZIP_WBITS: Final = 31
 _GZIP_HEADER_BYTES: Final = 10
-_GZIP_RESERVED: Final = 0xE0  # flags that must be zero (RFC 1952, 2.3.1.2): isal passes over them, zlib refuses
+_GZIP_RESERVED: Final = 0xE0  # flags that must be zero (RFC 1952, 2.3.1.2): isal ignores them, zlib refuses
 _SLACK_BYTES: Final = 16 << 10
-_HEADROOM: Final = 1.25  # of a guess over the greatest ratio seen
+_HEADROOM: Final = 1.25  # a guess is this much above the greatest ratio so far
 _RATIO_FIRST: Final = 8.0
-_FORGETS: Final = 0.995  # a ratio that was needed once is not allocated for ever
+_RATIO_DECAY: Final = 0.995  # a batch, so that one high ratio does not raise allocations for ever
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_RUN: Final = 1  # block type: one byte stands for all
 _ZSTD_CHECKSUM: Final = 4  # frame header descriptor
@@ -52,7 +50,7 @@ _isal: Final = _fast_gzip()
 
 
 class Decompressor:
-    """Keeps codec contexts and the ratios seen from batch to batch. One per thread."""
+    """Reuses codec contexts, and guesses sizes from the ratios so far. One per thread."""
 
     def __init__(self) -> None:
         self._zstd = zstandard.ZstdDecompressor(max_window_size=_WINDOW_MAX)
@@ -74,14 +72,14 @@ class Decompressor:
         if out is None:
             out = decompress(codec, data, bytes_max)
         if codec in self._ratios:
-            self._ratios[codec] = max(self._ratios[codec] * _FORGETS, len(out) / max(1, len(data)))
+            self._ratios[codec] = max(self._ratios[codec] * _RATIO_DECAY, len(out) / max(1, len(data)))
         return out
 
     def _guess(self, codec: Codec, size: int) -> int:
         return int(size * self._ratios[codec] * _HEADROOM) + _SLACK_BYTES
 
     def _unzstd(self, data: memoryview, size_max: int) -> bytes | None:
-        """One frame at most `size_max` long. A size that the frame declares is allocated, so it is looked at first."""
+        """One frame of at most `size_max` bytes. The declared size is checked first, because it would be allocated."""
         try:
             if zstandard.frame_content_size(data) > size_max or not _is_one_zstd_frame(data):
                 return None
@@ -91,7 +89,7 @@ class Decompressor:
 
 
 def _is_one_zstd_frame(data: memoryview) -> bool:
-    """Whether the frame ends where the data does: one-shot decompression looks no further (RFC 8878, 3.1.1)."""
+    """Whether the frame ends where the data does; one-shot decompression does not check (RFC 8878, 3.1.1)."""
     if bytes(data[:4]) != _ZSTD_MAGIC:
         return False
     at = zstandard.frame_header_size(data)
@@ -128,7 +126,7 @@ def _gunzip(data: memoryview, cap: int) -> bytes | None:
 
 
 def _unsnappy(data: memoryview, cap: int) -> pa.Buffer | None:
-    """Xerial's blocks, or one raw block, into one buffer: the sizes they declare are believed up to `cap`."""
+    """Xerial's blocks, or one raw block, into one buffer. Trusts declared sizes up to `cap`."""
     blocks = _snappy_blocks(data)
     total = sum(claimed for _, claimed in blocks)
     if not blocks or total > cap:
@@ -147,7 +145,7 @@ def _unsnappy(data: memoryview, cap: int) -> pa.Buffer | None:
 
 
 def _snappy_blocks(data: memoryview) -> list[tuple[memoryview, int]]:
-    """(block, the size it declares) of each; none when anything about them is odd."""
+    """(block, declared size) of each; empty when a block is malformed."""
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _with_claim(data)
     blocks: list[tuple[memoryview, int]] = []

@@ -1,8 +1,8 @@
-"""CRC32C over raw addresses, for kernels: three interleaved streams of the machine's instruction, or a table.
+"""CRC32C over raw addresses, for kernels: three interleaved streams of the CPU instruction, or a table.
 
-Owns the arithmetic that joins the streams. Always true: equal to `crc32c.crc32c` of the same bytes (a test holds it
-to that). Inside the walk so that a batch costs no Python call: with 170-byte batches that is ten times the speed.
-Source: Castagnoli polynomial 0x1EDC6F41 reflected (RFC 3720 B.4); interleaving after M. Adler's "crc32c.c".
+Equal to `crc32c.crc32c` of the same bytes (a test checks). It is a kernel so that a batch costs no Python call: ten
+times the speed for 170-byte batches. Source: Castagnoli polynomial 0x1EDC6F41 reflected (RFC 3720 B.4); interleaving
+after M. Adler's "crc32c.c".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from thermocline.pipeline.decode.raw_memory import HAS_CRC, crc_step_1, crc_step
 
 _POLYNOMIAL: Final = 0x82F63B78
 _ONES: Final = 0xFFFFFFFF
-# Bytes of each of the three streams: the instruction takes 3 cycles and starts one a cycle.
+# Bytes of each of the three streams: the instruction has a latency of 3 cycles and a throughput of one a cycle.
 _LONG: Final = 4096
 _SHORT: Final = 256
 
@@ -30,7 +30,7 @@ def _byte_table() -> NDArray[np.int64]:
 
 
 def _after_zeros(table: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Flat [4][256]: what each byte of a CRC register becomes when `size` zero bytes follow (CRCs are linear)."""
+    """Flat [4][256]: the value of each byte of a CRC register after `size` zero bytes (CRCs are linear)."""
     register = (np.arange(256, dtype=np.int64)[None, :] << (8 * np.arange(4, dtype=np.int64)[:, None])).reshape(-1)
     # Doubling: the operator over 2n zeros is the operator over n applied to itself.
     operator: NDArray[np.int64] = table[register & 0xFF] ^ (register >> 8)

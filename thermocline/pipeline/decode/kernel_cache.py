@@ -1,8 +1,7 @@
-"""Compiling the kernels once per machine: numba's cache, where it may be written and when it is stale.
+"""Compiles the kernels once per machine, with numba's cache.
 
-Owns the choice of cache directory. Always true: `compiled` returns a function, at worst compiled anew in this process
-(some seconds); compiled code is never older than any source of this room, for numba itself looks only at the one file
-a kernel stands in. Must not know what the kernels do.
+Without a writable cache directory a kernel is compiled in each process (some seconds). The cache key covers every
+source of the kernels, because numba itself checks only the file of the kernel.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def compiled(function: Kernel) -> Kernel:
     function.__qualname__ = f"{function.__name__.strip('_')}_{_digest()}"  # becomes part of the cache's file names
     try:
         return _compile(function, cache=True)
-    except (RuntimeError, OSError):  # RuntimeError: "no locator available", nothing beside us nor in $HOME is writable
+    except (RuntimeError, OSError):  # RuntimeError: "no locator available", neither this folder nor $HOME is writable
         pass
     try:
         with _private_cache_directory():
@@ -60,7 +59,7 @@ def _digest() -> str:
 
 @contextmanager
 def _private_cache_directory() -> Iterator[None]:
-    """Numba's cache under the temporary directory, if the place there is ours alone: cached code is executed."""
+    """Numba's cache in the temporary directory, if that folder is private: cached code is executed."""
     path = os.path.join(tempfile.gettempdir(), f"thermocline-numba-{os.getuid()}")
     os.makedirs(path, mode=0o700, exist_ok=True)
     found = os.lstat(path)

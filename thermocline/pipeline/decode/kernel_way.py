@@ -1,15 +1,14 @@
-"""Batches to Arrow by the kernels: which kernel runs when, and who holds the memory it reads and writes.
+"""Runs the kernels over a log: walk, decompress, rows. Holds the memory that they read and write.
 
-Owns the loop walk → decompress → rows. Always true: every address in the state block points into memory that this
-object holds while a kernel runs; decompressed batches that wait are bounded by `_HELD_BYTES` and one batch. Must not
-know which batches are wanted (the kernels do), nor how rows are laid out (`output` does).
+Every address in the state block points into memory that this object holds while a kernel runs. Decompressed batches
+that wait take at most `_HELD_BYTES` and one batch.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -17,21 +16,23 @@ from logformat.record_batch import CODEC_MASK, INT64_MAX, Buffer, Codec, Corrupt
 from logformat.records import RECORDS_BYTES_MAX
 from thermocline.pipeline.decode import layout as at
 from thermocline.pipeline.decode import rows_kernel, walk_kernel
-from thermocline.pipeline.decode.asked import Asked
 from thermocline.pipeline.decode.codecs import Decompressor
 from thermocline.pipeline.decode.output import Output
 from thermocline.pipeline.decode.poison import Coverage, PoisonBatch, poison_at
 
+if TYPE_CHECKING:
+    from thermocline.pipeline.decode.batches import DecodeRequest
+
 _TABLE_ROWS: Final = 1024
-_WALK_BYTES: Final = 512 << 10  # a quarter of a level-2 cache: the rows kernel finds there what the CRC has read
+_WALK_BYTES: Final = 512 << 10  # a quarter of a level-2 cache, so that the rows kernel reads from the cache
 _HELD_BYTES: Final = 1 << 20
 _CODECS: Final = tuple(Codec)
 
 
 class KernelWay:
-    """See `batches.BatchDecoder`."""
+    """The decoder of `batches.BatchDecoder`."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: DecodeRequest) -> None:
         self.coverage = Coverage()
         self._state = array("q", bytes(8 * at.STATE_WORDS))
         self._table = array("q", bytes(8 * at.BATCH_WORDS * _TABLE_ROWS))
@@ -69,14 +70,14 @@ class KernelWay:
             if status == at.HOLE:
                 state[at.COVER_END] = -1
             if state[at.TABLE_ROWS]:
-                yield from self._entries(view)
+                yield from self._table_rows(view)
             if status == at.POISON:
-                yield from self._give_out()
+                yield from self._finished()
                 raise poison_at(view, state[at.POS], at.Reason(state[at.REASON]).text)
-        yield from self._give_out()
+        yield from self._finished()
 
-    def _entries(self, view: memoryview) -> Iterator[pa.RecordBatch]:
-        """Rows of the table's batches; compressed ones are decompressed a few at a time."""
+    def _table_rows(self, view: memoryview) -> Iterator[pa.RecordBatch]:
+        """Rows of the table's batches. Compressed batches are decompressed a few at a time."""
         state, table = self._state, self._table
         count = state[at.TABLE_ROWS]
         state[at.ENTRY] = state[at.AT] = state[at.DONE] = state[at.VALIDATED] = 0
@@ -100,7 +101,7 @@ class KernelWay:
             state[at.TABLE_ROWS] = entry
             yield from self._rows(view)
             if poison is not None:
-                yield from self._give_out()
+                yield from self._finished()
                 raise poison
 
     def _decompress(self, view: memoryview, row: int, codec: Codec) -> pa.Buffer:
@@ -115,28 +116,28 @@ class KernelWay:
         state, output = self._state, self._output
         while True:
             if not output.is_open:
-                output.begin(*self._left())
+                output.begin(*self._remaining())
             status = rows_kernel.rows(self._address)
             if status == at.END:
                 return
             if status == at.TOO_SMALL:
                 need, headers = state[at.NEED_BYTES], state[at.NEED_HEADERS]
-                output.begin(*self._left(), bytes_min=need, headers_min=headers)
+                output.begin(*self._remaining(), bytes_min=need, headers_min=headers)
                 continue
-            yield from self._give_out()
+            yield from self._finished()
             if status == at.POISON:
                 row = at.BATCH_WORDS * state[at.ENTRY]
                 raise self._poison(view, row, at.Reason(state[at.REASON]).text)
 
-    def _left(self) -> tuple[int, int]:
-        """(record bytes, records) still to come, or far more than fits where the log goes on behind the table."""
+    def _remaining(self) -> tuple[int, int]:
+        """(record bytes, records) still to come, or a number beyond any limit when the log goes past the table."""
         state, table = self._state, self._table
         if state[at.POS] < state[at.LOG_SIZE]:
             return INT64_MAX >> 8, INT64_MAX >> 8
         rows = range(at.BATCH_WORDS * state[at.ENTRY], at.BATCH_WORDS * state[at.TABLE_ROWS], at.BATCH_WORDS)
         return sum(table[row + at.B_DATA_SIZE] for row in rows), sum(table[row + at.B_COUNT] for row in rows)
 
-    def _give_out(self) -> Iterator[pa.RecordBatch]:
+    def _finished(self) -> Iterator[pa.RecordBatch]:
         made = self._output.finish() if self._output.is_open else None
         if made is not None:
             yield made

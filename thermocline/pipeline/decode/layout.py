@@ -1,7 +1,7 @@
-"""The words that Python and the kernels exchange: places in one block of int64, statuses, and reasons of a refusal.
+"""The state block and the batch table that Python and the kernels share (int64 words), statuses, and reasons of a
+refusal.
 
-Owns the layout of the decoder's state block and of the batch table. Always true: every place is used by exactly one
-writer at a time (Python between calls, a kernel during one). Must not know numba: the fallback imports this too.
+Each word has one writer at a time: Python between calls, a kernel during one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 # The log and what is wanted of it
 LOG: Final = 0  # address of the first byte
 LOG_SIZE: Final = 1
-POS: Final = 2  # where the walk stands
+POS: Final = 2  # position of the walk
 OFFSET_NEXT: Final = 3  # no batch may begin below it
 START_OFFSET: Final = 4
 END_OFFSET: Final = 5
@@ -25,11 +25,11 @@ ABORTED_COUNT: Final = 10
 # The batch table
 TABLE: Final = 11
 TABLE_ROWS_MAX: Final = 12
-WALK_BYTES: Final = 13  # a walk stops behind this many bytes of log: what the next kernel reads is still in cache
+WALK_BYTES: Final = 13  # a walk stops after this many bytes of log, while they are in the CPU cache
 TABLE_ROWS: Final = 14
-COVER_FIRST: Final = 15  # offsets met so far without a hole; COVER_END −1: none yet
+COVER_FIRST: Final = 15  # offsets walked so far without a hole; COVER_END −1: none yet
 COVER_END: Final = 16
-# Where the rows kernel stands
+# Position of the rows kernel
 ENTRY: Final = 17
 AT: Final = 18  # next record of that entry, relative to its data; 0 at its start
 DONE: Final = 19  # records before it
@@ -39,7 +39,7 @@ VALIDATED: Final = 21  # 1: the whole batch was parsed once, the rest of it cann
 WANTED: Final = 22  # bits below
 ROWS: Final = 23
 ROWS_MAX: Final = 24
-BUDGET: Final = 25  # bytes that may still be given to this output: of the records taken, and `ROW_WIDTH` for each
+BUDGET: Final = 25  # bytes left in this output, for records and `ROW_WIDTH` for each
 ROW_WIDTH: Final = 26
 KEY_BITS: Final = 27  # validity bitmaps, all ones before the first call
 KEY_OFFSETS: Final = 28
@@ -66,7 +66,7 @@ HEADER_VALUE_BITS: Final = 48
 HEADER_VALUE_OFFSETS: Final = 49
 HEADER_VALUE_DATA: Final = 50
 HEADER_VALUE_NULLS: Final = 51
-# Answers
+# Results
 REASON: Final = 52
 NEED_BYTES: Final = 53  # of the record that does not fit into an empty output
 NEED_HEADERS: Final = 54
@@ -98,12 +98,12 @@ MORE: Final = 0  # walk: the table or its bytes are full
 END: Final = 1  # walk: end of the log; rows: end of the table
 POISON: Final = 2  # REASON says why; walk: the batch at POS, rows: the batch of ENTRY
 HOLE: Final = 3  # walk: the batch at POS does not continue COVER_END
-FULL: Final = 4  # rows: give out what is there, and call again
+FULL: Final = 4  # rows: deliver the output, and call again
 TOO_SMALL: Final = 5  # rows: nothing fits; NEED_BYTES and NEED_HEADERS say what would
 
 
 class Reason(IntEnum):
-    """Why a batch is refused. Numbers are the kernels'; `text` is for people."""
+    """Why a batch is refused. The kernels use the numbers; `text` is for people."""
 
     CUT = 1
     LENGTH = 2

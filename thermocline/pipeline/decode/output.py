@@ -1,8 +1,7 @@
-"""One batch of rows in the making: Arrow buffers that a kernel writes into, and what becomes of them.
+"""The Arrow buffers of one batch of rows, which a kernel fills.
 
-Owns the buffers of the wanted columns and their capacities as the kernel sees them (`layout`). Always true: a buffer
-is allocated for one output and belongs to the RecordBatch that `finish` returns, never written again; every capacity
-in the state block is at most what is allocated. Must not know batches nor codecs.
+Each output has its own buffers. They belong to the RecordBatch that `finish` returns and are never written again. Every
+capacity in the state block (`layout`) is at most the allocated size.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import pyarrow as pa
 from thermocline.pipeline.decode import layout as at
 from thermocline.pipeline.rows import HEADERS_TYPE, schema_of
 
-_HEADER_ENTRY_BYTES: Final = 32  # one header entry is assumed for this many bytes of budget; more need a bigger output
+_HEADER_ENTRY_BYTES: Final = 32  # budget assumed per header entry; more entries need a bigger output
 _ROWS_MAX: Final = 1 << 20  # of one output, where rows are narrow
 _INT32_MAX: Final = 2**31 - 1
 _WIDTHS: Final = {"key": 4, "value": 4, "partition": 4, "offset": 8, "timestamp": 8, "timestampType": 4, "headers": 4}
@@ -34,9 +33,9 @@ _STRUCT: Final = HEADERS_TYPE.value_type
 
 
 class Output:
-    """The rows of one RecordBatch at a time: `begin`, let a kernel write, `finish`.
+    """The rows of one RecordBatch at a time: `begin`, then a kernel writes, then `finish`.
 
-    `state` is the block shared with the kernels. `target_bytes` bounds the records taken plus the fixed-width columns.
+    `state` is the block shared with the kernels. `target_bytes` bounds the records plus the fixed-width columns.
     """
 
     def __init__(
@@ -60,8 +59,8 @@ class Output:
     def begin(self, record_bytes: int, rows: int, *, bytes_min: int = 0, headers_min: int = 0) -> None:
         """Fresh buffers for an empty output.
 
-        `record_bytes` and `rows`: what is left to decode, if that is known to be little. `bytes_min`, `headers_min`:
-        what the next record alone needs.
+        `record_bytes` and `rows`: what is left to decode, as a bound. `bytes_min`, `headers_min`: what the next record
+        needs.
         """
         width = self._row_width
         rows_max = max(1, min(_ROWS_MAX, self._target_bytes // max(1, width), rows))
@@ -101,13 +100,13 @@ class Output:
         state[at.BUDGET] = budget
 
     def finish(self) -> pa.RecordBatch | None:
-        """The rows written since `begin`, or None without any; the output is closed."""
+        """The rows written since `begin`, or None. Closes the output."""
         rows = self._state[at.ROWS]
         arrays = [self._array(name, rows) for name in self._columns] if rows else []
         self.close()
         if not rows:
             return None
-        if not arrays:  # a count needs no column, and still has a number of rows
+        if not arrays:  # a count needs no column, only the number of rows
             return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -166,7 +165,7 @@ class Output:
         return self._cut(bits, (rows + 7) // 8) if self._state[nulls] else None
 
     def _cut(self, place: int, size: int) -> pa.Buffer:
-        """The buffer, shrunk to what was written: what is over goes back to Arrow's pool, warm for the next output."""
+        """The buffer, shrunk to the written size. The rest returns to Arrow's pool."""
         buffer = self._buffers[place]
         buffer.resize(size, shrink_to_fit=True)
         return buffer
@@ -193,7 +192,7 @@ class Output:
 
 
 class Constants:
-    """The columns that are the same in every row, as slices of one array each. Threads may share it."""
+    """Columns with the same value in every row, as slices of one array each. Thread-safe."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self._scalars = {"topic": pa.scalar(topic, pa.string()), "partition": pa.scalar(partition, pa.int32())}
@@ -208,17 +207,17 @@ class Constants:
 
 @lru_cache(maxsize=8)
 def constants_of(topic: str, partition: int) -> Constants:
-    """Shared by decoders that follow each other: a reader makes one for every few MiB."""
+    """Shared by consecutive decoders: a reader makes one for every few MiB."""
     return Constants(topic, partition)
 
 
 def row_width(topic: str, columns: Sequence[str]) -> int:
-    """Bytes of one row beside its record's: fixed-width columns, offsets, and the topic's name again and again."""
+    """Bytes of a row without its record: fixed-width columns, offsets, and the topic's name."""
     return sum(_WIDTHS.get(name, 0) for name in columns) + (len(topic.encode()) + 4 if "topic" in columns else 0)
 
 
 def header_keys(keys: pa.Array) -> pa.Array:
-    """Binary header keys as strings. What is no UTF-8 gets U+FFFD, as in the Java client and so in Spark's source."""
+    """Binary header keys as strings; invalid UTF-8 becomes U+FFFD, as in the Java client and so in Spark's source."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:

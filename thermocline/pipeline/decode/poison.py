@@ -1,8 +1,4 @@
-"""The batch that cannot become rows, and where reading may go on behind it.
-
-Owns `PoisonBatch`, `next_batch` and the bookkeeping of offsets met (`Coverage`), shared by both ways of decoding.
-Must not know records.
-"""
+"""`PoisonBatch`, a batch that cannot become rows, and `Coverage`, the offsets of the batches decoded so far."""
 
 from __future__ import annotations
 
@@ -11,11 +7,10 @@ from logformat.record_batch import HEADER_SIZE, LENGTH_MIN, MAGIC, BatchHeader, 
 
 
 class PoisonBatch(Corrupt):
-    """A batch whose bytes cannot become rows: damaged, or never well-formed.
+    """A batch whose bytes cannot become rows: damaged, or malformed from the start.
 
-    `position` is its first byte in the bytes given to `decode`; `next_position` is where the next batch begins (maybe
-    their end), or None when the length cannot be trusted. `base_offset` is what stands in its header, −1 when not even
-    that is there.
+    `position` is its first byte in the bytes given to `decode`. `next_position` is the start of the next batch (or the
+    end), None when the length cannot be trusted. `base_offset` is the one in its header, −1 when the header is cut.
     """
 
     def __init__(self, base_offset: int, position: int, next_position: int | None, reason: str) -> None:
@@ -30,7 +25,7 @@ class PoisonBatch(Corrupt):
 
 
 def poison_at(log: Buffer, position: int, reason: str, *, checked: bool = False) -> PoisonBatch:
-    """The error for the batch at `position`; `checked`: its CRC is right, so its length is."""
+    """The error for the batch at `position`. `checked`: its CRC, and so its length, is valid."""
     if len(log) - position < HEADER_SIZE:
         return PoisonBatch(-1, position, None, reason)
     header = read_header(log, position)
@@ -40,7 +35,9 @@ def poison_at(log: Buffer, position: int, reason: str, *, checked: bool = False)
 
 
 def _is_plausible(log: Buffer, position: int, header: BatchHeader) -> bool:
-    """Whether the length of a batch whose CRC is wrong (and does not cover it) leads to a batch, or to the end."""
+    """Whether the length of a batch with a wrong CRC leads to a batch or to the end. (The CRC does not cover the
+    length.)
+    """
     after = position + header.size
     if header.magic != MAGIC or header.length < LENGTH_MIN or after > len(log):
         return False
@@ -58,13 +55,13 @@ def _is_plausible(log: Buffer, position: int, header: BatchHeader) -> bool:
 
 
 class Coverage:
-    """Offsets [first, end) of the batches met, in order; adjacent ones merged."""
+    """Offsets [first, end) of the batches so far, in order; adjacent ranges merged."""
 
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int]] = []
 
     def add(self, first: int, end: int) -> None:
-        """`first` may be the beginning of the last range, which then has grown."""
+        """`first` may be the start of the last range, which then grows."""
         ranges = self.ranges
         if ranges and (ranges[-1][0] == first or ranges[-1][1] == first):
             ranges[-1] = (ranges[-1][0], end)
@@ -72,7 +69,7 @@ class Coverage:
             ranges.append((first, end))
 
     def cut(self, offset: int) -> None:
-        """Forget what was met from `offset` on: the walk was ahead of a batch that turned out to be poison."""
+        """Remove the offsets from `offset` on: the walk ran ahead of a batch that turned out to be poison."""
         while self.ranges and self.ranges[-1][1] > offset:
             first, _ = self.ranges.pop()
             if first < offset:

@@ -1,8 +1,7 @@
 """Loads, stores, copies and CRC steps on raw addresses, as numba intrinsics: one machine instruction each.
 
-Owns the only unchecked memory access of the project. Always true: nothing here checks bounds; the kernels prove them
-before every call. Raw addresses instead of arrays: array arguments to inlined helpers cost four times the speed.
-Must not know batches.
+The only unchecked memory access of the project: kernels check the bounds before every call. Raw addresses, because
+array arguments to inlined helpers take four times as long.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def _crc_step(name: str, kind: ir.IntType) -> Any:
 
     def build(_typing: Any, crc: Any, data: Any) -> Any:
         def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            # x86 keeps the CRC of its 8-byte step in a 64-bit register, everybody else in 32 bits.
+            # x86 returns the CRC of its 8-byte step in 64 bits, other machines in 32.
             crc_type = _I64 if name.startswith("llvm.x86") and kind.width == 64 else _I32
             declared = cgutils.get_or_insert_function(
                 builder.module, ir.FunctionType(crc_type, (crc_type, kind if kind.width == 64 else _step_type)), name
@@ -91,10 +90,10 @@ def _crc_step(name: str, kind: ir.IntType) -> Any:
 
 
 def _crc_instructions() -> tuple[str, str] | None:
-    """LLVM's names of the CRC32C steps over 8 bytes and over one, or None where the machine has none."""
+    """LLVM's names of the CRC32C steps over 8 bytes and over one, or None where the CPU has none."""
     features = llvm.get_host_cpu_features()
     if config.CPU_NAME or config.CPU_FEATURES:
-        return None  # compiled for another machine than this one
+        return None  # the target is not this CPU
     if features.get("sse4.2"):
         return "llvm.x86.sse42.crc32.64.64", "llvm.x86.sse42.crc32.32.8"
     if features.get("crc"):

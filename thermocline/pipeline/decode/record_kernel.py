@@ -1,7 +1,6 @@
-"""One record's bytes, for kernels: varints, fields, headers, and where each part of it lies.
+"""Parses one record for the kernels: varints, fields, headers, and their positions.
 
-Owns the order in which a record's parts are checked. Always true: no load outside [at, end), whatever the bytes say;
-a refusal is a negative position, −`Reason`. Must not know batches, nor which rows are wanted.
+No load is outside [at, end), whatever the bytes say. A refusal is a negative position, −`Reason`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from thermocline.pipeline.decode.layout import Reason
 from thermocline.pipeline.decode.raw_memory import load_u8
 
 RECORD_BYTES_MIN: Final = 7
-# What of a record is looked at: a part needs those before it.
+# Parts of a record to parse; a part needs those before it.
 READ_KEY: Final = 1
 READ_VALUE: Final = 2
 READ_HEADERS: Final = 4
@@ -30,7 +29,7 @@ inlined: Final = numba.njit(nogil=True, forceinline=True)
 
 
 def _read_varint(at: int, end: int) -> tuple[int, int]:
-    """(value, position after it) of a zig-zag int32 in [at, end); the position is −reason when there is none."""
+    """(value, position behind it) of a zig-zag int32 in [at, end). The position is −reason when malformed."""
     if at >= end:
         return 0, -_RECORD
     byte = load_u8(at)
@@ -50,7 +49,7 @@ def _read_varint(at: int, end: int) -> tuple[int, int]:
 
 
 def _read_varlong(at: int, end: int) -> tuple[int, int]:
-    """As `_read_varint`, int64 in at most ten bytes, of which the last can only hold one bit."""
+    """As `_read_varint`, for an int64 in at most ten bytes; the last byte holds one bit."""
     if at >= end:
         return 0, -_RECORD
     byte = load_u8(at)
@@ -74,7 +73,9 @@ _varlong: Final = inlined(_read_varlong)
 
 
 def _read_field(at: int, end: int) -> tuple[int, int]:
-    """(size, position of its first byte) of a field in [at, end): −1 is null. The position is −reason on a lie."""
+    """(size, position of its first byte) of a field in [at, end). Size −1 is null. The position is −reason when
+    malformed.
+    """
     size, at = varint(at, end)
     if at < 0:
         return 0, at
@@ -87,7 +88,7 @@ _field: Final = inlined(_read_field)
 
 
 def _pass_headers(at: int, end: int, count: int) -> int:
-    """Position after `count` headers in [at, end), or −reason."""
+    """Position behind `count` headers in [at, end), or −reason."""
     for _ in range(count):
         size, at = _field(at, end)
         if at < 0:
@@ -105,7 +106,9 @@ _skip_headers: Final = inlined(_pass_headers)
 
 
 def _read_frame(at: int, data_end: int) -> tuple[int, int, int, int]:
-    """(timestamp delta, offset delta, where the key's field is, the record's end); the end is −reason on a lie."""
+    """(timestamp delta, offset delta, position of the key's field, end of the record). The end is −reason when
+    malformed.
+    """
     size, at = varint(at, data_end)
     if at < 0:
         return 0, 0, 0, at
@@ -122,9 +125,9 @@ def _read_frame(at: int, data_end: int) -> tuple[int, int, int, int]:
 
 
 def _read_content(at: int, end: int, reads: int) -> tuple[int, int, int, int, int, int]:
-    """(key's size, key, value's size, value, number of headers, headers) from the key's field on, as far as `reads`.
+    """(key's size, key, value's size, value, header count, headers) from the key's field on, as far as `reads`.
 
-    The last one is −reason on a lie; 0 where it was not read.
+    The last one is −reason when malformed, 0 when not read.
     """
     key_size, key = _field(at, end)
     if key < 0:

@@ -1,11 +1,10 @@
-"""The kernel `rows`: parses the records of the batches that `walk` noted into Arrow's buffers.
+"""The kernel `rows`: parses the records of the batches that `walk` found into Arrow's buffers.
 
-Owns every store into those buffers. Always true: no store outside the buffers whose capacity the state block names; a
-batch gives rows only if all of it parses; what does not fit is where the next call goes on. Runs without the GIL and
-knows nothing of Python objects: one address of the state block (`layout`) comes in, a status goes out. Must not know
-Arrow, numpy, what a topic is.
+No store is outside the buffers whose capacity the state block has. A batch gives rows only if all of it parses. When
+the output is full, the next call resumes at the same record. Runs without the GIL: takes the address of the state block
+(`layout`), returns a status.
 
-Hot path: one core, 100 B, key + value + offset + timestamp, CRC included: 25 M records/s; 1 KB: 5.5 GB/s where memcpy
+Hot path. One core, 100 B, key + value + offset + timestamp, CRC included: 25 M records/s. 1 KB: 5.5 GB/s, where memcpy
 makes 8.5 (bench/decode.py). LLVM inlines the functions below; the state block stays in the level-1 cache.
 """
 
@@ -30,7 +29,7 @@ from thermocline.pipeline.decode.record_kernel import (
 )
 
 _INT64_MIN: Final = -(2**63)
-_MILLIS_MAX: Final = 9_223_372_036_854_775  # beyond it microseconds leave int64: such a row has no timestamp
+_MILLIS_MAX: Final = 9_223_372_036_854_775  # beyond it microseconds overflow int64, and the timestamp is null
 
 _COUNT: Final = int(at_.Reason.COUNT)
 _DELTA: Final = int(at_.Reason.DELTA)
@@ -54,7 +53,9 @@ _unnull: Final = inlined(_set_bits)
 
 
 def _append_binary(state: int, bits: int, row: int, at: int, size: int) -> None:
-    """A row of a binary column: `size` bytes at `at`, or null for −1. `bits`: the first of the column's four places."""
+    """Append a cell of a binary column: `size` bytes at `at`, or null for −1. `bits`: the first of the column's four
+    words.
+    """
     offset = word(state, bits + 1) + 4 * row
     used = load_i32(offset)
     if size < 0:
@@ -79,7 +80,7 @@ _put_timestamp: Final = inlined(_append_timestamp)
 
 
 def _append_headers(state: int, row: int, at: int, count: int) -> None:
-    """A row of the list column: `count` headers at `at`, which `read_content` passed; null for none."""
+    """Append a cell of the list column: `count` headers at `at`, already checked by `read_content`; null for none."""
     headers = word(state, at_.HEADERS)
     if count == 0:
         _null(word(state, at_.LIST_BITS), row)
@@ -108,7 +109,7 @@ _put_headers: Final = inlined(_append_headers)
 
 
 def _roll_back(state: int, rows: int, rows_before: int) -> None:
-    """Forget the rows from `rows_before` on: whatever bit they cleared is set again, the rest is written over."""
+    """Remove the rows from `rows_before` on: set the validity bits that they cleared. Later rows overwrite the rest."""
     wanted = word(state, at_.WANTED)
     if wanted & at_.WANT_KEY:
         _unnull(word(state, at_.KEY_BITS), rows_before, rows)
@@ -129,7 +130,7 @@ _forget: Final = inlined(_roll_back)
 
 
 def _stop_at(state: int, at: int, done: int, delta_before: int, cost: int, headers: int) -> None:
-    """The output is full: where the next call goes on in this batch, and what its first record needs."""
+    """The output is full: note where the next call resumes in this batch, and what its first record needs."""
     put(state, at_.AT, at)
     put(state, at_.DONE, done)
     put(state, at_.DELTA_BEFORE, delta_before)
@@ -146,7 +147,7 @@ _leaves_int64: Final = inlined(_overflows)
 
 
 def _is_inside(state: int, offset: int, timestamp: int) -> bool:
-    """Whether a record is wanted. One without a timestamp is outside every time."""
+    """Whether a record is wanted. One without timestamp is outside every time range."""
     if offset < word(state, at_.START_OFFSET) or offset >= word(state, at_.END_OFFSET):
         return False
     if word(state, at_.TIMED) == 0:
@@ -165,9 +166,9 @@ _fits: Final = inlined(_has_room)
 
 
 def _take(state: int, batch: int, wanted: int, reads: int) -> int:
-    """The wanted records of the table's row `batch`, from AT on. END behind the last, FULL, or −reason.
+    """Append the wanted records of the table's row `batch`, from AT on. END behind the last, FULL, or −reason.
 
-    What follows the first record that does not fit is parsed too, once: only a batch that parses gives rows.
+    The records behind the first that does not fit are parsed too, once, because only a batch that parses gives rows.
     """
     row_width = word(state, at_.ROW_WIDTH)
     rows = rows_before = word(state, at_.ROWS)
@@ -246,7 +247,7 @@ _take_batch: Final = inlined(_take)
 
 
 def _reads(wanted: int) -> int:
-    """Which parts of a record the columns need."""
+    """The parts of a record that the columns need."""
     if wanted & at_.WANT_HEADERS:
         return READ_KEY | READ_VALUE | READ_HEADERS
     if wanted & at_.WANT_VALUE:

@@ -1,8 +1,7 @@
-"""The kernel `walk`: finds the batches of a log, checks their headers and CRCs, and notes those that are wanted.
+"""The kernel `walk`: finds the batches of a log, checks headers and CRCs, and lists the wanted ones in the batch table.
 
-Owns the order in which a batch's header is checked. Always true: no load outside the log; a batch that overlaps the
-wanted offsets was checked against its CRC before anything of it is believed. Runs without the GIL; one address of the
-state block (`layout`) comes in, a status goes out. Must not know records, Arrow, what a topic is.
+No load is outside the log. A batch that overlaps the wanted offsets passes its CRC before any of it is used. Runs
+without the GIL: takes the address of the state block (`layout`), returns a status.
 """
 
 from __future__ import annotations
@@ -68,13 +67,13 @@ _is_aborted: Final = inlined(_is_in)
 
 
 def _misses_time(state: int, attributes: int, base_timestamp: int, max_timestamp: int) -> bool:
-    """Whether no record of the batch can be inside the wanted time, by its header."""
+    """Whether the header shows that no record of the batch is inside the wanted time."""
     if word(state, at_.TIMED) == 0:
         return False
     time_min = word(state, at_.TIME_MIN)
     if attributes & TIMESTAMP_TYPE_BIT:
         return max_timestamp == -1 or max_timestamp < time_min or max_timestamp >= word(state, at_.TIME_MAX)
-    # A maximum below the first record's timestamp is one that the producer left out: ask the records.
+    # A maximum below the first record's timestamp was not set by the producer; the records decide.
     return base_timestamp <= max_timestamp < time_min
 
 
@@ -82,7 +81,7 @@ _out_of_time: Final = inlined(_misses_time)
 
 
 def _judge_frame(batch: int, left: int, offset_next: int) -> int:
-    """What is wrong with where the batch ends and which offsets it has: a reason, or 0. `left` bytes are there."""
+    """The reason why the batch's length or offsets are wrong, or 0. `left`: bytes available."""
     if left < HEADER_SIZE:
         return _CUT
     if load_u8(batch + MAGIC_AT) != MAGIC:
@@ -98,7 +97,7 @@ def _judge_frame(batch: int, left: int, offset_next: int) -> int:
 
 
 def _judge_body(batch: int, size: int, last_delta: int) -> int:
-    """What else is wrong with a batch that is wanted: a reason, or 0."""
+    """The reason why a wanted batch's CRC or record count is wrong, or 0."""
     if crc_of(batch + ATTRIBUTES_AT, batch + size) != load_be32_unsigned(batch + CRC_AT):
         return _CRC
     count = load_be32(batch + RECORD_COUNT_AT)
@@ -108,7 +107,7 @@ def _judge_body(batch: int, size: int, last_delta: int) -> int:
 
 
 def _has_no_rows(state: int, batch: int, size: int, base_offset: int) -> bool:
-    """Whether a sound batch is a marker, empty, aborted, or of another time."""
+    """Whether a sound batch is a control batch, empty, aborted, or outside the wanted time."""
     attributes = load_be16(batch + ATTRIBUTES_AT)
     if attributes & CONTROL_BIT:
         return True
@@ -120,7 +119,6 @@ def _has_no_rows(state: int, batch: int, size: int, base_offset: int) -> bool:
 
 
 def _note_batch(row: int, batch: int, pos: int, size: int) -> None:
-    """Fill a row of the batch table."""
     put(row, at_.B_POS, pos)
     put(row, at_.B_SIZE, size)
     put(row, at_.B_BASE_OFFSET, load_be64(batch))
@@ -140,7 +138,7 @@ _note: Final = inlined(_note_batch)
 
 
 def _walk(state: int) -> int:
-    """Fill the table with the wanted batches from POS on: headers and CRCs checked. MORE, END, HOLE or POISON."""
+    """Fill the table with the wanted batches from POS on, headers and CRCs checked. MORE, END, HOLE or POISON."""
     log = word(state, at_.LOG)
     log_size = word(state, at_.LOG_SIZE)
     pos = word(state, at_.POS)

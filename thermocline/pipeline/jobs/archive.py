@@ -1,10 +1,9 @@
-"""Archiving a topic into an Iceberg table, exactly once: the driver's side.
+"""Archives a topic into an Iceberg table, exactly once: the driver.
 
-Owns the order of acts in one step, and what may be deleted after it. Always true: workers write files that nobody
-names; dead letters are committed before the rows they were taken out of; each commit requires the snapshot the step was
-planned on and carries the offsets it adds and the offsets that stand then; a step whose commit finds another snapshot
-is planned again, on that one. So a crash between any two acts leaves a table that is right, a dead-letter table that is
-ahead of it at most, and files without a name. Must not know Parquet, nor how splits are read.
+Workers write files that no table names. Dead letters are committed before the rows beside them. Each commit requires
+the snapshot that the step was planned on, and records the offsets it adds and all archived offsets. A step whose commit
+finds another snapshot is planned again. So a crash at any point leaves a correct table, a dead-letter table at most one
+step ahead of it, and files without a name.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from thermocline.pipeline.jobs.archive_plan import (
 from thermocline.pipeline.jobs.archive_summary import ArchiveSummary
 from thermocline.pipeline.jobs.archive_tables import (
     Tables,
-    ahead,
-    begun,
     check_days,
-    check_standing,
+    check_same_dead_letters,
+    dead_letter_coverage,
     delete,
     existing,
+    initial_log_starts,
     open_tables,
     sweep,
 )
@@ -50,8 +49,8 @@ from thermocline.pipeline.jobs.iceberg_catalog import (
     CatalogConfig,
     catalog_errors,
     check_new_table,
-    look_at_catalog,
     open_catalog,
+    open_existing_catalog,
     shown,
 )
 from thermocline.pipeline.jobs.iceberg_table import (
@@ -62,7 +61,7 @@ from thermocline.pipeline.jobs.iceberg_table import (
     table_identifier,
 )
 from thermocline.pipeline.jobs.job_crash_points import reach
-from thermocline.pipeline.jobs.spark_tasks import EverySoOften, InProcess, SparkTasks, TaskRunner, TasksFailed
+from thermocline.pipeline.jobs.spark_tasks import InProcess, SparkTasks, TaskRunner, TasksFailed, ThrottledProgress
 from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
 from thermocline.pipeline.plan import TARGET_BYTES
 from thermocline.pipeline.split import DataLoss, Loss
@@ -75,14 +74,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STALE_MAX: Final = 20  # steps lost in a row to somebody who commits faster
-_SWEPT_MAX: Final = 8  # newest archive commits whose leftovers are looked for at a run's start
+STALE_MAX: Final = 20  # steps lost in a row to other committers
+_SWEPT_MAX: Final = 8  # newest archive commits whose leftovers are deleted at a run's start
 _TASK_BYTES_MIN: Final = 16 << 20  # a smaller task costs Spark more than it saves
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """What to archive and how. `values` None: as the table was made, raw for a new one."""
+    """What to archive and how. `values` None: as the table was created; raw for a new table."""
 
     bucket: str
     topic: str
@@ -93,7 +92,7 @@ class ArchiveOptions:
     target_bytes: int = TARGET_BYTES  # of log in one file
     fail_on_data_loss: bool = True
     dry_run: bool = False
-    by_day: bool = False  # partition a new table by the day of timestamp
+    by_day: bool = False  # partition a new table by the day of `timestamp`
 
 
 def archive(
@@ -112,22 +111,23 @@ def archive(
     by_day: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> ArchiveSummary:
-    """Archive what the bucket holds of `topic` and `table` (`namespace.table`) does not: run it again for what is new.
+    """Archive the offsets of `topic` that the bucket holds and `table` (`namespace.table`) lacks. Run it again for new
+    data.
 
-    `bucket`: a URL as of `coldstore.url`. `catalog`: of `iceberg.catalog_config`, or pyiceberg's own. `values`: decode
-    values into columns, with bad rows in `<table>_dead_letters`; for a table that is there, say all of its columns and
-    more, and it gets them. One commit covers at most `bytes_max` of log, and
-    `commits_max` ends the run early. Without `spark` the work is done in this process, one file after the other.
+    `bucket`: a URL (`coldstore.url`). `catalog`: from `iceberg.catalog_config`, or pyiceberg's own. `values`: decode
+    values into columns, with bad rows in `<table>_dead_letters`; an existing table gets the columns it lacks, if
+    `values` names all of its columns. One commit covers at most `bytes_max` of log; `commits_max` ends the run early.
+    Without `spark` this process does the work, one file after the other.
 
     Raises InvalidRequest, Corrupt, StoreError, DataLoss (offsets that expired before they were archived, or damage;
-    `fail_on_data_loss=False` steps over and reports them), TasksFailed, StaleTable, CatalogUnavailable.
+    `fail_on_data_loss=False` skips and reports them), TasksFailed, StaleTable, CatalogUnavailable.
     """
     options = ArchiveOptions(
         bucket, topic, table, values, bytes_max, commits_max, target_bytes, fail_on_data_loss, dry_run, by_day
     )
     runner: TaskRunner = InProcess() if spark is None else SparkTasks(spark)
     with History.open(bucket) as history, catalog_errors(catalog):
-        _look(history.topic(topic), table, catalog, values, by_day)  # a mistake leaves no catalog behind
+        _check(history.topic(topic), table, catalog, values, by_day)  # before a catalog is created
         opened = _opened(catalog, dry_run)
         return _Archiver(options, history, opened, shown(catalog), runner, progress or (lambda text: None)).run()
 
@@ -141,15 +141,15 @@ def check_archive(
     values: ValueSpec | None = None,
     by_day: bool = False,
 ) -> None:
-    """All that an archive with these arguments would refuse, before Spark is started for it; nothing is made.
+    """Raise what an archive with these arguments would refuse, before Spark is started. Creates nothing.
 
     Raises InvalidRequest, Corrupt, StoreError, CatalogUnavailable.
     """
     with History.open(bucket) as history, catalog_errors(catalog):
-        _look(history.topic(topic), table, catalog, values, by_day)
+        _check(history.topic(topic), table, catalog, values, by_day)
 
 
-def _look(
+def _check(
     topic: TopicHistory, table: str, catalog: CatalogConfig | Catalog, values: ValueSpec | None, by_day: bool
 ) -> None:
     table_identifier(table)
@@ -166,12 +166,10 @@ def _look(
 def _opened(catalog: CatalogConfig | Catalog, dry_run: bool) -> Catalog | None:
     if not isinstance(catalog, CatalogConfig):
         return catalog
-    return look_at_catalog(catalog) if dry_run else open_catalog(catalog)
+    return open_existing_catalog(catalog) if dry_run else open_catalog(catalog)
 
 
 class _Archiver:
-    """One run."""
-
     def __init__(
         self,
         options: ArchiveOptions,
@@ -188,19 +186,19 @@ class _Archiver:
         self._show = show
         self._topic = history.topic(options.topic)
         self._run = secrets.token_hex(6)
-        self._ends: dict[int, int] = {}  # the run archives what the bucket held when it began, and then ends
+        self._ends: dict[int, int] = {}  # end offsets in the bucket when the run began: the run stops there
         self._segments: dict[int, Sequence[RemoteSegment]] = {}
         self._summary = ArchiveSummary(self._topic.topic, options.table, catalog_shown, options.dry_run)
 
     def run(self) -> ArchiveSummary:
-        """Step after step, until nothing is left or `commits_max`."""
+        """Run steps until nothing is left or `commits_max` is reached."""
         started = time.monotonic()
         options, summary = self._options, self._summary
         try:
             if options.dry_run:
                 there = self._catalog
                 found = (None, None) if there is None else existing(there, options.table, self._topic, options.values)
-                self._pretend(*found)
+                self._plan_only(*found)
             else:
                 assert self._catalog is not None
                 log_starts = {partition: part.log_start for (_, partition), part in self._parts().items()}
@@ -220,7 +218,7 @@ class _Archiver:
         return self._history.partitions((name, partition) for partition in range(self._topic.partitions))
 
     def _logs(self, parts: Mapping[tuple[str, int], PartitionHistory], archived: Archived) -> list[BucketPartition]:
-        """The partitions now, up to where each ended when the run began. Manifest pages are read once a run."""
+        """The partitions now, up to their ends when the run began. Manifest pages are read once a run."""
         logs = []
         for (_, partition), part in sorted(parts.items()):
             if part.topic_id != self._topic.topic_id:
@@ -234,12 +232,12 @@ class _Archiver:
         return logs
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _pretend(self, table: ArchiveTable | None, dead: ArchiveTable | None) -> None:
+    def _plan_only(self, table: ArchiveTable | None, dead: ArchiveTable | None) -> None:
         summary, limit = self._summary, self._options.commits_max
         archived = Archived(None, None, {}, None) if table is None else table.archived()
-        dead_lettered = {} if dead is None else ahead(dead, archived).offsets
+        dead_lettered = {} if dead is None else dead_letter_coverage(dead, archived).offsets
         logs = self._logs(self._parts(), archived)
-        summary.lost = lost(logs, archived.offsets, begun(table))
+        summary.lost = lost(logs, archived.offsets, initial_log_starts(table))
         while limit is None or summary.commits < limit:
             step = next_step(logs, archived.offsets, dead_lettered, self._options.bytes_max)
             if step is None:
@@ -254,9 +252,9 @@ class _Archiver:
         while True:
             parts = self._parts()
             archived = tables.table.archived()
-            dead = None if tables.dead is None else ahead(tables.dead, archived)
+            dead = None if tables.dead is None else dead_letter_coverage(tables.dead, archived)
             logs = self._logs(parts, archived)
-            self._check_lost(lost(logs, archived.offsets, begun(tables.table)))
+            self._check_lost(lost(logs, archived.offsets, initial_log_starts(tables.table)))
             done = limit is not None and summary.commits >= limit
             dead_lettered = {} if dead is None else dead.offsets
             step = None if done else next_step(logs, archived.offsets, dead_lettered, self._options.bytes_max)
@@ -265,7 +263,7 @@ class _Archiver:
             assert only_new(step, archived.offsets), (step, archived)
             reach("archive.planned")
             try:
-                self._do(step, tables, parts, archived, dead)
+                self._run_step(step, tables, parts, archived, dead)
                 stale = 0
             except StaleTable as behind:
                 stale += 1
@@ -282,11 +280,11 @@ class _Archiver:
                 f"{'; '.join(map(str, gone))}; archive more often or keep them longer (retention.ms), and step over "
                 "them with --allow-data-loss (fail_on_data_loss=False)"
             )
-        # Once the archive goes on behind them the table no longer tells: keep what was seen first.
+        # Once the archive has passed them the table no longer shows them, so keep the first observation.
         known = {(one.partition, one.first) for one in self._summary.lost}
         self._summary.lost += [one for one in gone if (one.partition, one.first) not in known]
 
-    def _do(
+    def _run_step(
         self,
         step: ArchiveStep,
         tables: Tables,
@@ -294,10 +292,12 @@ class _Archiver:
         archived: Archived,
         dead: Archived | None,
     ) -> None:
-        """Write, commit dead letters, commit rows, clean up. Raises StaleTable when somebody else was first."""
+        """Write, commit dead letters, commit rows, delete leftovers. Raises StaleTable when another archiver committed
+        first.
+        """
         loss = Loss()
         tasks = self._tasks(step, tables, parts, loss)
-        done = self._written(step, tables, tasks)
+        done = self._write_files(step, tables, tasks)
         reach("archive.files_written")
         damaged = any(one.loss.damage for one in done) or bool(loss.damage)
         left_out = 0 if step.records is None else step.records - sum(one.rows + one.bad_rows for one in done)
@@ -307,10 +307,10 @@ class _Archiver:
                 "nothing was committed; run `thermocline scrub`"
             )
         if left_out > 0 and not damaged and not self._any_aborted(step):
-            self._missing(step, left_out, loss)
+            self._report_unread(step, left_out, loss)
             left_out = 0
-        if step.dead_letters_stand and tables.dead is not None:
-            check_standing(step, tables.dead, tasks, done)
+        if step.dead_letters_committed and tables.dead is not None:
+            check_same_dead_letters(step, tables.dead, tasks, done)
         self._commit(step, tables, done, archived, dead)
         self._count(step)
         self._count_done(done, tasks, loss)
@@ -320,7 +320,9 @@ class _Archiver:
         reach("archive.cleaned")
 
     def _any_aborted(self, step: ArchiveStep) -> bool:
-        """Whether a footer of the step names an aborted transaction: nothing else hides records that are counted."""
+        """Whether a footer of the step names an aborted transaction. Only those hide records that the manifests
+        count.
+        """
         store = self._history.store
         keys = [
             (segment.key(self._topic.topic_id, partition), segment)
@@ -331,8 +333,8 @@ class _Archiver:
         footers = (read_footer(store, key, segment) for key, segment in keys)
         return any(one.outcome is TransactionOutcome.ABORTED for footer in footers for one in footer.transactions)
 
-    def _missing(self, step: ArchiveStep, count: int, loss: Loss) -> None:
-        """Records of the step that the manifests count, that no transaction took back, and that were not read."""
+    def _report_unread(self, step: ArchiveStep, count: int, loss: Loss) -> None:
+        """Records of the step that the manifests count, no transaction aborted, and no task read."""
         line = (
             f"{self._topic.topic} {offset_ranges.encode(step.offsets)}: {count} of {step.records} records were not read"
         )
@@ -340,15 +342,14 @@ class _Archiver:
             raise DataLoss(f"{line}, and no transaction was aborted; nothing was committed; run `thermocline scrub`")
         loss.damage.append(line)
 
-    def _written(self, step: ArchiveStep, tables: Tables, tasks: Sequence[ArchiveTask]) -> list[TaskDone]:
-        """Every file of the step."""
+    def _write_files(self, step: ArchiveStep, tables: Tables, tasks: Sequence[ArchiveTask]) -> list[TaskDone]:
         number = self._summary.commits + 1
-        progress = EverySoOften(self._show, f"commit {number}, {show_size(step.log_bytes)} of log")
+        progress = ThrottledProgress(self._show, f"commit {number}, {show_size(step.log_bytes)} of log")
         before = [one.snapshot_id for one in tables.both]
         try:
             return self._runner.run(run_task, tasks, progress)
         except (TasksFailed, OSError) as failed:
-            # Who commits first sweeps the folder of the snapshot it used up, and ours with it.
+            # Another archiver that commits on this snapshot deletes its folder, and our files with it.
             tables.refresh()
             if [one.snapshot_id for one in tables.both] != before:
                 raise StaleTable(f"{self._options.table} moved on while files were written: {failed}") from failed
@@ -357,7 +358,7 @@ class _Archiver:
     def _commit(
         self, step: ArchiveStep, tables: Tables, done: Sequence[TaskDone], archived: Archived, dead: Archived | None
     ) -> None:
-        """Dead letters first: rows without their bad neighbours would be a silent gap, the reverse is mended."""
+        """Dead letters first: a table without the bad rows would have a silent gap; the reverse order is repaired."""
         files = [written for one in done for written in one.files]
         dead_files = [written for one in done for written in one.dead_files]
         change = ArchiveCommit(
@@ -367,7 +368,7 @@ class _Archiver:
             f"{self._run}-{self._summary.commits}-{secrets.token_hex(4)}",
         )
         try:
-            if tables.dead is not None and dead is not None and not step.dead_letters_stand:
+            if tables.dead is not None and dead is not None and not step.dead_letters_committed:
                 tables.dead.commit(dead_files, dead, change, point="archive.dead_letters_committed")
                 dead_files = []
             tables.table.commit(files, archived, change, point="archive.committed")
@@ -391,7 +392,7 @@ class _Archiver:
             parts=parts,
         )
         table = tables.target()
-        dead = None if step.dead_letters_stand else tables.dead_target()
+        dead = None if step.dead_letters_committed else tables.dead_target()
         bucket, fail = self._options.bucket, self._options.fail_on_data_loss
         return [ArchiveTask(bucket, split, self._run, table, dead, tables.values, fail) for split in splits]
 

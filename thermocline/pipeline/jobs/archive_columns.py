@@ -1,8 +1,7 @@
-"""Columns of an archived topic and of its dead letters, as Arrow schemas, and from a reader's rows to them.
+"""Columns of an archived topic and of its dead letters as Arrow schemas, and the rows for them.
 
-Owns names, order and types (docs/formats/archive.md). Always true: topic, partition and offset are never null and
-together name a row once over both tables; a value is a column of the table, or columns decoded from it, or a dead
-letter with its bytes. Must not know files, catalogs or Spark.
+Names, order and types as in docs/formats/archive.md. Topic, partition and offset are never null and identify a row
+across both tables. A value is a column of the table, or columns decoded from it, or a dead letter with its bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from logformat.errors import InvalidRequest
 from thermocline.pipeline.jobs.values import ValueDecoder
 from thermocline.pipeline.rows import FIELDS
 
-# What the reader is asked for; topic and partition are constants of a split.
+# Columns to read; topic and partition are constants of a split.
 READ_COLUMNS: Final = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 _BY_NAME: Final = {found.name: found for found in FIELDS}
 _HEAD: Final = (
@@ -35,7 +34,7 @@ _ERROR: Final = pa.field("error", pa.string(), nullable=False)
 RAW_SCHEMA: Final = pa.schema([*_HEAD, _VALUE, _HEADERS])
 DEAD_LETTER_SCHEMA: Final = pa.schema([*_HEAD, _VALUE, _HEADERS, _ERROR])
 
-# Readers prune files and row groups by these; bounds of keys, values and headers are never asked for and cost a pass.
+# Readers prune files and row groups by these; bounds of keys, values and headers are unused and cost a pass.
 PRUNED_BY: Final = ("partition", "offset", "timestamp")
 _UNMEASURED: Final = frozenset({"topic", "timestamp_type", "key", "value", "headers", "error"})
 
@@ -53,12 +52,12 @@ def table_schema(decoder: ValueDecoder | None, *, keep_value: bool) -> pa.Schema
 
 
 def measured(schema: pa.Schema) -> list[str]:
-    """Columns whose bounds are kept: those above, and what was decoded from values."""
+    """Columns with bounds in the metadata: `PRUNED_BY`, and those decoded from values."""
     return [name for name in schema.names if name not in _UNMEASURED]
 
 
 def metrics_properties(schema: pa.Schema) -> dict[str, str]:
-    """Iceberg's table properties that say so."""
+    """Iceberg's table properties for `measured`."""
     modes = {name: "full" if name in PRUNED_BY else "truncate(16)" for name in measured(schema)}
     return {
         "write.metadata.metrics.default": "none",
@@ -68,14 +67,14 @@ def metrics_properties(schema: pa.Schema) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    """A reader's batch on its way to the tables. Either may be without rows."""
+    """Table rows and dead letters of one batch. Either may have no rows."""
 
     good: pa.RecordBatch
     bad: pa.RecordBatch | None
 
 
 class RowSorter:
-    """Makes table rows of a split's batches. One a task."""
+    """Turns a split's batches into table rows and dead letters. One a task."""
 
     def __init__(self, topic: str, partition: int, schema: pa.Schema, decoder: ValueDecoder | None) -> None:
         self._topic = pa.scalar(topic, pa.string())

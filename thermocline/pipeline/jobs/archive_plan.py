@@ -1,9 +1,8 @@
-"""What an archive run does next, given what the bucket holds and what the tables say is archived: pure.
+"""The next step of an archive run, from the bucket's content and the archived offsets. Pure.
 
-Owns the choice of one step (the offsets of one commit). Always true of a step: it overlaps nothing archived; it is
-entirely of offsets whose bad rows are already committed, or entirely of others (`dead_letters_stand`), so that two
-tables without a common transaction stay exactly once; each partition gives at most one range; it is bounded by
-`bytes_max`, but for a first segment that alone is larger. Must not know tables, files, Spark or how bytes are read.
+A step (the offsets of one commit) overlaps nothing archived. Either the dead letters of all its offsets are committed,
+or of none (`dead_letters_committed`): so two tables without a common transaction stay exactly once. Each partition has
+at most one range. `bytes_max` bounds a step, unless its first segment alone is larger.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Final
 from coldstore.manifest.manifest_entries import RemoteSegment
 from thermocline.pipeline.jobs.offset_ranges import OffsetRanges, Range, common, difference, minus
 
-BYTES_MAX: Final = 4 << 30  # of log, one commit: minutes of work to lose, and a year of 1 GB/h is 2 200 commits
+BYTES_MAX: Final = 4 << 30  # of log in one commit: a crash loses minutes; a year of 1 GB/h is 2 200 commits
 
 
 @dataclass(frozen=True, slots=True)
 class BucketPartition:
-    """What the bucket holds of one partition: offsets `[log_start, end)` in `segments`, in order."""
+    """One partition in the bucket: offsets `[log_start, end)` in `segments`, in order."""
 
     partition: int
     log_start: int
@@ -31,7 +30,7 @@ class BucketPartition:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Offsets that left the bucket before they were archived: no run can bring them back."""
+    """Offsets that left the bucket before they were archived; they are lost."""
 
     partition: int
     first: int
@@ -43,13 +42,16 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStep:
-    """The offsets of one commit, a range a partition. `records` is what the manifests count in it, or None where the
-    range does not consist of whole segments. `dead_letters_stand`: bad rows of it are in the dead-letter table."""
+    """The offsets of one commit, one range a partition.
+
+    `records`: the manifests' count, None where a range has parts of segments. `dead_letters_committed`: the dead-letter
+    table already has its bad rows.
+    """
 
     ranges: Mapping[int, Range]
     log_bytes: int
     records: int | None
-    dead_letters_stand: bool
+    dead_letters_committed: bool
 
     @property
     def offsets(self) -> dict[int, tuple[Range, ...]]:
@@ -57,20 +59,20 @@ class ArchiveStep:
 
 
 def remaining(logs: Sequence[BucketPartition], archived: OffsetRanges) -> dict[int, tuple[Range, ...]]:
-    """Offsets that are in the bucket and not in the table."""
+    """Offsets in the bucket that are not in the table."""
     return difference({log.partition: ((log.log_start, log.end),) for log in logs if log.log_start < log.end}, archived)
 
 
-def lost(logs: Sequence[BucketPartition], archived: OffsetRanges, begun: Mapping[int, int] | None) -> list[Expired]:
-    """Offsets between the end of a partition's archive and the log start that has passed it.
+def lost(logs: Sequence[BucketPartition], archived: OffsetRanges, initial: Mapping[int, int] | None) -> list[Expired]:
+    """Offsets between the end of a partition's archive and a later log start.
 
-    Where nothing is archived yet, that is from the log start in `begun` (when the archive began), or from 0 of a
-    partition added since. `begun` None: the archive begins now, where the log does, and has lost nothing.
+    Where nothing is archived yet, they count from the log start in `initial` (when the table was created), or from 0
+    for a partition added since. `initial` None: there is no table yet, so nothing is lost.
     """
     found = []
     for log in logs:
         ranges = archived.get(log.partition)
-        begin = log.log_start if begun is None else begun.get(log.partition, 0)
+        begin = log.log_start if initial is None else initial.get(log.partition, 0)
         end = ranges[-1][1] if ranges else begin
         if end < log.log_start:
             found.append(Expired(log.partition, end, log.log_start))
@@ -80,15 +82,14 @@ def lost(logs: Sequence[BucketPartition], archived: OffsetRanges, begun: Mapping
 def next_step(
     logs: Sequence[BucketPartition], archived: OffsetRanges, dead_lettered: OffsetRanges, bytes_max: int = BYTES_MAX
 ) -> ArchiveStep | None:
-    """The next commit, None when everything is archived. `dead_lettered`: what the dead-letter table covers.
+    """The next commit, None when everything is archived. `dead_lettered`: offsets that the dead-letter table covers.
 
-    Segments are taken in the order of their newest timestamp over all partitions, so that a back-fill grows in time
-    and not partition by partition.
+    Segments are taken by their newest timestamp over all partitions, so that a back-fill grows in time.
     """
     left = remaining(logs, archived)
     if not left:
         return None
-    # A run that died between its two commits left dead letters ahead of the table: those offsets come first, alone.
+    # A run that died between its two commits left dead letters ahead of the table. Those offsets come first, alone.
     ahead = common(left, dead_lettered)
     chosen, stand = (ahead, True) if ahead else (left, False)
     candidates = {log.partition: _spans(log, chosen[log.partition][0]) for log in logs if chosen.get(log.partition)}
@@ -97,7 +98,7 @@ def next_step(
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The part of a segment inside a partition's range."""
+    """A segment's part inside a partition's range."""
 
     first: int
     end: int
@@ -113,8 +114,7 @@ def _spans(log: BucketPartition, wanted: Range) -> list[_Span]:
         first, end = max(at, segment.base_offset), min(wanted[1], segment.end_offset)
         if first >= end:
             continue
-        # What the manifest leaves out above the log start (nothing ever should) is the reader's to refuse: the range
-        # stays contiguous, so that a hole fails the job instead of vanishing from the books.
+        # The range stays contiguous across a hole in the manifest (there should be none), so that the reader fails.
         whole = first == segment.base_offset and end == segment.end_offset
         share = segment.log_bytes * (end - first) // (segment.end_offset - segment.base_offset)
         spans.append(_Span(at, end, share, segment.records if whole else None, segment.max_timestamp_ms))
@@ -122,7 +122,7 @@ def _spans(log: BucketPartition, wanted: Range) -> list[_Span]:
     return spans
 
 
-def _fill(candidates: Mapping[int, list[_Span]], bytes_max: int, dead_letters_stand: bool) -> ArchiveStep | None:
+def _fill(candidates: Mapping[int, list[_Span]], bytes_max: int, dead_letters_committed: bool) -> ArchiveStep | None:
     heap = [(spans[0].newest_ms, partition, 0) for partition, spans in candidates.items() if spans]
     heapq.heapify(heap)
     ranges: dict[int, Range] = {}
@@ -138,9 +138,9 @@ def _fill(candidates: Mapping[int, list[_Span]], bytes_max: int, dead_letters_st
         records = None if records is None or span.records is None else records + span.records
         if index + 1 < len(candidates[partition]):
             heapq.heappush(heap, (candidates[partition][index + 1].newest_ms, partition, index + 1))
-    return ArchiveStep(ranges, log_bytes, records, dead_letters_stand) if ranges else None
+    return ArchiveStep(ranges, log_bytes, records, dead_letters_committed) if ranges else None
 
 
 def only_new(step: ArchiveStep, archived: OffsetRanges) -> bool:
-    """Whether no offset of the step is archived: asserted before each commit."""
+    """Whether no offset of the step is archived; asserted before each commit."""
     return all(minus((found,), archived.get(partition, ())) == (found,) for partition, found in step.ranges.items())

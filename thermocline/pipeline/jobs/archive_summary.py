@@ -1,8 +1,4 @@
-"""What an archive run did, or would do: the summary, for people and for programs.
-
-Owns its words. Always true: what a person reads and what a program reads are the same fields. Must not know how
-anything was done.
-"""
+"""The summary of an archive run, as a table for people and as a JSON row with the same fields."""
 
 from __future__ import annotations
 
@@ -17,11 +13,9 @@ from thermocline.units import show_rate, show_seconds, show_size
 
 @dataclass(slots=True)
 class ArchiveSummary:
-    """What a run did, or with `dry_run` would do. Offsets count what is covered, rows what is in it."""
-
     topic: str
     table: str
-    catalog: str  # name and address: who reads the table opens the catalog under this name
+    catalog: str  # name and address; readers open the catalog under this name
     dry_run: bool
     partitions: int = 0
     commits: int = 0
@@ -29,12 +23,12 @@ class ArchiveSummary:
     rows: int = 0
     dead_letters: int = 0
     dead_letters_table: str | None = None
-    left_out: int = 0  # records the manifests count that no reader sees, where transactions were aborted
+    left_out: int = 0  # records of aborted transactions, which the manifests count
     log_bytes: int = 0
     files: int = 0
     file_bytes: int = 0
     tasks: int = 0
-    replanned: int = 0  # steps done again because another archiver was first
+    replanned: int = 0  # steps repeated because another archiver committed first
     leftovers_deleted: int = 0
     declared_gaps: int = 0
     lost: list[Expired] = field(default_factory=list)
@@ -45,7 +39,6 @@ class ArchiveSummary:
     archived: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
     def lines(self) -> Sequence[tuple[str, Cell]]:
-        """For `summary_table`."""
         would = "would " if self.dry_run else ""
         read = f"{show_size(self.log_bytes)} ({show_rate(self.log_bytes, self.seconds)})"
         return [
@@ -71,7 +64,7 @@ class ArchiveSummary:
         ]
 
     def row(self) -> dict[str, Cell]:
-        """For a JSON line."""
+        """The names are part of the `--json` contract."""
         return {
             "topic": self.topic,
             "table": self.table,
@@ -98,4 +91,4 @@ class ArchiveSummary:
         }
 
     def __str__(self) -> str:
-        return summary_table(self)
+        return summary_table(self.lines())

@@ -1,9 +1,7 @@
-"""The tables of an archive: opened or made, what they say stands, and files that nobody names.
+"""The two tables of an archive, and deletion of files that no table names.
 
-Owns `Tables` and the properties that bind the table of dead letters to its own. Always true: a table that is of another
-topic, of another decoder, or no archive, is refused before anything is written; a table of dead letters belongs to the
-table it was made for; what is deleted can never be committed. Must not know the order of a run (`archive.py`), nor how
-a commit is made (`iceberg_table.py`).
+A table of another topic or decoder, or one that is no archive, is refused before anything is written. A dead-letter
+table belongs to the table it was created for. Deleted files can never be committed.
 """
 
 from __future__ import annotations
@@ -48,9 +46,9 @@ _LOG_STARTS: Final = msgspec.json.Decoder(dict[int, int])
 
 
 def value_spec(table: ArchiveTable | None, topic: TopicHistory, asked: ValueSpec | None) -> ValueSpec:
-    """How values are to be kept: the table's word, which may be repeated, or said with more columns.
+    """How values are stored: as the table says. `asked` may repeat that, or name more columns.
 
-    InvalidRequest: it is not the topic's table, or what is asked would change columns that are there.
+    InvalidRequest: it is another topic's table, or `asked` would change existing columns.
     """
     if table is None:
         return asked or ValueSpec()
@@ -62,25 +60,25 @@ def value_spec(table: ArchiveTable | None, topic: TopicHistory, asked: ValueSpec
             f"{table.properties[TOPIC_ID]}, not of {topic.topic} with id {topic.topic_id}"
             " (deleted and created again?); archive into another table"
         )
-    said = _said(table)
-    if asked is None or asked == said:
-        return said
-    if not extends(said, asked):
+    stored = _stored_spec(table)
+    if asked is None or asked == stored:
+        return stored
+    if not extends(stored, asked):
         raise InvalidRequest(
-            f"table {table.name} keeps values as {said}, not as {asked}: leave it out, name all of its columns and "
+            f"table {table.name} keeps values as {stored}, not as {asked}: leave it out, name all of its columns and "
             "more, or archive into another table"
         )
     return asked
 
 
-def _said(table: ArchiveTable) -> ValueSpec:
+def _stored_spec(table: ArchiveTable) -> ValueSpec:
     return _VALUE_SPEC.decode(table.properties[VALUES])
 
 
 def existing(
     catalog: Catalog, name: str, topic: TopicHistory, asked: ValueSpec | None
 ) -> tuple[ArchiveTable | None, ArchiveTable | None]:
-    """The table and its dead letters, as far as they are there. InvalidRequest as an archive would raise it."""
+    """The table and its dead-letter table, None where missing. Raises InvalidRequest as an archive would."""
     table = open_table(catalog, name)
     values = value_spec(table, topic, asked)
     if table is None:
@@ -100,33 +98,33 @@ def open_tables(
     *,
     by_day: bool = False,
 ) -> Tables:
-    """Both tables, made where they are not there; `log_starts` by partition are where a new archive begins.
+    """Both tables, created where missing; `log_starts` by partition are where a new archive begins.
 
-    A table that is there gets the columns it has not; `by_day` counts when it is made, and is refused if it is not so.
+    An existing table gets the columns it lacks. `by_day` applies to a new table; an existing one must already be so.
     """
     table = open_table(catalog, name)
     values = value_spec(table, topic, asked)
     schema = table_schema(decoder_of(values), keep_value=values.keep_value)
-    said = {TOPIC: topic.topic, TOPIC_ID: str(topic.topic_id)}
+    stored = {TOPIC: topic.topic, TOPIC_ID: str(topic.topic_id)}
     if table is None:
         kept = {
             VALUES: msgspec.json.encode(values).decode(),
             BEGUN: msgspec.json.encode(log_starts).decode(),
             **({} if values.is_raw else {DEAD_LETTERS: f"{name}{DEAD_LETTER_SUFFIX}"}),
         }
-        table = create_table(catalog, name, schema, metrics_properties(schema) | said | kept, by_day=by_day)
-        values = value_spec(table, topic, asked)  # of whoever created it first
+        table = create_table(catalog, name, schema, metrics_properties(schema) | stored | kept, by_day=by_day)
+        values = value_spec(table, topic, asked)  # another archiver may have created it first
         schema = table_schema(decoder_of(values), keep_value=values.keep_value)
     check_days(table, by_day)
     dead = None
     if not values.is_raw:
         dead = open_table(catalog, _dead_name(table, name))
         if dead is None:
-            properties = metrics_properties(DEAD_LETTER_SCHEMA) | said | _dead_letters_of(table)
+            properties = metrics_properties(DEAD_LETTER_SCHEMA) | stored | _dead_letters_of(table)
             properties[VALUES] = table.properties[VALUES]
             dead = create_table(catalog, _dead_name(table, name), DEAD_LETTER_SCHEMA, properties)
         check_dead_letters_of(table, dead)
-        if values != _said(table):
+        if values != _stored_spec(table):
             _check_even(table, dead)
         dead.grow(DEAD_LETTER_SCHEMA, {})
     table.grow(schema, metrics_properties(schema) | {VALUES: msgspec.json.encode(values).decode()})
@@ -134,13 +132,13 @@ def open_tables(
 
 
 def check_days(table: ArchiveTable, by_day: bool) -> None:
-    """Partitions of a table are said once; InvalidRequest when others are asked for."""
+    """A table's partitioning is fixed at its creation. Raises InvalidRequest when another is asked for."""
     if by_day and not table.by_day:
         raise InvalidRequest(f"table {table.name} is not partitioned by day, and stays so: archive into another table")
 
 
 def _check_even(table: ArchiveTable, dead: ArchiveTable) -> None:
-    """Dead letters of a step that did not end must be found again by the decoder that found them."""
+    """The decoder that found the dead letters of an unfinished step must find them again."""
     if offset_ranges.difference(dead.archived().offsets, table.archived().offsets):
         raise InvalidRequest(
             f"{dead.name} is ahead of {table.name}: a run died between its two commits; run once without --value and "
@@ -154,7 +152,7 @@ def _dead_name(table: ArchiveTable, name: str) -> str:
 
 @dataclass(slots=True)
 class Tables:
-    """The table, the one for dead letters (None where values stay raw), and how values become columns."""
+    """The table, the dead-letter table (None for raw values), and how values become columns."""
 
     table: ArchiveTable
     dead: ArchiveTable | None
@@ -166,10 +164,10 @@ class Tables:
         return [self.table] if self.dead is None else [self.dead, self.table]
 
     def refresh(self) -> None:
-        """The table first: the other one is ahead of it, and must not look as if it were not."""
+        """The table first, because the dead-letter table is ahead of it and must not appear to be behind."""
         for one in reversed(self.both):
             one.refresh()
-        self.values = _said(self.table)  # somebody may have added columns
+        self.values = _stored_spec(self.table)  # another archiver may have added columns
         self.schema = table_schema(decoder_of(self.values), keep_value=self.values.keep_value)
 
     def target(self) -> TableTarget:
@@ -179,32 +177,32 @@ class Tables:
         return None if self.dead is None else _target(self.dead, DEAD_LETTER_SCHEMA)
 
 
-def begun(table: ArchiveTable | None) -> Mapping[int, int] | None:
-    """Log starts when the table was made; None when there is none yet, or it is of before that was kept."""
+def initial_log_starts(table: ArchiveTable | None) -> Mapping[int, int] | None:
+    """Log starts when the table was created. None for no table, or for one from before they were stored."""
     if table is None or BEGUN not in table.properties:
         return None
     return _LOG_STARTS.decode(table.properties[BEGUN])
 
 
 def _dead_letters_of(table: ArchiveTable) -> dict[str, str]:
-    """Properties by which a table of dead letters is known as this table's."""
+    """Properties that tie a dead-letter table to this table."""
     return {TOPIC_ID: table.properties[TOPIC_ID], ARCHIVE: str(table.uuid)}
 
 
 def check_dead_letters_of(table: ArchiveTable, dead: ArchiveTable) -> None:
-    """A table of that name may be left of an archive that was dropped: its offsets say nothing of ours."""
-    if any(dead.properties.get(name) != said for name, said in _dead_letters_of(table).items()):
+    """Refuse a dead-letter table left by a dropped archive, because its offsets are another archive's."""
+    if any(dead.properties.get(name) != stored for name, stored in _dead_letters_of(table).items()):
         raise InvalidRequest(
             f"table {dead.name} does not hold the dead letters of {table.name} but of another archive (of a topic or a "
             "table that was dropped and made again?); rename it or drop it, or archive into a table of another name"
         )
 
 
-def ahead(dead: ArchiveTable, archived: Archived) -> Archived:
-    """What the table of dead letters covers: at least all that is archived, for it is committed first."""
+def dead_letter_coverage(dead: ArchiveTable, archived: Archived) -> Archived:
+    """Offsets that the dead-letter table covers: at least all archived ones, because it is committed first."""
     covered = dead.archived()
     if offset_ranges.difference(archived.offsets, covered.offsets):
-        dead.refresh()  # it may have been read before another archiver's two commits, and the table after them
+        dead.refresh()  # another archiver may have committed both between the reads of the two tables
         covered = dead.archived()
     if missing := offset_ranges.difference(archived.offsets, covered.offsets):
         raise Corrupt(
@@ -214,14 +212,14 @@ def ahead(dead: ArchiveTable, archived: Archived) -> Archived:
     return covered
 
 
-def check_standing(
+def check_same_dead_letters(
     step: ArchiveStep, dead: ArchiveTable, tasks: Sequence[ArchiveTask], done: Sequence[TaskDone]
 ) -> None:
-    """Rows of an earlier run and dead letters of now must be of one mind, or a row is in both tables or in none."""
-    stand = {partition: dead.offsets_of_rows(partition, *found) for partition, found in step.ranges.items()}
+    """The dead letters of an earlier run must equal those found now, or a row is in both tables or in none."""
+    committed = {partition: dead.offsets_of_rows(partition, *found) for partition, found in step.ranges.items()}
     for task, one in zip(tasks, done, strict=True):
         partition, first, end = task.split.partition, task.split.rows.start_offset, task.split.rows.end_offset
-        offsets = stand[partition]
+        offsets = committed[partition]
         those = offsets.filter(pc.and_(pc.greater_equal(offsets, first), pc.less(offsets, end)))
         if offsets_digest(those) != one.bad_digest:
             raise Corrupt(
@@ -237,22 +235,23 @@ def _target(table: ArchiveTable, schema: pa.Schema) -> TableTarget:
 
 
 def folder_of(table: ArchiveTable, base: str) -> str:
-    """Where files for a commit on the snapshot `base` go: once another is current, nothing in it can be committed.
+    """The folder of files for a commit on snapshot `base`. Once another snapshot is current, none of them can be
+    committed.
 
-    By the table's UUID too: another catalog's table, or one that was dropped, may have the same name and location, and
-    every table's first base is 0.
+    It has the table's UUID too, because another catalog's table, or a dropped one, may have the same name and location,
+    and every table's first base is 0.
     """
     return f"{table.data_location}/thermocline/{table.uuid}/{base}"
 
 
 def sweep(table: ArchiveTable, commits: int) -> int:
-    """Delete files written for bases that the newest `commits` archive commits used up, but for those they added.
+    """Delete the files for bases that the newest `commits` archive commits used, except those they added.
 
-    Left by killed runs, repeated tasks and lost races. Whoever still writes there can no longer commit. Folders without
-    a UUID, of versions before, are left alone: nobody can tell whose files lie there.
+    Killed runs, repeated tasks and lost races leave such files; their writers can no longer commit. Folders without a
+    UUID, of earlier versions, stay, because their owner is unknown.
     """
     deleted = 0
-    for base, added in table.settled_bases(commits):
+    for base, added in table.used_bases(commits):
         left = [location for location in table.list_files(folder_of(table, base)) if file_name(location) not in added]
         table.delete_files(left)
         deleted += len(left)

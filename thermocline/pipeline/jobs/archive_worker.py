@@ -1,9 +1,8 @@
-"""One task of an archive step: a split of the log to Parquet files, straight into the table's storage.
+"""One task of an archive step: a split of the log to Parquet files in the table's storage.
 
-Owns the writing of data files. Always true: a file's name is never used twice (it carries a number drawn for this
-attempt of the task), so a task that Spark runs again, or twice at once, overwrites nothing; no table names a file
-before the driver commits what the task handed back; on a local file system a file handed back is on the disk. Rows are
-in offset order and never leave this process but as Parquet. Must not know catalogs or Spark.
+A file's name has a number drawn for each attempt, so a task that Spark repeats, or runs twice at once, overwrites
+nothing. No table names a file before the driver commits it. On a local file system a returned file is fsynced. Rows are
+in offset order.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
 from thermocline.pipeline.scan import scan
 from thermocline.pipeline.split import Loss, Split
 
-ROW_GROUP_BYTES: Final = 64 << 20  # as Arrow, before encoding: what a reader of one column holds at once stays small
-DAYS_OPEN_MAX: Final = 8  # a split is of one day or two; clocks that jump must not hold a file, and memory, a day
+ROW_GROUP_BYTES: Final = 64 << 20  # as Arrow, before encoding: bounds a reader's memory
+DAYS_OPEN_MAX: Final = 8  # open files: a split usually has one or two days, but producers' clocks may jump
 _ZSTD_LEVEL: Final = 1
 _DIGEST_BYTES: Final = 16
-# Dictionaries pay where a column has few values; payloads rarely do, and offsets and times are better as differences.
+# Dictionaries for columns with few values, differences for offsets and times.
 _DICTIONARY: Final = ("topic", "partition", "timestamp_type", "headers.list.element.key")
 _DELTAS: Final[Mapping[str, str]] = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
 
 
 @dataclass(frozen=True, slots=True)
 class TableTarget:
-    """Where files of one table go: a folder without a final slash, the columns with field ids, and its storage.
+    """Where files of one table go: a folder without a final slash, the columns with field ids, and storage properties.
 
     `by_day`: no file may have rows of two days of `timestamp` (UTC).
     """
@@ -51,7 +50,7 @@ class TableTarget:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTask:
-    """What a worker is told. `dead_letters` is None where bad rows stand already, or where there can be none."""
+    """Input of a worker. `dead_letters` is None where bad rows are committed already, or cannot occur."""
 
     bucket: str
     split: Split
@@ -64,9 +63,9 @@ class ArchiveTask:
 
 @dataclass(slots=True)
 class TaskDone:
-    """What a worker hands back. `rows` of the table, `bad_rows` beside them (committed by now, or in `dead_files`).
+    """Result of a worker: `rows` of the table, and `bad_rows` (committed already, or in `dead_files`).
 
-    `bad_digest` of their offsets, as `offsets_digest` has it: as good as the offsets, and small.
+    `bad_digest` is the `offsets_digest` of the bad rows.
     """
 
     files: list[DataFileWritten] = field(default_factory=list)
@@ -79,8 +78,8 @@ class TaskDone:
 
 
 def run_task(task: ArchiveTask) -> TaskDone:
-    """Read, decode, write. Raises MissingExtra, DataLoss, Corrupt, StoreError; what was written by then is nobody's."""
-    require("read", "an archive's worker", "numpy")
+    """Read, decode, write. Raises MissingExtra, DataLoss, Corrupt, StoreError; files written by then have no owner."""
+    require("read", "an archive's worker", "numpy", "numba")
     done = TaskDone(log_bytes=task.split.log_bytes)
     store = open_arrow_store(task.bucket)
     decoder = decoder_of(task.values)
@@ -105,17 +104,19 @@ def run_task(task: ArchiveTask) -> TaskDone:
 
 
 def offsets_digest(offsets: pa.Array) -> bytes:
-    """Equal for equal sets of int64 offsets, and for no others."""
+    """Equal for equal sets of int64 offsets only."""
     return blake2b(_sorted_bytes(offsets), digest_size=_DIGEST_BYTES).digest()
 
 
 def _sorted_bytes(offsets: pa.Array) -> bytes:
-    """Eight bytes an offset. A decoder may tell bad rows of a batch in any order; batches are in order."""
+    """Eight bytes an offset, sorted, because a decoder may report the bad rows of a batch in any order."""
     return bytes(offsets.sort().to_numpy(zero_copy_only=False).astype("<i8", copy=False).data)
 
 
 class DataFiles:
-    """The files of a task: one, or one a day. Days that come back after `DAYS_OPEN_MAX` others begin a new file."""
+    """The files of a task: one, or one a day. At most `DAYS_OPEN_MAX` are open; a day whose file was closed gets
+    another.
+    """
 
     def __init__(self, task: ArchiveTask, target: TableTarget) -> None:
         self._task, self._target = task, target
@@ -149,23 +150,21 @@ class DataFiles:
 
 
 def by_day(batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    """The rows of each day (UTC) of `timestamp`, in their order, with its first µs; None is of those without a time."""
-    local = batch["timestamp"].cast(pa.int64()).cast(pa.timestamp("us"))  # without a zone: no time zones are asked
+    """(first µs of the day, rows) for each day (UTC) of `timestamp`, rows in order. None: rows without timestamp."""
+    local = batch["timestamp"].cast(pa.int64()).cast(pa.timestamp("us"))  # naive: no time zone database needed
     days = pc.floor_temporal(local, unit="day").cast(pa.int64())
     for day in pc.unique(days).to_pylist():
         yield day, batch.filter(pc.is_null(days) if day is None else pc.equal(days, day))
 
 
 def _location(task: ArchiveTask, target: TableTarget) -> str:
-    """Never given twice."""
+    """Unique for each attempt."""
     rows = task.split.rows
     name = f"{task.run}-{task.split.partition}-{rows.start_offset:020d}-{rows.end_offset:020d}-{secrets.token_hex(4)}"
     return f"{target.folder}/{name}.parquet"
 
 
 class ParquetFile:
-    """One data file, begun with its first row."""
-
     def __init__(self, location: str, target: TableTarget, group_bytes: int = ROW_GROUP_BYTES) -> None:
         self._group_bytes = group_bytes
         self.location = location
@@ -178,7 +177,7 @@ class ParquetFile:
         self._waiting_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows; they reach the store a row group at a time."""
+        """Buffer rows; a full row group is written to the store."""
         if not batch.num_rows:
             return
         self.rows += batch.num_rows
@@ -188,7 +187,7 @@ class ParquetFile:
             self._flush()
 
     def close(self) -> list[DataFileWritten]:
-        """The whole file; none when no row came."""
+        """The finished file; empty when there was no row."""
         if self._waiting:
             self._flush()
         if self._writer is None:

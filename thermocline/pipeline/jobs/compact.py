@@ -1,10 +1,8 @@
-"""Compacting an archive: many small files of a table become few, and no row more, less or other: the driver's side.
+"""Compacts an archive: merges many small files of a table into few, with the same rows. The driver.
 
-Owns the order of acts. Always true: one commit takes the old files out and puts the new ones in, on the very snapshot
-it was planned on, so that a crash anywhere leaves a table that reads the same rows, and files that the next commit
-sweeps; an archiver that commits meanwhile makes the compaction plan again, or is itself second and plans again. What is
-archived stays as it was said. Old files stay for the snapshots that name them, until those are expired. Must not know
-how files are chosen (`compact_plan.py`) or copied (`compact_worker.py`).
+One commit replaces the old files on the snapshot that it was planned on. A crash leaves a table with the same rows, and
+files that the next commit deletes. When an archiver commits meanwhile, the compaction is planned again, or the archiver
+plans again. Old files stay until the snapshots that name them expire.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ from thermocline.pipeline.jobs.archive_tables import delete, existing, folder_of
 from thermocline.pipeline.jobs.archive_worker import TableTarget
 from thermocline.pipeline.jobs.compact_plan import TARGET_BYTES, StoredFile, groups
 from thermocline.pipeline.jobs.compact_worker import CompactTask, run_compact
-from thermocline.pipeline.jobs.iceberg_catalog import CatalogConfig, catalog_errors, look_at_catalog, shown
+from thermocline.pipeline.jobs.iceberg_catalog import CatalogConfig, catalog_errors, open_existing_catalog, shown
 from thermocline.pipeline.jobs.iceberg_table import ArchiveCommit, ArchiveTable, StaleTable, base_name
 from thermocline.pipeline.jobs.job_crash_points import reach
 from thermocline.pipeline.jobs.report import Cell, summary_table
-from thermocline.pipeline.jobs.spark_tasks import EverySoOften, InProcess, SparkTasks, TaskRunner, TasksFailed
+from thermocline.pipeline.jobs.spark_tasks import InProcess, SparkTasks, TaskRunner, TasksFailed, ThrottledProgress
 from thermocline.units import show_seconds, show_size
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STALE_MAX: Final = 20  # commits lost in a row to somebody who commits faster
+STALE_MAX: Final = 20  # commits lost in a row to other committers
 
 
 @dataclass(slots=True)
@@ -58,7 +56,6 @@ class CompactSummary:
     seconds: float = 0.0
 
     def lines(self) -> Sequence[tuple[str, Cell]]:
-        """For `summary_table`."""
         would = "would merge" if self.dry_run else "merged"
         return [
             ("topic", self.topic),
@@ -73,7 +70,7 @@ class CompactSummary:
         ]
 
     def row(self) -> dict[str, Cell]:
-        """For a JSON line."""
+        """The names are part of the `--json` contract."""
         return {
             "topic": self.topic,
             "table": self.table,
@@ -90,7 +87,7 @@ class CompactSummary:
         }
 
     def __str__(self) -> str:
-        return summary_table(self)
+        return summary_table(self.lines())
 
 
 def compact(
@@ -113,7 +110,7 @@ def compact(
     runner: TaskRunner = InProcess() if spark is None else SparkTasks(spark)
     with History.open(bucket) as history, catalog_errors(catalog):
         found = history.topic(topic)
-        opened = look_at_catalog(catalog) if isinstance(catalog, CatalogConfig) else catalog
+        opened = open_existing_catalog(catalog) if isinstance(catalog, CatalogConfig) else catalog
         tables = (None, None) if opened is None else existing(opened, table, found, None)
         if tables[0] is None:
             raise InvalidRequest(f"catalog {shown(catalog)} has no table {table}: archive first")
@@ -164,16 +161,16 @@ def _merge(
     chosen: Sequence[tuple[StoredFile, ...]],
     show: Callable[[str], None],
 ) -> int:
-    """Write, commit, clean up. Raises StaleTable when somebody else was first."""
+    """Write, commit, delete leftovers. Raises StaleTable when another archiver committed first."""
     planned_on = table.archived()
     assert planned_on.topic_id is not None
     run = secrets.token_hex(6)
     target = TableTarget(folder_of(table, base_name(table.snapshot_id)), table.full_schema(), table.io_properties)
     tasks = [CompactTask(group, target, _name(run, group)) for group in chosen]
     try:
-        made = runner.run(run_compact, tasks, EverySoOften(show, f"{table.name}: {len(tasks)} new files"))
+        made = runner.run(run_compact, tasks, ThrottledProgress(show, f"{table.name}: {len(tasks)} new files"))
     except (TasksFailed, OSError) as failed:
-        # Who commits first sweeps the folder of the snapshot it used up, and ours with it.
+        # Another archiver that commits on this snapshot deletes its folder, and our files with it.
         table.refresh()
         if table.snapshot_id != planned_on.snapshot_id:
             raise StaleTable(f"{table.name} moved on while files were merged: {failed}") from failed

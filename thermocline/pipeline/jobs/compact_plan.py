@@ -1,9 +1,7 @@
-"""Which small files of an archive become one: pure.
+"""Groups of small archive files to merge. Pure.
 
-Owns the choice. Always true of a group: at least two files, of one Kafka partition and one partition of the table,
-following one another in offsets without overlap, so that their rows one after the other are in offset order; together
-about as large as wanted at most. What overlaps was not written by an archive and is left alone. Must not know files or
-tables.
+A group has at least two files of one Kafka partition and one partition of the table, in offset order without overlap,
+and is at most about as large as wanted. Overlapping files were not written by an archive and are left alone.
 """
 
 from __future__ import annotations
@@ -13,15 +11,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-TARGET_BYTES: Final = 128 << 20  # of Parquet: a file a task of most engines
-_SMALL: Final = 0.75  # of the target: merging what is nearly as large rewrites much and wins little
+TARGET_BYTES: Final = 128 << 20  # of Parquet: one file a task in most engines
+_SMALL: Final = 0.75  # of the target: merging larger files rewrites much and saves little
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """A data file of the table: rows of Kafka partition `partition` with offsets from `first` to `last`.
 
-    `place` is its partition of the table, as text; files of two places are never merged.
+    `place`: its partition of the table, as text; files of two places are never merged.
     """
 
     location: str
@@ -34,7 +32,7 @@ class StoredFile:
 
 
 def groups(files: Iterable[StoredFile], target_bytes: int = TARGET_BYTES) -> list[tuple[StoredFile, ...]]:
-    """What is to be merged, each into one file."""
+    """Each group becomes one file."""
     found = []
     ordered = sorted(files, key=lambda file: (file.place, file.partition, file.first))
     for _, those in groupby(ordered, key=lambda file: (file.place, file.partition)):

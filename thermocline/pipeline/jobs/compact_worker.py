@@ -1,8 +1,7 @@
-"""One task of a compaction: small files of a table, one after the other, into one new one.
+"""One task of a compaction: copies the rows of small files into one new file.
 
-Owns the copying of rows. Always true: columns are found by field id, as Iceberg asks, so files from before a column
-was added give nulls there; rows keep their order; a row group at a time is in memory; the new file has a name of its
-own, and no table names it before the driver commits. Must not know catalogs or Spark.
+Columns are matched by field id, as Iceberg requires, so files from before a column was added give nulls there. Rows
+keep their order. One row group at a time is in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _FIELD_ID = b"PARQUET:field_id"
 
 @dataclass(frozen=True, slots=True)
 class CompactTask:
-    """Files to merge, in order, and where they go under which name. `target` has all columns of the table."""
+    """Files to merge, in order, and the new file's folder and name. `target` has all columns of the table."""
 
     files: tuple[StoredFile, ...]
     target: TableTarget
@@ -31,7 +30,7 @@ class CompactTask:
 
 
 def run_compact(task: CompactTask) -> DataFileWritten:
-    """The new file. Raises Corrupt when it would not have every row, OSError from the storage."""
+    """The new file. Raises Corrupt when a file's row count is not the table's, OSError from the storage."""
     out = ParquetFile(f"{task.target.folder}/{task.name}", task.target)
     for file in task.files:
         before = out.rows

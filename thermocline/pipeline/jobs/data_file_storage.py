@@ -1,9 +1,7 @@
-"""Where a worker's data files go: a directory of this machine, or whatever storage the table's catalog configured.
+"""Storage of data files: a local directory, or the storage that the table's catalog configures.
 
-Owns the opening of an output and the promise that a file handed on is whole. Always true: a local file that was closed
-here is on the disk, and so are the directories made for it, for a commit must not be more durable than what it names.
-pyiceberg, a second of imports for every worker process, is loaded only where storage is not local. Must not know tables
-or what is written.
+A closed local file is fsynced, as are the directories created for it, because a commit must not be more durable than
+its files. pyiceberg (a second of imports in each worker) is loaded only for non-local storage.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from pyarrow import fs
 
 @dataclass(frozen=True, slots=True)
 class DataFileWritten:
-    """A whole Parquet file that no table names yet. `metadata` is its footer, as the writer had it."""
+    """A complete Parquet file that no table names yet. `metadata` is its footer."""
 
     location: str
     size: int
@@ -28,10 +26,8 @@ class DataFileWritten:
 
 
 class DataFileOutput:
-    """One new file, written from its beginning to its end."""
-
     def __init__(self, location: str, io_properties: Mapping[str, str]) -> None:
-        """OSError when the storage refuses."""
+        """Raises OSError from the storage."""
         self.location = location
         self._path = _local_path(location)
         self.sink: pa.NativeFile
@@ -46,7 +42,7 @@ class DataFileOutput:
             self.sink = io.fs_by_scheme(scheme, netloc).open_output_stream(path)
 
     def close(self) -> int:
-        """Everything is stored; returns the file's size."""
+        """Store everything. Returns the file's size."""
         size = int(self.sink.tell())
         self.sink.close()
         if self._path is not None:
@@ -56,7 +52,7 @@ class DataFileOutput:
 
 
 def open_data_file(location: str, io_properties: Mapping[str, str]) -> pa.NativeFile:
-    """A file to read. OSError when the storage refuses."""
+    """A file to read. Raises OSError from the storage."""
     path = _local_path(location)
     if path is not None:
         return fs.LocalFileSystem().open_input_file(path)
@@ -74,17 +70,17 @@ def _local_path(location: str) -> str | None:
 
 
 def _make_folder(path: str) -> None:
-    """The directory and those above it; the names of new ones are on the disk, without which a synced file is gone."""
+    """Create the directory and its missing parents, and fsync them, so that the name of a synced file survives."""
     above = os.path.dirname(path)
     if os.path.isdir(path) or above == path:
         return
     _make_folder(above)
-    os.makedirs(path, exist_ok=True)  # another task may be quicker
+    os.makedirs(path, exist_ok=True)  # another task may have created it
     _sync(above)
 
 
 def _sync(path: str) -> None:
-    """pyarrow leaves the bytes to the page cache."""
+    """pyarrow does not fsync."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,6 @@
-"""The Iceberg catalog a user named: from a word on the command line to an open one, and what its failures mean.
+"""Iceberg catalogs: from the name on the command line to an open catalog, and the errors of their clients.
 
-Owns the kinds of catalogs, what their properties are called, and the translation of their clients' errors. Always true:
-no credentials need stand in a configuration (they come by the usual chain), and no message repeats one. Must not know
-tables.
+No credentials need stand in a configuration (the usual chain supplies them), and no message repeats one.
 """
 
 from __future__ import annotations
@@ -37,12 +35,12 @@ _WAYS: Final = "sqlite:////abs/catalog.db, https://…, glue, memory"
 
 
 class CatalogUnavailable(Retryable):
-    """The catalog did not answer, or not as one does: nothing of the step was committed, or the next run sees it."""
+    """The catalog did not answer, or answered with an error. The next run sees whether the step was committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogConfig:
-    """A pyiceberg catalog's name and properties. No credentials need stand in it: they come by the usual chain."""
+    """A pyiceberg catalog's name and properties, usually without credentials."""
 
     name: str
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -54,8 +52,8 @@ def catalog_config(
     """The catalog that a user named. Raises InvalidRequest.
 
     `catalog`: `sqlite:////abs/catalog.db` (or `postgresql…`), `https://…` (REST), `glue`, `memory`, or the name of one
-    in pyiceberg's own configuration; None: a SQLite file in the warehouse, which must then be a directory.
-    `warehouse`: a bucket URL, where new tables go. `properties`: pyiceberg's, over all else.
+    in pyiceberg's own configuration. None: a SQLite file in the warehouse, which must then be a directory. `warehouse`:
+    a bucket URL, where new tables go. `properties`: pyiceberg's, over all else.
     """
     made: dict[str, str] = {}
     name = CATALOG_NAME
@@ -101,24 +99,24 @@ def _warehouse_properties(text: str) -> dict[str, str]:
 
 
 def open_catalog(config: CatalogConfig) -> Catalog:
-    """Raises InvalidRequest when pyiceberg has no such catalog, or an extra of it is missing."""
+    """Raises InvalidRequest when pyiceberg has no such catalog, or lacks an extra for it."""
     path = _sqlite_path(config.properties)
     if path is not None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
     return _loaded(config, config.properties)
 
 
-def look_at_catalog(config: CatalogConfig) -> Catalog | None:
-    """The same to look at only: nothing is made. None where it would have to be made.
+def open_existing_catalog(config: CatalogConfig) -> Catalog | None:
+    """The existing catalog; creates nothing. None when it does not exist yet.
 
-    Errors: `open_catalog`; CatalogUnavailable where a database does not say whether it holds one.
+    Errors: `open_catalog`; CatalogUnavailable when the database cannot be inspected.
     """
     known = _merged(config)
     path = _sqlite_path(known)
     if path is not None and not (os.path.exists(path) and os.path.getsize(path)):
-        return None  # a look would leave an empty file
+        return None  # opening it would create an empty file
     catalog = _loaded(config, {**config.properties, "init_catalog_tables": "false"})
-    if isinstance(catalog, SqlCatalog):  # which takes every error of its database for tables that are not there
+    if isinstance(catalog, SqlCatalog):  # it takes every database error for missing tables
         with catalog_errors(config):
             there = inspect(catalog.engine)
             if not all(there.has_table(table.__tablename__) for table in (IcebergTables, IcebergNamespaceProperties)):
@@ -127,7 +125,7 @@ def look_at_catalog(config: CatalogConfig) -> Catalog | None:
 
 
 def check_new_table(config: CatalogConfig) -> None:
-    """InvalidRequest when the catalog could not say where a new table goes, or could not write there."""
+    """Raises InvalidRequest when the catalog has no location for a new table, or cannot write there."""
     known = _merged(config)
     warehouse = known.get("warehouse")
     if warehouse is None and known.get("uri", "").startswith(_SQL):
@@ -140,7 +138,7 @@ def check_new_table(config: CatalogConfig) -> None:
 
 
 def _check_folder(wanted: str) -> None:
-    """The nearest folder that is there must be one, and be ours to write."""
+    """The nearest existing folder must be a directory and writable."""
     folder = wanted
     while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
@@ -151,20 +149,20 @@ def _check_folder(wanted: str) -> None:
 
 
 def shown(catalog: CatalogConfig | Catalog) -> str:
-    """Name and address, for people; no user and no password. Other programs open the catalog under this name."""
+    """Name and address for people, without user and password. Other programs open the catalog under this name."""
     address = _address(catalog)
     return f"{catalog.name} ({address})" if address else catalog.name
 
 
 def _address(catalog: CatalogConfig | Catalog) -> str:
-    """Without user, password and query; empty where it has none."""
+    """Without user, password and query; empty when it has none."""
     known = _merged(catalog) if isinstance(catalog, CatalogConfig) else catalog.properties
     uri = urlsplit(known.get("uri", ""))
     return f"{uri.scheme}://{uri.netloc.rpartition('@')[2]}{uri.path}" if uri.scheme else ""
 
 
 def _merged(config: CatalogConfig) -> dict[str, str]:
-    """Its properties over those of pyiceberg's own configuration for the name."""
+    """Its properties over those of pyiceberg's own configuration for that name."""
     configured = Config().get_catalog_config(config.name) or {}
     return {**{name: str(value) for name, value in configured.items()}, **config.properties}
 
@@ -179,17 +177,17 @@ def _loaded(config: CatalogConfig, properties: Mapping[str, str]) -> Catalog:
         return load_catalog(config.name, **properties)
     except (ValueError, ImportError) as refused:
         why = str(refused)
-        if why.startswith("URI missing"):  # goes on with a flag of pyiceberg's own command line
+        if why.startswith("URI missing"):  # pyiceberg continues with a flag of its own command line
             why = f"pyiceberg's configuration does not say where it is; name one it does, or write {_WAYS}"
         raise InvalidRequest(f"catalog {config.name}: {why}") from refused
-    except Exception as failed:  # noqa: BLE001 - two first users of one SQLite file create its tables at once
+    except Exception as failed:  # noqa: BLE001 - two first users of a SQLite file may race to create its tables
         log.debug("opening the catalog once more after: %s", failed)
         return load_catalog(config.name, **properties)
 
 
 @contextmanager
 def catalog_errors(catalog: CatalogConfig | Catalog) -> Iterator[None]:
-    """What the client of a REST catalog, or of a database, raises inside as CatalogUnavailable: address and reason."""
+    """Raise the errors of REST and database clients as CatalogUnavailable, with address and reason."""
     try:
         yield
     except (RequestException, RESTError, DBAPIError) as failed:
@@ -199,7 +197,7 @@ def catalog_errors(catalog: CatalogConfig | Catalog) -> Iterator[None]:
 
 
 def _reason(failed: BaseException) -> str:
-    """The innermost word of the operating system, or the database's own; clients wrap it in layers of theirs."""
+    """The operating system's or the database's own message, which clients wrap in layers."""
     if isinstance(failed, DBAPIError):
         return str(failed.orig).partition("\n")[0]
     at: BaseException | None = failed

@@ -1,10 +1,8 @@
-"""Iceberg tables of archived topics: making one, reading what is archived, committing once, finding leftovers.
+"""Iceberg tables of archived topics: create, read archived offsets, commit once, find leftovers.
 
-Owns pyiceberg's tables, but for the writing of data files, and the properties of docs/formats/archive.md. Always true
-of a commit: it requires, in the catalog, the very snapshot that the caller planned on; it is sent once (pyiceberg's own
-`commit_transaction` retries a stale append on top of whatever came between, so it is not used); after any failure the
-table is read again and our commit id looked for, so that a lost answer is not a second commit. Must not know kinds of
-catalogs, Spark, buckets, or what an offset range is for.
+Properties as in docs/formats/archive.md. A commit requires the snapshot that the caller planned on. It is sent once:
+pyiceberg's own `commit_transaction` is not used, because it retries a stale append on top of other commits. After any
+failure the table is read again and searched for our commit id, so that a lost response is not a second commit.
 """
 
 from __future__ import annotations
@@ -65,21 +63,21 @@ TOPIC: Final = "thermocline.topic"
 TOPIC_ID: Final = "thermocline.topic-id"
 ARCHIVED: Final = "thermocline.archived"
 ADDED: Final = "thermocline.added"
-BASE: Final = "thermocline.base"  # the snapshot the commit required; a parent's id is dropped when it is expired
+BASE: Final = "thermocline.base"  # the snapshot the commit required; expiry drops a parent's id
 COMMIT_ID: Final = "thermocline.commit-id"
-SNAPSHOT_ID: Final = "thermocline.snapshot-id"  # table property only: the snapshot that set ARCHIVED there
+SNAPSHOT_ID: Final = "thermocline.snapshot-id"  # table property only: the snapshot that set ARCHIVED
 VALUES: Final = "thermocline.values"
 DEAD_LETTERS: Final = "thermocline.dead-letters"
-BEGUN: Final = "thermocline.begun"  # log starts when the table was made: where each partition's archive begins
-ARCHIVE: Final = "thermocline.archive"  # of a table of dead letters: the UUID of the table they were taken out of
+BEGUN: Final = "thermocline.begun"  # log starts when the table was created
+ARCHIVE: Final = "thermocline.archive"  # of a dead-letter table: the UUID of its table
 
-DAY_OF: Final = "timestamp"  # the column by whose day a table may be partitioned
+DAY_OF: Final = "timestamp"  # a table may be partitioned by the day of this column
 
 
 class StaleTable(Retryable):
-    """The table's current snapshot is not the one planned on, or became another: plan again on the new one.
+    """The current snapshot is not the one that the commit was planned on. Plan again.
 
-    `landed_possible`: our commit may still land (no answer came): its files may not be deleted.
+    `landed_possible`: no response came, so our commit may still land and its files must not be deleted.
     """
 
     def __init__(self, message: str, *, landed_possible: bool = False) -> None:
@@ -89,7 +87,7 @@ class StaleTable(Retryable):
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What a table says is archived. `snapshot_id` is what the next commit requires (None: no snapshot yet)."""
+    """The archived offsets of a table. `snapshot_id`: the next commit requires it (None: no snapshot yet)."""
 
     snapshot_id: int | None
     topic_id: UUID | None
@@ -99,7 +97,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveCommit:
-    """What a commit adds. `commit_id` is never used twice."""
+    """A commit's additions. `commit_id` is unique."""
 
     topic: str
     topic_id: UUID
@@ -116,8 +114,6 @@ def table_identifier(name: str) -> tuple[str, ...]:
 
 
 class ArchiveTable:
-    """One table of a catalog, as last read."""
-
     def __init__(self, catalog: Catalog, table: Table) -> None:
         self._catalog = catalog
         self._table = table
@@ -129,22 +125,22 @@ class ArchiveTable:
 
     @property
     def uuid(self) -> UUID:
-        """Of the table, whatever it is called: one that was dropped and made again has another."""
+        """Of the table; one that was dropped and created again has another."""
         return self._table.metadata.table_uuid
 
     @property
     def io_properties(self) -> dict[str, str]:
-        """What a worker needs to open the table's storage; may hold credentials that the catalog lent."""
+        """Storage properties for workers; may have credentials that the catalog lent."""
         return dict(self._table.io.properties)
 
     @property
     def data_location(self) -> str:
-        """Where data files go, without a final slash."""
+        """Folder of data files, without a final slash."""
         return str(self._table.location_provider().data_path)
 
     @property
     def snapshot_id(self) -> int | None:
-        """The current one; the next commit requires it."""
+        """The current snapshot; the next commit requires it."""
         snapshot = self._table.current_snapshot()
         return None if snapshot is None else snapshot.snapshot_id
 
@@ -156,11 +152,12 @@ class ArchiveTable:
         self._table = self._catalog.load_table(self._table.name())
 
     def arrow_schema(self, wanted: pa.Schema) -> pa.Schema:
-        """`wanted` with the table's field ids, so that files need no name mapping. InvalidRequest: a column is gone."""
+        """`wanted` with the table's field ids, so that files need no name mapping. InvalidRequest: a column is
+        absent.
+        """
         return _with_ids(wanted, self._table.schema(), self.name)
 
     def full_schema(self) -> pa.Schema:
-        """All columns of the table, with their field ids."""
         return schema_to_pyarrow(self._table.schema())
 
     def stored_files(self) -> list[tuple[StoredFile, DataFile]]:
@@ -186,7 +183,7 @@ class ArchiveTable:
         return found
 
     def archived(self) -> Archived:
-        """What stands on the current branch. Raises Corrupt when it cannot be told."""
+        """Archived offsets on the current branch. Raises Corrupt when they are unknown."""
         snapshot = self._table.current_snapshot()
         head = None if snapshot is None else snapshot.snapshot_id
         while snapshot is not None:
@@ -200,9 +197,9 @@ class ArchiveTable:
         return None if parent is None else self._table.snapshot_by_id(parent)
 
     def _from_properties(self, head: int | None) -> Archived:
-        """No snapshot of the archive stands, or its last one was expired: the table's properties keep what it said."""
-        said = self._table.properties
-        setter = said.get(SNAPSHOT_ID)
+        """Archived offsets by the table's properties, when no snapshot of the archive is left on the branch."""
+        stored = self._table.properties
+        setter = stored.get(SNAPSHOT_ID)
         if setter is None:
             return Archived(head, None, {}, None)
         if self._table.snapshot_by_id(int(setter)) is not None:
@@ -210,7 +207,7 @@ class ArchiveTable:
                 f"table {self.name}: snapshot {setter} of the archive is no ancestor of the current one, and no "
                 "older one is left: it was rolled back; roll forward, or archive into a new table"
             )
-        return _archived_of(said, head)
+        return _archived_of(stored, head)
 
     def commit(
         self,
@@ -221,14 +218,14 @@ class ArchiveTable:
         point: str,
         removed: Sequence[DataFile] = (),
     ) -> int:
-        """Append `files` to the snapshot this table was last read at, without `removed`; the new snapshot's id.
+        """Append `files` to the snapshot last read, without `removed`. Returns the new snapshot's id.
 
-        Raises StaleTable when somebody else committed first, or when no answer came. `point`: the crash point between
-        the commit and its being known.
+        Raises StaleTable when another committer was first, or no response came. `point`: the crash point after the
+        commit.
         """
         assert planned_on.snapshot_id == self.snapshot_id, (planned_on, self.snapshot_id)
         commit_id, added = change.commit_id, change.added
-        said = {
+        stored = {
             FORMAT: FORMAT_VERSION,
             TOPIC: change.topic,
             TOPIC_ID: str(change.topic_id),
@@ -237,40 +234,40 @@ class ArchiveTable:
         }
         transaction = self._table.transaction()
         more = {ADDED: offset_ranges.encode(added), BASE: base_name(planned_on.snapshot_id)}
-        update = transaction.update_snapshot(snapshot_properties={**said, **more})
+        update = transaction.update_snapshot(snapshot_properties={**stored, **more})
         producer = update.overwrite() if removed else update.fast_append()
         for written in files:
             producer.append_data_file(self._data_file(written))
         for entry in removed:
             producer.delete_data_file(entry)
-        transaction.set_properties({**said, SNAPSHOT_ID: str(producer.snapshot_id)})
-        producer.commit()  # writes the manifests and stages the change; nothing is committed
-        # The files were made for these columns: a table that got more meanwhile wants them made again.
+        transaction.set_properties({**stored, SNAPSHOT_ID: str(producer.snapshot_id)})
+        producer.commit()  # writes the manifests and stages the change; nothing is committed yet
+        # The files have these columns; a table with more columns by now needs them written again.
         columns = self._same_columns()
         try:
             self._catalog.commit_table(self._table, (*self._required(transaction), columns), transaction._updates)
-        except Exception as failed:  # noqa: BLE001 - whatever it was, only the table can say whether we committed
-            self._settle(commit_id, failed, producer)
+        except Exception as failed:  # noqa: BLE001 - only the table shows whether the commit landed
+            self._check_landed(commit_id, failed, producer)
         reach(point)
         self.refresh()
         return int(producer.snapshot_id)
 
     def _required(self, transaction: Transaction) -> tuple[TableRequirement, ...]:
-        """A transaction hands its changes only to its own retrying commit: these, and `_updates`, are what it sends."""
+        """pyiceberg's own retrying commit sends these and `_updates`; there is no public way to them."""
         return *transaction._requirements, AssertTableUUID(uuid=self._table.metadata.table_uuid)
 
     def _same_columns(self) -> TableRequirement:
         return AssertCurrentSchemaId.model_validate({"current-schema-id": self._table.metadata.current_schema_id})
 
     def grow(self, wanted: pa.Schema, properties: Mapping[str, str]) -> None:
-        """Add the columns of `wanted` that are not there, and set the properties, in one commit; rows have nulls there.
+        """Add the missing columns of `wanted` (nulls in old rows) and set the properties, in one commit.
 
-        Raises StaleTable when somebody else changed the columns first, or when no answer came; InvalidRequest for a
-        column that may not be null.
+        Raises StaleTable when another committer changed the columns first, or no response came; InvalidRequest for a
+        column that is not nullable.
         """
         known = {column.name for column in self._table.schema().columns}
         more = [field for field in wanted if field.name not in known]
-        if not more and all(self.properties.get(name) == said for name, said in properties.items()):
+        if not more and all(self.properties.get(name) == stored for name, stored in properties.items()):
             return
         if needed := [field.name for field in more if not field.nullable]:
             raise InvalidRequest(
@@ -290,7 +287,7 @@ class ArchiveTable:
 
     @property
     def by_day(self) -> bool:
-        """Whether the table is partitioned by the day of `timestamp`: then no file may hold two."""
+        """Whether the table is partitioned by the day of `timestamp`; then no file may hold two days."""
         fields, schema = self._table.spec().fields, self._table.schema()
         return [(schema.find_column_name(one.source_id), one.transform) for one in fields] == [(DAY_OF, DayTransform())]
 
@@ -300,8 +297,8 @@ class ArchiveTable:
         found = self._table.scan(row_filter=wanted, selected_fields=("offset",)).to_arrow()
         return found["offset"].combine_chunks().sort()
 
-    def _settle(self, commit_id: str, failed: Exception, producer: Any) -> None:
-        """Returns when our commit is in the table after all. Else raises StaleTable."""
+    def _check_landed(self, commit_id: str, failed: Exception, producer: Any) -> None:
+        """Return if our commit is in the table. Raises StaleTable otherwise."""
         self.refresh()
         if any(_summary(snapshot).get(COMMIT_ID) == commit_id for snapshot in self._table.snapshots()):
             return
@@ -332,11 +329,10 @@ class ArchiveTable:
         )
 
     # ── leftovers ────────────────────────────────────────────────────────────────────────────────────────────────────
-    def settled_bases(self, count_max: int) -> list[tuple[str, frozenset[str]]]:
+    def used_bases(self, count_max: int) -> list[tuple[str, frozenset[str]]]:
         """The newest archive commits as (base they required, names of the files they added), newest first.
 
-        A file written for that base and not among these can never be committed any more: its commit would require a
-        snapshot that is not the current one.
+        Another file written for such a base can never be committed, because its commit would require an old snapshot.
         """
         bases: dict[str, list[Snapshot]] = {}
         snapshot = self._table.current_snapshot()
@@ -344,7 +340,7 @@ class ArchiveTable:
             if (base := _summary(snapshot).get(BASE)) is not None:
                 bases.setdefault(base, [])
             snapshot = self._parent(snapshot)
-        # A table that was rolled back may have two commits on one base; the older one is still there for time travel.
+        # A table that was rolled back may have two commits on one base; the older one stays for time travel.
         for snapshot in self._table.snapshots():
             if (base := _summary(snapshot).get(BASE)) in bases:
                 bases[base].append(snapshot)
@@ -360,7 +356,7 @@ class ArchiveTable:
         )
 
     def list_files(self, folder: str) -> list[str]:
-        """Locations of the files in `folder`; none when it does not exist."""
+        """Locations of the files in `folder`; empty when it does not exist."""
         io = PyArrowFileIO(self.io_properties)
         scheme, netloc, path = io.parse_location(folder, io.properties)
         selector = pa.fs.FileSelector(path, allow_not_found=True)
@@ -377,17 +373,16 @@ class ArchiveTable:
 
 
 def base_name(snapshot_id: int | None) -> str:
-    """The folder of files written for a commit that requires this snapshot."""
+    """The folder name of files for a commit that requires this snapshot."""
     return "0" if snapshot_id is None else str(snapshot_id)
 
 
 def file_name(location: str) -> str:
-    """A file's own name, which is drawn once: its location may be spelled in many ways (`file:/`, `s3a://`)."""
+    """A file's own name, which is unique; the spelling of its location varies (`file:/`, `s3a://`)."""
     return location.rpartition("/")[2]
 
 
 def open_table(catalog: Catalog, name: str) -> ArchiveTable | None:
-    """The table, None when there is none."""
     try:
         return ArchiveTable(catalog, catalog.load_table(table_identifier(name)))
     except (NoSuchTableError, NoSuchNamespaceError):
@@ -397,17 +392,18 @@ def open_table(catalog: Catalog, name: str) -> ArchiveTable | None:
 def create_table(
     catalog: Catalog, name: str, schema: pa.Schema, properties: Mapping[str, str], *, by_day: bool = False
 ) -> ArchiveTable:
-    """A table of these columns, partitioned by the day of `timestamp` or not at all; the one that is there when another
-    archiver was quicker."""
+    """Create a table with these columns, optionally partitioned by the day of `timestamp`. Returns the existing one
+    when another archiver created it first.
+    """
     identifier = table_identifier(name)
     try:
         catalog.create_namespace(identifier[:-1])
     except NamespaceAlreadyExistsError:
         pass
-    except Exception as raced:  # noqa: BLE001 - a SQLite catalog says so with its own integrity error
+    except Exception as raced:  # noqa: BLE001 - a SQLite catalog raises its own integrity error
         log.debug("namespace of %s: %s", name, raced)
     try:
-        # With ids, which a partition's source is named by; the catalog gives its own.
+        # With ids, because a partition field refers to its source by id; the catalog assigns its own.
         numbered = assign_fresh_schema_ids(catalog._convert_schema_if_needed(schema))
         spec = _days(numbered) if by_day else UNPARTITIONED_PARTITION_SPEC
         table = catalog.create_table(identifier, schema=numbered, partition_spec=spec, properties=dict(properties))
@@ -425,9 +421,14 @@ def _summary(snapshot: Snapshot) -> Mapping[str, str]:
     return {} if snapshot.summary is None else snapshot.summary.additional_properties
 
 
-def _archived_of(said: Mapping[str, str], head: int | None) -> Archived:
+def _archived_of(stored: Mapping[str, str], head: int | None) -> Archived:
     try:
-        version, topic_id, offsets, commit_id = said[FORMAT], UUID(said[TOPIC_ID]), said[ARCHIVED], said[COMMIT_ID]
+        version, topic_id, offsets, commit_id = (
+            stored[FORMAT],
+            UUID(stored[TOPIC_ID]),
+            stored[ARCHIVED],
+            stored[COMMIT_ID],
+        )
     except (KeyError, ValueError) as broken:
         raise Corrupt(f"archive properties of snapshot {head} are not readable: {broken}") from broken
     if version != FORMAT_VERSION:
@@ -443,11 +444,11 @@ def _with_ids(wanted: pa.Schema, schema: Schema, table: str) -> pa.Schema:
     return pa.schema([_field_with_id(wanted.field(name), by_name[name]) for name in wanted.names])
 
 
-def _field_with_id(wanted: pa.Field, said: NestedField) -> pa.Field:
+def _field_with_id(wanted: pa.Field, stored: NestedField) -> pa.Field:
     kind = wanted.type
-    if isinstance(said.field_type, ListType):
-        kind = pa.list_(_field_with_id(kind.value_field.with_name("element"), said.field_type.element_field))
-    elif isinstance(said.field_type, StructType):
-        inner = {column.name: column for column in said.field_type.fields}
+    if isinstance(stored.field_type, ListType):
+        kind = pa.list_(_field_with_id(kind.value_field.with_name("element"), stored.field_type.element_field))
+    elif isinstance(stored.field_type, StructType):
+        inner = {column.name: column for column in stored.field_type.fields}
         kind = pa.struct([_field_with_id(kind.field(name), inner[name]) for name in inner])
-    return pa.field(wanted.name, kind, wanted.nullable, metadata={"PARQUET:field_id": str(said.field_id)})
+    return pa.field(wanted.name, kind, wanted.nullable, metadata={"PARQUET:field_id": str(stored.field_id)})

@@ -1,9 +1,7 @@
-"""Named points where a test may kill a job's driver or a worker: SIGKILL between two steps whose order matters.
+"""Crash points of jobs: SIGKILL of a driver or worker between two steps whose order matters. For tests.
 
-Owns the jobs' own list (the broker's is `seams.crash_points`). Always true: without `THERMOCLINE_TESTING=true` in the
-environment nothing is armed, and an unarmed point costs one comparison. A worker process reads the environment for
-itself, since it is not started by us. Must not know
-what happens at a point.
+The broker's are in `seams.crash_points`. Nothing is armed without `THERMOCLINE_TESTING=true`. Workers read the
+environment themselves, because Spark starts them.
 """
 
 from __future__ import annotations
@@ -33,9 +31,9 @@ _left: int | None = None
 
 
 def reach(point: str) -> None:
-    """Pass a point: does nothing unless `THERMOCLINE_CRASH_AT=<point>[:n]` names it and testing is switched on.
+    """Kills the process if `THERMOCLINE_CRASH_AT=<point>[:n]` names the point for the n-th time, and testing is on.
 
-    A file named by `THERMOCLINE_CRASH_ONCE` makes it one kill for all processes: who creates the file dies.
+    With a file name in `THERMOCLINE_CRASH_ONCE`, only the process that creates the file is killed.
     """
     global _left
     armed = os.environ.get(CRASH_AT)

@@ -1,8 +1,7 @@
-"""Sets of offsets as sorted ranges: union, difference, and what stands in a snapshot's properties.
+"""Sets of offsets as sorted ranges: union, difference, and their JSON in a snapshot's properties.
 
-Owns the arithmetic of "archived". Always true of `OffsetRanges` made here: the ranges `[first, end)` of a partition are
-non-empty, in order, disjoint and not adjacent (adjacent ones are joined), so equal sets are equal values; no partition
-has an empty list. Must not know tables, snapshots or Spark.
+The ranges `[first, end)` of a partition are non-empty, sorted, disjoint and not adjacent, so equal sets are equal
+values. No partition has an empty list.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def normal(ranges: Iterable[Range]) -> Ranges:
-    """The same set in order, without overlap, adjacent ranges joined."""
+    """The same set, sorted, without overlap, adjacent ranges joined."""
     joined: list[Range] = []
     for first, end in sorted(r for r in ranges if r[0] < r[1]):
         if joined and first <= joined[-1][1]:
@@ -50,28 +49,24 @@ def minus(ranges: Iterable[Range], other: Iterable[Range]) -> Ranges:
 
 
 def overlap(ranges: Iterable[Range], other: Iterable[Range]) -> Ranges:
-    """Offsets in both."""
     one = normal(ranges)
     return minus(one, minus(one, other))
 
 
 def union(one: OffsetRanges, other: OffsetRanges) -> dict[int, Ranges]:
-    """Offsets in either, by partition."""
     return _tidy({p: normal((*one.get(p, ()), *other.get(p, ()))) for p in sorted({*one, *other})})
 
 
 def difference(one: OffsetRanges, other: OffsetRanges) -> dict[int, Ranges]:
-    """Offsets of `one` that `other` has not, by partition."""
+    """Offsets of `one` that are not in `other`, by partition."""
     return _tidy({p: minus(ranges, other.get(p, ())) for p, ranges in sorted(one.items())})
 
 
 def common(one: OffsetRanges, other: OffsetRanges) -> dict[int, Ranges]:
-    """Offsets in both, by partition."""
     return _tidy({p: overlap(ranges, other.get(p, ())) for p, ranges in sorted(one.items())})
 
 
 def size(offsets: OffsetRanges) -> int:
-    """How many offsets."""
     return sum(end - first for ranges in offsets.values() for first, end in ranges)
 
 
@@ -81,7 +76,7 @@ def encode(offsets: OffsetRanges) -> str:
 
 
 def decode(text: str) -> dict[int, Ranges]:
-    """What `encode` wrote. Raises Corrupt."""
+    """Reads what `encode` wrote. Raises Corrupt."""
     try:
         found = _DECODER.decode(text)
     except msgspec.MsgspecError as broken:

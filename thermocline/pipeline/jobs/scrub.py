@@ -1,9 +1,8 @@
-"""Scrubbing a bucket: every byte of every live object, in parallel; the driver's side.
+"""Scrubs a bucket: reads and checks every byte of every live object, in parallel. The driver.
 
-Owns the order of a scrub: listing, roots and pages here, objects in tasks, and a second look at the roots before damage
-is reported, since a live broker may have expired what was read. Always true: nothing is written to the bucket, so a
-scrub may run beside anything, twice, or be killed at any point; with a journal a scrub that was killed goes on where it
-was. Must not know how an object is read, nor what damage is (`coldstore.inspection.audit`).
+The driver reads the listing, roots and pages; tasks read the objects. Before damage is reported the roots are read
+again, because a live broker may have expired the object. A scrub writes nothing to the bucket, so it may run beside a
+broker, twice, or be killed at any point. With a journal a killed scrub resumes.
 """
 
 from __future__ import annotations
@@ -23,37 +22,35 @@ from thermocline.pipeline.history import History
 from thermocline.pipeline.jobs.report import Cell, summary_table
 from thermocline.pipeline.jobs.scrub_journal import Journal
 from thermocline.pipeline.jobs.scrub_view import (
-    PartitionLook,
+    PartitionInspection,
     Place,
     check_ours,
-    look,
-    look_at_metadata,
+    inspect_metadata,
+    inspect_partition,
     places,
     still_named,
 )
 from thermocline.pipeline.jobs.scrub_worker import Blob, ScrubTask, run_task
-from thermocline.pipeline.jobs.spark_tasks import EverySoOften, InProcess, SparkTasks, TaskRunner
+from thermocline.pipeline.jobs.spark_tasks import InProcess, SparkTasks, TaskRunner, ThrottledProgress
 from thermocline.units import show_rate, show_seconds, show_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TASK_BYTES: Final = 512 << 20  # of objects: a task costs Spark 16-45 ms, and reads 1-2 GB/s
+TASK_BYTES: Final = 512 << 20  # of objects: a Spark task costs 16-45 ms, and reads 1-2 GB/s
 TASK_BYTES_MIN: Final = 64 << 20
-WAVE_TASKS: Final = 64  # for each task that runs at once: what a killed scrub with a journal repeats
+WAVE_TASKS: Final = 64  # per running task, between two journal writes: a killed scrub repeats at most these
 
 
 @dataclass(slots=True)
 class ScrubReport:
-    """What a scrub read and found."""
-
     url: str
     dry_run: bool
     findings: list[Located] = field(default_factory=list)
     partitions: int = 0
     objects: int = 0
     object_bytes: int = 0
-    skipped: int = 0  # objects that the journal says were read by the run before
+    skipped: int = 0  # objects that the previous run read, by its journal
     tasks: int = 0
     seconds: float = 0.0
 
@@ -63,7 +60,6 @@ class ScrubReport:
         return [one for one in self.findings if one.finding.kind.is_damage]
 
     def lines(self) -> Sequence[tuple[str, Cell]]:
-        """For `summary_table`."""
         read = f"{self.objects:,} ({show_size(self.object_bytes)})"
         return [
             ("bucket", self.url),
@@ -77,7 +73,7 @@ class ScrubReport:
         ]
 
     def row(self) -> dict[str, Cell]:
-        """For the last JSON line, behind those of the findings."""
+        """The last JSON line, behind those of the findings."""
         return {
             "kind": "summary",
             "bucket": self.url,
@@ -92,7 +88,7 @@ class ScrubReport:
         }
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.findings), summary_table(self)])
+        return "\n".join([*map(str, self.findings), summary_table(self.lines())])
 
 
 def scrub(
@@ -105,12 +101,12 @@ def scrub(
     task_bytes: int = TASK_BYTES,
     progress: Callable[[str], None] | None = None,
 ) -> ScrubReport:
-    """Read and judge every live object of `bucket`, or of one topic (name or id) in it.
+    """Read and check every live object of `bucket`, or of one topic (name or id) in it.
 
-    `dry_run`: roots, pages and listing only, and how much there is to read. `journal`: a local file that remembers what
-    was read and is whole; a scrub that died goes on from there, one that ends removes it. Without `spark` the work is
-    done in this process. Raises InvalidRequest (no such topic; nothing of ours), NewerFormat (it cannot be judged by
-    this version), StoreError, AccessRefused, TasksFailed.
+    `dry_run`: roots, pages and listing only, and how much there is to read. `journal`: a local file with the objects
+    already read and sound; a killed scrub resumes from it, a finished one deletes it. Without `spark` this process does
+    the work. Raises InvalidRequest (unknown topic; no Thermocline bucket), NewerFormat (this version cannot check it),
+    StoreError, AccessRefused, TasksFailed.
     """
     runner: TaskRunner = InProcess() if spark is None else SparkTasks(spark)
     show = progress or (lambda text: None)
@@ -119,8 +115,6 @@ def scrub(
 
 
 class _Scrubber:
-    """One run."""
-
     def __init__(
         self,
         history: History,
@@ -144,66 +138,66 @@ class _Scrubber:
         report = self._report
         report.dry_run = dry_run
         self._show("reading roots and pages")
-        looks, others, blobs = self._look()
-        tasks = list(_tasks(self._bucket, looks, blobs, self._share(looks)))
+        seen, others, blobs = self._inspect()
+        tasks = list(_tasks(self._bucket, seen, blobs, self._share(seen)))
         found: list[tuple[Place | None, Finding]] = []
         if dry_run:
             report.objects = sum(len(task.segments) + len(task.blobs) for task in tasks)
             report.object_bytes = sum(task.object_bytes for task in tasks)
         else:
             found = self._read(tasks, Journal(journal, self._report.url) if journal else None)
-        report.partitions = len(looks)
+        report.partitions = len(seen)
         report.findings += others
-        report.findings += self._believed(looks, found)
+        report.findings += self._confirmed(seen, found)
         report.findings.sort(key=_order)
         report.seconds = time.monotonic() - started
         return report
 
     # ── what there is ────────────────────────────────────────────────────────────────────────────────────────────────
-    def _look(self) -> tuple[list[PartitionLook], list[Located], list[Blob]]:
+    def _inspect(self) -> tuple[list[PartitionInspection], list[Located], list[Blob]]:
         check_ours(self._store)
         listings, strangers = places(self._store)
         living = self._living()
-        looks = self._history.map(lambda place: look(self._store, place, listings[place]), listings)
-        unlisted = [place for place in living if place not in listings]  # made meanwhile, or their manifest is gone
-        looks += self._history.map(lambda place: look(self._store, place, None), unlisted)
-        self._tell_rootless([one for one in looks if one.manifest is None and not one.damaged], living)
+        seen = self._history.map(lambda place: inspect_partition(self._store, place, listings[place]), listings)
+        unlisted = [place for place in living if place not in listings]  # created meanwhile, or without a manifest
+        seen += self._history.map(lambda place: inspect_partition(self._store, place, None), unlisted)
+        self._report_rootless([one for one in seen if one.manifest is None and not one.damaged], living)
         blobs: list[Blob] = []
         others: list[Located] = []
         if self._topic is None:
-            findings, blobs = look_at_metadata(self._store)
+            findings, blobs = inspect_metadata(self._store)
             others = [Located(one) for one in findings]
             others += [Located(Finding(FindingKind.UNKNOWN, one.key, None, f"{one.size} bytes")) for one in strangers]
         else:
-            looks = [one for one in looks if self._topic in (one.topic, living.get(_place(one)), str(one.topic_id))]
-            if not looks:
+            seen = [one for one in seen if self._topic in (one.topic, living.get(_place(one)), str(one.topic_id))]
+            if not seen:
                 raise InvalidRequest(f"{self._store.url} holds no topic {self._topic}: nothing was scrubbed")
-        for one in looks:
+        for one in seen:
             one.topic = one.topic or living.get(_place(one))
-        return looks, others, blobs
+        return seen, others, blobs
 
-    def _tell_rootless(self, looks: Sequence[PartitionLook], before: Mapping[Place, str]) -> None:
-        """Those that lived `before` the look and do after it had no manifest in between."""
-        looks = [one for one in looks if _place(one) in before]
-        after = self._living() if looks else {}
-        for one in looks:
+    def _report_rootless(self, seen: Sequence[PartitionInspection], before: Mapping[Place, str]) -> None:
+        """A partition that exists before and after the inspection, without a manifest, has lost its manifest."""
+        seen = [one for one in seen if _place(one) in before]
+        after = self._living() if seen else {}
+        for one in seen:
             if _place(one) in after:
                 text = "the cluster has the partition, the bucket not"
                 one.findings.append(Finding(FindingKind.MISSING, manifest_key(*_place(one)), None, text))
 
     def _living(self) -> dict[Place, str]:
-        """Partitions that must have a manifest, by the cluster's own word; none where that cannot be read."""
+        """Partitions of cluster.json, which must have a manifest; empty when it cannot be read."""
         try:
             topics = self._history.topics().values()
         except NewerFormat:
             raise
         except (Corrupt, InvalidRequest):
-            return {}  # `look_at_metadata` reports it
+            return {}  # `inspect_metadata` reports it
         return {(one.topic_id, p): one.topic for one in topics for p in range(one.partitions)}
 
-    def _share(self, looks: Sequence[PartitionLook]) -> int:
-        """Bytes of a task: enough tasks that none is waited for alone at the end."""
-        total = sum(segment.object_bytes for one in looks for segment in one.segments)
+    def _share(self, seen: Sequence[PartitionInspection]) -> int:
+        """Bytes of a task: enough tasks that the last ones finish together."""
+        total = sum(segment.object_bytes for one in seen for segment in one.segments)
         even = total // (3 * max(1, self._runner.parallelism))
         return min(self._task_bytes, max(TASK_BYTES_MIN, even))
 
@@ -217,7 +211,7 @@ class _Scrubber:
         wave = max(1, self._runner.parallelism) * (WAVE_TASKS if journal is not None else len(tasks) or 1)
         for at in range(0, len(tasks), wave):
             some = tasks[at : at + wave]
-            progress = EverySoOften(self._show, f"reading {show_size(sum(task.object_bytes for task in some))}")
+            progress = ThrottledProgress(self._show, f"reading {show_size(sum(task.object_bytes for task in some))}")
             done = self._runner.run(run_task, some, progress)
             for one in done:
                 report.objects += len(one.read)
@@ -230,28 +224,28 @@ class _Scrubber:
             journal.remove()
         return found
 
-    def _believed(
-        self, looks: Sequence[PartitionLook], found: Sequence[tuple[Place | None, Finding]]
+    def _confirmed(
+        self, seen: Sequence[PartitionInspection], found: Sequence[tuple[Place | None, Finding]]
     ) -> Iterator[Located]:
-        """Every finding with its place; damage of what is no longer named is none."""
+        """Every finding with its partition, without damage of objects that are no longer named."""
         by_place: dict[Place | None, list[Finding]] = {}
         for place, finding in found:
             by_place.setdefault(place, []).append(finding)
-        for one in looks:
+        for one in seen:
             read = by_place.get(_place(one), [])
             if any(finding.kind.is_damage for finding in read):
                 read = still_named(self._store, _place(one), read)
             for finding in [*one.findings, *read]:
                 yield Located(finding, one.topic, one.topic_id, one.partition)
-        if damaged := by_place.get(None):  # a controller folds its records into a new page now and then
-            _, now = look_at_metadata(self._store)
+        if damaged := by_place.get(None):  # the controller may have written a new page meanwhile
+            _, now = inspect_metadata(self._store)
             named = {blob.key for blob in now}
             for finding in damaged:
                 if finding.key in named:
                     yield Located(finding)
 
 
-def _place(one: PartitionLook) -> Place:
+def _place(one: PartitionInspection) -> Place:
     return one.topic_id, one.partition
 
 
@@ -265,10 +259,12 @@ def _order(one: Located) -> tuple[bool, str, int, int, str]:
     return (not found.kind.is_damage, one.topic or str(one.topic_id or ""), one.partition or 0, at, found.key or "")
 
 
-def _tasks(bucket: str, looks: Sequence[PartitionLook], blobs: Sequence[Blob], task_bytes: int) -> Iterator[ScrubTask]:
-    """Objects of one partition, in order, until there is enough for a task. Large ones first: no task is left last."""
+def _tasks(
+    bucket: str, seen: Sequence[PartitionInspection], blobs: Sequence[Blob], task_bytes: int
+) -> Iterator[ScrubTask]:
+    """Tasks of consecutive objects of one partition, largest first, so that none is left alone at the end."""
     tasks = [ScrubTask(bucket, None, 0, (), tuple(blobs))] if blobs else []
-    for one in looks:
+    for one in seen:
         taken: list[RemoteSegment] = []
         taken_bytes = 0
         for segment in one.segments:

@@ -1,9 +1,8 @@
-"""What a scrub has read so far, in a local file: a scrub that died goes on from there.
+"""The journal of a scrub: a local file with the objects already read, so that a killed scrub resumes.
 
-Owns the file: JSON lines, the first with the bucket's URL, then one an object that was read to its end and in which
-nothing was found. Always true: a line is on the disk before the scrub goes on; one that a crash cut short is not
-believed, and its object is read again, as is one that was damaged: somebody may have restored it since, under its own
-key; a file of another bucket, or of nobody's, is refused and left as it is. Must not know how an object is read.
+JSON lines: the bucket's URL, then a line for each object that was read to its end without a finding. Lines are fsynced
+before the scrub continues. A line cut short by a crash is ignored and its object read again. Damaged objects are read
+again too, because they may have been restored. A file of another bucket, or no journal, is refused and left unchanged.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from thermocline.pipeline.jobs.scrub_worker import ScrubDone, ScrubTask
 
 
 class _Head(msgspec.Struct):
-    """The first line. Copies of a bucket have the same keys, so keys do not say whose journal this is."""
+    """The first line. Copies of a bucket have the same keys, so the keys do not identify it."""
 
     bucket: str
 
 
 class _Noted(msgspec.Struct):
-    """A line of the journal: an object that was read to its end. `findings`: lines of before say what was found too."""
+    """An object that was read to its end. Older journals have `findings` too."""
 
     key: str
     findings: list[msgspec.Raw] = []
@@ -37,10 +36,8 @@ _NOTED: Final = msgspec.json.Decoder(_Noted)
 
 
 class Journal:
-    """A local file of JSON lines. A line that a crash cut short is not believed; its object is read again."""
-
     def __init__(self, path: str, bucket: str) -> None:
-        """Raises InvalidRequest when the file is not the journal of this bucket's scrub."""
+        """Raises InvalidRequest when the file is not a journal of this bucket."""
         self._path = path
         self._bucket = bucket
         self.skipped = 0
@@ -53,7 +50,7 @@ class Journal:
 
     def _check_head(self, line: bytes) -> None:
         whole = msgspec.json.encode(_Head(self._bucket)) + b"\n"
-        if line == whole or (not line.endswith(b"\n") and whole.startswith(line)):  # cut short: nothing was read
+        if line == whole or (not line.endswith(b"\n") and whole.startswith(line)):  # a crash cut it short
             return
         try:
             whose = f"the journal of {_HEAD.decode(line).bucket}"
@@ -70,7 +67,7 @@ class Journal:
             self._read.add(noted.key)
 
     def left_of(self, task: ScrubTask) -> ScrubTask | None:
-        """The task without what was read before; None when nothing is left."""
+        """The task without objects read before; None when nothing is left."""
         assert task.topic_id is not None or not task.segments
         segments = tuple(
             segment
@@ -82,7 +79,7 @@ class Journal:
         return replace(task, segments=segments, blobs=blobs) if segments or blobs else None
 
     def note(self, done: Sequence[ScrubDone]) -> None:
-        """Remember, durably, what these tasks read and found whole."""
+        """Record, durably, the objects that these tasks found sound."""
         with open(self._path, "ab") as file:
             file.write(self._start(file))
             for one in done:
@@ -94,7 +91,7 @@ class Journal:
             os.fsync(file.fileno())
 
     def _start(self, file: BinaryIO) -> bytes:
-        """The first line of a new file; else the end of a line that a crash cut short."""
+        """The first line for a new file, or a newline behind a line that a crash cut short."""
         head = msgspec.json.encode(_Head(self._bucket)) + b"\n"
         size = file.seek(0, os.SEEK_END)
         if size >= len(head):
@@ -103,6 +100,6 @@ class Journal:
         return head
 
     def remove(self) -> None:
-        """The scrub is complete: the next one reads everything again."""
+        """The scrub is complete."""
         if os.path.exists(self._path):
             os.unlink(self._path)

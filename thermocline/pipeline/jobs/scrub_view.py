@@ -1,9 +1,9 @@
-"""What a scrub must read, and what is wrong without reading it: roots, pages and the listing of one bucket.
+"""Inspects roots, pages and the listing of a bucket for a scrub: the objects to read, and findings without reading
+them.
 
-Owns the reading of manifests for a scrub: where a page is damaged the others are still read, so that one bad page hides
-no bad segment. Always true: a listing is taken before the roots it is compared with, and roots are read again until
-damage stands still (a live broker commits meanwhile); what a newer version wrote raises NewerFormat, and is never
-called damaged. Judgement: `coldstore.inspection.audit`. Must not know tasks or Spark.
+A damaged page does not hide the segments of other pages. The listing is taken before the roots that it is compared
+with. Damage is confirmed by reading the root again until it stays the same, because a live broker commits meanwhile.
+Data of a newer version raises NewerFormat and is never called damaged. The checks are in `coldstore.inspection.audit`.
 """
 
 from __future__ import annotations
@@ -52,9 +52,8 @@ Place = tuple[UUID, int]
 
 
 @dataclass(slots=True)
-class PartitionLook:
-    """One partition as its root, its pages and a listing say. `segments` are those to be read, readable ones only;
-    `unnamed`: what is listed besides, where it is sure."""
+class PartitionInspection:
+    """A partition by its root, pages and listing. `unnamed`: other objects in the listing, if that is certain."""
 
     topic_id: UUID
     partition: int
@@ -75,7 +74,7 @@ class PartitionLook:
 
     @property
     def segments(self) -> list[RemoteSegment]:
-        """Live segments above the log start that the listing shows whole."""
+        """Segments to read: live, above the log start, and whole in the listing."""
         known = {finding.key for finding in self.findings if finding.kind.is_damage}
         start = 0 if self.manifest is None else self.manifest.log_start_offset
         place = (self.topic_id, self.partition)
@@ -94,7 +93,7 @@ class PartitionLook:
 
 # ── partitions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 def places(store: ArrowStore) -> tuple[dict[Place, list[ObjectInfo]], list[ObjectInfo]]:
-    """What is listed of every partition below `topics/`, and what belongs to none. One listing."""
+    """The listing of every partition below `topics/`, and the objects that belong to none. One listing."""
     listing = _listed(store, TOPICS_PREFIX)
     found: dict[Place, list[ObjectInfo]] = {place: [] for place in partitions_in(info.key for info in listing)}
     by_prefix = {partition_prefix(*place): infos for place, infos in found.items()}
@@ -106,7 +105,9 @@ def places(store: ArrowStore) -> tuple[dict[Place, list[ObjectInfo]], list[Objec
 
 
 def check_ours(store: ArrowStore) -> None:
-    """Raises InvalidRequest where no broker ever began: nothing was scrubbed must not read as nothing is damaged."""
+    """Raises InvalidRequest for a bucket that no broker ever used: "nothing scrubbed" must not look like "nothing
+    damaged".
+    """
     try:
         finished(store.head(CLUSTER_KEY))
     except ObjectMissing:
@@ -114,21 +115,21 @@ def check_ours(store: ArrowStore) -> None:
             raise InvalidRequest(f"{store.url} holds nothing of Thermocline's: nothing was scrubbed") from None
 
 
-def look(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionLook:
-    """The partition's books. Damage is looked at again, with a new listing, until root and damage stand still."""
-    seen = _look_once(store, place, listing)
+def inspect_partition(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionInspection:
+    """Inspect a partition. On damage, again with a new listing, until the root stays the same."""
+    seen = _inspect_once(store, place, listing)
     for _ in range(_TRIES - 1):
         if not seen.damaged:
             break
-        before, seen = seen, _look_once(store, place, None)
+        before, seen = seen, _inspect_once(store, place, None)
         if before.manifest == seen.manifest:
             break
     seen.findings += orphan_findings(finished(keep_by_manifest(store, *place, seen.unnamed)))
     return seen
 
 
-def _look_once(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionLook:
-    seen = PartitionLook(*place)
+def _inspect_once(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionInspection:
+    seen = PartitionInspection(*place)
     if listing is None:
         listing = _listed(store, partition_prefix(*place))
     key = manifest_key(*place)
@@ -145,11 +146,11 @@ def _look_once(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | 
         return seen
     seen.topic = seen.manifest.topic
     _read_pages(store, seen)
-    if not seen.damaged:  # else the tiles and the books of what is left say nothing new
+    if not seen.damaged:  # a damaged page would only cause follow-up findings
         seen.findings += audit_manifest(seen.manifest, seen.live)
     compared = audit_listing(seen.manifest, seen.live, seen.page_sizes, listing)
     known = {finding.key for finding in seen.findings}
-    if not seen.damaged:  # else what an unreadable page names would look like an orphan
+    if not seen.damaged:  # objects that an unreadable page names would look like orphans
         seen.unnamed = gc_plan(listing, seen.named)
     seen.findings += [found for found in compared if found.key not in known]
     return seen
@@ -163,7 +164,7 @@ def _read_root(store: ArrowStore, key: str, kind: type[Manifest], place: Place) 
 
 
 def _decoded(codec: RootCodec[T], store: ArrowStore, key: str) -> Root[T]:
-    """The root under `key`, whose bytes are exactly what a writer makes of what they say. Raises Corrupt."""
+    """The root under `key`. Its bytes must be exactly what a writer produces. Raises Corrupt."""
 
     def exact(key: str, got: Got) -> Root[T]:
         root = codec.decode(key, got)
@@ -174,8 +175,8 @@ def _decoded(codec: RootCodec[T], store: ArrowStore, key: str) -> Root[T]:
     return finished(read_root(store, key, exact))
 
 
-def _read_pages(store: ArrowStore, seen: PartitionLook) -> None:
-    """Live segments of every page that can be read, then of the tail; a finding for each that cannot."""
+def _read_pages(store: ArrowStore, seen: PartitionInspection) -> None:
+    """Live segments of every readable page, then of the tail; a finding for each unreadable page."""
     assert seen.manifest is not None
     place = (seen.topic_id, seen.partition)
     pages = PageReader(store, *place, PageCache(0), None)
@@ -194,7 +195,7 @@ def _read_pages(store: ArrowStore, seen: PartitionLook) -> None:
             seen.findings.append(_page_finding(pointer, place, broken))
     for leaf in leaves:
         if leaf.end_offset <= cursor:
-            continue  # it may be gone: all below the cursor is
+            continue  # everything below the cursor may be deleted
         seen.page_sizes[str(leaf.key(*place))] = leaf.length
         try:
             page = finished(pages.segments(leaf))
@@ -217,8 +218,10 @@ class _Anything(msgspec.Struct, frozen=True):
     pass
 
 
-def look_at_metadata(store: ArrowStore) -> tuple[list[Finding], list[Blob]]:
-    """`cluster.json`, `lease.json` and the listing of `metadata/`; the page that is named, to be read."""
+def inspect_metadata(store: ArrowStore) -> tuple[list[Finding], list[Blob]]:
+    """Inspect `cluster.json`, `lease.json` and the listing of `metadata/`. Returns findings, and the named page to
+    read.
+    """
     listing = _listed(store, METADATA_PREFIX)
     findings: list[Finding] = []
     try:
@@ -232,7 +235,7 @@ def look_at_metadata(store: ArrowStore) -> tuple[list[Finding], list[Blob]]:
     try:
         _decoded(RootCodec(_Anything), store, LEASE_KEY)
     except ObjectMissing:
-        pass  # nobody has served the bucket yet
+        pass  # no broker has served the bucket yet
     except NewerFormat:
         raise
     except Corrupt as broken:
@@ -244,8 +247,8 @@ def look_at_metadata(store: ArrowStore) -> tuple[list[Finding], list[Blob]]:
 
 
 def still_named(store: ArrowStore, place: Place, findings: Iterable[Finding]) -> list[Finding]:
-    """Without the damage of objects that nothing names any more: they expired while they were read."""
-    seen = _look_once(store, place, None)
+    """The findings without damage of objects that are no longer named, because they expired while they were read."""
+    seen = _inspect_once(store, place, None)
     if seen.named is None or any(found.kind is FindingKind.UNREADABLE for found in seen.findings):
         return list(findings)
     start = 0 if seen.manifest is None else seen.manifest.log_start_offset
@@ -255,8 +258,6 @@ def still_named(store: ArrowStore, place: Place, findings: Iterable[Finding]) ->
 
 
 def _listed(store: ArrowStore, prefix: str) -> list[ObjectInfo]:
-    """Everything below `prefix`, in order."""
-
     async def every() -> list[ObjectInfo]:
         return [info async for info in store.list(prefix)]
 

@@ -1,10 +1,9 @@
-"""One task of a scrub: every byte of some objects, read and judged.
+"""One task of a scrub: reads and checks every byte of some objects.
 
-Owns how an object is read. Always true of an object without findings: its footer is whole and says what the manifest
-says, every byte of its log was read, each batch of it has its CRC and its leader epoch and follows the one before, and
-together they are what the footer says. Damage is believed only when a second read brings the same (a bit flipped on the
-way is not one flipped at rest). From S3 two reads are in flight while a third is judged. Judgement:
-`coldstore.inspection.audit`. Must not know manifests or Spark.
+An object without findings has a footer that agrees with the manifest. Every byte of its log was read; each batch has
+its CRC and leader epoch and follows the one before; together they agree with the footer. Damage counts only when a
+second read shows it too, because it may have happened in transit. On S3 two reads are in flight while a third is
+checked.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from thermocline.pipeline.arrow_store import ArrowStore, finished, open_arrow_st
 from thermocline.pipeline.jobs.job_crash_points import reach
 
 PIECE_BYTES: Final = 8 << 20  # of a ranged GET
-_AHEAD: Final = 2  # pieces on their way while one is judged: 24 MiB a task
-# A file is read where it is judged, in pieces that stay in the core's cache for the three passes over them (chunk, log
-# and batch CRC): 0.41 s of CPU a GB instead of 0.60 with pieces of 8 MiB that another thread brings.
+_AHEAD: Final = 2  # pieces in flight while one is checked: 24 MiB a task
+# The checking thread reads a file itself, in pieces that stay in its cache for three passes (chunk, log and batch CRC):
+# 0.41 s of CPU a GB, against 0.60 with pieces of 8 MiB from another thread.
 _LOCAL_PIECE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """An object that a root or manifest names with its length and checksum: a group snapshot, a metadata page."""
+    """An object that a root or manifest names with length and checksum: a group snapshot, a metadata page."""
 
     key: str
     length: int
@@ -49,7 +48,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class ScrubTask:
-    """Objects of one partition (`topic_id` None: of the cluster's metadata), some 512 MiB."""
+    """Objects of one partition (`topic_id` None: of the cluster's metadata), about 512 MiB."""
 
     bucket: str
     topic_id: UUID | None
@@ -64,7 +63,7 @@ class ScrubTask:
 
 @dataclass(slots=True)
 class ScrubDone:
-    """What a task found; `read` are the keys of the objects that were read to their end, findings or not."""
+    """Findings of a task. `read`: keys of the objects that were read to their end, sound or not."""
 
     task: ScrubTask
     findings: list[Finding] = field(default_factory=list)
@@ -72,7 +71,7 @@ class ScrubDone:
 
 
 def run_task(task: ScrubTask) -> ScrubDone:
-    """Raises StoreError, AccessRefused and NewerFormat only: what else an object holds is a finding."""
+    """Raises StoreError, AccessRefused and NewerFormat only; everything else is a finding."""
     done = ScrubDone(task)
     store = open_arrow_store(task.bucket)
     with ThreadPoolExecutor(_AHEAD, thread_name_prefix="scrub") as pool:
@@ -89,7 +88,6 @@ def run_task(task: ScrubTask) -> ScrubDone:
 
 
 def scrub_segment(store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, entry: RemoteSegment) -> list[Finding]:
-    """Footer first, then all log bytes."""
     try:
         footer = finished(fetch_footer(store, key, entry.object_bytes, entry.log_bytes))
     except NewerFormat:
@@ -104,28 +102,30 @@ def scrub_segment(store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, 
 
 
 def _scan(store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, footer: SegmentFooter) -> list[Finding]:
-    said = footer.statistics
+    statistics = footer.statistics
     scanner = _scanner(footer)
     try:
         for piece in _pieces(store, pool, str(key), footer.log_bytes):
             scanner.feed(piece)
-        scan = scanner.finish(said.end_offset)
+        scan = scanner.finish(statistics.end_offset)
     except (Corrupt, InvalidRequest) as broken:
         return _locate(store, key, footer, scanner.next_offset, str(broken))
     except ObjectMissing as gone:
-        return [Finding(FindingKind.MISSING, str(key), said.base_offset, str(gone))]
+        return [Finding(FindingKind.MISSING, str(key), statistics.base_offset, str(gone))]
     if any(found != written for found, written in zip(scan.chunk_crcs, footer.chunk_crcs, strict=True)):
-        return _locate(store, key, footer, said.base_offset, "chunks differ, though every batch is whole")
+        return _locate(store, key, footer, statistics.base_offset, "chunks differ, though every batch is whole")
     return audit_scan(key, footer, scan)
 
 
 def _scanner(footer: SegmentFooter) -> SegmentScanner:
-    said = footer.statistics
-    return SegmentScanner(said.base_offset, footer.log_bytes, lineage=footer.lineage, chunk_bytes=footer.chunk_bytes)
+    statistics = footer.statistics
+    return SegmentScanner(
+        statistics.base_offset, footer.log_bytes, lineage=footer.lineage, chunk_bytes=footer.chunk_bytes
+    )
 
 
 def _locate(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: int, why: str) -> list[Finding]:
-    """The pass ended early: look at every chunk by itself, twice where it is not what was written."""
+    """The pass ended early: check every chunk by itself, twice when its CRC is wrong."""
     findings: list[Finding] = []
     for index in range(len(footer.chunk_crcs)):
         chunk = chunk_ref(footer, key, index)
@@ -133,7 +133,7 @@ def _locate(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: i
             finished(fetch_chunk(store, chunk))
         except Corrupt as broken:
             near = footer.offset_index.lookup_position(chunk.position).offset
-            # The batch that failed is known to the offset; of what lies behind it only the chunk is.
+            # The failed batch is known to the offset; damage behind it only to the chunk.
             at = max(near, offset) if not findings else near
             findings.append(
                 Finding(FindingKind.DAMAGED, str(key), at, f"{broken}: {why}" if not findings else str(broken))
@@ -145,23 +145,23 @@ def _locate(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: i
 
 def _again(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: int, why: str) -> list[Finding]:
     """Every chunk is as it was written: either the first read was wrong, or the copier's bytes were."""
-    said = footer.statistics
+    statistics = footer.statistics
     scanner = _scanner(footer)
     try:
         for index in range(len(footer.chunk_crcs)):
             scanner.feed(finished(fetch_chunk(store, chunk_ref(footer, key, index))))
-        return audit_scan(key, footer, scanner.finish(said.end_offset))
+        return audit_scan(key, footer, scanner.finish(statistics.end_offset))
     except (Corrupt, InvalidRequest) as broken:
         text = f"{broken}; the bytes are as they were copied ({why})"
         return [Finding(FindingKind.DAMAGED, str(key), scanner.next_offset, text)]
     except ObjectMissing as gone:
-        return [Finding(FindingKind.MISSING, str(key), said.base_offset, str(gone))]
+        return [Finding(FindingKind.MISSING, str(key), statistics.base_offset, str(gone))]
 
 
 def _scan_without_footer(
     store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, entry: RemoteSegment
 ) -> list[Finding]:
-    """Batches carry their own CRCs, the manifest their epochs: what is still good of the log, and where it ends."""
+    """Check the batches by their own CRCs and the manifest's leader epochs."""
     lineage = LeaderEpochs(tuple(EpochStart(*epoch) for epoch in entry.epochs))
     scanner = SegmentScanner(entry.base_offset, entry.log_bytes, lineage=lineage)
     try:
@@ -194,7 +194,7 @@ def _pieces(store: ArrowStore, pool: ThreadPoolExecutor, key: str, log_bytes: in
 
 
 def scrub_blob(store: ArrowStore, blob: Blob) -> list[Finding]:
-    """An object whose checksum stands where it is named."""
+    """Check an object against the length and checksum of its reference."""
     try:
         got = finished(store.get(blob.key))
     except ObjectMissing as gone:

@@ -1,8 +1,7 @@
-"""Running one function over many small values, on Spark or in this process, with progress.
+"""Runs one function over many small values, on Spark or in this process, with progress.
 
-Owns the only use of a SparkContext by the jobs. Always true: values and answers are small and picklable (bulk bytes
-stay in the workers); an error that no repetition can heal comes back as itself and at once, all others are Spark's to
-repeat and come back as TasksFailed with the worker's last words. Must not know what the tasks do.
+Values and results are small and picklable; bulk bytes stay in the workers. An error that a retry cannot cure is raised
+as itself at once. Spark retries all others; they end as TasksFailed with the worker's last message.
 """
 
 from __future__ import annotations
@@ -32,25 +31,22 @@ Progress = Callable[[int, int], None]  # tasks done, of how many
 
 
 class TasksFailed(ThermoclineError):
-    """Spark gave up: a worker died, or an error that it repeated in vain. Nothing was committed; run again."""
+    """Spark gave up: a worker died, or retries failed. Nothing was committed; run again."""
 
 
 class TaskRunner(Protocol):
-    """Where tasks run."""
-
     @property
-    def parallelism(self) -> int:
-        """How many tasks run at once."""
-        ...
+    def parallelism(self) -> int: ...
 
     def run(self, function: Callable[[T], R], tasks: Sequence[T], progress: Progress) -> list[R]:
-        """Answers in the tasks' order. Raises DataLoss, NewerFormat, Corrupt, InvalidRequest as the function did, or
-        TasksFailed."""
+        """Results in the tasks' order. Raises DataLoss, NewerFormat, Corrupt, InvalidRequest as the function did, or
+        TasksFailed.
+        """
         ...
 
 
 class InProcess:
-    """One task after the other, here: for a dry run, for tests, for a machine without Java."""
+    """One task after the other, in this process: for a dry run, for tests, for a machine without Java."""
 
     parallelism = 1
 
@@ -69,7 +65,7 @@ class _Answer(Generic[R]):
 
 
 class _Caught(Generic[T, R]):
-    """The function, with final errors as answers. A class, so that it pickles by name."""
+    """Returns final errors as values. A class, so that it pickles by name."""
 
     def __init__(self, function: Callable[[T], R]) -> None:
         self._function = function
@@ -83,8 +79,6 @@ class _Caught(Generic[T, R]):
 
 
 class SparkTasks:
-    """Tasks of a Spark session, each its own partition."""
-
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
 
@@ -139,21 +133,21 @@ class SparkTasks:
 
 
 def _last_words(failed: BaseException) -> str:
-    """The line of a worker's traceback that says what happened, without Java's share of it."""
+    """The line of a worker's traceback with the error, without the Java part."""
     lines = [line.strip() for line in str(failed).splitlines() if line.strip()]
-    told = [line for line in lines if _is_told(line)]
-    said = told[-1] if told else (lines[0] if lines else repr(failed))
-    return f"the tasks failed: {said[:1000]}; nothing of this step was committed: run the job again"
+    errors = [line for line in lines if _is_error(line)]
+    message = errors[-1] if errors else (lines[0] if lines else repr(failed))
+    return f"the tasks failed: {message[:1000]}; nothing of this step was committed: run the job again"
 
 
-def _is_told(line: str) -> bool:
+def _is_error(line: str) -> bool:
     name, colon, _ = line.partition(":")
     return (
         bool(colon) and name.replace(".", "").replace("_", "").isalnum() and not name.startswith(("at ", "org.apache"))
     )
 
 
-class EverySoOften:
+class ThrottledProgress:
     """Progress for people: at most one line in `seconds`."""
 
     def __init__(self, show: Callable[[str], None], what: str, seconds: float = 0.2) -> None:

@@ -1,8 +1,7 @@
-"""Values of records as columns: the JSON decoder, and the door through which others come.
+"""Decoders that turn record values into columns: JSON, and others by the entry point group `thermocline.decoders`.
 
-Owns `ValueDecoder` and the entry point group `thermocline.decoders`. Always true of a decoder: it is deterministic (a
-step that is done again after a crash must find the same bad rows, or the two tables disagree), and it never raises for
-what a record holds: a value that is not what the columns say is a bad row with a reason. Must not know tables or Spark.
+A decoder is deterministic, because a step repeated after a crash must find the same bad rows. It never raises for a
+record's content: a value that does not fit the columns is a bad row with a reason.
 """
 
 from __future__ import annotations
@@ -40,21 +39,21 @@ class Decoded(NamedTuple):
 
 
 class ValueDecoder(Protocol):
-    """Turns values into columns. Made once a task by `factory(columns)`, `columns` being the text the user gave."""
+    """Turns values into columns. Created once a task by `factory(columns)`, with the user's text."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns it makes, all nullable."""
+        """The decoded columns, all nullable."""
         ...
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Every value of a batch. A null (a tombstone) is a good row of nulls: it is an event, not an accident."""
+        """Decode every value of a batch. A null (a tombstone) is a good row of nulls."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ValueSpec:
-    """Which decoder, with which columns, and whether the raw value stays a column. Kept in the table's properties."""
+    """The decoder, its columns, and whether the raw value stays a column. Stored in the table's properties."""
 
     decoder: str = RAW
     columns: str = ""
@@ -68,13 +67,13 @@ class ValueSpec:
         return RAW if self.is_raw else f"{self.decoder}({self.columns}){' + value' if self.keep_value else ''}"
 
 
-def extends(said: ValueSpec, asked: ValueSpec) -> bool:
-    """Whether `asked` makes all that `said` makes, the same way, and perhaps more columns. InvalidRequest."""
-    if said.is_raw or said.decoder != asked.decoder or said.keep_value > asked.keep_value:
+def extends(stored: ValueSpec, asked: ValueSpec) -> bool:
+    """Whether `asked` decodes all columns of `stored` in the same way, and perhaps more. Raises InvalidRequest."""
+    if stored.is_raw or stored.decoder != asked.decoder or stored.keep_value > asked.keep_value:
         return False
-    if said.decoder == "json":
-        return set(parse_columns(said.columns)) <= set(parse_columns(asked.columns))
-    before, after = decoder_of(said), decoder_of(asked)
+    if stored.decoder == "json":
+        return set(parse_columns(stored.columns)) <= set(parse_columns(asked.columns))
+    before, after = decoder_of(stored), decoder_of(asked)
     assert before is not None and after is not None
     return all(
         after.schema.get_field_index(one.name) >= 0 and after.schema.field(one.name) == one for one in before.schema
@@ -82,7 +81,7 @@ def extends(said: ValueSpec, asked: ValueSpec) -> bool:
 
 
 def decoder_of(spec: ValueSpec) -> ValueDecoder | None:
-    """The decoder that `spec` names, None for raw values. Raises InvalidRequest."""
+    """The decoder of `spec`, None for raw values. Raises InvalidRequest."""
     if spec.is_raw:
         return None
     if spec.decoder == "json":
@@ -163,9 +162,9 @@ def parse_columns(text: str) -> tuple[JsonColumn, ...]:
 
 
 class JsonDecoder:
-    """JSON objects in UTF-8. Absent and null members are null; members without a column are left out.
+    """JSON objects in UTF-8. Absent and null members are null; members without a column are dropped.
 
-    Row by row on purpose: Arrow's own JSON reader is faster, but takes blocks, and one bad value spoils its block.
+    Decodes row by row: Arrow's JSON reader is faster, but one bad value spoils its whole block.
     """
 
     def __init__(self, columns: str) -> None:
@@ -203,7 +202,7 @@ class JsonDecoder:
             return self._one_by_one(rows, bad)
 
     def _one_by_one(self, rows: Sequence[tuple[int, Any]], bad: list[tuple[int, str]]) -> Decoded:
-        """Some cell is JSON, yet no Arrow value (half a surrogate pair, a time beyond year 9999): find whose it is."""
+        """A cell is valid JSON but no Arrow value (half a surrogate pair, a time beyond year 9999). Find its row."""
         good = []
         for at, row in rows:
             try:
@@ -228,7 +227,7 @@ class JsonDecoder:
 
 
 def _check_years(made: pa.Array) -> None:
-    """RFC 3339 with a zone reaches hours beyond the years 1 to 9999 in UTC, where many readers fail."""
+    """A time with a zone may lie outside the years 1 to 9999 in UTC, where many readers fail."""
     found = pc.min_max(made.cast(pa.int64())).as_py()
     if found["min"] is not None and not _YEAR_1_US <= found["min"] <= found["max"] <= _YEAR_9999_US:
         raise ValueError("in UTC the time lies outside the years 1 to 9999")

@@ -1,9 +1,8 @@
-"""How far a stream's next batch goes: everything that is there, or a bounded share of it.
+"""How far a stream's next batch goes: all pending offsets, or a bounded share of them. Pure.
 
-Owns the share of each partition. Always true: no partition goes back or past its end; the batch has exactly
-min(limit, what is there) offsets that can hold records, so no partition starves: whoever has most to read is served
-first. Declared gaps cost nothing: a hole of a million offsets is stepped over in one batch. Pure. Must not know
-tiers or Spark.
+No partition goes back or past its end. The batch has exactly min(limit, pending) offsets outside declared gaps, shared
+in proportion to what is pending, so that no partition starves. A gap costs nothing: one batch crosses a million
+offsets.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ Gaps = Mapping[TopicPartition, Sequence[tuple[int, int]]]
 
 
 def pending(start: int, end: int, gaps: Sequence[tuple[int, int]]) -> int:
-    """Offsets in `[start, end)` outside the gaps (which are ordered and do not overlap)."""
+    """Offsets in `[start, end)` outside the gaps (sorted, without overlap)."""
     return max(0, end - start) - sum(max(0, min(end, last) - max(start, first)) for first, last in gaps)
 
 
 def admit(
     starts: PartitionOffsets, ends: PartitionOffsets, rows_max: int | None, gaps: Gaps
 ) -> dict[TopicPartition, int]:
-    """Where the batch ends in each partition of `ends`; a partition without a start is not in the batch.
+    """End of the batch in each partition of `ends`. A partition without a start is not in the batch.
 
-    Shares are proportional to what is pending; what rounding leaves goes to the largest remainders.
+    Shares are proportional to the pending offsets; the remainder goes to the largest fractions.
     """
     waiting = {tp: pending(starts[tp], ends[tp], gaps.get(tp, ())) for tp in starts if tp in ends}
     total = sum(waiting.values())
@@ -41,7 +40,7 @@ def admit(
 
 
 def _advance(start: int, end: int, rows: int, gaps: Sequence[tuple[int, int]]) -> int:
-    """The offset after `rows` more offsets that are outside the gaps, at most `end`; a gap there is taken along."""
+    """The offset after `rows` more offsets outside the gaps, at most `end`. A gap at that point is included."""
     at = start
     for first, last in gaps:
         if last <= at:

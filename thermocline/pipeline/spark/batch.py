@@ -1,7 +1,6 @@
-"""The batch: one view of both tiers, planned on the driver, read by tasks.
+"""The batch reader: planned on the driver over one view of both tiers, read by tasks.
 
-Owns what Spark asks a batch reader. Always true: the view is taken once, while the batch is planned; what filters leave
-out of the plan is a subset of what they leave out of the rows. Must not know how rows are read.
+A pushed filter excludes a subset of the rows that Spark's own filter excludes.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from thermocline.pipeline.spark.explain import FirstPartition
 from thermocline.pipeline.spark.filters import Bounds, bounds_of
 from thermocline.pipeline.spark.options import Options, Position
 from thermocline.pipeline.spark.plan_summary import PlanSummary, held_by, read_by, tail_offsets_of
-from thermocline.pipeline.spark.planning import fail_or_tell, plan_tasks
+from thermocline.pipeline.spark.planning import fail_or_log, plan_tasks
 from thermocline.pipeline.spark.projection import arrow_schema, columns_of
-from thermocline.pipeline.spark.tasks import ReadJob, read_task, tell
+from thermocline.pipeline.spark.spark_errors import without_traceback
+from thermocline.pipeline.spark.tasks import ReadJob, print_plan, read_task
 from thermocline.pipeline.spark.tiers import States, Tiers, connection_of
-from thermocline.pipeline.spark.told import told
 
 if TYPE_CHECKING:
     from thermocline.pipeline.spark.tasks import Task
 
 
 class BatchReader(DataSourceReader):
-    """One batch: planned on the driver, read by tasks. Pickled: holds values only."""
+    """One batch. Pickled, so it holds values only."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -40,10 +39,10 @@ class BatchReader(DataSourceReader):
         self._job = read_job(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        with told():
+        with without_traceback():
             planned, summary = self._planned()
-        tell(summary.line())
-        tasks: list[Task | None] = [*planned] or [None]  # Spark wants one task of an empty read
+        print_plan(summary.line())
+        tasks: list[Task | None] = [*planned] or [None]  # Spark requires a task even for an empty read
         return [FirstPartition(tasks[0], summary), *map(InputPartition, tasks[1:])]
 
     def _planned(self) -> tuple[list[Task], PlanSummary]:
@@ -74,16 +73,14 @@ class BatchReader(DataSourceReader):
 
 
 class PushingReader(BatchReader):
-    """The same with Spark's filters as bounds of the plan."""
-
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._bounds = bounds_of(filters)
         self._pushed = True
-        return filters  # Spark evaluates them again: bounds may keep more
+        return filters  # Spark evaluates them again, because bounds may keep more rows
 
 
 def read_job(options: Options, schema: StructType) -> ReadJob:
-    """What tasks of a query with this schema need. InvalidRequest on columns that are not ours."""
+    """The constants of a query with this schema. Raises InvalidRequest for unknown columns."""
     columns = columns_of(schema)
     return ReadJob(options.bucket, columns, arrow_schema(schema), connection_of(options), options.fail_on_data_loss)
 
@@ -91,7 +88,7 @@ def read_job(options: Options, schema: StructType) -> ReadJob:
 def batch_ranges(
     tiers: Tiers, states: States, positions: tuple[Position, Position], options: Options
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """The offsets `[start, end)` of every partition; empty where the start lies behind the end."""
+    """Offsets `[start, end)` of every partition; empty when the start is behind the end."""
     starting, ending = positions
     extents = {tp: state.extent for tp, state in states.items()}
     lost: list[str] = []
@@ -99,5 +96,5 @@ def batch_ranges(
     first = ranges.starts(starting, extents, found, options.no_later_record_is_latest, lost)
     found = tiers.first_at(states, ranges.times_to_find(ending, states))
     last = ranges.ends(ending, extents, found, lost)
-    fail_or_tell(lost, options.fail_on_data_loss)
+    fail_or_log(lost, options.fail_on_data_loss)
     return {tp: (first[tp], max(first[tp], last[tp])) for tp in states}

@@ -1,9 +1,7 @@
-"""What the running cluster says while a read is planned: its topics, and first and last offsets.
+"""The running cluster as the driver sees it: topics, first and last offsets. Used only with `kafka.bootstrap.servers`.
 
-Owns the client of the driver. Always true: an end is one below which everything is committed and decided (the last
-stable offset), so that rows planned now read the same later; a partition between two leaders is waited for, never taken
-for empty. Only built when `kafka.bootstrap.servers` is set. Must not
-know buckets.
+An end offset is the last stable offset, so that planned rows read the same later. A partition whose leader is being
+elected is waited for, not taken for empty.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ log = logging.getLogger(__name__)
 
 ASK_TIMEOUT_S: Final = 30.0
 _HALF: Final = (1 << 64) - 1
-_ONE_ASK_S: Final = 5.0  # within that: a leader that died is not waited for
+_ONE_ASK_S: Final = 5.0  # of one request, so that a dead leader is not waited for
 _AGAIN_S: Final = 0.2
 _BETWEEN_LEADERS: Final = frozenset(
     {
@@ -43,12 +41,12 @@ _BETWEEN_LEADERS: Final = frozenset(
         KafkaError._TIMED_OUT,
     }
 )
-_CONSUMER_ONLY: Final = ("group.id",)  # an admin client warns about them
+_CONSUMER_ONLY: Final = ("group.id",)  # an admin client warns about it
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterTopic:
-    """A topic the cluster serves; `topic_id` None where brokers are too old to have ids."""
+    """A topic of the cluster. `topic_id` None: the brokers are too old for ids."""
 
     topic: str
     topic_id: UUID | None
@@ -57,16 +55,16 @@ class ClusterTopic:
 
 
 class Cluster:
-    """Questions to the cluster behind `connection`; one client, made once, with a deadline on every question."""
+    """An admin client of the cluster behind `connection`, with a deadline on every request."""
 
     def __init__(self, connection: ConsumerSettings) -> None:
-        connection.consumer().close()  # refuses unknown kafka.* options here, not in a task
+        connection.consumer().close()  # refuses unknown kafka.* options now, not in a task
         settings: dict[str, Any] = {name: value for name, value in connection.settings if name not in _CONSUMER_ONLY}
         self._servers = dict(connection.settings)["bootstrap.servers"]
         self._admin = AdminClient(settings, logger=log)
 
     def topics(self) -> dict[str, ClusterTopic]:
-        """Every topic by name, internal ones too."""
+        """All topics by name, internal ones too."""
         try:
             names = [
                 name for name, topic in self._admin.list_topics(timeout=ASK_TIMEOUT_S).topics.items() if not topic.error
@@ -82,7 +80,7 @@ class Cluster:
                 described = answer.result(ASK_TIMEOUT_S)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    continue  # deleted between the two questions
+                    continue  # deleted between the two requests
                 raise self._unreachable(f"topic {name}", error.args[0]) from None
             found[name] = ClusterTopic(
                 name, _uuid(described.topic_id), len(described.partitions), described.is_internal
@@ -94,11 +92,11 @@ class Cluster:
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()), "first offsets")  # type: ignore[no-untyped-call]
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last committed and decided record of each partition."""
+        """The last stable offset of each partition."""
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()), "last offsets")  # type: ignore[no-untyped-call]
 
     def first_at(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset whose record is of that time or later; None where there is none."""
+        """The first offset with a record of that time or later; None without one."""
         asked = {tp: OffsetSpec.for_timestamp(time_ms) for tp, time_ms in times_ms.items()}
         return {tp: None if offset < 0 else offset for tp, offset in self._offsets(asked, "offsets of times").items()}
 
@@ -109,18 +107,18 @@ class Cluster:
         until_s = time.monotonic() + ASK_TIMEOUT_S
         while len(found) < len(asked):
             left = {tp: spec for tp, spec in asked.items() if tp not in found}
-            told, unanswered = self._offsets_now(left, what)
-            found |= told
+            answered, unanswered = self._offsets_now(left, what)
+            found |= answered
             if unanswered and time.monotonic() >= until_s:
                 tp, why = next(iter(unanswered.items()))
                 raise self._unreachable(f"{what} of {tp}", why)
             if unanswered:
                 time.sleep(_AGAIN_S)
-                self._look_who_leads()
+                self._refresh_metadata()
         return found
 
-    def _look_who_leads(self) -> None:
-        """librdkafka asks the leaders it knows, dead ones too, until it asked for metadata again."""
+    def _refresh_metadata(self) -> None:
+        """librdkafka asks the leaders it knows, even dead ones, until it fetches metadata again."""
         try:
             self._admin.list_topics(timeout=_ONE_ASK_S)
         except KafkaException as error:
@@ -129,7 +127,7 @@ class Cluster:
     def _offsets_now(
         self, asked: Mapping[TopicPartition, Any], what: str
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
-        """What leaders said, and why those partitions have no answer that may have one soon: another is elected."""
+        """Offsets that leaders returned, and the errors of partitions between two leaders."""
         answers: dict[ClientTopicPartition, Future[Any]] = self._admin.list_offsets(
             {ClientTopicPartition(*tp): spec for tp, spec in asked.items()},
             isolation_level=IsolationLevel.READ_COMMITTED,
@@ -146,9 +144,7 @@ class Cluster:
                     raise self._unreachable(f"{what} of {tp}", reason) from None
                 unanswered[tp] = reason
             else:
-                if (
-                    offset == OFFSET_INVALID
-                ):  # librdkafka's word for a leader that it did not reach: no error of its own
+                if offset == OFFSET_INVALID:  # librdkafka returns it, without error, for an unreachable leader
                     unanswered[tp] = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
                 else:
                     found[tp] = offset
@@ -162,7 +158,7 @@ class Cluster:
 
 
 def _uuid(found: Any) -> UUID | None:
-    """librdkafka's topic id, two signed halves; all zeros where the broker sent none."""
+    """librdkafka's topic id, two signed halves; None for all zeros (the broker sent none)."""
     if found is None:
         return None
     high, low = found.get_most_significant_bits() & _HALF, found.get_least_significant_bits() & _HALF

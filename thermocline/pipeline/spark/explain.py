@@ -1,9 +1,8 @@
-"""`explain(df)`: what the reads of a query will fetch, and what their filters spare.
+"""`explain(df)`: what the reads of a query fetch, and what their filters prune.
 
-Spark's own `explain` shows of a Python source its name and columns, and has no place for more (4.3); the summary of a
-plan travels with its first input partition, and is read from there. Always true: nothing runs but Spark's planning.
-Only in the driver's process: over Spark Connect the same sums stand in the driver's log. Must not know how a plan is
-made.
+Spark's own `explain` shows only the name and columns of a Python source (4.3). The plan's summary travels with its
+first input partition and is read from there; only Spark's planning runs. Needs Spark's driver in this process; over
+Spark Connect the summary is in the driver's log.
 """
 
 from __future__ import annotations
@@ -21,20 +20,17 @@ if TYPE_CHECKING:
 
 
 class FirstPartition(InputPartition):
-    """A task, and what the whole plan adds up to."""
-
     def __init__(self, value: object, summary: PlanSummary) -> None:
         super().__init__(value)
         self.summary = summary
 
 
 def explain(frame: DataFrame) -> None:
-    """Print `plan_summaries(frame)`, one under the other."""
     print("\n\n".join(map(str, plan_summaries(frame))))
 
 
 def plan_summaries(frame: DataFrame) -> list[PlanSummary]:
-    """One for each batch read of the source in the query's plan. InvalidRequest when there is none."""
+    """One for each batch read of the source in the query's plan. Raises InvalidRequest when there is none."""
     java: Any = getattr(frame, "_jdf", None)
     if java is None:
         raise InvalidRequest("explain needs Spark's driver in this process; over Spark Connect see the driver's log")

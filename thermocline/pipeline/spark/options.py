@@ -1,8 +1,7 @@
-"""Options of `spark.read.format("thermocline")`: those of Spark's own Kafka source, and the few that are ours.
+"""Options of `spark.read.format("thermocline")`: those of Spark's Kafka source, and a few of our own. Pure.
 
-Owns names, defaults and what contradicts what. Always true: a parsed `Options` can be planned as it is; an option that
-neither Spark's source nor we know is an error that names the nearest one, so a typing mistake never reads as a default.
-Names are case-insensitive, as all options of Spark. Pure: must not know buckets, brokers or Spark.
+An unknown option is an error that names the nearest known one, so that a typing mistake never reads as a default. Names
+are case-insensitive, as all options of Spark.
 Source: Spark's "Structured Streaming + Kafka Integration Guide" (4.x), "Reading Data from Kafka".
 """
 
@@ -25,8 +24,8 @@ MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000  # Spark's default
 POLL_TIMEOUT_MS: Final = 120_000  # Spark's default: its network time-out
 GROUP_ID_PREFIX: Final = "thermocline-spark"
 
-# Spark's name for each option, about in the order of its guide; the last line is ours. The two of fetchOffset are known
-# and without effect: librdkafka retries by itself.
+# Spark's names, in the order of its guide; the last line is ours. The two of fetchOffset have no effect, because
+# librdkafka retries by itself.
 KNOWN: Final = (
     *("assign", "subscribe", "subscribePattern", "kafka.bootstrap.servers"),
     *("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", "startingOffsetsByTimestampStrategy"),
@@ -39,7 +38,7 @@ _WAYS: Final = ("assign", "subscribe", "subscribePattern")
 _BY_LOWER: Final = {name.lower(): name for name in KNOWN}
 STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 BATCH_ONLY: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-# What Spark's source refuses too, because the reader decides it.
+# Spark's source refuses them too, because the reader sets them.
 _CONSUMER_REFUSED: Final = {
     "auto.offset.reset": "use startingOffsets",
     "enable.auto.commit": "Spark's checkpoint keeps the offsets",
@@ -49,32 +48,20 @@ _CONSUMER_REFUSED: Final = {
     "enable.partition.eof": "the reader needs it",
 }
 _TIME_UNITS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZE_UNITS: Final = {
-    "": 0,
-    "b": 0,
-    "k": 10,
-    "kb": 10,
-    "kib": 10,
-    "m": 20,
-    "mb": 20,
-    "mib": 20,
-    "g": 30,
-    "gb": 30,
-    "gib": 30,
+_SIZE_UNITS: Final = {"": 0, "b": 0} | {
+    prefix + suffix: bits for prefix, bits in (("k", 10), ("m", 20), ("g", 30)) for suffix in ("", "b", "ib")
 }
 _AMOUNT: Final = re.compile(r"(\d{1,18})\s*([a-z]*)")
 
 
 class Edge(Enum):
-    """The first or the next offset of every partition."""
-
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 @dataclass(frozen=True, slots=True)
 class ByOffset:
-    """An offset for every partition, where -2 is the earliest and -1 the latest."""
+    """An offset for every partition; -2 is the earliest and -1 the latest."""
 
     option: str
     offsets: PartitionOffsets
@@ -82,7 +69,7 @@ class ByOffset:
 
 @dataclass(frozen=True, slots=True)
 class ByTimestamp:
-    """The first record at or after a time: one for all partitions, or one for each. ms since 1970."""
+    """The first record at or after a time (ms since 1970): one for all partitions, or one for each."""
 
     option: str
     timestamp_ms: int | None
@@ -94,7 +81,7 @@ Position = Edge | ByOffset | ByTimestamp
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which partitions are read; exactly one is set."""
+    """The partitions to read; exactly one field is set."""
 
     assign: frozenset[TopicPartition] | None = None
     subscribe: frozenset[str] | None = None
@@ -110,13 +97,13 @@ class Selection:
 
     @property
     def named(self) -> frozenset[str] | None:
-        """The topics that must exist, or None for a pattern."""
+        """The topics that must exist; None for a pattern."""
         return self.subscribe if self.assign is None else frozenset(partition.topic for partition in self.assign)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything a reader needs. `starting`/`ending` None: what batch or stream do by themselves."""
+    """All settings of a reader. `starting`/`ending` None: the default of a batch or stream."""
 
     bucket: str
     selection: Selection
@@ -131,21 +118,21 @@ class Options:
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
     target_partition_bytes: int = TARGET_BYTES
-    push_filters: bool | None = None  # None: where Spark asks for it
-    late_ms: int | None = None  # how far records lie behind younger ones; None: `timestamp < X` prunes nothing
+    push_filters: bool | None = None  # None: if Spark pushes filters
+    late_ms: int | None = None  # maximum lateness of records; None: `timestamp < X` prunes nothing
     bootstrap_servers: str | None = None
     consumer: Mapping[str, str] = field(default_factory=dict)  # kafka.*, without the prefix
     poll_timeout_ms: int = POLL_TIMEOUT_MS
     group_id_prefix: str = GROUP_ID_PREFIX
-    given: frozenset[str] = frozenset()  # names the user wrote
+    given: frozenset[str] = frozenset()  # names that the user set
 
     @property
     def without_effect(self) -> tuple[str, ...]:
-        """Options given that mean nothing in a batch; Spark's source ignores them too."""
+        """Given options that have no effect in a batch; Spark's source ignores them too."""
         return tuple(name for name in STREAM_ONLY if name in self.given)
 
     def for_batch(self) -> tuple[Position, Position]:
-        """Where a batch starts and ends. InvalidRequest on what only a stream can mean."""
+        """Start and end of a batch. Raises InvalidRequest for positions that only a stream can have."""
         starting = self.starting or Edge.EARLIEST
         ending = self.ending or Edge.LATEST
         if starting is Edge.LATEST or (isinstance(starting, ByOffset) and LATEST in starting.offsets.values()):
@@ -155,7 +142,7 @@ class Options:
         return starting, ending
 
     def for_stream(self) -> Position:
-        """Where a stream without a checkpoint starts. InvalidRequest on ends: a stream has none."""
+        """Start of a stream without a checkpoint. Raises InvalidRequest for an end, because a stream has none."""
         ends = [name for name in BATCH_ONLY if name in self.given]
         if ends:
             raise InvalidRequest(
@@ -164,14 +151,14 @@ class Options:
         return self.starting or Edge.LATEST
 
 
-def says_what(given: Mapping[str, str]) -> bool:
-    """Whether the options say where and what to read: they can stand alone. Those of a query on a table need not."""
+def names_source(given: Mapping[str, str]) -> bool:
+    """Whether the options name a bucket and topics. Options of a query on a table need not."""
     names = {key.lower() for key in given}
     return "bucket" in names and not names.isdisjoint(way.lower() for way in _WAYS)
 
 
 def check_names(given: Mapping[str, str]) -> None:
-    """InvalidRequest for an option that nobody knows, and names the nearest one."""
+    """Raises InvalidRequest for an unknown option; the message names the nearest one."""
     _by_name(given)
 
 
@@ -183,14 +170,14 @@ def _by_name(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         if name is not None:
             by_name[name] = value
         elif key.lower().startswith("kafka."):
-            _take_consumer_option(consumer, key.lower().removeprefix("kafka."), value)
+            _add_consumer_option(consumer, key.lower().removeprefix("kafka."), value)
         else:
             raise InvalidRequest(_unknown(key))
     return by_name, consumer
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """Options as Spark hands them over. InvalidRequest says which option is wrong, and the nearest known name."""
+    """Parse Spark's options. InvalidRequest names the wrong option and the nearest known name."""
     by_name, consumer = _by_name(given)
     if "bucket" not in by_name:
         raise InvalidRequest(
@@ -233,7 +220,7 @@ def _unknown(key: str) -> str:
     return f"unknown option {key!r}; did you mean {_BY_LOWER[near[0]]!r}? Known: {', '.join(KNOWN)}, kafka.*"
 
 
-def _take_consumer_option(consumer: dict[str, str], name: str, value: str) -> None:
+def _add_consumer_option(consumer: dict[str, str], name: str, value: str) -> None:
     if name in _CONSUMER_REFUSED:
         raise InvalidRequest(f"option kafka.{name} is not supported: {_CONSUMER_REFUSED[name]}")
     if name == "isolation.level" and value != "read_committed":

@@ -1,8 +1,7 @@
-"""What a batch is going to read, and what its plan leaves out: sums, for people.
+"""The summary of a batch's plan for people: what it reads, and what it prunes. Pure.
 
-Owns `PlanSummary` and its words. Always true: `held` is all that the chosen partitions have, in both tiers; what is
-pruned is the difference. Bytes are of log, before its batches are decompressed; at cuts between tasks an index interval
-is read twice and counts twice. Pure. Must not know how a plan is made, nor Spark.
+Pruned is the difference between `held` (everything in the chosen partitions, both tiers) and `read`. Bytes are of log,
+before decompression. An index interval at a cut between tasks is read twice and counts twice.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """So much history. `log_bytes` and `segments` are of the bucket; offsets of both tiers."""
+    """An amount of history. `log_bytes` and `segments` count the bucket only, offsets both tiers."""
 
     offsets: int = 0
     segments: int = 0
@@ -33,7 +32,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """One read. `pushed` False: Spark was not asked to push filters, so none could prune anything."""
+    """The summary of one read. `pushed` False: Spark pushed no filters."""
 
     url: str
     topics: tuple[str, ...]
@@ -47,7 +46,6 @@ class PlanSummary:
     pushed: bool
 
     def line(self) -> str:
-        """One line for the driver's log, when the plan is made."""
         read, held = self.read, self.held
         return (
             f"read of {self.url}: {read.offsets:,} of {held.offsets:,} offsets, {read.segments:,} of "
@@ -64,7 +62,6 @@ class PlanSummary:
         return max(0, self.held.log_bytes - self.read.log_bytes)
 
     def lines(self) -> Sequence[tuple[str, str]]:
-        """Label and words, for `explain`."""
         read, held = self.read, self.held
         return [
             ("bucket", self.url),
@@ -85,22 +82,22 @@ class PlanSummary:
     def _filters(self) -> str:
         if not self.pushed:
             return "none pushed: spark.sql.python.filterPushdown.enabled is off"
-        bounds, said = self.bounds, []
+        bounds, parts = self.bounds, []
         if bounds.start_offset > 0:
-            said.append(f"offset >= {bounds.start_offset}")
+            parts.append(f"offset >= {bounds.start_offset}")
         if bounds.end_offset < OFFSET_END:
-            said.append(f"offset < {bounds.end_offset}")
+            parts.append(f"offset < {bounds.end_offset}")
         if bounds.min_timestamp_ms is not None:
-            said.append(f"timestamp >= {bounds.min_timestamp_ms} ms")
+            parts.append(f"timestamp >= {bounds.min_timestamp_ms} ms")
         if bounds.max_timestamp_ms is not None:
-            said.append(f"timestamp < {bounds.max_timestamp_ms} ms")
+            parts.append(f"timestamp < {bounds.max_timestamp_ms} ms")
         if bounds.topics is not None:
-            said.append(f"topic in {', '.join(sorted(bounds.topics)) or 'nothing'}")
+            parts.append(f"topic in {', '.join(sorted(bounds.topics)) or 'nothing'}")
         if bounds.topic_prefix:
-            said.append(f"topic like {bounds.topic_prefix}…")
+            parts.append(f"topic like {bounds.topic_prefix}…")
         if bounds.partitions is not None:
-            said.append(f"partition in {', '.join(map(str, sorted(bounds.partitions))) or 'nothing'}")
-        return ", ".join(said) or "none that a plan can use (offset, timestamp, partition, topic)"
+            parts.append(f"partition in {', '.join(map(str, sorted(bounds.partitions))) or 'nothing'}")
+        return ", ".join(parts) or "none that a plan can use (offset, timestamp, partition, topic)"
 
     def __str__(self) -> str:
         width = max(len(label) for label, _ in self.lines())
@@ -113,7 +110,7 @@ def summed(one: Iterable[Amount]) -> Amount:
 
 
 def held_by(states: Mapping[TopicPartition, PartitionState]) -> Amount:
-    """All that the partitions have. Manifests keep the sums of live segments, so nothing is asked for."""
+    """Everything in the partitions, by the sums in their manifests."""
     return summed(
         Amount(
             state.extent.end - state.extent.start,
@@ -125,7 +122,7 @@ def held_by(states: Mapping[TopicPartition, PartitionState]) -> Amount:
 
 
 def read_by(tasks: Iterable[Task]) -> Amount:
-    """What the tasks read; a segment that two share is one."""
+    """What the tasks read; a segment shared by two tasks counts once."""
     parts = [part for task in tasks for part in task]
     splits = [part for part in parts if isinstance(part, Split)]
     return Amount(
@@ -136,7 +133,6 @@ def read_by(tasks: Iterable[Task]) -> Amount:
 
 
 def tail_offsets_of(tasks: Iterable[Task]) -> int:
-    """Offsets that come from brokers."""
     return sum(part.offsets for task in tasks for part in task if not isinstance(part, Split))
 
 

@@ -1,7 +1,7 @@
-"""From offset ranges to tasks: splits of the bucket below the seam, parts of the tail above it.
+"""Turns offset ranges into tasks: splits of the bucket below the seam, parts of the hot tail above it.
 
-Owns the cut at the seam and the report of a plan. Always true: the parts of a partition cover its range once, in both
-tiers together; a declared gap in a range is logged, an undeclared one is an error or, on request, a line in the log.
+The parts of a partition cover its range once, over both tiers. Declared gaps are logged. Undeclared ones raise
+DataLoss, or are logged with failOnDataLoss=false.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A Python task costs 16–45 ms of Spark's time, about what it takes to decode this much log. Smaller parts share a task,
-# so that a stream over a hundred quiet partitions starts one task a batch and not a hundred.
+# A Python task costs 16–45 ms of Spark's time, about the time to decode this much log. Smaller parts share a task, so
+# that a stream over a hundred quiet partitions starts one task a batch, not a hundred.
 PACK_BYTES: Final = 8 << 20
-TAIL_OFFSET_BYTES: Final = 2048  # what a record of the tail counts as: its size is not known, and it comes one by one
+TAIL_OFFSET_BYTES: Final = 2048  # assumed cost of a tail record, whose size is unknown
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
 
 
 def plan_tasks(tiers: Tiers, states: States, ranges: Ranges, bounds: Bounds, options: Options) -> list[Task]:
-    """Tasks that read `ranges` where `bounds` want them, in order. DataLoss for what is not there."""
+    """Tasks that read `ranges` within `bounds`, in order. Raises DataLoss for missing offsets."""
     cold: dict[tuple[str, int], tuple[int, int]] = {}
     hot: dict[TopicPartition, RowFilter] = {}
     for tp, (start, end) in sorted(ranges.items()):
@@ -69,7 +69,7 @@ def plan_tasks(tiers: Tiers, states: States, ranges: Ranges, bounds: Bounds, opt
 
 
 def packed(parts: Iterable[Part]) -> list[Task]:
-    """The parts in the same order, small ones together up to `PACK_BYTES`; a part is never cut."""
+    """The parts in the same order, small ones together up to `PACK_BYTES`. A part is never cut."""
     tasks: list[Task] = []
     room = 0
     for part in parts:
@@ -83,8 +83,8 @@ def packed(parts: Iterable[Part]) -> list[Task]:
     return tasks
 
 
-def fail_or_tell(lost: Sequence[str], fail_on_data_loss: bool) -> None:
-    """Offsets that were asked for and are not there: DataLoss, or a line each in the driver's log."""
+def fail_or_log(lost: Sequence[str], fail_on_data_loss: bool) -> None:
+    """Missing offsets raise DataLoss, or are logged, one line each."""
     if lost and fail_on_data_loss:
         raise DataLoss("; ".join(lost) + "; failOnDataLoss=false reads what is there")
     for line in lost:
@@ -92,16 +92,16 @@ def fail_or_tell(lost: Sequence[str], fail_on_data_loss: bool) -> None:
 
 
 def split_range(start: int, end: int, parts: int) -> list[tuple[int, int]]:
-    """`[start, end)` in `parts` even pieces, fewer where there are not so many offsets."""
+    """`[start, end)` in `parts` even ranges, or fewer if there are fewer offsets."""
     parts = max(1, min(parts, end - start))
     cuts = [start + (end - start) * number // parts for number in range(parts + 1)]
     return list(pairwise(cuts))
 
 
 def _tail_parts(hot: Mapping[TopicPartition, RowFilter], parts_min: int, records_max: int | None) -> list[TailPart]:
-    """One part a partition, more where records_max or parts_min ask for it."""
+    """One part a partition, more if records_max or parts_min require it."""
     if not hot:
-        return []  # and no import of the client library
+        return []  # without an import of the client library
     from thermocline.pipeline.spark.tail import TailPart
 
     total = sum(rows.end_offset - rows.start_offset for rows in hot.values())
@@ -116,7 +116,7 @@ def _tail_parts(hot: Mapping[TopicPartition, RowFilter], parts_min: int, records
 
 
 def _report(url: str, splits: Sequence[Split], tail: Sequence[object], hot_offsets: int, damage: Iterable[str]) -> None:
-    """One line for the operator in the driver's log; a warning, with every gap, when something is not there."""
+    """Log one line about the plan; a warning, with every gap, when records are missing."""
     gaps = sorted({(split.topic, split.partition, *gap) for split in splits for gap in split.gaps})
     for topic, partition, first, end in gaps:
         log.warning("declared gap: %s-%d has no records at offsets [%d, %d)", topic, partition, first, end)

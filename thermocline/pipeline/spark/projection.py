@@ -1,8 +1,4 @@
-"""Which of our columns a query reads, as Spark's schema says it, and batches in exactly that shape.
-
-Owns the match between Spark's types and `rows.FIELDS`. Always true: a batch that `shaped` gives has Spark's own Arrow
-schema, which Spark compares field by field. Must not know where rows come from.
-"""
+"""Spark's schema and our columns: which columns a query reads, and batches in Spark's exact Arrow schema."""
 
 from __future__ import annotations
 
@@ -41,13 +37,13 @@ SPARK_TYPES: Final[dict[str, DataType]] = {
 
 
 def full_schema(include_headers: bool) -> StructType:
-    """The schema of Spark's own Kafka source, without or with headers."""
+    """The schema of Spark's own Kafka source, with or without headers."""
     names = COLUMNS if include_headers else DEFAULT_COLUMNS
     return StructType([StructField(name, SPARK_TYPES[name]) for name in names])
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The columns a schema asks for, in its order. InvalidRequest on a name or a type that is not ours."""
+    """The columns of a schema, in its order. Raises InvalidRequest for an unknown name or another type."""
     if not schema.fields:
         raise InvalidRequest("the schema has no column; leave .schema() out to read all of them")
     for field in schema.fields:
@@ -69,12 +65,12 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema Spark expects of a reader with this schema."""
+    """The Arrow schema that Spark expects of a reader with this schema."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def shaped(batches: Iterator[pa.RecordBatch], target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same batches under Spark's field names and nullability; no copy where the types are equal."""
+    """The batches with Spark's field names and nullability; no copy if the types are equal."""
     for batch in batches:
         if batch.schema.equals(target):
             yield batch

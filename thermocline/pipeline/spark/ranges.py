@@ -1,8 +1,6 @@
-"""From "earliest", "latest", offsets and times to the offsets `[start, end)` of every partition.
+"""Resolves "earliest", "latest", offsets and times to offsets `[start, end)` of every partition. Pure.
 
-Owns that resolution and what counts as loss in it. Always true: a range lies inside what the log holds; whatever had to
-be cut for that is told, for the caller to fail or to report. Pure: times are looked up by the caller. Must not
-know tiers.
+A range is inside the log. What had to be cut for that is reported, and the caller raises or logs it.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from thermocline.pipeline.spark.options import ByOffset, ByTimestamp, Edge, Posi
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a partition's log holds: offsets `[start, end)`."""
+    """Offsets `[start, end)` of a partition's log."""
 
     start: int
     end: int
@@ -36,14 +34,14 @@ def times_to_find(position: Position, partitions: Iterable[TopicPartition]) -> d
         return dict.fromkeys(partitions, position.timestamp_ms)
     wanted = list(partitions)
     check_covers(position.timestamps_ms, wanted, position.option)
-    # As Spark's source: -1 and -2 are no times, and negative ones were refused when the option was parsed.
+    # As in Spark's source, -1 and -2 are no times; the option's parser refuses negative ones.
     return {tp: position.timestamps_ms[tp] for tp in wanted}
 
 
 def starts(
     position: Position, extents: Extents, found: Found, no_later_is_latest: bool, lost: list[str]
 ) -> dict[TopicPartition, int]:
-    """Where to start in each partition. InvalidRequest when a time is later than every record (strategy `error`)."""
+    """Start of each partition. Raises InvalidRequest when a time is later than every record (strategy `error`)."""
     result = {}
     for tp, wanted in _wanted(position, extents, found).items():
         if wanted is None:
@@ -59,7 +57,7 @@ def starts(
 
 
 def ends(position: Position, extents: Extents, found: Found, lost: list[str]) -> dict[TopicPartition, int]:
-    """Where to stop (exclusive) in each partition; a time later than every record means the end."""
+    """End (exclusive) of each partition. A time later than every record is the log's end."""
     result = {}
     for tp, wanted in _wanted(position, extents, found).items():
         extent = extents[tp]
@@ -68,7 +66,7 @@ def ends(position: Position, extents: Extents, found: Found, lost: list[str]) ->
 
 
 def inside(tp: TopicPartition, wanted: int, extent: Extent, what: str, lost: list[str]) -> int:
-    """`wanted`, or the nearest offset the log has, with a line about it in `lost`."""
+    """`wanted`, or the nearest offset in the log, with a line about it in `lost`."""
     if wanted < extent.start and what == "start":
         lost.append(f"{tp}: offsets {wanted}–{extent.start - 1} are below the log's start {extent.start} (retention)")
     elif wanted > extent.end:

@@ -1,7 +1,6 @@
-"""A Spark session with the settings this source wants, on this machine or any master.
+"""A Spark session with the settings for this source, on this machine or any master.
 
-Owns those settings. Always true: what the caller sets wins; a session that exists already is given back as it is (Spark
-has one a process). Must not know sources or jobs.
+The caller's settings win. An existing session is returned unchanged, because Spark has one a process.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from thermocline.pipeline.spark.java import prepare_environment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A Python task costs 16 ms over a Unix socket and 45 ms over TCP; filters reach a Python source only on request.
+# A Python task costs 16 ms over a Unix socket, 45 ms over TCP. Spark pushes filters to a Python source only on request.
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -34,15 +33,15 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
 def session(
     app_name: str = "thermocline", master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The running session, or a new one on `master` (None: what spark-submit was told, else all cores here).
+    """The running session, or a new one on `master` (None: spark-submit's, else all local cores).
 
-    Finds Java first, one from PyPI where the machine has none. `settings` are Spark's own names and win.
+    Finds a Java first. `settings` have Spark's names and win.
     """
     require("spark", "a Spark session", "pyspark")
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit runs us: its Java and its master are chosen
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # under spark-submit: Java and master are given
     if not submitted:
         prepare_environment()
-        _show_source()
+        _add_source_to_path()
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
@@ -62,8 +61,8 @@ def session(
     return builder.getOrCreate()
 
 
-def _show_source() -> None:
-    """Spark lists the modules on its workers' path to find sources; a checkout (an editable install) is not on it."""
+def _add_source_to_path() -> None:
+    """Put a checkout (an editable install) on the workers' path, where Spark looks for sources."""
     found = find_spec("pyspark_thermocline")
     if found is None or found.origin is None:
         return

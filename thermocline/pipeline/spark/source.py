@@ -1,33 +1,33 @@
-"""`spark.read.format("thermocline")`, `spark.readStream.format("thermocline")`, `CREATE TABLE … USING thermocline`.
+"""Spark's entry point: `spark.read.format("thermocline")`, `readStream`, `CREATE TABLE … USING thermocline`.
 
-Owns Spark's door to this package. Always true: options are checked when the source is created, so that a mistake shows
-at `load()` (a table's, and those of a read with a schema that say neither where nor what: when it is read); an error of
-ours shows as one sentence. Must not know tiers, offsets or tasks (`batch.py`, `stream.py`).
+Options are checked when the source is created, so that mistakes show at `load()`. Options of a table, or without bucket
+and topics, are checked when it is read.
 Spark's Python data source API: pyspark.sql.datasource (4.1 and later for pushed filters).
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from logformat.errors import InvalidRequest
 from thermocline.extras import require
-from thermocline.pipeline.spark import table_options
 from thermocline.pipeline.spark.batch import BatchReader, PushingReader
-from thermocline.pipeline.spark.options import Options, check_names, parse_options, says_what
+from thermocline.pipeline.spark.options import Options, check_names, names_source, parse_options
 from thermocline.pipeline.spark.projection import full_schema
-from thermocline.pipeline.spark.tasks import speak
-from thermocline.pipeline.spark.told import runs_worker, told
+from thermocline.pipeline.spark.spark_errors import runs_worker, without_traceback
+from thermocline.pipeline.spark.tasks import enable_info_log
 
 log = logging.getLogger(__name__)
 
-# The worker in which Spark pushes filters, and only when its conf says so. In the other one a reader that overrides
-# pushFilters is an error, so the class is chosen by where we are.
+# Spark pushes filters in this worker only, and only if configured. In other workers a reader that overrides pushFilters
+# is an error, so the reader's class depends on the worker.
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _WRITE_WORKER: Final = "pyspark.sql.worker.write_into_data_source"
 _NO_WRITING: Final = (
@@ -35,20 +35,25 @@ _NO_WRITING: Final = (
     "kafka.bootstrap.servers and topic"
 )
 
+_OPTIONS_KEY: Final = "thermocline.options"
+_MADE_BY_SQL: Final = "provider"  # a table property of Spark's, and no reader's option
+_PREFIX: Final = "option."
+_SECRET: Final = re.compile(r"secret|password|token|access[.]?key|jaas", re.IGNORECASE)  # Spark's own, and JAAS
+
 
 class ThermoclineSource(DataSource):
-    """The data source; options as of `options.KNOWN`."""
+    """The data source, with the options of `options.KNOWN`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)  # type: ignore[arg-type]  # Spark's own case-insensitive mapping
-        with told():
+        with without_traceback():
             if runs_worker(_WRITE_WORKER):
-                _refuse_to_write()  # before options are looked at: whoever writes gives others
+                _refuse_to_write()  # before the options are checked, because a writer has others
             given = dict(options)
-            self._makes_table = table_options.makes_table(given)
-            self._given = table_options.of_new_table(given) if self._makes_table else given
+            self._makes_table = _makes_table(given)
+            self._given = _options_of_new_table(given) if self._makes_table else given
             check_names(self._given)
-            if says_what(self._given):
+            if names_source(self._given):
                 parse_options(self._given)
 
     @classmethod
@@ -56,13 +61,13 @@ class ThermoclineSource(DataSource):
         return "thermocline"
 
     def schema(self) -> StructType:
-        with told():
+        with without_traceback():
             schema = full_schema(parse_options(self._given).include_headers)
-            return table_options.kept(schema, self._given) if self._makes_table else schema
+            return _with_options(schema, self._given) if self._makes_table else schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        speak()
-        with told():
+        enable_info_log()
+        with without_traceback():
             parsed = self._parsed(schema)
             for name in parsed.without_effect:
                 log.warning("option %s has no effect in a batch", name)
@@ -72,10 +77,10 @@ class ThermoclineSource(DataSource):
             return PushingReader(parsed, schema) if push else BatchReader(parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from thermocline.pipeline.spark.stream import StreamReader  # a batch spares its workers the import
+        from thermocline.pipeline.spark.stream import StreamReader  # workers of a batch do not need it
 
-        speak()
-        with told():
+        enable_info_log()
+        with without_traceback():
             return StreamReader(self._parsed(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
@@ -85,9 +90,44 @@ class ThermoclineSource(DataSource):
         _refuse_to_write()
 
     def _parsed(self, schema: StructType) -> Options:
-        require("read", "format('thermocline')", "numpy")  # where the plan is made; workers ask for themselves
-        return parse_options(table_options.joined(schema, self._given))
+        require("read", "format('thermocline')", "numpy", "numba")  # on the driver; workers check themselves
+        return parse_options(_options_of_read(schema, self._given))
 
 
 def _refuse_to_write() -> NoReturn:
     raise InvalidRequest(_NO_WRITING)
+
+
+# ── options of a table: CREATE TABLE orders USING thermocline OPTIONS (bucket '…', subscribe 'orders') ────────────────
+# Spark (4.3) passes them to a Python source only when the table is created; a read gets the columns only. So they are
+# stored in the metadata of the first column. Secrets are refused, because schemas are copied.
+def _makes_table(given: Mapping[str, str]) -> bool:
+    """Whether Spark asks for the columns of a table that is being created."""
+    return _MADE_BY_SQL in given
+
+
+def _options_of_new_table(given: Mapping[str, str]) -> dict[str, str]:
+    """The OPTIONS clause among the properties of a new table. Raises InvalidRequest for a location or a secret."""
+    if "location" in given:
+        raise InvalidRequest("LOCATION means nothing to this source: name the bucket with the option bucket")
+    options = {key.removeprefix(_PREFIX): value for key, value in given.items() if key.startswith(_PREFIX)}
+    for key in sorted(options):
+        if _SECRET.search(key):
+            raise InvalidRequest(
+                f"option {key} would stand in the catalog for everyone to read: leave it out here, and give it where "
+                f"the table is read: SELECT … FROM t WITH (`{key}` = '…'), or use CREATE TEMPORARY VIEW"
+            )
+    return options
+
+
+def _with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    first, *others = schema.fields
+    text = json.dumps(dict(sorted(options.items())))
+    return StructType([StructField(first.name, first.dataType, first.nullable, {_OPTIONS_KEY: text}), *others])
+
+
+def _options_of_read(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
+    """The options of a read: the table's, if any, and the query's, which win."""
+    metadata = schema.fields[0].metadata if schema.fields else {}
+    found: dict[str, str] = json.loads(metadata.get(_OPTIONS_KEY, "{}"))
+    return {**found, **given}

@@ -1,9 +1,7 @@
-"""The stream: micro-batches of exact offset ranges over both tiers.
+"""The stream reader: micro-batches of exact offset ranges over both tiers.
 
-Owns what Spark asks a stream source: where it starts, how far the next batch goes, which tasks read it. Always true: a
-batch is named by offsets alone, so that a restart reads the same rows whatever tier they lie in then; offsets only
-grow; a partition that appears later is read from its first offset; nothing is skipped in silence. Must not know how
-rows are read.
+A batch is named by offsets alone, so a restart reads the same rows from whichever tier has them then. Offsets only
+grow. A partition that appears later is read from its first offset. Nothing is skipped silently.
 """
 
 from __future__ import annotations
@@ -30,47 +28,45 @@ from thermocline.pipeline.spark.batch import read_job
 from thermocline.pipeline.spark.filters import Bounds
 from thermocline.pipeline.spark.offsets import OffsetsJson, PartitionOffsets, Progress
 from thermocline.pipeline.spark.options import Options
-from thermocline.pipeline.spark.planning import fail_or_tell, plan_tasks
+from thermocline.pipeline.spark.planning import fail_or_log, plan_tasks
+from thermocline.pipeline.spark.spark_errors import without_traceback
 from thermocline.pipeline.spark.tasks import read_task
-from thermocline.pipeline.spark.tiers import PartitionState, Tiers
-from thermocline.pipeline.spark.told import told
-from thermocline.pipeline.spark.watch import Watch
+from thermocline.pipeline.spark.tiers import PartitionState, Tiers, Watch
 
 if TYPE_CHECKING:
     from thermocline.pipeline.spark.tasks import Task
 
-BACKLOG_KEY: Final = "@backlog"  # in what is reported; no topic can be named so
+BACKLOG_KEY: Final = "@backlog"  # in the progress report; not a valid topic name
 States = Mapping[TopicPartition, PartitionState]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One stream's driver side; a copy without connections travels to the workers for `read`."""
+    """The driver's side of one stream. A copy without connections is pickled to the workers for `read`."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._starting = options.for_stream()
         self._job = read_job(options, schema)
         self._watch: Watch | None = None
-        self._target: dict[TopicPartition, PartitionState] | None = None  # availableNow: nothing after this is read
+        self._target: dict[TopicPartition, PartitionState] | None = None  # end of an availableNow run
         self._admitted_at: float | None = None
-        self._at: PartitionOffsets = {}  # where the newest batch that Spark knows of ends
+        self._at: PartitionOffsets = {}  # end of the newest batch
 
     # ── offsets ──────────────────────────────────────────────────────────────────────────────────────────────────
-    @told()
+    @without_traceback()
     def initialOffset(self) -> OffsetsJson:
-        """Where a stream without a checkpoint starts."""
         states = self._states()
         lost: list[str] = []
         found = self._watched().tiers.first_at(states, ranges.times_to_find(self._starting, states))
         extents = {tp: state.extent for tp, state in states.items()}
         no_later = self._options.no_later_record_is_latest
         starts = ranges.starts(self._starting, extents, found, no_later, lost)
-        fail_or_tell(lost, self._options.fail_on_data_loss)
+        fail_or_log(lost, self._options.fail_on_data_loss)
         return Progress(starts, _ids(states)).to_json()
 
-    @told()
+    @without_traceback()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> OffsetsJson:
-        """The end of the next batch: as far as there is something, within the limit. `start` when there is nothing."""
+        """End of the next batch, within the limit; `start` when nothing is pending."""
         progress = Progress.from_json(start)
         states = self._states() if self._target is None else self._target
         starts, lost = resumed(progress, states)
@@ -82,7 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for tp, end in ends.items()
                 if starts[tp] > end
             ]
-        fail_or_tell(lost, self._options.fail_on_data_loss)
+        fail_or_log(lost, self._options.fail_on_data_loss)
         gaps = {tp: state.gaps for tp, state in states.items()}
         waiting = sum(pending(starts[tp], ends[tp], gaps[tp]) for tp in starts)
         if self._shall_wait(waiting, limit):
@@ -100,20 +96,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(self._options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
-    @told()
+    @without_traceback()
     def reportLatestOffset(self) -> dict[str, Any]:
-        """For Spark's progress report: where the log ends, and how far the stream is behind it."""
+        """For Spark's progress report: the end of the log, and the backlog."""
         states = self._states()
         value = Progress({tp: state.extent.end for tp, state in states.items()}, _ids(states)).to_json()
         return {**value, BACKLOG_KEY: backlog(self._at, states)}
 
-    @told()
+    @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is the whole of this run, in as many batches as the limit makes."""
+        """The run ends at the present end of the log, in as many batches as the limit requires."""
         self._target = dict(self._states())
 
     def _shall_wait(self, waiting: int, limit: ReadLimit) -> bool:
-        """minOffsetsPerTrigger: wait for more, for at most maxTriggerDelay. Never for a run that has an end."""
+        """minOffsetsPerTrigger: wait for more, at most maxTriggerDelay. A run with an end never waits."""
         least = self._options.min_offsets_per_trigger
         if (
             least is None
@@ -126,16 +122,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return waiting < least and waited_ms < self._options.max_trigger_delay_ms
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
-    @told()
+    @without_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Tasks for the offsets from `start` to `end`, which may be a batch that an earlier run planned."""
         goal = Progress.from_json(end)
-        states = self._states()  # also in a run that has an end: `end` says how far, and this knows the newest seam
+        states = self._states()  # also in an availableNow run, because it has the newest seam
         beyond = [tp for tp, offset in goal.offsets.items() if tp in states and offset > states[tp].extent.end]
         if beyond or any(tp not in states for tp in goal.offsets):
-            states = self._watched().look()  # the batch was planned by a run that saw more
+            states = self._watched().refresh()  # the run that planned the batch saw more
         elif self._has_tail(goal, states):
-            states = self._watched().rediscover()  # the tail is read by name: it must be the topic the offsets are of
+            states = self._watched().rediscover()  # the tail is read by name, so check the topic id
         starts, lost = resumed(Progress.from_json(start), states)
         wanted = {}
         for tp, offset in goal.offsets.items():
@@ -145,7 +141,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 lost.append(f"{tp}: the topic was deleted and made again; a batch of the old one was promised")
             else:
                 wanted[tp] = (starts[tp], ranges.inside(tp, offset, states[tp].extent, "end", lost))
-        fail_or_tell(lost, self._options.fail_on_data_loss)
+        fail_or_log(lost, self._options.fail_on_data_loss)
         tiers = self._watched().tiers
         return [InputPartition(task) for task in plan_tasks(tiers, states, wanted, Bounds(), self._options)]
 
@@ -163,7 +159,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._watch.tiers.close()
             self._watch = None
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
     def _states(self) -> States:
         return self._watched().latest()
 
@@ -174,10 +169,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def resumed(progress: Progress, states: States) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Where to go on in each partition that exists, and a line for each whose past or place was lost.
+    """Where to resume in each existing partition, and a line for each one that was lost or lost offsets.
 
-    A partition the stream has not seen, and every one of a topic that was made again, starts at its first offset; that
-    is 0, or its beginning was lost.
+    A new partition, and every one of a topic that was created again, starts at its first offset. If that is not 0,
+    offsets were lost.
     """
     starts: dict[TopicPartition, int] = {}
     lost = [
@@ -199,10 +194,10 @@ def resumed(progress: Progress, states: States) -> tuple[dict[TopicPartition, in
 
 
 def backlog(at: PartitionOffsets, states: States) -> dict[str, int]:
-    """What lies behind the newest batch: offsets that can hold records, and about how many bytes of log they are.
+    """Offsets behind the newest batch, without gaps, and their estimated bytes of log.
 
-    A partition the stream has not begun counts whole. Bytes are by the mean record of the partition in the bucket, 0
-    where the bucket has none of it.
+    A partition that the stream has not begun counts whole. Bytes use the mean record size in the bucket, 0 if it has
+    none.
     """
     offsets = size = 0
     for tp, state in states.items():

@@ -1,9 +1,8 @@
-"""The hot tail: exact offsets of a partition from the running cluster, as the same rows the bucket gives.
+"""The hot tail: exact offsets of a partition from the running cluster, as the same rows that the bucket gives.
 
-Owns the consumer of one such read. Always true: rows come in offset order from `[start, end)` and every offset of it
-was passed: the read ends when the cluster showed an offset at or beyond `end`, or said that there is nothing more
-before it. Segments may move to the bucket meanwhile: the broker serves both tiers, so the answer stays the same.
-Goes by librdkafka (confluent-kafka), by `assign` without a group; per-record Python, because a tail is short.
+Rows come in offset order from `[start, end)`, and every offset is accounted for: the read ends when the cluster returns
+an offset at or beyond `end`, or reports the end of the partition. Segments may move to the bucket meanwhile, because
+the broker serves both tiers. Uses librdkafka (confluent-kafka) with `assign`, without a group.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ log = logging.getLogger(__name__)
 
 MESSAGES_PER_POLL: Final = 10_000
 POLL_S: Final = 0.2
-WATERMARKS_TIMEOUT_S: Final = 30.0  # one question, after a reset only
+WATERMARKS_TIMEOUT_S: Final = 30.0  # after a reset only
 _ANSWERS: Final = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
-# Waiting does not help here; every other error librdkafka tells is one it is recovering from.
+# A retry does not help with these; librdkafka recovers from every other error by itself.
 _REFUSALS: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -44,13 +43,12 @@ _REFUSALS: Final = frozenset(
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._AUTHENTICATION,
-        KafkaError._BAD_MSG,  # a CRC that does not fit
+        KafkaError._BAD_MSG,  # a wrong CRC
         KafkaError._BAD_COMPRESSION,
         KafkaError._FATAL,
     }
 )
-# Names of Kafka's Java client that a user of Spark's source may have set, as librdkafka calls them; None: no equal, and
-# none needed.
+# Names of Kafka's Java client, which users of Spark's source set, to librdkafka's; None: not needed.
 _JAVA_NAMES: Final[Mapping[str, str | None]] = {
     "max.poll.records": None,
     "request.timeout.ms": "socket.timeout.ms",
@@ -64,7 +62,7 @@ _JAVA_NAMES: Final[Mapping[str, str | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """How to reach the cluster: librdkafka's configuration, and how long to wait for anything to arrive."""
+    """librdkafka's configuration, and how long to wait for data."""
 
     settings: tuple[tuple[str, str], ...]
     poll_timeout_ms: int
@@ -73,7 +71,7 @@ class ConsumerSettings:
     def of(
         bootstrap_servers: str, consumer: Mapping[str, str], group_id_prefix: str, poll_timeout_ms: int
     ) -> ConsumerSettings:
-        """`consumer` are the kafka.* options without their prefix, by their Java or librdkafka names."""
+        """`consumer`: the kafka.* options without their prefix, by their Java or librdkafka names."""
         settings = {"bootstrap.servers": bootstrap_servers, "group.id": group_id_prefix}
         for name, value in consumer.items():
             ours = _JAVA_NAMES.get(name, name)
@@ -87,7 +85,7 @@ class ConsumerSettings:
             "enable.auto.commit": "false",
             "enable.auto.offset.store": "false",
             "enable.partition.eof": "true",
-            "auto.offset.reset": "error",  # an offset below the log's start is loss, never a jump
+            "auto.offset.reset": "error",  # an offset below the log's start is loss, not a reset
             "isolation.level": "read_committed",
             "allow.auto.create.topics": "false",
         }
@@ -117,7 +115,9 @@ class TailPart:
 def read_tail(
     connection: ConsumerSettings, part: TailPart, columns: Sequence[str], *, fail_on_data_loss: bool, loss: Loss
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of the part, at most 10 000 a batch. DataLoss where the cluster no longer has them; Retryable on silence."""
+    """Rows of the part, at most 10 000 a batch. Raises DataLoss when the cluster no longer has them, Retryable on
+    timeout.
+    """
     if part.rows.start_offset >= part.rows.end_offset:
         return
     consumer = connection.consumer()
@@ -136,18 +136,18 @@ def _read(
     while at < end:
         before = at
         rows: list[Message] = []
-        # consume() waits until it has all it was asked for: never ask for more than the part has left
+        # consume() blocks until it has that many messages, so never ask for more than the part has left
         for message in consumer.consume(min(MESSAGES_PER_POLL, end - at), POLL_S):
             error = message.error()
             if error is not None:
-                if error.code() not in _ANSWERS:  # the client goes on trying by itself
+                if error.code() not in _ANSWERS:  # the client retries by itself
                     trouble = f"{error.name()}: {error.str()}"
                 at = _after_error(consumer, error, message, part, at, strict, loss)
                 continue
             offset = _offset(message)
             if offset < at:
-                continue  # of no part, or of another one
-            if offset > at:  # control batches, a declared gap, or records that compaction took
+                continue
+            if offset > at:  # control batches, a declared gap, or compacted records
                 loss.gaps.append((part.topic, part.partition, at, min(offset, end)))
             at = offset + 1
             if offset < end:
@@ -166,11 +166,11 @@ def _read(
 def _after_error(
     consumer: Consumer, error: KafkaError, message: Message, part: TailPart, at: int, strict: bool, loss: Loss
 ) -> int:
-    """The next offset to expect. Raises when reading on makes no sense."""
+    """The next offset to expect. Raises when a retry cannot help."""
     code = error.code()
     if code == KafkaError._PARTITION_EOF:
         reached = _offset(message)
-        if reached > at:  # what lies between holds no record a reader may see
+        if reached > at:  # no visible record lies between
             loss.gaps.append((part.topic, part.partition, at, min(reached, part.rows.end_offset)))
         return max(at, reached)
     if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
@@ -181,7 +181,7 @@ def _after_error(
 
 
 def _after_reset(consumer: Consumer, part: TailPart, at: int, strict: bool, loss: Loss) -> int:
-    """Where to go on where the cluster has no offset `at`: not below it; the end where nothing of it is there."""
+    """The next offset to expect when the cluster lacks offset `at`; the part's end if nothing of it is left."""
     line = f"{part}: the cluster has no offset {at} any more (retention, or the topic was made again)"
     if strict:
         raise DataLoss(f"{line}; failOnDataLoss=false reads on from the first offset there is")
@@ -201,7 +201,7 @@ def _after_reset(consumer: Consumer, part: TailPart, at: int, strict: bool, loss
 
 
 def rows_of(messages: Sequence[Message], rows: RowFilter, columns: Sequence[str]) -> pa.RecordBatch:
-    """Messages as rows; those outside the filter's times are left out."""
+    """Messages inside the filter's times, as rows."""
     if rows.min_timestamp_ms is not None or rows.max_timestamp_ms is not None:
         messages = [message for message in messages if _in_time(message, rows)]
     schema = schema_of(columns)

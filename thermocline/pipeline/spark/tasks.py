@@ -1,8 +1,7 @@
-"""What one Spark task does: rows of its parts, from the bucket or from the cluster, in Spark's own Arrow schema.
+"""A Spark task on a worker: the rows of its parts, from the bucket or from the cluster, in Spark's Arrow schema.
 
-Owns the worker's side. Always true: everything a task needs travels in `ReadJob` and its parts; a store is opened once
-in a worker process and used by all its tasks; what was stepped over is said on the worker's stderr, which Spark keeps.
-Must not know planning.
+A worker process opens a store once for all its tasks. Skipped losses are logged on the worker's stderr, which Spark
+keeps.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import pyarrow as pa
 from thermocline.extras import require
 from thermocline.pipeline.arrow_store import ArrowStore, open_arrow_store
 from thermocline.pipeline.spark.projection import shaped
-from thermocline.pipeline.spark.told import in_spark_worker, told
+from thermocline.pipeline.spark.spark_errors import in_spark_worker, without_traceback
 from thermocline.pipeline.split import Loss, Split
 
 if TYPE_CHECKING:
@@ -31,15 +30,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Of rows: half a near window. A batch is copied several times on its way into Spark: this much is still in a cache
-# then, and its memory is used again. 8 MiB make three times the page faults.
+# Of rows: half a near window. Spark copies a batch several times; this size stays in the CPU cache, and its memory is
+# reused. 8 MiB cause three times the page faults.
 BATCH_BYTES: Final = 9 * 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ReadJob:
-    """What is the same for all tasks of a query."""
-
     bucket: str
     columns: tuple[str, ...]
     target: pa.Schema  # Spark's Arrow schema of these columns
@@ -47,37 +44,39 @@ class ReadJob:
     fail_on_data_loss: bool
 
 
-def speak() -> None:
-    """Let this worker's log have our summaries: Spark keeps them where `spark.sql.pyspark.worker.logging.enabled` is on
-    (`spark.tvf.python_worker_logs()`); warnings go to stderr in any case."""
+def enable_info_log() -> None:
+    """Log INFO in this worker. Spark keeps it with `spark.sql.pyspark.worker.logging.enabled`
+    (`spark.tvf.python_worker_logs()`); warnings go to stderr in any case.
+    """
     logging.getLogger("thermocline.pipeline").setLevel(logging.INFO)
 
 
-def tell(line: str) -> None:
-    """A line on stderr of the driver, where Spark's own words go: a plan says what it is going to read."""
+def print_plan(line: str) -> None:
+    """Print a line to the driver's stderr, beside Spark's own log."""
     if in_spark_worker():
         print(f"thermocline: {line}", file=sys.stderr, flush=True)
 
 
 @functools.cache
-def spare_collections() -> None:
-    """Spark's worker collects garbage after every task, each time over all modules it has imported: 60 ms, a fifth of
-    the CPU of a task of 128 MiB. What lives when the first task is done is not looked at again."""
+def freeze_imports() -> None:
+    """Exclude everything that lives after the first task from garbage collection. Spark's worker collects after
+    every task: 60 ms over all imported modules, a fifth of the CPU of a task of 128 MiB.
+    """
     gc.freeze()
 
 
 def read_task(job: ReadJob, task: Task | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a task; nothing for None, which is Spark's task of an empty read. Errors: `scan`, `read_tail`."""
-    speak()
-    with told():
+    """The rows of a task; none for None (the task of an empty read). Errors: `scan`, `read_tail`."""
+    enable_info_log()
+    with without_traceback():
         for part in task or ():
             yield from _read_part(job, part)
-    spare_collections()
+    freeze_imports()
 
 
 def _read_part(job: ReadJob, part: Part) -> Iterator[pa.RecordBatch]:
     loss = Loss()
-    require("read", "the thermocline source on a Spark worker", "numpy")
+    require("read", "the thermocline source on a Spark worker", "numpy", "numba")
     if isinstance(part, Split):
         from thermocline.pipeline.scan import scan  # the decoder: only workers need it
 
@@ -92,10 +91,10 @@ def _read_part(job: ReadJob, part: Part) -> Iterator[pa.RecordBatch]:
     else:
         from thermocline.pipeline.spark.tail import read_tail
 
-        assert job.connection is not None, "a part of the tail without a way to the cluster"
+        assert job.connection is not None
         rows = read_tail(job.connection, part, job.columns, fail_on_data_loss=job.fail_on_data_loss, loss=loss)
     yield from shaped(rows, job.target)
-    if not isinstance(part, Split):  # `scan` tells the gaps of a split itself
+    if not isinstance(part, Split):  # `scan` logs the gaps of a split itself
         for topic, partition, first, end in loss.gaps:
             log.info("%s-%d: the cluster has no records at offsets [%d, %d)", topic, partition, first, end)
     if loss.damage:

@@ -1,16 +1,14 @@
-"""Both tiers of the topics that a query reads, as they stand when it is planned.
+"""Both tiers of the topics that a query reads, as the driver sees them when it plans.
 
-Owns the driver's view: the bucket always, the running cluster when `kafka.bootstrap.servers` names it. Always true: the
-seam of a partition (below it the bucket, from it on the cluster) is the remote end of one version of its manifest, read
-before the cluster's end: both sides of it were there, and every offset is on one side. Segments that move to the bucket
-later change neither side, because the cluster serves both tiers. Without a cluster no broker is asked for anything.
-Must not know Spark, nor which offsets a query wants.
+The seam of a partition (bucket below, cluster above) is the remote end of one version of its manifest, read before the
+cluster's end, so every offset is on one side. Segments that move to the bucket later change neither side, because the
+cluster serves both tiers. Without `kafka.bootstrap.servers` no broker is asked.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -29,13 +27,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOKUPS_AT_ONCE: Final = 8  # partitions whose first record after a time is looked up together
-LOOKUP_BYTES: Final = 1 << 20  # such a look-up decodes at most this much before it finds its record or goes on
+MANIFESTS_S: Final = 2.0  # without a cluster: one conditional GET a partition, $0.4 a million
+ENDS_S: Final = 0.1  # with a cluster: one ListOffsets for all partitions
+COLD_S: Final = 10.0  # with a cluster an old seam is valid, but slower for a stream that is far behind
+DISCOVER_S: Final = 5.0  # new topics and partitions
+LOOKUPS_AT_ONCE: Final = 8  # partitions whose first record after a time is looked up in parallel
+LOOKUP_BYTES: Final = 1 << 20  # target size of a split in such a look-up
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition when it was looked at. `cold` None: the bucket does not know of it."""
+    """One partition at the time of planning. `cold` None: the bucket does not have it."""
 
     topic_id: UUID | None
     cold: PartitionHistory | None
@@ -51,7 +53,7 @@ States = Mapping[TopicPartition, PartitionState]
 
 
 def connection_of(options: Options) -> ConsumerSettings | None:
-    """How tasks and the driver reach the cluster; None when the bucket alone is read."""
+    """Settings to reach the cluster; None when only the bucket is read."""
     if options.bootstrap_servers is None:
         return None
     from thermocline.pipeline.spark.tail import ConsumerSettings
@@ -62,7 +64,7 @@ def connection_of(options: Options) -> ConsumerSettings | None:
 
 
 class Tiers:
-    """Looks at bucket and cluster for one query. Close it."""
+    """The tiers for one query. Close it."""
 
     def __init__(self, options: Options) -> None:
         self.history = History.open(options.bucket)
@@ -82,12 +84,12 @@ class Tiers:
         self.history.close()
 
     def topic_id(self, topic: str) -> UUID | None:
-        """Its id when `partitions` was last asked; None for a topic it did not name, or brokers without ids."""
+        """Its id as of the last `partitions`; None for another topic, or brokers without ids."""
         return self._topic_ids.get(topic)
 
     # ── which partitions ─────────────────────────────────────────────────────────────────────────────────────────
     def partitions(self) -> list[TopicPartition]:
-        """The partitions the query reads, now. InvalidRequest names a topic or partition that does not exist."""
+        """The partitions to read, now. InvalidRequest names a topic or partition that does not exist."""
         counts: dict[str, int] = {}
         ids: dict[str, UUID | None] = {}
         for topic in self.history.topics().values():
@@ -108,7 +110,7 @@ class Tiers:
         return sorted(self._selection.assign)
 
     def _add_cluster_topics(self, counts: dict[str, int], ids: dict[str, UUID | None]) -> None:
-        """Topics of the cluster too: those of which nothing is in the bucket yet. One name, one topic id."""
+        """Add the cluster's topics that are not in the bucket yet. A name must have one topic id in both."""
         for topic in self._cluster().topics().values():
             named = topic.topic in (self._selection.named or ())
             if not self._selection.wants(topic.topic) or (topic.is_internal and not named):
@@ -132,7 +134,7 @@ class Tiers:
 
     # ── what they hold ───────────────────────────────────────────────────────────────────────────────────────────
     def cold(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionHistory | None]:
-        """The newest manifest of each: conditional GETs, in parallel. None: the bucket does not know the partition."""
+        """The newest manifest of each partition (conditional GETs, in parallel). None: not in the bucket."""
         wanted = list(partitions)
         return dict(zip(wanted, self.history.map(self._cold, wanted), strict=True))
 
@@ -141,9 +143,9 @@ class Tiers:
             return None
         try:
             return self.history.partition(tp.topic, tp.partition)
-        except InvalidRequest:  # made a moment ago: the cluster knows it, the bucket does not yet
+        except InvalidRequest:  # just created: in the cluster, not yet in the bucket
             return None
-        except DataLoss as lost:  # a topic's manifests are made before its name: this one was there
+        except DataLoss as lost:  # manifests are created before the topic's name, so this one was there
             if self._fail_on_data_loss:
                 raise
             log.warning("data loss: %s", lost)
@@ -152,7 +154,7 @@ class Tiers:
     def states(
         self, partitions: Iterable[TopicPartition], cold: Mapping[TopicPartition, PartitionHistory | None] | None = None
     ) -> dict[TopicPartition, PartitionState]:
-        """What each partition holds, both tiers; `cold` are manifests the caller has, else they are loaded first."""
+        """The state of each partition over both tiers. `cold`: manifests that the caller has already."""
         wanted = list(partitions)
         parts = self.cold(wanted) if cold is None else cold
         if self._connection is None:
@@ -163,7 +165,7 @@ class Tiers:
 
     # ── times ────────────────────────────────────────────────────────────────────────────────────────────────────
     def first_at(self, states: States, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset whose record is of that time or later, as Kafka's ListOffsets; None where there is none."""
+        """The first offset with a record of that time or later, as Kafka's ListOffsets; None without one."""
         with ThreadPoolExecutor(LOOKUPS_AT_ONCE, thread_name_prefix="times") as pool:
             answers = pool.map(lambda tp: self._first_cold_at(states[tp], times_ms[tp]), times_ms)
             found = dict(zip(times_ms, answers, strict=True))
@@ -176,7 +178,7 @@ class Tiers:
         cold = state.cold
         if not _holds_any(cold):
             return None
-        from thermocline.pipeline.scan import scan  # the decoder: only look-ups by time need it
+        from thermocline.pipeline.scan import scan  # only look-ups by time need the decoder
 
         assert cold is not None
         place = TopicPartition(cold.topic, cold.partition)
@@ -195,7 +197,7 @@ class Tiers:
 def state_of(
     topic_id: UUID | None, cold: PartitionHistory | None, cluster_start: int | None, cluster_end: int | None
 ) -> PartitionState:
-    """One state from what the tiers say; the cluster's numbers are None where it was not asked."""
+    """The state of a partition. The cluster's offsets are None if it was not asked."""
     if cold is not None and _holds_any(cold):
         end = cold.remote_end if cluster_end is None else max(cold.remote_end, cluster_end)
         return PartitionState(topic_id, cold, Extent(cold.log_start, end), cold.remote_end)
@@ -205,3 +207,52 @@ def state_of(
 
 def _holds_any(cold: PartitionHistory | None) -> bool:
     return cold is not None and cold.log_start < cold.remote_end
+
+
+class Watch:
+    """The newest view of a stream's partitions, cached between triggers.
+
+    Spark asks for the latest offset a hundred times a second while nothing arrives, and every request to a bucket is
+    billed. `latest` returns one view, not older than the intervals above.
+    """
+
+    def __init__(self, tiers: Tiers, clock: Callable[[], float]) -> None:
+        self.tiers = tiers
+        self._clock = clock
+        self._partitions: list[TopicPartition] = []
+        self._cold: dict[TopicPartition, PartitionHistory | None] = {}
+        self._states: dict[TopicPartition, PartitionState] = {}
+        self._discovered = self._cold_loaded = self._looked = -float("inf")
+
+    def latest(self) -> dict[TopicPartition, PartitionState]:
+        """The states of all partitions, refreshed when they are too old. Errors: `Tiers`."""
+        if self._clock() - self._looked < (ENDS_S if self.tiers.has_cluster else MANIFESTS_S):
+            return self._states
+        return self._read()
+
+    def refresh(self) -> dict[TopicPartition, PartitionState]:
+        """As `latest`, always refreshed."""
+        self._discovered = self._cold_loaded = -float("inf")
+        return self._read()
+
+    def rediscover(self) -> dict[TopicPartition, PartitionState]:
+        """As `latest`, with topics and their ids refreshed, and manifests if a topic has another id."""
+        self._discovered = -float("inf")
+        return self._read()
+
+    def _read(self) -> dict[TopicPartition, PartitionState]:
+        now = self._clock()
+        if now - self._discovered >= DISCOVER_S:
+            self._partitions = self.tiers.partitions()
+            self._discovered = now
+        fresh = set(self._partitions) - set(self._cold) or any(map(self._is_of_another_topic, self._partitions))
+        if not self.tiers.has_cluster or fresh or now - self._cold_loaded >= COLD_S:
+            self._cold = self.tiers.cold(self._partitions)
+            self._cold_loaded = now
+        self._states = self.tiers.states(self._partitions, self._cold)
+        self._looked = self._clock()
+        return self._states
+
+    def _is_of_another_topic(self, tp: TopicPartition) -> bool:
+        cold = self._cold.get(tp)
+        return cold is not None and cold.topic_id != self.tiers.topic_id(tp.topic)

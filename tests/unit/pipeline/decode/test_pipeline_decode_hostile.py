@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from logformat.record_batch import HEADER_SIZE, Codec, walk
 from logformat.records import Record, encode_batch
 from tests.support.decode_logs import logs, read, read_slowly, with_right_crc
+from tests.support.numpy_decoder import NumpyWay
 from thermocline.pipeline.decode.kernel_way import KernelWay
-from thermocline.pipeline.decode.numpy_way import NumpyWay
 from thermocline.pipeline.rows import COLUMNS
 
 slowly = settings(deadline=None, max_examples=70, suppress_health_check=list(HealthCheck))

@@ -21,9 +21,9 @@ from tests.support.decode_logs import (
     read_slowly,
     with_right_crc,
 )
+from tests.support.numpy_decoder import NumpyWay
 from thermocline.pipeline.decode.batches import BatchDecoder, PoisonBatch, Way
 from thermocline.pipeline.decode.kernel_way import KernelWay
-from thermocline.pipeline.decode.numpy_way import NumpyWay
 from thermocline.pipeline.rows import COLUMNS
 from thermocline.pipeline.split import RowFilter
 

@@ -19,8 +19,8 @@ from thermocline.pipeline.jobs.iceberg_catalog import (
     CatalogUnavailable,
     catalog_config,
     catalog_errors,
-    look_at_catalog,
     open_catalog,
+    open_existing_catalog,
 )
 
 
@@ -46,7 +46,7 @@ def test_a_sql_catalog_that_does_not_answer_is_not_taken_for_one_that_is_not_the
     file = tmp_path / "catalog.db"
     catalog = catalog_config(f"sqlite:///{file}?timeout=0.01", f"file://{tmp_path}/lake")
     run(bucket, catalog, "js", "ns.js")
-    opened = look_at_catalog(catalog)
+    opened = open_existing_catalog(catalog)
     assert opened is not None
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
@@ -77,7 +77,7 @@ def test_a_catalog_in_memory_is_one_that_has_nothing_yet(tmp_path: Path) -> None
     bucket = HistoryBucket(tmp_path)
     json_topic(bucket, "js", segments=1, records=1)
     catalog = catalog_config("memory", f"file://{tmp_path}/lake")
-    assert look_at_catalog(catalog) is None
+    assert open_existing_catalog(catalog) is None
     assert run(bucket, catalog, "js", "ns.js", dry_run=True).row()["offsets"] == 4
     assert run(bucket, catalog, "js", "ns.js").row()["offsets"] == 4
 

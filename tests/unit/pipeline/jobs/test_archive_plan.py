@@ -79,7 +79,7 @@ def test_a_step_takes_whole_segments_in_the_order_of_time() -> None:
     logs = [log(0, 0, 10, 30, 60), log(1, 0, 20, 40, 80)]
     step = next_step(logs, {}, {}, 3000)
     assert step is not None and dict(step.ranges) == {0: (0, 30), 1: (0, 20)}
-    assert (step.log_bytes, step.records, step.dead_letters_stand) == (3000, 50, False)
+    assert (step.log_bytes, step.records, step.dead_letters_committed) == (3000, 50, False)
 
 
 def test_a_segment_larger_than_a_commit_is_a_commit() -> None:
@@ -96,9 +96,9 @@ def test_offsets_whose_dead_letters_stand_come_first_and_alone() -> None:
     """A run died between its two commits: the table takes exactly those offsets next."""
     logs = [log(0, 0, 10, 20), log(1, 0, 10)]
     step = next_step(logs, {0: ((0, 5),)}, {0: ((0, 10),)}, 10**9)
-    assert step is not None and dict(step.ranges) == {0: (5, 10)} and step.dead_letters_stand
+    assert step is not None and dict(step.ranges) == {0: (5, 10)} and step.dead_letters_committed
     after = next_step(logs, {0: ((0, 10),)}, {0: ((0, 10),)}, 10**9)
-    assert after is not None and dict(after.ranges) == {0: (10, 20), 1: (0, 10)} and not after.dead_letters_stand
+    assert after is not None and dict(after.ranges) == {0: (10, 20), 1: (0, 10)} and not after.dead_letters_committed
 
 
 def test_what_expired_before_it_was_archived_is_lost_and_said() -> None:
@@ -141,7 +141,7 @@ def test_steps_tile_what_remains(sizes: list[list[int]], bytes_max: int, ahead: 
             break
         assert only_new(step, archived) and step.ranges
         mixed = offset_ranges.difference(step.offsets, dead)
-        assert mixed == ({} if step.dead_letters_stand else step.offsets)
+        assert mixed == ({} if step.dead_letters_committed else step.offsets)
         archived = offset_ranges.union(archived, step.offsets)
         dead = offset_ranges.union(dead, step.offsets)
     assert archived == ends and not remaining(logs, archived)

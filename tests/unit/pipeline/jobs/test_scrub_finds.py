@@ -28,7 +28,7 @@ from thermocline.pipeline.arrow_store import ArrowStore
 from thermocline.pipeline.jobs import scrub as scrub_module
 from thermocline.pipeline.jobs.scrub import ScrubReport, scrub
 from thermocline.pipeline.jobs.scrub_journal import Journal
-from thermocline.pipeline.jobs.scrub_view import PartitionLook, Place, look, places
+from thermocline.pipeline.jobs.scrub_view import PartitionInspection, Place, inspect_partition, places
 from thermocline.pipeline.jobs.scrub_worker import Blob, ScrubDone, ScrubTask
 from thermocline.pipeline.jobs.spark_tasks import InProcess
 
@@ -323,15 +323,15 @@ def test_a_topic_made_while_it_lists_is_no_damage(
         manifests.append(manifest_key(bucket.topic("new"), 0))
         return found
 
-    def looked(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionLook:
+    def looked(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionInspection:
         if then != "stays" and manifest_key(*place) in manifests:
             shutil.rmtree((bucket.path / manifest_key(*place)).parent)  # type: ignore[operator]
             if then == "is deleted":
                 bucket.delete("new")
-        return look(store, place, listing)
+        return inspect_partition(store, place, listing)
 
     monkeypatch.setattr(scrub_module, "places", listed)
-    monkeypatch.setattr(scrub_module, "look", looked)
+    monkeypatch.setattr(scrub_module, "inspect_partition", looked)
     report = scrub(None, bucket.url)
     assert [one.finding.key for one in report.damage] == (manifests if then == "loses its manifest" else [])
     assert all((one.finding.kind, one.topic) == (FindingKind.MISSING, "new") for one in report.damage)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from logformat.values import TopicPartition
 from thermocline.pipeline.spark.offsets import Progress
-from thermocline.pipeline.spark.planning import PACK_BYTES, TAIL_OFFSET_BYTES, _tail_parts, fail_or_tell, packed
+from thermocline.pipeline.spark.planning import PACK_BYTES, TAIL_OFFSET_BYTES, _tail_parts, fail_or_log, packed
 from thermocline.pipeline.spark.ranges import Extent
 from thermocline.pipeline.spark.stream import resumed
 from thermocline.pipeline.spark.tail import TailPart
@@ -55,10 +55,10 @@ def test_the_tail_is_covered_once(ranges: dict[int, tuple[int, int]], least: int
 
 def test_loss_fails_or_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataLoss, match="failOnDataLoss=false"):
-        fail_or_tell(["a-0: gone"], True)
-    fail_or_tell(["a-0: gone"], False)
+        fail_or_log(["a-0: gone"], True)
+    fail_or_log(["a-0: gone"], False)
     assert "data loss: a-0: gone" in caplog.text
-    fail_or_tell([], True)
+    fail_or_log([], True)
 
 
 def state(start: int, end: int, topic_id: UUID = OLD) -> PartitionState:

@@ -16,8 +16,7 @@ from thermocline.pipeline.spark.options import parse_options
 from thermocline.pipeline.spark.projection import full_schema
 from thermocline.pipeline.spark.stream import StreamReader
 from thermocline.pipeline.spark.tail import TailPart
-from thermocline.pipeline.spark.tiers import Tiers
-from thermocline.pipeline.spark.watch import Watch
+from thermocline.pipeline.spark.tiers import Tiers, Watch
 from thermocline.pipeline.split import DataLoss
 
 

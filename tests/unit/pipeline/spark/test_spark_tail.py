@@ -11,7 +11,7 @@ from logformat.errors import InvalidRequest, Retryable
 from logformat.values import TopicPartition
 from thermocline.pipeline.rows import COLUMNS, schema_of
 from thermocline.pipeline.spark.tail import ConsumerSettings, TailPart, _read, rows_of
-from thermocline.pipeline.spark.watch import COLD_S, DISCOVER_S, ENDS_S, MANIFESTS_S, Watch
+from thermocline.pipeline.spark.tiers import COLD_S, DISCOVER_S, ENDS_S, MANIFESTS_S, Watch
 from thermocline.pipeline.split import DataLoss, Loss, RowFilter
 
 EOF = KafkaError._PARTITION_EOF

@@ -1,1 +1,3 @@
-"""`cluster drain` and `rebalance`: a pure plan of which replicas move, a machine of how many at a time, a shell."""
+"""`cluster drain` and `rebalance`: a pure plan of replica moves, a pacer for how many at a time, and their
+execution.
+"""

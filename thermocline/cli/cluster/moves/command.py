@@ -1,8 +1,4 @@
-"""The verbs that move partitions: `thermocline cluster drain` and `cluster rebalance`.
-
-Owns their flags and help. Must not know what they do (`drain`, `rebalance`): that is loaded when it is
-asked for.
-"""
+"""Flags and help of `thermocline cluster drain` and `cluster rebalance`."""
 
 from __future__ import annotations
 
@@ -14,17 +10,16 @@ from thermocline.cli.terminal.arguments import add_bootstrap, add_json, natural,
 if TYPE_CHECKING:
     from thermocline.cli.terminal.arguments import Parser, Subparsers
 
-_AT_ONCE: Final = 50  # partitions, each with some segments at most: 6 GB of hot tail where that is one of 128 MiB
+_AT_ONCE: Final = 50  # partitions: 6 GB of hot tail with a segment of 128 MiB each
 
 
 def register(verbs: Subparsers[Parser]) -> None:
-    """Add both verbs."""
     drain = verbs.add_parser(
         "drain",
         help="move everything off a broker",
         description="Prints where each replica of the broker goes, with the bytes that move (those that the bucket\n"
-        "does not hold) beside those that stay there; then asks, moves them, and takes the broker out of the cluster\n"
-        "once it is stopped. It may be interrupted and typed again. Runs against Apache Kafka too.",
+        "does not hold) and the bytes that stay in the bucket; then asks, moves them, and takes the broker out of the\n"
+        "cluster once it is stopped. It may be interrupted and typed again. Runs against Apache Kafka too.",
         example="thermocline cluster drain 3 --dry-run\nthermocline cluster drain 3 --yes",
     )
     drain.add_argument("node", type=natural, metavar="NODE", help="its number")
@@ -59,14 +54,12 @@ def _add_flags(parser: Parser) -> None:
 
 
 def run_drain(arguments: argparse.Namespace) -> int:
-    """See `drain`."""
-    from thermocline.cli.cluster.moves.drain import run
+    from thermocline.cli.cluster.moves.verbs import run_drain
 
-    return run(arguments)
+    return run_drain(arguments)
 
 
 def run_rebalance(arguments: argparse.Namespace) -> int:
-    """See `rebalance`."""
-    from thermocline.cli.cluster.moves.rebalance import run
+    from thermocline.cli.cluster.moves.verbs import run_rebalance
 
-    return run(arguments)
+    return run_rebalance(arguments)

@@ -1,8 +1,6 @@
-"""Replicas that are being copied, in the picture of `cluster status`: what had to move beside what did not.
+"""Replicas that are being copied, in `cluster status`: bytes that move, and bytes that stay in the bucket. Pure.
 
-Owns the bars, and the book of a watch: what was copied since it began. Always true: a copy counts for what a new
-replica has to take, its leader's hot bytes, and no more; one that is over counts as whole. Pure. Must not know who is
-asked for sizes (`source`).
+A copy counts for its leader's hot bytes at most. A finished copy counts as complete.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from thermocline.cli.cluster.moves.shown import bar, progress
+from thermocline.cli.cluster.moves.render import bar, progress
 from thermocline.cli.terminal.output import Cell, table
 from thermocline.units import show_size
 
@@ -22,8 +20,9 @@ _Copy: TypeAlias = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """A replica on its way. `copied_bytes` of `hot_bytes`; `cold_bytes`: of its partition in the bucket, which are not
-    copied. None: not known. `is_move`: it is to join; else it is back, and catches up."""
+    """A replica that is being copied: `copied_bytes` of `hot_bytes`. `cold_bytes` of its partition are in the bucket
+    and not copied. None: unknown. `is_move`: a new replica; else one that returned and catches up.
+    """
 
     topic: str
     partition: int
@@ -38,7 +37,7 @@ class Copying:
         return self.topic, self.partition, self.node
 
     def fields(self) -> dict[str, Cell]:
-        """For a JSON line."""
+        """The fields of its JSON object."""
         return {
             "node": self.node,
             "copied_bytes": self.copied_bytes,
@@ -50,14 +49,11 @@ class Copying:
 
 @dataclass(slots=True)
 class CopyBook:
-    """What one watch saw being copied. Seconds by any clock that only goes up."""
-
     _seen: dict[_Copy, Copying] = field(default_factory=dict)
     _running: set[_Copy] = field(default_factory=set)
-    _pace: list[tuple[float, int]] = field(default_factory=list)  # of the last looks: when, copied by then
+    _pace: list[tuple[float, int]] = field(default_factory=list)  # (time, copied bytes) of the last updates
 
     def note(self, copies: Iterable[Copying], now_s: float) -> None:
-        """One look."""
         for copy in copies:
             before = self._seen.get(copy.key)
             hot = max(copy.hot_bytes or 0, (before.hot_bytes or 0) if before is not None else 0)
@@ -86,14 +82,14 @@ class CopyBook:
 
     @property
     def per_second(self) -> float | None:
-        """Over the last looks."""
+        """Rate over the last updates."""
         if len(self._pace) < 2 or not self._running:
             return None
         (first_s, first), (last_s, last) = self._pace[0], self._pace[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else None
 
     def lines(self, *, plain: bool) -> list[str]:
-        """Nothing while nothing was copied."""
+        """Empty until something is copied."""
         if not self._seen:
             return []
         running = [self._seen[key] for key in sorted(self._running)]
@@ -108,7 +104,7 @@ class CopyBook:
 
 
 def beside(moves_bytes: int, stays_bytes: int, *, plain: bool) -> list[str]:
-    """Two bars to one scale: what has to move, and what does not."""
+    """Two bars to one scale: bytes that move, and bytes that stay."""
     most = max(moves_bytes, stays_bytes, 1)
 
     def drawn(size: int) -> str:

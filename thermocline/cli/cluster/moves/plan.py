@@ -1,9 +1,8 @@
-"""Which replicas go where: the plan that `cluster drain` and `cluster rebalance` show before anything moves.
+"""The plan that `cluster drain` and `cluster rebalance` show before replicas move. Pure.
 
-Owns the values of a plan and what it moves: hot bytes, which a new replica copies from a leader, and cold ones, which
-lie in the bucket and stay there. Owns where a replica goes that has to leave its broker. Always true: no partition is
-planned onto one broker twice, or onto one without a session; fault domains are striped where there are enough of them
-(R15); the same cluster gives the same plan. Pure. Must not know how a cluster is asked, nor how moves are begun.
+A new replica copies the hot bytes from a leader; cold bytes stay in the bucket. No partition gets two replicas on one
+broker, or one on a broker without session. Replicas are spread over fault domains where there are enough (R15). The
+same cluster gives the same plan.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Nodes: TypeAlias = tuple[int, ...]
-"""Brokers that hold a partition; the first is its preferred leader."""
+"""Replicas of a partition; the first is its preferred leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A broker that may hold replicas. `domain`: what fails together, its rack or machine; `active`: it has a
-    session."""
+    """A broker that may hold replicas. `domain`: its fault domain (rack or machine); `active`: it has a session."""
 
     node: int
     domain: str
@@ -28,9 +26,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A partition. `target`: where a move that is under way ends, empty when none is; `has_leader`: somebody can be
-    copied from. Bytes None: not known. `hot_bytes`: what one new replica copies; `cold_bytes`: in the bucket."""
+class Assignment:
+    """A partition. `target`: replicas after the reassignment in progress, if any; `has_leader`: it can be copied.
+    Bytes None: unknown. `hot_bytes`: bytes one new replica copies; `cold_bytes`: in the bucket.
+    """
 
     topic: str
     partition: int
@@ -42,7 +41,7 @@ class Held:
 
     @property
     def assigned(self) -> Nodes:
-        """Who holds it when what is under way is done."""
+        """Replicas after the reassignment in progress."""
         return self.target or self.replicas
 
     @property
@@ -52,8 +51,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition's new replicas. `hot_bytes` of all copies it takes; `cold_bytes` that no copy takes; 0 where only
-    the order changes."""
+    """A partition's new replicas. `hot_bytes`: of all its copies; `cold_bytes`: not copied. Both are 0 if only the
+    order changes.
+    """
 
     topic: str
     partition: int
@@ -64,7 +64,6 @@ class Move:
 
     @property
     def added(self) -> Nodes:
-        """Who copies it."""
         return tuple(node for node in self.after if node not in self.before)
 
     @property
@@ -73,25 +72,25 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Cannot:
-    """A partition that stays where it is, why, and what a person can do."""
+class Immovable:
+    """A partition that cannot move, why, and what a person can do."""
 
-    held: Held
+    held: Assignment
     why: str
     do: str
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`under_way`: moves that somebody began before and that end as they should; `cannot`: what is not planned."""
+    """`under_way`: moves in progress that fit the plan; `cannot`: partitions without a plan."""
 
     moves: tuple[Move, ...] = ()
-    under_way: tuple[Held, ...] = ()
-    cannot: tuple[Cannot, ...] = ()
+    under_way: tuple[Assignment, ...] = ()
+    cannot: tuple[Immovable, ...] = ()
 
 
-def move_of(held: Held, after: Nodes) -> Move:
-    """Its bytes: each new replica copies the hot ones, none the cold ones."""
+def move_of(held: Assignment, after: Nodes) -> Move:
+    """Each new replica copies the hot bytes, none the cold ones."""
     added = sum(node not in held.assigned for node in after)
     hot = None if held.hot_bytes is None else held.hot_bytes * added
     cold = held.cold_bytes if added else 0
@@ -100,8 +99,7 @@ def move_of(held: Held, after: Nodes) -> Move:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of moves: copies between brokers; hot bytes of those, and cold ones beside them; `unknown`: moves that nobody
-    knows the bytes of."""
+    """Sums over moves: replicas copied, hot bytes, cold bytes. `unknown`: moves of unknown size."""
 
     replicas: int = 0
     hot_bytes: int = 0
@@ -110,7 +108,6 @@ class Totals:
 
 
 def totals(moves: Iterable[Move]) -> Totals:
-    """What all of them move."""
     replicas = hot = cold = unknown = 0
     for move in moves:
         replicas += len(move.added)
@@ -121,9 +118,9 @@ def totals(moves: Iterable[Move]) -> Totals:
 
 
 class Loads:
-    """What each broker holds once a plan is done: replicas, hot bytes, partitions it is to lead."""
+    """Replicas, hot bytes and leaderships of each broker after the plan."""
 
-    def __init__(self, places: Sequence[Place], partitions: Iterable[Held]) -> None:
+    def __init__(self, places: Sequence[Place], partitions: Iterable[Assignment]) -> None:
         self.domains = {place.node: place.domain for place in places}
         self.active = sorted(place.node for place in places if place.active)
         self.in_domain: dict[str, list[int]] = {}
@@ -135,8 +132,8 @@ class Loads:
         for held in partitions:
             self.add(held, held.assigned)
 
-    def add(self, held: Held, nodes: Nodes, sign: int = 1) -> None:
-        """Count a partition on these brokers; −1: no more."""
+    def add(self, held: Assignment, nodes: Nodes, sign: int = 1) -> None:
+        """Count a partition on these brokers; sign −1 removes it."""
         hot = sign * (held.hot_bytes or 0)
         for node in nodes:
             self.replicas[node] += sign
@@ -145,16 +142,16 @@ class Loads:
             self.leads[nodes[0]] += sign
 
     def domain_of(self, node: int) -> str:
-        """One that is not registered fails alone."""
+        """An unregistered broker is a fault domain of its own."""
         return self.domains.get(node, f"node {node}")
 
     def spread(self, nodes: Iterable[int]) -> Counter[str]:
-        """How many replicas each fault domain has."""
         return Counter(self.domain_of(node) for node in nodes)
 
     def idlest(self, others: Nodes, without: Collection[int]) -> int | None:
-        """Who takes a replica beside `others`: of the fault domains that hold fewest of them the least loaded one,
-        there the broker that holds least. None when everybody holds one, or is in `without`."""
+        """The broker for a replica beside `others`: the least loaded one in the least loaded of the domains that
+        hold fewest of them. None when every broker holds one, or is in `without`.
+        """
         crowd = self.spread(others)
         average = {
             domain: sum(self.replicas[node] for node in nodes) / len(nodes) for domain, nodes in self.in_domain.items()
@@ -170,11 +167,10 @@ class Loads:
         return min(free, key=load)
 
 
-def drain(places: Sequence[Place], partitions: Sequence[Held], node: int) -> Plan:
-    """Every replica of `node` goes to another broker; the largest hot tails are placed first.
+def drain(places: Sequence[Place], partitions: Sequence[Assignment], node: int) -> Plan:
+    """Move every replica of `node` to another broker, largest hot tails first.
 
-    What is under way and leaves `node` goes on as it is. Who led there is followed by whoever leads least of those that
-    hold the partition then.
+    Moves in progress that leave `node` continue. A leadership there goes to the replica that leads least.
     """
     loads = Loads([place for place in places if place.node != node], partitions)
     moves, under_way, cannot = [], [], []
@@ -185,7 +181,7 @@ def drain(places: Sequence[Place], partitions: Sequence[Held], node: int) -> Pla
             continue
         if not held.has_leader:
             cannot.append(
-                Cannot(
+                Immovable(
                     held,
                     "nobody leads it, so nobody can be copied from",
                     f"start broker {node}, or give it up (`thermocline cluster forget {node}`)",
@@ -211,9 +207,9 @@ def led_by(nodes: Nodes, leader: int) -> Nodes:
     return leader, *(node for node in nodes if node != leader)
 
 
-def _too_few(held: Held, left: int) -> Cannot:
+def _too_few(held: Assignment, left: int) -> Immovable:
     wanted = len(held.assigned)
-    return Cannot(
+    return Immovable(
         held,
         f"it has {wanted} replica{'s' * (wanted != 1)}, and {left} other broker{'s have' if left != 1 else ' has'} a "
         "session",

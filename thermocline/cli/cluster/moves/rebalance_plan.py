@@ -1,13 +1,11 @@
-"""Which few replicas move so that brokers hold alike: the plan of `cluster rebalance`.
+"""The plan of `cluster rebalance`: few moves after which brokers hold alike. Pure.
 
-Owns what even means, and the order of its steps: fault domains striped, replicas even, hot bytes even, leaders even.
-Always true: no step undoes one before it, so it ends, and what is even has no moves (a plan carried out is followed by
-an empty one); leaders change by order alone, which copies nothing; partitions that are being moved, or that nobody
-leads, stay. Pure. Must not know how moves are begun.
+Steps in order: spread fault domains, level replicas, level hot bytes, level leaders. No step undoes an earlier one, so
+it ends, and a balanced cluster has an empty plan. Leaders change by order alone, which copies nothing. Partitions
+without leader or with a move in progress stay.
 
-Why it ends: each change lowers one of these and leaves those before it alone: replicas of one partition that share a
-fault domain (the sum of squares), replicas outside of the band, the sum of squared hot bytes. A search that gives up
-(domains too small, all of a broker's partitions on the other one too) is the same search the next time.
+Termination: each change lowers one of these and leaves those before it alone: replicas of a partition that share a
+fault domain (sum of squares), replicas outside of the band, the sum of squared hot bytes.
 """
 
 from __future__ import annotations
@@ -18,33 +16,33 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from thermocline.cli.cluster.moves.plan import Held, Loads, Nodes, Place, Plan, led_by, move_of
+from thermocline.cli.cluster.moves.plan import Assignment, Loads, Nodes, Place, Plan, led_by, move_of
 
 SLACK: Final = 0.05
-"""Replicas and leaders: a broker may hold this share more or less than the mean, rounded outwards to whole ones."""
+"""Replicas and leaders: a broker may have this share more or less than the mean, rounded outwards."""
 HOT_SLACK: Final = 0.2
 HOT_BYTES_MIN: Final = 256 << 20
-"""Hot bytes: the larger of this share of the mean, and two segments of 128 MiB: they come and go with each of them."""
+"""Hot bytes: the larger of this share of the mean and two segments of 128 MiB."""
 
-_STEP_BYTES_MIN: Final = 8 << 20  # what evens less is not worth a move
-_TRIES: Final = 16  # replicas looked at to be taken for one that is given
+_STEP_BYTES_MIN: Final = 8 << 20  # a smaller step is not worth a move
+_TRIES: Final = 16  # candidates for the replica that is swapped back
 
 
 class Band(NamedTuple):
-    """From where to where a broker is as loaded as the others."""
+    """Loads from `low` to `high` count as even."""
 
     low: int
     high: int
 
 
 def band(total: int, brokers: int) -> Band:
-    """Of things that are counted: the mean, `SLACK` around it; 7 over 2 are 3 to 4."""
+    """For counts: the mean ± `SLACK`; 7 over 2 are 3 to 4."""
     slack = int(total / brokers * SLACK)
     return Band(total // brokers - slack, -(-total // brokers) + slack)
 
 
-def rebalance(places: Sequence[Place], partitions: Sequence[Held]) -> Plan:
-    """As few moves as bring every broker in session into its bands, where the fault domains let it."""
+def rebalance(places: Sequence[Place], partitions: Sequence[Assignment]) -> Plan:
+    """The fewest moves that bring every broker in session into its bands, as far as fault domains allow."""
     rows = sorted(partitions, key=lambda held: (held.topic, held.partition))
     state = _State(places, rows)
     if state.loads.active:
@@ -57,9 +55,9 @@ def rebalance(places: Sequence[Place], partitions: Sequence[Held]) -> Plan:
 
 
 class _State:
-    """Who holds what as the plan has it by now. Partitions are known by their place in `rows`."""
+    """Replicas as planned so far. Partitions are known by their index in `rows`."""
 
-    def __init__(self, places: Sequence[Place], rows: Sequence[Held]) -> None:
+    def __init__(self, places: Sequence[Place], rows: Sequence[Assignment]) -> None:
         self.rows = rows
         self.nodes: list[Nodes] = [held.assigned for held in rows]
         self.loads = Loads(places, rows)
@@ -74,7 +72,7 @@ class _State:
         return self.rows[at].hot_bytes or 0
 
     def may_move(self, at: int, source: int, to: int) -> bool:
-        """Whether the partition's domains are as far apart as they were; never two on one broker."""
+        """Whether the partition stays as spread over fault domains as before, without two replicas on one broker."""
         nodes = self.nodes[at]
         if to in nodes:
             return False
@@ -97,7 +95,7 @@ class _State:
 
 # ── fault domains ────────────────────────────────────────────────────────────────────────────────────────────────────
 def _stripe(state: _State) -> bool:
-    """Replicas that share a domain go where the partition has none, or fewer by two."""
+    """Move replicas that share a domain to one with at least two fewer."""
     changed = False
     if len(state.loads.in_domain) > 1:
         for at in state.movable:
@@ -108,7 +106,7 @@ def _stripe(state: _State) -> bool:
 
 
 def _crowded(state: _State, at: int) -> tuple[int, int] | None:
-    """A replica of the partition and where it goes; None when its domains are as far apart as they can be."""
+    """A replica of the partition and its new broker; None when it is spread as far as possible."""
     nodes, loads = state.nodes[at], state.loads
     crowd = loads.spread(nodes)
     if max(crowd.values()) < 2:
@@ -125,11 +123,11 @@ def _crowded(state: _State, at: int) -> tuple[int, int] | None:
 
 # ── replicas ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _level_replicas(state: _State) -> bool:
-    """Brokers above the band give, those below it get; each gives of all topics alike."""
+    """Brokers above the band give to those below it, in the same share from each topic."""
     counts, active = state.loads.replicas, state.loads.active
     whole = band(sum(counts[node] for node in active), len(active))
     giving: dict[int, list[int]] = {}
-    seen: Counter[tuple[int, int]] = Counter()  # how many of a broker's were offered to another, and are no more
+    seen: Counter[tuple[int, int]] = Counter()  # (from, to): how many partitions were offered already
     stuck: set[tuple[int, int]] = set()
     changed = False
     while (pair := _uneven(counts, active, whole, stuck)) is not None:
@@ -152,7 +150,7 @@ def _level_replicas(state: _State) -> bool:
 def _uneven(
     counts: Counter[int], active: list[int], whole: Band, stuck: set[tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """The two brokers between which a replica should go next: one is outside of the band, and neither leaves it."""
+    """The next two brokers to move a replica between: one is outside of the band, and neither leaves it."""
     up = sorted(active, key=lambda node: (counts[node], node))
     down = sorted(active, key=lambda node: (-counts[node], node))
     if counts[down[0]] <= whole.high and counts[up[0]] >= whole.low:
@@ -169,9 +167,9 @@ def _uneven(
 
 
 def _to_give(state: _State, source: int) -> list[int]:
-    """A broker's partitions in the order in which they go: each topic gives the same share of what it has there, or one
-    of many partitions would keep all others where they are; of middling heat first, so that what is even in number is
-    about even in hot bytes."""
+    """A broker's partitions in the order of giving: the same share of each topic, so that no topic with many
+    partitions holds back the others; medium hot bytes first, so that even counts mean about even bytes.
+    """
     on = state.on[source]
     middle = sum(state.hot(at) for at in on) // max(len(on), 1)
     of_topic: dict[str, list[int]] = {}
@@ -197,7 +195,6 @@ def _level_hot_bytes(state: _State) -> bool:
 
 
 def _hot_and_cool(loads: Loads, even: Band, stuck: set[tuple[int, int]]) -> tuple[int, int] | None:
-    """The two brokers that should exchange something next."""
     up = sorted(loads.active, key=lambda node: (loads.hot[node], node))
     for source in reversed(up):
         for to in up:
@@ -207,13 +204,13 @@ def _hot_and_cool(loads: Loads, even: Band, stuck: set[tuple[int, int]]) -> tupl
 
 
 def _differ(loads: Loads, source: int, to: int, even: Band) -> bool:
-    """Whether one is outside of the band, and the other far from it."""
+    """Whether one is outside of the band and the other far from it."""
     is_outside = loads.hot[source] > even.high or loads.hot[to] < even.low
     return is_outside and loads.hot[source] - loads.hot[to] > (even.high - even.low) // 2
 
 
 def _exchange(state: _State, source: int, to: int, even: Band) -> bool:
-    """The hottest replicas of one for the least hot of the other, as few as it takes."""
+    """Swap the hottest replicas of one for the coolest of the other, as few as needed."""
     loads = state.loads
     whole = band(sum(loads.replicas[node] for node in loads.active), len(loads.active))
     back = sorted(state.on[to], key=lambda at: (state.hot(at), at))
@@ -239,10 +236,10 @@ def _exchange(state: _State, source: int, to: int, even: Band) -> bool:
 
 # ── leaders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _level_leaders(state: _State) -> None:
-    """Who is first: handed on along partitions that the next broker holds too, until nobody leads too many."""
+    """Pass leaderships along partitions that the next broker holds too, until all are in the band."""
     leads, active = state.loads.leads, state.loads.active
     whole = band(sum(leads[node] for node in active), len(active))
-    offers: dict[tuple[int, int], list[int]] = {}  # (leads, holds too): partitions, as a heap; some no longer so
+    offers: dict[tuple[int, int], list[int]] = {}  # (leader, other replica): a heap of partitions; may be stale
 
     def offer(at: int) -> None:
         first, *others = state.nodes[at]
@@ -257,7 +254,7 @@ def _level_leaders(state: _State) -> None:
 
     for at in state.movable:
         offer(at)
-    while (path := _handed_on(leads, active, whole, next_offer)) is not None:
+    while (path := _leader_path(leads, active, whole, next_offer)) is not None:
         for source, to in pairwise(path):
             handed = next_offer(source, to)
             assert handed is not None
@@ -265,10 +262,12 @@ def _level_leaders(state: _State) -> None:
             offer(handed)
 
 
-def _handed_on(
+def _leader_path(
     leads: Counter[int], active: list[int], whole: Band, next_offer: Callable[[int, int], int | None]
 ) -> list[int] | None:
-    """The shortest way from a broker that leads too many, or could lead fewer, to one that leads fewer by two."""
+    """The shortest path from a broker that leads too many, or could lead fewer, to one that leads at least two
+    fewer.
+    """
     up = sorted(active, key=lambda node: (leads[node], node))
     if leads[up[-1]] <= whole.high and leads[up[0]] >= whole.low:
         return None

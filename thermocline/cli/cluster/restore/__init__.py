@@ -1,1 +1,3 @@
-"""`cluster restore` and `rebuild`: only the bucket is left, or it lost its `cluster.json`. Pure plans, shells."""
+"""`cluster restore` and `rebuild`: for when only the bucket is left, or its `cluster.json` is lost. Pure plans,
+shells.
+"""

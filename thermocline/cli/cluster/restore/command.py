@@ -1,8 +1,7 @@
-"""`thermocline cluster restore`: a cluster whose machines are gone goes on from its bucket.
+"""`thermocline cluster restore`: resumes a cluster from its bucket when the machines are gone.
 
-Owns what is shown before anything happens, and after. Always true: without --yes, and without a person who types it,
-nothing is changed; the plan is made of the bucket alone; what is lost, what stays offline and who has to be given up is
-named first. Must not know how it is judged (`plan`), read (`source`) or done (`drive`).
+The plan is made from the bucket alone, and names what is lost, what stays offline and which brokers are given up.
+Nothing changes without --yes or a person's confirmation.
 """
 
 from __future__ import annotations
@@ -20,24 +19,23 @@ from thermocline.units import show_size
 if TYPE_CHECKING:
     from thermocline.cli.bucket.reading import Bucket
     from thermocline.cli.clients.statuses import Partition
-    from thermocline.cli.cluster.restore.drive import Ends
+    from thermocline.cli.cluster.restore.bucket_state import ClusterSnapshot, StoredGroup
+    from thermocline.cli.cluster.restore.executor import Ends
     from thermocline.cli.cluster.restore.plan import PartitionPlan, RestorePlan
-    from thermocline.cli.cluster.restore.source import GroupHeld, Look
     from thermocline.cli.terminal.arguments import Parser, Subparsers
 
 _SHOWN_MAX = 40
 
 
 def register(verbs: Subparsers[Parser]) -> None:
-    """Add the verb."""
     restore = verbs.add_parser(
         "restore",
         help="go on from the bucket alone, when the machines are gone",
         description="Start brokers on the bucket, on empty directories, under any node ids; then this. It prints what "
-        "becomes of each partition, and asks. Brokers that have no session and are waited for are given up (one that "
-        "is merely off may hold more than the bucket: start it first); replicas that are gone are placed on the "
-        "brokers there are; then it waits until every partition serves. Without --yes only the plan, which needs no "
-        "broker. What was cut off goes on when it is run again. Exit code 5 when a partition stays offline.",
+        "becomes of each partition, and asks. Brokers without a session that a partition waits for are given up (one "
+        "that is merely off may hold more than the bucket: start it first). Lost replicas are placed on the running "
+        "brokers; then it waits until every partition serves. Without --yes it prints the plan only, which needs no "
+        "broker. Run it again to resume. Exit code 5 when a partition stays offline.",
         example="thermocline cluster restore --bucket s3://my-bucket/log --yes",
     )
     restore.add_argument("--bucket", required=True, metavar="URL", help="the bucket of the cluster")
@@ -53,7 +51,6 @@ def register(verbs: Subparsers[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show, ask, do, report."""
     from thermocline.cli.bucket.reading import with_bucket
 
     return with_bucket(arguments.bucket, lambda bucket: _run(bucket, arguments))
@@ -62,20 +59,22 @@ def run(arguments: argparse.Namespace) -> int:
 async def _run(bucket: Bucket, arguments: argparse.Namespace) -> int:
     import asyncio
 
-    from thermocline.cli.cluster.restore.drive import BrokersThere, Restoring
-    from thermocline.cli.cluster.restore.plan import Fate, plan
-    from thermocline.cli.cluster.restore.source import RestoreSource, held_of
+    from thermocline.cli.cluster.restore.bucket_state import BucketState, stored_partition
+    from thermocline.cli.cluster.restore.executor import LiveBrokers, RestoreRun
+    from thermocline.cli.cluster.restore.plan import Outcome, plan
 
-    source, there = RestoreSource(bucket), BrokersThere(arguments.bootstrap_server)
-    look = await source.look()
-    await asyncio.to_thread(there.check, look)
-    manifests = await source.manifests(look.ids())
-    held = {place: held_of(found) for place, found in manifests.items()}
+    source, there = BucketState(bucket), LiveBrokers(arguments.bootstrap_server)
+    snapshot = await source.read()
+    await asyncio.to_thread(there.check, snapshot)
+    manifests = await source.manifests(snapshot.ids())
+    held = {place: stored_partition(found) for place, found in manifests.items()}
     groups = await source.groups(found for found in manifests.values() if not isinstance(found, str))
-    addresses = await there.answering(look)
+    addresses = await there.answering(snapshot)
     factor = await there.default_factor(addresses)
-    found = plan(look.brokers, look.partitions, held, default_factor=factor, answers=lambda node: node in addresses)
-    _print_plan(look, found, groups, bucket.world.clock.wall_ms(), as_json=arguments.json)
+    found = plan(
+        snapshot.brokers, snapshot.partitions, held, default_factor=factor, answers=lambda node: node in addresses
+    )
+    _print_plan(snapshot, found, groups, bucket.world.clock.wall_ms(), as_json=arguments.json)
     if not addresses and arguments.yes:
         raise CommandFailed(
             f"{_NOBODY}: start brokers on {bucket.store.url}, on empty directories, then run this again"
@@ -84,22 +83,23 @@ async def _run(bucket: Bucket, arguments: argparse.Namespace) -> int:
         if not addresses or not can_ask():
             note("nothing was changed: --yes does it" if addresses else f"{_NOBODY}; with brokers there, --yes does it")
             return Exit.DONE
-        confirm(f"Restore cluster {look.cluster_id}? {_consequence(found)}", look.cluster_id)
+        confirm(f"Restore cluster {snapshot.cluster_id}? {_consequence(found)}", snapshot.cluster_id)
     damaged = {place: of.damage for place, of in held.items() if of.damage}
-    look, ends = await Restoring(source, there, damaged, found.gone.keys()).run()
-    offline = found.of(Fate.OFFLINE)
-    _print_report(look, found, ends, as_json=arguments.json)
+    snapshot, ends = await RestoreRun(source, there, damaged, found.gone.keys()).run()
+    offline = found.of(Outcome.OFFLINE)
+    _print_report(snapshot, found, ends, as_json=arguments.json)
     return Exit.FINDINGS if offline else Exit.DONE
 
 
 _NOBODY = "no broker of this cluster answers"
 
 
-# ── before ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _print_plan(look: Look, found: RestorePlan, groups: Sequence[GroupHeld], now_ms: int, *, as_json: bool) -> None:
+def _print_plan(
+    snapshot: ClusterSnapshot, found: RestorePlan, groups: Sequence[StoredGroup], now_ms: int, *, as_json: bool
+) -> None:
     ages = [(held, max(now_ms - held.newest_ms, 0)) for held in groups]
     if as_json:
-        for one in look.brokers:
+        for one in snapshot.brokers:
             state, count = _state(one.node, one.given_up, found)
             print(json_line({"kind": "broker", "node": one.node, "state": state, "partitions": count}))
         for part in found.partitions:
@@ -108,8 +108,8 @@ def _print_plan(look: Look, found: RestorePlan, groups: Sequence[GroupHeld], now
             row: dict[str, Cell] = {"kind": "group", "group": held.group, "positions": held.positions}
             print(json_line({**row, "newest_ms": held.newest_ms, "age_ms": age_ms}))
         return
-    print(f"cluster {look.cluster_id}: {_consequence(found)}")
-    for one in look.brokers:
+    print(f"cluster {snapshot.cluster_id}: {_consequence(found)}")
+    for one in snapshot.brokers:
         print(f"  broker {one.node}: {_state_words(one.node, one.given_up, found)}")
     shown = sorted(found.partitions, key=lambda part: _is_internal(part.topic))[:_SHOWN_MAX]
     if rows := [_row(part) for part in shown]:
@@ -174,7 +174,7 @@ _HEADER = ("partition", "becomes", "log start", "remote end", "lost at most", "r
 
 
 def _row(part: PartitionPlan) -> tuple[str, ...]:
-    from thermocline.cli.cluster.restore.drive import show_replicas
+    from thermocline.cli.cluster.restore.executor import show_replicas
 
     held = part.held
     known = held if held is not None and not held.damage else None
@@ -191,12 +191,12 @@ def _row(part: PartitionPlan) -> tuple[str, ...]:
 
 
 def _consequence(found: RestorePlan) -> str:
-    from thermocline.cli.cluster.restore.plan import Fate
+    from thermocline.cli.cluster.restore.plan import Outcome
 
-    parts = [f"{len(found.of(Fate.RESTORED))} of {len(found.partitions)} partitions begin from the bucket"]
-    if kept := found.of(Fate.KEPT):
+    parts = [f"{len(found.of(Outcome.RESTORED))} of {len(found.partitions)} partitions begin from the bucket"]
+    if kept := found.of(Outcome.KEPT):
         parts.append(f"{len(kept)} are whole")
-    if offline := found.of(Fate.OFFLINE):
+    if offline := found.of(Outcome.OFFLINE):
         parts.append(f"{len(offline)} stay offline")
     gaps = [(_is_internal(part.topic), part.gap[1] - part.gap[0]) for part in found.partitions if part.gap]
     inner, of_users = (sum(gap for internal, gap in gaps if internal is which) for which in (True, False))
@@ -218,14 +218,15 @@ def _age(age_ms: int) -> str:
     return show_duration(age_ms // 1000 * 1000)
 
 
-# ── after ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _print_report(look: Look, found: RestorePlan, ends: Mapping[Partition, Ends], *, as_json: bool) -> None:
-    from thermocline.cli.cluster.restore.drive import show_replicas
+def _print_report(
+    snapshot: ClusterSnapshot, found: RestorePlan, ends: Mapping[Partition, Ends], *, as_json: bool
+) -> None:
+    from thermocline.cli.cluster.restore.executor import show_replicas
     from thermocline.cli.cluster.restore.plan import moves_held_up
 
     plans = {(part.topic, part.partition): part for part in found.partitions}
     served = 0
-    for one in look.partitions:
+    for one in snapshot.partitions:
         place = (one.topic, one.partition)
         part, end = plans.get(place), ends.get(place)
         served += end is not None
@@ -246,9 +247,9 @@ def _print_report(look: Look, found: RestorePlan, ends: Mapping[Partition, Ends]
         elif end is None:
             why = part.held.damage if part and part.held else ""
             print(f"{one.topic}-{one.partition} is offline: {why or 'it has no leader that answers'}")
-    for (topic, index), nodes in moves_held_up(look.brokers, look.partitions).items():
+    for (topic, index), nodes in moves_held_up(snapshot.brokers, snapshot.partitions).items():
         note(
             f"{topic}-{index} was on its way to brokers that are not there ({show_replicas(nodes)}): start them, or "
             "`thermocline cluster rebalance --cancel` takes the moves back"
         )
-    note(f"{served} of {len(look.partitions)} partitions serve; `thermocline tier status` names the gaps")
+    note(f"{served} of {len(snapshot.partitions)} partitions serve; `thermocline tier status` names the gaps")

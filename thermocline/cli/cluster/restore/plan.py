@@ -1,10 +1,9 @@
-"""What becomes of a cluster's partitions when only the bucket is left, and what is to be done next. Pure.
+"""The plan of a restore: what becomes of each partition when only the bucket is left, and the next step. Pure.
 
-Owns the judgement, from one look at the cluster (its brokers and partitions as an image has them) and what the bucket
-holds of each partition. Always true: nothing is assigned past the normal start: nodes that do not come back are given
-up, replicas that are gone are moved to brokers that are there, and the partition begins by itself, uncleanly, with all
-that this promises (R20); where a member of an in-sync set is there nothing is given up; each step follows from the look
-alone, so that whoever was interrupted goes on. Must not know how brokers are asked, nor the bucket.
+Input: brokers and partitions of the image, and the bucket's state of each partition. Nothing bypasses the normal start:
+lost nodes are given up, their replicas are moved to running brokers, and the partition starts by unclean recovery with
+its guarantees (R20). A node is given up only if a partition has no in-sync replica left. Each step follows from the
+current state alone, so an interrupted restore resumes.
 """
 
 from __future__ import annotations
@@ -21,18 +20,17 @@ from thermocline.cli.clients.statuses import Partition
 Replicas = tuple[int, ...]
 
 
-class Fate(StrEnum):
-    """What becomes of a partition."""
-
-    KEPT = "kept"  # a member of its in-sync set is there: it lacks nothing
-    RESTORED = "restored"  # nobody has all of it: it begins with what the bucket, or the best replica left, holds
-    OFFLINE = "offline"  # its manifest is damaged or gone
+class Outcome(StrEnum):
+    KEPT = "kept"  # an in-sync replica runs: it lacks nothing
+    RESTORED = "restored"  # no in-sync replica: it begins from the bucket, or from the best replica left
+    OFFLINE = "offline"  # its manifest is damaged or missing
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What the bucket holds of a partition, as its manifest says. `end`: a log restored from it goes on here, or at
-    `reserved_end`; `cold_bytes`: of log. `damage`: why the manifest cannot be read; the rest means nothing then."""
+class StoredPartition:
+    """A partition in the bucket, by its manifest. A restored log continues at `end`, or at `reserved_end`.
+    `cold_bytes`: of log. `damage`: why the manifest cannot be read; then the rest is meaningless.
+    """
 
     log_start: int = 0
     remote_end: int = 0
@@ -43,53 +41,55 @@ class Held:
 
     @property
     def gap(self) -> tuple[int, int] | None:
-        """[first, end) of offsets that may have been given to records which are lost; None: nothing is."""
+        """[first, end) of offsets of records that may be lost; None: none are."""
         return (self.end, self.reserved_end) if self.reserved_end > self.end else None
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """Of one partition. `gap`: where nothing is left but the bucket, what is lost at most; what a living replica holds
-    makes it smaller. `to`: who holds it then; `begins`: who may begin, empty: whoever is started. `hot_bytes`: that
-    move between brokers (None: what follows the verified end), `cold_bytes` do not."""
+    """The plan of one partition. `gap`: offsets lost at most, if only the bucket is left. `to`: replicas afterwards.
+    `begins`: replicas that may start it; empty: whichever is started. `hot_bytes` move between brokers (None:
+    unknown), `cold_bytes` do not.
+    """
 
     topic: str
     partition: int
-    fate: Fate
-    held: Held | None
+    fate: Outcome
+    held: StoredPartition | None
     replicas: Replicas
     to: Replicas
     begins: Replicas
 
     @property
     def gap(self) -> tuple[int, int] | None:
-        return self.held.gap if self.fate is Fate.RESTORED and self.held is not None else None
+        return self.held.gap if self.fate is Outcome.RESTORED and self.held is not None else None
 
     @property
     def hot_bytes(self) -> int | None:
-        gone = self.fate is Fate.RESTORED and not set(self.replicas) & set(self.to)
+        gone = self.fate is Outcome.RESTORED and not set(self.replicas) & set(self.to)
         return 0 if gone or set(self.replicas) == set(self.to) else None
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """Of a cluster. `there`: who has a session; `gone`: who has none and has to be given up, with how many partitions
-    are assigned to each; `away`: who has none and may stay so, the same."""
+    """The plan of a cluster. `there`: nodes with a session; `gone`: nodes to give up, with their partition counts;
+    `away`: nodes without a session that need not be given up, likewise.
+    """
 
     partitions: Sequence[PartitionPlan]
     there: Replicas
     gone: Mapping[int, int]
     away: Mapping[int, int]
 
-    def of(self, fate: Fate) -> list[PartitionPlan]:
+    def of(self, fate: Outcome) -> list[PartitionPlan]:
         return [one for one in self.partitions if one.fate is fate]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a look asks for now, each part by itself: nodes to be given up; replicas to be moved; nodes that hold
-    nothing any more and may leave. `waits`: partitions that do not serve yet, or are on their way to replicas that are
-    there."""
+    """Requests that the current state asks for: nodes to give up, replicas to move, empty nodes to remove. `waits`:
+    partitions that do not serve yet, or move to running brokers.
+    """
 
     give_up: Sequence[int]
     move: Mapping[Partition, Replicas]
@@ -104,13 +104,14 @@ class Step:
 def plan(
     brokers: Sequence[BrokerRow],
     partitions: Sequence[PartitionRow],
-    held: Mapping[Partition, Held],
+    held: Mapping[Partition, StoredPartition],
     *,
     default_factor: int = 1,
     answers: Callable[[int], bool] = lambda _: True,
 ) -> RestorePlan:
-    """`default_factor`: replicas of partitions of which nobody knows how many there were. `answers`: whether a broker
-    that has a session lives; one that does not is about to lose it."""
+    """`default_factor`: replication factor of partitions whose factor is unknown. `answers`: whether a broker with a
+    session answers; one that does not is about to lose its session.
+    """
     there = [one for one in brokers if one.active and answers(one.node)]
     alive = {one.node for one in there}
     lost = {(one.topic, one.partition) for one in partitions if not alive.intersection(one.in_sync)}
@@ -120,11 +121,13 @@ def plan(
     for one in partitions:
         place = (one.topic, one.partition)
         of = held.get(place)
-        fate = Fate.OFFLINE if of is not None and of.damage else Fate.RESTORED if place in lost else Fate.KEPT
+        fate = Outcome.OFFLINE if of is not None and of.damage else Outcome.RESTORED if place in lost else Outcome.KEPT
         to = wanted.get(place, one.target or one.replicas)
         may_begin = tuple(node for node in dict.fromkeys((*one.replicas, *to)) if node in alive)
         in_sync = tuple(node for node in one.in_sync if node in alive)
-        plans.append(PartitionPlan(*place, fate, of, one.replicas, to, may_begin if fate is Fate.RESTORED else in_sync))
+        plans.append(
+            PartitionPlan(*place, fate, of, one.replicas, to, may_begin if fate is Outcome.RESTORED else in_sync)
+        )
     counts = {
         one.node: sum(one.node in _assigned(row) for row in partitions)
         for one in brokers
@@ -141,15 +144,15 @@ def next_step(
     may_give_up: Collection[int],
     default_factor: int = 1,
 ) -> Step:
-    """From a look at a cluster that decides: who is silent has no session any more, or still has to lose it.
-    `may_give_up`: those that somebody agreed to; who went silent since may come back with all it has, and is waited
-    for."""
+    """Unlike `plan`, silent brokers count as running until they lose their session. `may_give_up`: nodes that a
+    person agreed to; a node that fell silent since may return with all its records, and is waited for.
+    """
     there = [one for one in brokers if one.active]
     alive = {one.node for one in there}
     lost = {(one.topic, one.partition) for one in partitions if not alive.intersection(one.in_sync)}
     give_up = sorted(_to_give_up(brokers, partitions, lost, alive).keys() & set(may_give_up))
     forgotten = [one.node for one in brokers if one.given_up]
-    # A move to living brokers is ours, or as good; one that was under way to a broker that is gone never ends.
+    # A move to running brokers is ours, or as good as ours; a move to a lost broker never ends.
     holding = [one for one in partitions if not set(one.target or one.replicas).isdisjoint(forgotten)]
     move = {} if give_up or not there else _targets(there, holding, default_factor)
     assigned = {node for one in partitions for node in _assigned(one)}
@@ -166,8 +169,9 @@ def next_step(
 
 
 def moves_held_up(brokers: Sequence[BrokerRow], partitions: Sequence[PartitionRow]) -> dict[Partition, Replicas]:
-    """Partitions that moved when the cluster was lost, to brokers that are away and that nobody gives up; with these.
-    It is the operator's to start them, or to take the move back: nothing is lost meanwhile."""
+    """Partitions that were moving to brokers that are away and not given up, with those brokers. The operator starts
+    them or cancels the move; nothing is lost meanwhile.
+    """
     away = {one.node for one in brokers if not one.active and not one.given_up}
     found = {(one.topic, one.partition): tuple(sorted(away.intersection(one.target or ()))) for one in partitions}
     return {place: nodes for place, nodes in found.items() if nodes}
@@ -181,7 +185,7 @@ def _assigned(one: PartitionRow) -> set[int]:
 def _to_give_up(
     brokers: Sequence[BrokerRow], partitions: Sequence[PartitionRow], lost: set[Partition], alive: set[int]
 ) -> dict[int, int]:
-    """Who is not there, and is waited for by a partition that nobody has all of; with how many each is assigned."""
+    """Nodes that are away and that a partition without in-sync replica waits for, with their partition counts."""
     known = {one.node for one in brokers if not one.given_up} - alive
     waited = {node for one in partitions if (one.topic, one.partition) in lost for node in _assigned(one)}
     return {node: sum(node in _assigned(one) for one in partitions) for node in sorted(known & waited)}
@@ -190,8 +194,9 @@ def _to_give_up(
 def _targets(
     there: Sequence[BrokerRow], partitions: Sequence[PartitionRow], default_factor: int
 ) -> dict[Partition, Replicas]:
-    """As many replicas as before, or as there are brokers: who holds it stays, and others, of other domains first, take
-    the places of those that are gone."""
+    """As many replicas as before, or as brokers run. Running replicas stay; brokers of other fault domains replace
+    lost ones.
+    """
     if not there or not partitions:
         return {}
     nodes = {one.node: domain(one.rack, one.machine) for one in there}

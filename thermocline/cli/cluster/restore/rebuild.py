@@ -1,9 +1,7 @@
-"""`thermocline cluster rebuild`: `cluster.json` is lost, or cannot be read; the manifests say what there was.
+"""`thermocline cluster rebuild`: makes a lost or unreadable `cluster.json` anew from the manifests.
 
-Owns the order, the refusals, and the word that ends it. Always true: a `cluster.json` that this or a newer version can
-read is never replaced, nor one of a cluster whose lease moves (rebuild_lease); what the bucket cannot tell is named
-(rebuild_shown); a topic that nobody can name stops it until a person does. Must not know what the image holds
-(rebuild_plan), nor how it is written (rebuild_root).
+A `cluster.json` that this or a newer version can read is never replaced, nor one of a cluster whose lease is bumped. A
+topic without a known name stops it until a person names it. `--done` ends the protection against deletions.
 """
 
 from __future__ import annotations
@@ -14,16 +12,17 @@ from typing import TYPE_CHECKING
 from thermocline.cli.terminal.arguments import add_json
 from thermocline.cli.terminal.confirm import can_ask, confirm
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
-from thermocline.cli.terminal.output import ProgressLine, note
+from thermocline.cli.terminal.output import Cell, ProgressLine, json_line, note, table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from thermocline.cli.bucket.reading import Bucket
-    from thermocline.cli.cluster.restore.rebuild_plan import Found, Names
+    from thermocline.cli.cluster.restore.rebuild_plan import Found, Names, RebuildPlan
     from thermocline.cli.terminal.arguments import Parser, Subparsers
 
 
 def register(verbs: Subparsers[Parser]) -> None:
-    """Add the verb."""
     rebuild = verbs.add_parser(
         "rebuild",
         help="make a lost cluster.json anew from the manifests",
@@ -54,7 +53,6 @@ def register(verbs: Subparsers[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show, ask, write; or take the word that ends it."""
     from thermocline.cli.bucket.reading import with_bucket
 
     work = _done if arguments.done else _rebuild
@@ -66,7 +64,6 @@ async def _rebuild(bucket: Bucket, arguments: argparse.Namespace) -> int:
     from coldstore.object_store import PreconditionFailed
     from thermocline.cli.cluster.restore.rebuild_lease import read_lease, release, wait_until_still
     from thermocline.cli.cluster.restore.rebuild_plan import rebuild_plan
-    from thermocline.cli.cluster.restore.rebuild_shown import show
 
     names = _names(arguments.names)
     damaged = await _check_lost(bucket)
@@ -78,10 +75,10 @@ async def _rebuild(bucket: Bucket, arguments: argparse.Namespace) -> int:
         raise CommandFailed(f"{arguments.names}: the bucket has no topic {min(map(str, unknown))}", Exit.USAGE)
     epoch = max(metadata_epoch, 0 if lease is None else lease.content.controller_epoch)
     plan = rebuild_plan(found, names, epoch)
-    told = "" if lease is None else lease.content.cluster_id
-    cluster_id = arguments.cluster_id or told or _new_id(bucket)
-    is_new = not (arguments.cluster_id or told)
-    show(plan, cluster_id, is_new=is_new, as_json=arguments.json)
+    lease_id = "" if lease is None else lease.content.cluster_id
+    cluster_id = arguments.cluster_id or lease_id or _new_id(bucket)
+    is_new = not (arguments.cluster_id or lease_id)
+    _print_plan(plan, cluster_id, is_new=is_new, as_json=arguments.json)
     if not plan.is_complete:
         raise CommandFailed(
             "say with --names FILE what the topics without a name of their own are called (null: leave out)"
@@ -104,10 +101,10 @@ async def _rebuild(bucket: Bucket, arguments: argparse.Namespace) -> int:
     return Exit.DONE
 
 
-# ── what there is ────────────────────────────────────────────────────────────────────────────────────────────────────
 async def _check_lost(bucket: Bucket) -> str | None:
-    """The ETag of a `cluster.json` that cannot be read; None where there is none. CommandFailed where it can;
-    NewerFormat where a newer version can."""
+    """The ETag of an unreadable `cluster.json`, or None if there is none. CommandFailed when it can be read;
+    NewerFormat when a newer version can read it.
+    """
     from broker.metadata.cluster_root import ClusterRoot
     from coldstore.keys import CLUSTER_KEY
     from coldstore.object_store import ObjectMissing
@@ -134,12 +131,13 @@ async def _check_lost(bucket: Bucket) -> str | None:
 
 
 async def _found(bucket: Bucket) -> tuple[list[Found], int]:
-    """Every partition below `topics/`; the highest controller epoch in names of metadata pages. CommandFailed for a key
-    that no broker makes."""
+    """Every partition below `topics/`, and the highest controller epoch in the names of metadata pages.
+    CommandFailed for a key that no broker writes.
+    """
     from coldstore.inspection.audit import partitions_in
     from coldstore.keys import METADATA_PREFIX, TOPICS_PREFIX, MetadataKey, parse_key
+    from thermocline.cli.cluster.restore.bucket_state import BucketState
     from thermocline.cli.cluster.restore.rebuild_plan import Found, check_keys, epochs_in
-    from thermocline.cli.cluster.restore.source import RestoreSource
 
     keys = [info.key async for info in bucket.store.list(TOPICS_PREFIX)]
     pages = [info.key async for info in bucket.store.list(METADATA_PREFIX)]
@@ -147,7 +145,7 @@ async def _found(bucket: Bucket) -> tuple[list[Found], int]:
     places = {(str(topic_id), index): topic_id for topic_id, index in partitions_in(keys)}
     epochs = epochs_in(keys)
     progress = ProgressLine()
-    manifests = await RestoreSource(bucket).manifests(
+    manifests = await BucketState(bucket).manifests(
         places, lambda read: progress.show(f"{read} of {len(places)} manifests")
     )
     progress.done()
@@ -169,8 +167,8 @@ def _names(path: str | None) -> Names:
 
     try:
         with open(path, encoding="utf-8") as file:
-            said = json.load(file)
-        named = {UUID(topic_id): name for topic_id, name in said.items()}
+            loaded = json.load(file)
+        named = {UUID(topic_id): name for topic_id, name in loaded.items()}
     except (ValueError, AttributeError) as broken:
         raise CommandFailed(f'{path}: write {{"TOPIC-ID": "NAME", …}}: {broken}', Exit.USAGE) from broken
     for topic_id, name in named.items():
@@ -185,29 +183,86 @@ def _new_id(bucket: Bucket) -> str:
     return uuid_text(bucket.world.rng.uuid().bytes)
 
 
-# ── the end of it ────────────────────────────────────────────────────────────────────────────────────────────────────
 async def _done(bucket: Bucket, arguments: argparse.Namespace) -> int:
     import asyncio
 
     from broker.metadata.rebuilt import UNKNOWN_REPLICA, is_rebuilt
-    from thermocline.cli.cluster.restore.drive import BrokersThere
-    from thermocline.cli.cluster.restore.source import RestoreSource
+    from thermocline.cli.cluster.restore.bucket_state import BucketState
+    from thermocline.cli.cluster.restore.executor import LiveBrokers
 
-    there = BrokersThere(arguments.bootstrap_server)
-    look = await RestoreSource(bucket).look()
-    if not is_rebuilt(look.image):
+    there = LiveBrokers(arguments.bootstrap_server)
+    snapshot = await BucketState(bucket).read()
+    if not is_rebuilt(snapshot.image):
         note("nothing is held back: this cluster was not rebuilt, or that is done")
         return Exit.DONE
-    held = [one for one in look.partitions if UNKNOWN_REPLICA in (*one.replicas, *(one.target or ()))]
+    held = [one for one in snapshot.partitions if UNKNOWN_REPLICA in (*one.replicas, *(one.target or ()))]
     if held:
         raise CommandFailed(
             f"{len(held)} partitions do not serve yet, {held[0].topic}-{held[0].partition} among them: `thermocline "
             "cluster restore` first; what cannot be restored is deleted with its topic"
         )
-    await asyncio.to_thread(there.check, look)
-    addresses = await there.answering(look)
+    await asyncio.to_thread(there.check, snapshot)
+    addresses = await there.answering(snapshot)
     if not addresses:
         raise CommandFailed("no broker of this cluster answers")
     await there.give_up(addresses, UNKNOWN_REPLICA)
     note("done: what is to be deleted is deleted from now on")
     return Exit.DONE
+
+
+def _print_plan(plan: RebuildPlan, cluster_id: str, *, is_new: bool, as_json: bool) -> None:
+    """On stdout: a table, or an object a line. `is_new`: the cluster gets a new id."""
+    if as_json:
+        print(json_line({"kind": "cluster", "cluster_id": cluster_id, "is_new_id": is_new, "epoch": plan.epoch}))
+        for of in plan.topics:
+            row: dict[str, Cell] = {"kind": "topic", "topic_id": str(of.topic_id), "topic": of.name}
+            print(
+                json_line(
+                    {**row, "partitions": of.partitions, "damaged": list(of.damaged), "missing": list(of.missing)}
+                )
+            )
+        for topic_id in plan.unnamed:
+            print(json_line({"kind": "unnamed", "topic_id": str(topic_id)}))
+        for name, ids in plan.twice.items():
+            print(json_line({"kind": "twice", "topic": name, "topic_ids": [str(one) for one in ids]}))
+        for topic_id in plan.left_out:
+            print(json_line({"kind": "left_out", "topic_id": str(topic_id)}))
+        for what in _unknown(plan, is_new=is_new):
+            print(json_line({"kind": "note", "what": what}))
+        return
+    print(f"cluster {cluster_id}; epochs go on at {plan.epoch}")
+    rows = [
+        (of.name, str(of.topic_id), str(of.partitions), _indexes(sorted(of.damaged)), _indexes(of.missing))
+        for of in plan.topics
+    ]
+    print(table(("topic", "id", "partitions", "damaged", "missing"), rows, right=("partitions",)))
+    for topic_id in plan.unnamed:
+        print(f"{topic_id} has no manifest that can be read: nobody knows its name")
+    for name, ids in plan.twice.items():
+        print(f"{name} is the name of several topics, deleted ones perhaps: {', '.join(map(str, ids))}")
+    for topic_id in plan.left_out:
+        print(f"{topic_id} is left out; what the bucket has of it stays there")
+    for what in _unknown(plan, is_new=is_new):
+        print(f"note: {what}")
+
+
+def _unknown(plan: RebuildPlan, *, is_new: bool) -> Sequence[str]:
+    """What the bucket cannot tell."""
+    found = [
+        "what was set on brokers and on the cluster is not in the bucket: set it again (kafka-configs.sh)",
+        "a topic that was being deleted is back: delete it again",
+    ]
+    if any(of.configs_differ for of in plan.topics):
+        found.append("configs of some topics differ between their partitions: they were being changed; look at them")
+    if is_new:
+        found.append(
+            "the id of the cluster is a new one: brokers refuse to start on directories of the old one; "
+            "--cluster-id says which it was"
+        )
+    if any(of.missing for of in plan.topics):
+        found.append("partitions of which the bucket has nothing begin empty")
+    return found
+
+
+def _indexes(found: Sequence[int]) -> str:
+    return ",".join(map(str, found)) or "-"

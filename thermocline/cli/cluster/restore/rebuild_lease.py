@@ -1,7 +1,6 @@
-"""The lease of a bucket whose `cluster.json` is lost: whether a broker still bumps it, and leaving it free.
+"""The lease of a bucket whose `cluster.json` is lost: check that no broker bumps it, and release it.
 
-Always true: a lease that moves while it is watched refuses, by the rule that brokers campaign by (lease_watch). Must
-not know what is rebuilt.
+The check uses the rule by which brokers take the lease over (lease_watch).
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from thermocline.cli.bucket.reading import Bucket
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import ProgressLine, note
 
-_LOOK_S: Final = 0.5
-_LEASE_S: Final = 10.0  # where no lease says how long it is
+_POLL_S: Final = 0.5
+_LEASE_S: Final = 10.0  # if no lease has its duration
 _LEASE_MS_AFTER: Final = 10_000
 
 
 async def read_lease(bucket: Bucket) -> Root[Lease] | None:
-    """As it is now; None where there is none."""
+    """The current lease; None if there is none."""
     world = bucket.world
     return await RootStore(bucket.store, lease_key(), Lease, world.rng, world.clock).load()
 
 
 async def wait_until_still(bucket: Bucket) -> None:
-    """CommandFailed when somebody still bumps it."""
+    """Raises CommandFailed when a broker still bumps the lease."""
     watch, progress = LeaseWatch(0.0), ProgressLine()
     first = await read_lease(bucket)
     if first is None or not first.content.lease_ms:
@@ -48,11 +47,11 @@ async def wait_until_still(bucket: Bucket) -> None:
             progress.done()
             return
         progress.show(f"watching the lease: {watch.left_s()[0]:.0f} s")
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
 
 
 async def release(bucket: Bucket, epoch: int, cluster_id: str) -> None:
-    """So that the first broker need not wait; where that fails it does."""
+    """Release the lease, so that the first broker need not wait. A failure only costs that wait."""
     world = bucket.world
     free = Lease(epoch, "", 0, released=True, lease_ms=_LEASE_MS_AFTER, cluster_id=cluster_id)
     try:

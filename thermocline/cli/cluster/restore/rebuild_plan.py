@@ -1,10 +1,9 @@
-"""`cluster.json` made anew from what the partitions' manifests say (R29). Pure.
+"""The new `cluster.json` made from the partitions' manifests (R29). Pure.
 
-Owns what the new image holds, and what it cannot. Always true: every epoch in it lies 2^20 above any that the bucket
-shows, of leaders, brokers and controllers alike, because claims are lazy and roots lag; its partitions are held by
-nobody known, so nobody leads one before brokers said what they hold and a person that all of them did; a topic that no
-manifest names, or whose name another one has too, is in it only where a person named it. Must not know the bucket, nor
-how the image is written.
+Every epoch in it (leaders, brokers, controllers) is 2^20 above any that the bucket shows, because claims are lazy and
+roots lag. Replicas are unknown, so no partition gets a leader before brokers report their logs and a person confirms
+that all did. A topic without a name in a manifest, or with a name that another one has, is included only if a person
+names it.
 """
 
 from __future__ import annotations
@@ -34,16 +33,15 @@ from logformat.record_batch import INT32_MAX
 from thermocline.cli.terminal.outcome import CommandFailed
 
 EPOCH_MAX: Final = INT32_MAX // 2 - EPOCHS_ABOVE
-"""What the bucket may show: a rebuilt cluster has as many epochs again before it."""
+"""Highest epoch that the bucket may show; as many remain for the rebuilt cluster."""
 INTERNAL = frozenset({"__consumer_offsets"})
 Names = Mapping[UUID, str | None]
-"""A person's word on topics by id; None: it is left out."""
+"""Topic names by id, from a person; None: leave it out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A partition of which the bucket has something: its manifest, or why there is none that can be read; the highest
-    leader epoch in its keys."""
+    """A partition in the bucket: its manifest, or why it cannot be read; the highest leader epoch in its keys."""
 
     topic_id: UUID
     partition: int
@@ -53,8 +51,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class TopicRebuilt:
-    """`partitions`: how many; `damaged`: those that have no manifest that can be read, and why; `missing`: of which the
-    bucket has nothing; `configs_differ`: its manifests do not agree on them, the newest one's are taken."""
+    """`partitions`: their number. `damaged`: those without a readable manifest, and why. `missing`: those without
+    objects. `configs_differ`: the manifests disagree; the newest one's configs are used.
+    """
 
     topic_id: UUID
     name: str
@@ -67,7 +66,7 @@ class TopicRebuilt:
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """`unnamed`: topics that need a name; `twice`: names of several topics. `epoch`: where all epochs go on."""
+    """`unnamed`: topics that need a name. `twice`: names of several topics. `epoch`: where all epochs continue."""
 
     topics: Sequence[TopicRebuilt]
     unnamed: Sequence[UUID]
@@ -80,7 +79,7 @@ class RebuildPlan:
         return not self.unnamed and not self.twice
 
     def image(self) -> ClusterImage:
-        """What `cluster.json` is to say."""
+        """The content of the new `cluster.json`."""
         assert self.is_complete
         row = Row((UNKNOWN_REPLICA,), NO_LEADER, self.epoch, 1, (), self.epoch)
         topics = {
@@ -94,8 +93,7 @@ class RebuildPlan:
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """CommandFailed for a key that no broker makes: anybody may put an object there, and its numbers would be believed:
-    a row for each partition up to it, and epochs above its own."""
+    """Raises CommandFailed for a key that no broker writes: its partition number and epoch would be believed."""
     for text in keys:
         key = parse_key(text)
         if key is None:
@@ -118,7 +116,7 @@ _STRAY: Final = "no broker wrote that? Then move it out of the bucket, and run t
 
 
 def epochs_in(keys: Iterable[str]) -> dict[tuple[UUID, int], int]:
-    """The highest leader epoch by partition that keys of objects carry, also of those that no manifest names."""
+    """The highest leader epoch by partition in the keys of objects, named by a manifest or not."""
     found: dict[tuple[UUID, int], int] = {}
     for text in keys:
         key = parse_key(text)
@@ -129,8 +127,9 @@ def epochs_in(keys: Iterable[str]) -> dict[tuple[UUID, int], int]:
 
 
 def rebuild_plan(partitions: Iterable[Found], names: Names, controller_epoch: int) -> RebuildPlan:
-    """`controller_epoch`: the highest that `lease.json` and the keys of metadata pages show. CommandFailed for an epoch
-    that no cluster comes to."""
+    """`controller_epoch`: the highest in `lease.json` and the keys of metadata pages. Raises CommandFailed for an
+    impossible epoch.
+    """
     _check_epoch(controller_epoch, "lease.json, or a page of metadata,")
     by_topic: dict[UUID, list[Found]] = {}
     highest = controller_epoch
@@ -156,7 +155,7 @@ def rebuild_plan(partitions: Iterable[Found], names: Names, controller_epoch: in
 
 
 def _name(found: Sequence[Found]) -> str | None:
-    """Of the manifest that was written last, as far as epochs tell."""
+    """Of the manifest with the highest leader epoch."""
     newest = _newest(found)
     return None if newest is None else newest.topic
 

@@ -1,8 +1,7 @@
-"""What a restore is planned on: the cluster as `cluster.json` says it is, and what the bucket holds of each partition.
+"""Input of a restore: the cluster by its `cluster.json`, and the bucket's state of each partition.
 
-Owns these reads. Always true: nothing is written; no broker need run; a manifest that cannot be read costs its own
-partition the facts, and no other; so many are read at once, so memory grows with the facts kept, a few hundred bytes a
-partition. Must not know what is planned.
+Reads only; needs no broker. An unreadable manifest affects its own partition only. Manifests are read `_READ_AT_ONCE`
+at a time; a few hundred bytes a partition stay in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from coldstore.object_store import ObjectMissing
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat
 from thermocline.cli.clients.statuses import Partition
-from thermocline.cli.cluster.restore.plan import Held
+from thermocline.cli.cluster.restore.plan import StoredPartition
 from thermocline.cli.terminal.outcome import CommandFailed
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ MISSING: Final = "it has no manifest.json; restore it from an earlier version of
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ClusterSnapshot:
     """`cluster.json` at one moment."""
 
     cluster_id: str
@@ -61,24 +60,22 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupHeld:
-    """A group of which the bucket holds committed positions; `newest_ms`: when the newest of them was committed."""
+class StoredGroup:
+    """A group with committed offsets in the bucket. `newest_ms`: time of the newest commit."""
 
     group: str
     positions: int
     newest_ms: int
 
 
-class RestoreSource:
-    """Of one bucket that is open."""
-
+class BucketState:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         world = bucket.world
         self._root = ClusterRoot(bucket.store, world.rng, world.clock, world.workers)
 
-    async def look(self) -> Look:
-        """The cluster now. CommandFailed where there is none, or its `cluster.json` is damaged. Raises NewerFormat."""
+    async def read(self) -> ClusterSnapshot:
+        """The cluster now. CommandFailed when `cluster.json` is missing or damaged. Raises NewerFormat."""
         url = self._bucket.store.url
         try:
             found = await (self._root.poll() if self._root.known is not None else self._root.load())
@@ -97,17 +94,17 @@ class RestoreSource:
         brokers = [broker_row(node) for _, node in sorted(image.nodes.items())]
         topics = sorted(image.topics.values(), key=lambda topic: topic.name)
         partitions = [partition_row(topic, index, image) for topic in topics for index in range(topic.partitions)]
-        return Look(found.cluster_id, image, brokers, partitions)
+        return ClusterSnapshot(found.cluster_id, image, brokers, partitions)
 
     async def manifests(
-        self, ids: dict[Partition, UUID], told: Callable[[int], None] = lambda _: None
+        self, ids: dict[Partition, UUID], progress: Callable[[int], None] = lambda _: None
     ) -> dict[Partition, Manifest | str]:
-        """Of each partition, or why it cannot be read. Raises StoreError, NewerFormat."""
+        """The manifest of each partition, or why it cannot be read. Raises StoreError, NewerFormat."""
         found: dict[Partition, Manifest | str] = {}
 
         async def one(place: Partition) -> None:
             found[place] = await self._manifest(ids[place], place[1])
-            told(len(found))
+            progress(len(found))
 
         await _some_at_once([lambda place=place: one(place) for place in ids])  # type: ignore[misc]
         return found
@@ -121,15 +118,16 @@ class RestoreSource:
             return str(damaged)
         return MISSING if manifest is None else manifest
 
-    async def groups(self, manifests: Iterable[Manifest]) -> list[GroupHeld]:
-        """Groups whose positions come back, from the snapshots that `manifests` name; those that cannot be read are
-        left out: their partition says why when it is loaded."""
-        newest: dict[str, GroupHeld] = {}
+    async def groups(self, manifests: Iterable[Manifest]) -> list[StoredGroup]:
+        """Groups with offsets in the snapshots of `manifests`. Unreadable snapshots are left out; loading the
+        partition reports them.
+        """
+        newest: dict[str, StoredGroup] = {}
         for manifest in manifests:
             if manifest.topic == _OFFSETS_TOPIC and manifest.snapshot is not None:
                 for group, at_ms in _positions(await self._snapshot(manifest)):
-                    known = newest.get(group, GroupHeld(group, 0, -1))
-                    newest[group] = GroupHeld(group, known.positions + 1, max(known.newest_ms, at_ms))
+                    known = newest.get(group, StoredGroup(group, 0, -1))
+                    newest[group] = StoredGroup(group, known.positions + 1, max(known.newest_ms, at_ms))
         return [held for _, held in sorted(newest.items())]
 
     async def _snapshot(self, manifest: Manifest) -> bytes:
@@ -148,11 +146,11 @@ _REBUILD: Final = (
 )
 
 
-def held_of(manifest: Manifest | str) -> Held:
-    """The figures of a manifest, or its damage."""
+def stored_partition(manifest: Manifest | str) -> StoredPartition:
+    """The values of a manifest, or its damage."""
     if isinstance(manifest, str):
-        return Held(damage=manifest)
-    return Held(
+        return StoredPartition(damage=manifest)
+    return StoredPartition(
         manifest.log_start_offset,
         manifest.remote_end_offset,
         manifest.bucket_end_offset,
@@ -162,7 +160,6 @@ def held_of(manifest: Manifest | str) -> Held:
 
 
 def _positions(data: bytes) -> list[tuple[str, int]]:
-    """Groups and times of the commits that a snapshot holds."""
     found = []
     for _, records in batches_in(data):
         for record in records:
@@ -184,4 +181,4 @@ async def _some_at_once(work: Sequence[Callable[[], Awaitable[None]]]) -> None:
             for _ in range(min(_READ_AT_ONCE, len(work))):
                 group.create_task(worker())
     except ExceptionGroup as failed:
-        raise failed.exceptions[0] from failed  # a group of them has no exit code
+        raise failed.exceptions[0] from failed  # an ExceptionGroup has no exit code

@@ -1,9 +1,8 @@
-"""Finding one's way in a damaged window: which of its batches are sound, and which offsets are lost. Pure.
+"""Salvages a damaged window: finds its sound batches and the offsets that are lost. Pure.
 
-Owns the second look, record batch by record batch, at bytes that did not pass the first. Always true: the runs and
-losses it gives account for every offset of the window, in order; a sound batch has its CRC, and offsets that agree with
-its neighbours and the index. Behind damage it goes on at the next batch where the header's length leads to one, else at
-the next place that the offset index names. Slow (a Python loop), which only damage pays for. Must not know records.
+The runs and losses account for every offset of the window, in order. A sound batch has its CRC, and offsets that agree
+with its neighbours and the offset index. Behind damage the walk resumes at the next batch, if the header's length leads
+to one, else at the next position in the offset index. Slow (a Python loop per batch); only damaged windows come here.
 """
 
 from __future__ import annotations
@@ -35,7 +34,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Offsets `[first, end)` whose batches are damaged or absent; `position` in the window's data, and why."""
+    """Offsets `[first, end)` whose batches are damaged or absent, their `position` in the window's data, and the
+    reason.
+    """
 
     first: int
     end: int
@@ -43,13 +44,13 @@ class Lost:
     why: str
 
 
-def look_again(data: Buffer, window: Window) -> Iterator[Run | Lost]:
-    """Runs and losses of the window whose bytes (`fetch_bytes` of them) are `data`, in order."""
+def salvage(data: Buffer, window: Window) -> Iterator[Run | Lost]:
+    """Sound runs and losses of the window, in order. `data` has `window.fetch_bytes` bytes."""
     size = window.end - window.start
     anchors = {position - window.start: last for position, last in window.anchors}
     places = sorted(anchors)
     expected = window.first
-    lost: tuple[int, int, str] | None = None  # since which offset, from which position, why
+    lost: tuple[int, int, str] | None = None  # first offset, position, reason
     at = run = 0
     while at < size:
         header, why = _judge(data, at, size, expected, anchors)
@@ -83,7 +84,7 @@ def look_again(data: Buffer, window: Window) -> Iterator[Run | Lost]:
 def _judge(
     data: Buffer, at: int, size: int, expected: int | None, anchors: dict[int, int]
 ) -> tuple[BatchHeader | None, str]:
-    """The batch at `at` and what is wrong with it: (header, '') sound, (header, why) sound behind a hole."""
+    """(header, "") for a sound batch, (header, reason) for a sound batch behind a hole, (None, reason) else."""
     try:
         header = check_stored(data, at, size)
     except CorruptBatch as broken:
@@ -107,7 +108,7 @@ def _plausible(data: Buffer, at: int) -> BatchHeader | None:
 
 
 def _next_place(data: Buffer, at: int, size: int, places: list[int]) -> int:
-    """Where to go on behind a bad batch. The index is believed more than the batch's own length."""
+    """Position to resume at behind a bad batch. The index is trusted more than the batch's own length."""
     beyond = bisect_right(places, at)
     named = places[beyond] if beyond < len(places) else size
     header = _plausible(data, at)
@@ -118,7 +119,7 @@ def _next_place(data: Buffer, at: int, size: int, places: list[int]) -> int:
 
 
 def _suspected(data: Buffer, at: int, anchors: dict[int, int]) -> int:
-    """The first offset of a bad batch where nothing before it says: the first one of a window."""
+    """First offset of a bad batch when no batch before it tells."""
     if at in anchors:
         return _start_of(data, at, anchors[at])
     header = _plausible(data, at)
@@ -133,6 +134,6 @@ def _end_offset(data: Buffer, window: Window) -> int:
 
 
 def _start_of(data: Buffer, at: int, last: int) -> int:
-    """The first offset of the batch at `at` that ends at `last`; how many it holds only its header says, if it can."""
+    """First offset of the batch at `at` that ends at `last`, by the offset delta in its header if that is plausible."""
     delta = read_header(data, at).last_offset_delta if len(data) - at >= HEADER_SIZE else 0
     return last - delta if 0 <= delta <= last else last

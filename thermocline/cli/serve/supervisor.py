@@ -1,9 +1,8 @@
-"""`thermocline serve --brokers N`: a supervisor, and N brokers in processes of their own.
+"""`thermocline serve --brokers N`: a supervisor, and N brokers in child processes.
 
-Owns the child processes: the shell around `supervision`, which decides, and `brokers_plan`, which says what each is
-told. Always true: every address is free before the first broker is started (D58); a child ends, cleanly, when the pipe
-on its standard input does, so none outlives the supervisor, whatever ends that; a signal from the terminal reaches the
-supervisor alone; the second one ends all at once. Must not know how a broker works.
+`supervision` decides; this module performs. Every address must be free before the first broker starts (D58). A child
+stops cleanly when its stdin pipe closes, so none outlives the supervisor. Terminal signals reach only the supervisor; a
+second one ends all at once.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 log = logging.getLogger("thermocline.brokers")
 
-_AT_ONCE_S: Final = 5.0  # from the second signal on, until what is left is killed
+_AT_ONCE_S: Final = 5.0  # from the second signal to SIGKILL
 
 
 def run_many(config: BrokerConfig, given: argparse.Namespace, count: int) -> int:
-    """Serve with `count` brokers until told to stop; the exit code. ConfigError, CommandFailed: none was started."""
+    """Run `count` brokers until a signal; the exit code. ConfigError or CommandFailed: none was started."""
     children = plan(config, given, count)
     return asyncio.run(_serve(children, config.data_dir))
 
 
 async def _serve(children: Sequence[Child], data_dir: str) -> int:
-    await _find_taken(children)
+    await _check_addresses(children)
     log.info("%d brokers, %d to %d, below %s", len(children), children[0].node_id, children[-1].node_id, data_dir)
     return await _Supervisor(children, data_dir).run()
 
 
-async def _find_taken(children: Sequence[Child]) -> None:
-    """CommandFailed, exit 3, when an address that one of them needs is another's: nothing was touched yet."""
+async def _check_addresses(children: Sequence[Child]) -> None:
+    """CommandFailed, exit 3, when a needed address is in use."""
     bound = []
     try:
         for child in children:
@@ -61,7 +60,7 @@ async def _find_taken(children: Sequence[Child]) -> None:
 
 
 class _Supervisor:
-    """One run. `_queue` has what happened, in order; one task takes it, so nothing is decided twice."""
+    """One run. Events are handled in one event loop, in order."""
 
     def __init__(self, children: Sequence[Child], data_dir: str) -> None:
         self._children = {child.node_id: child for child in children}
@@ -69,41 +68,39 @@ class _Supervisor:
         self._machine = Supervision([child.node_id for child in children])
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ready: dict[int, dict[str, str]] = {}
-        self._told: set[int] = set()  # to stop
+        self._stopping: set[int] = set()
         self._happened = asyncio.Event()
         self._ended = asyncio.Event()
         self._signals = 0
 
     async def run(self) -> int:
-        """Until all have ended."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
         async with asyncio.TaskGroup() as group:
             self._group = group
-            restarts = group.create_task(self._start_those_due())
-            self._obey(self._machine.begin())
+            restarts = group.create_task(self._restart_due())
+            self._perform(self._machine.begin())
             await self._ended.wait()
             restarts.cancel()
         return self._machine.exit_code
 
-    def _obey(self, commands: Sequence[Command]) -> None:
+    def _perform(self, commands: Sequence[Command]) -> None:
         for command in commands:
             match command.do:
                 case Do.START:
-                    self._group.create_task(self._live(self._children[command.node_id]))
+                    self._group.create_task(self._run_child(self._children[command.node_id]))
                 case Do.ANNOUNCE:
                     print(ready_line(list(self._children.values()), self._ready, self._data_dir), flush=True)
                 case Do.STOP:
-                    self._told.add(command.node_id)
+                    self._stopping.add(command.node_id)
                     if (process := self._processes.get(command.node_id)) is not None:
-                        self._tell_to_stop(process)
+                        self._close_input(process)
                 case Do.END:
                     self._ended.set()
         self._happened.set()
 
-    async def _live(self, child: Child) -> None:
-        """One life of a broker, from its start to its end."""
+    async def _run_child(self, child: Child) -> None:
         node_id, now_s = child.node_id, asyncio.get_running_loop().time
         command = (sys.executable, "-m", "thermocline", *child.arguments)
         try:
@@ -112,36 +109,35 @@ class _Supervisor:
             )
         except OSError as failed:
             log.error("broker %d cannot be started: %s", node_id, failed)
-            self._obey(self._machine.exited(node_id, Exit.FAILED, now_s()))
+            self._perform(self._machine.exited(node_id, Exit.FAILED, now_s()))
             return
         log.info("broker %d is process %d", node_id, process.pid)
         self._processes[node_id] = process
-        if node_id in self._told:  # while it was being started
-            self._tell_to_stop(process)
-        await self._listen(node_id, process)
+        if node_id in self._stopping:  # since its start began
+            self._close_input(process)
+        await self._read_ready_line(node_id, process)
         code = await process.wait()
         del self._processes[node_id]
         level = logging.INFO if code == Exit.DONE else logging.ERROR
         log.log(level, "broker %d (process %d) ended %s", node_id, process.pid, _how(code))
-        self._obey(self._machine.exited(node_id, code, now_s()))
+        self._perform(self._machine.exited(node_id, code, now_s()))
         if (due_s := self._machine.due_s) is not None and not self._machine.ending:
             log.info("broker %d is started again in %.0f s", node_id, max(due_s - now_s(), 0))
 
-    async def _listen(self, node_id: int, process: asyncio.subprocess.Process) -> None:
-        """Its standard output, to the end: the ready line is all that is said there."""
+    async def _read_ready_line(self, node_id: int, process: asyncio.subprocess.Process) -> None:
+        """Read its stdout to the end; only the ready line matters."""
         assert process.stdout is not None
         async for line in process.stdout:
             word, _, rest = line.decode(errors="replace").strip().partition(" ")
             if word != "ready":
                 continue
-            told = {name: value for name, _, value in (part.partition("=") for part in rest.split())}
-            self._ready[node_id] = told
-            self._children[node_id] = self._children[node_id].told(told)
-            log.info("broker %d serves: kafka=%s http=%s", node_id, told["kafka"], told["http"])
-            self._obey(self._machine.ready(node_id, asyncio.get_running_loop().time()))
+            ready = {name: value for name, _, value in (part.partition("=") for part in rest.split())}
+            self._ready[node_id] = ready
+            self._children[node_id] = self._children[node_id].at_addresses(ready)
+            log.info("broker %d serves: kafka=%s http=%s", node_id, ready["kafka"], ready["http"])
+            self._perform(self._machine.ready(node_id, asyncio.get_running_loop().time()))
 
-    async def _start_those_due(self) -> None:
-        """Until cancelled."""
+    async def _restart_due(self) -> None:
         now_s = asyncio.get_running_loop().time
         while True:
             self._happened.clear()
@@ -149,22 +145,20 @@ class _Supervisor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due_s):
                     await self._happened.wait()
-            self._obey(self._machine.due(now_s()))
-
-    # -- the end ----------------------------------------------------------------------------------------------------
+            self._perform(self._machine.due(now_s()))
 
     def _signalled(self, number: signal.Signals) -> None:
         self._signals += 1
         if self._signals == 1:
             count = len(self._processes)
             log.info("%s: stopping %d broker%s", number.name, count, "s" * (count != 1))
-            self._obey(self._machine.stop())
+            self._perform(self._machine.stop())
             return
         log.warning("second %s: stopping at once", number.name)
         self._machine.exit_code = Exit.FAILED
         for process in self._processes.values():
-            self._tell_to_stop(process)
-        self._send(signal.SIGTERM)  # a child's second word
+            self._close_input(process)
+        self._send(signal.SIGTERM)  # a child's second signal
         asyncio.get_running_loop().call_later(_AT_ONCE_S, self._send, signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
@@ -173,7 +167,7 @@ class _Supervisor:
                 process.send_signal(number)
 
     @staticmethod
-    def _tell_to_stop(process: asyncio.subprocess.Process) -> None:
+    def _close_input(process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
         process.stdin.close()
 

@@ -1,6 +1,6 @@
-"""How a plan of moves, and moves that are under way, look: a table and a bar for people, an object a line for programs.
+"""Renders a plan of moves and its progress: a table and a bar for people, JSON lines for programs. Pure.
 
-Owns the names of the JSON fields (a contract, cli.md) and the words. Pure. Must not know who asks whom.
+The names of the JSON fields are a contract (cli.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BAR_CELLS: Final = 30
 
 
 def plan_json(plan: Plan) -> list[str]:
-    """An object a partition that moves. `from`, `to`: its brokers, the preferred leader first."""
+    """An object for each partition that moves. `from`, `to`: replicas, the preferred leader first."""
     return [
         json_line(
             {
@@ -35,7 +35,6 @@ def plan_json(plan: Plan) -> list[str]:
 
 
 def plan_lines(plan: Plan) -> list[str]:
-    """The moves, those that go on from before, and what all of them copy."""
     lines = []
     if plan.moves:
         shown = sorted(plan.moves, key=lambda move: move.topic.startswith("__"))[:_MOVES_SHOWN_MAX]  # users' first
@@ -52,7 +51,6 @@ def plan_lines(plan: Plan) -> list[str]:
 
 
 def moves_sentence(moves: Sequence[Move], *, verb: str = "moves") -> str:
-    """What moves, beside what does not."""
     found = totals(moves)
     copied = f"{verb} {show_size(found.hot_bytes)} between brokers"
     if found.unknown:
@@ -78,7 +76,7 @@ def _partitions(count: int) -> str:
 
 
 def bar(share: float, *, plain: bool, cells: int = _BAR_CELLS) -> str:
-    """`████░░░░`; `plain`: for terminals that have no such letters."""
+    """`████░░░░`; `plain`: ASCII only."""
     full, empty = ("#", ".") if plain else ("█", "░")
     filled = round(min(max(share, 0.0), 1.0) * cells)
     return full * filled + empty * (cells - filled)

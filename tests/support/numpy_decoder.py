@@ -1,7 +1,6 @@
-"""Batches to Arrow without numba: headers one by one in Python, records of a group of batches at once in numpy.
+"""The numba kernels' oracle: batches to Arrow with headers one by one in Python, records of many batches in numpy.
 
-The fallback where numba is missing (an architecture without wheels), at a tenth of the kernels' speed, and their oracle
-in tests: same rows, same poison, same reasons. Always true: what `batches.BatchDecoder` promises. Must not know numba.
+It gives the same rows, the same poison and the same reasons as the kernels, at a tenth of their speed.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from logformat.record_batch import (
     read_header,
 )
 from logformat.records import RECORDS_BYTES_MAX
-from thermocline.pipeline.decode.asked import Asked
+from tests.support.numpy_records import parse
+from thermocline.pipeline.decode.batches import DecodeRequest
 from thermocline.pipeline.decode.codecs import Decompressor
 from thermocline.pipeline.decode.layout import Reason
-from thermocline.pipeline.decode.numpy_records import parse
 from thermocline.pipeline.decode.poison import Coverage, PoisonBatch, poison_at
 
 _ROWS_MAX: Final = 1 << 20
@@ -49,7 +48,7 @@ class WantedBatch:
 class NumpyWay:
     """See `batches.BatchDecoder`."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: DecodeRequest) -> None:
         self.coverage = Coverage()
         self._asked = asked
         self._wanted = asked.rows

@@ -1,8 +1,7 @@
-"""The records of many batches parsed at once: columns of positions and sizes in numpy, then Arrow's own `take`.
+"""Records of many batches parsed at once: columns of positions and sizes in numpy, then Arrow's own `take`.
 
-Owns the vectorised varints and the order in which a record's fields are checked, which is the kernels' order. Always
-true: indexes into the bytes are clipped, so that hostile lengths read wrong bytes and are refused, never crash. Must
-not know headers' CRCs, codecs, or where the bytes came from.
+Checks the fields of a record in the kernels' order. Indexes into the bytes are clipped, so hostile lengths read wrong
+bytes and are refused; they never crash.
 """
 
 from __future__ import annotations

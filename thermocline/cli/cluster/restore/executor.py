@@ -1,9 +1,7 @@
-"""Leading brokers that were started on a bucket to where every partition serves: the shell around `plan`.
+"""Executes a restore: leads brokers that were started on a bucket to where every partition serves.
 
-Owns the loop of looks and requests, and how long nothing may happen. Always true: what is to be done follows from what
-`cluster.json` says now, so a restore that was cut off goes on when it is run again; who answered since the plan is
-given up no more; what a broker refuses because the cluster has moved on is looked at again; a partition whose manifest
-is damaged holds up nobody. Must not know what is decided (`plan`).
+Each step follows from the current `cluster.json`, so an interrupted restore resumes. A broker that answered since the
+plan is not given up. A refusal is retried. A partition with a damaged manifest does not hold up the others.
 """
 
 from __future__ import annotations
@@ -25,15 +23,15 @@ from thermocline.cli.clients.wire_client import (
     by_topic,
 )
 from thermocline.cli.cluster.client import MOVES_MAX, Refusal, alter, unregister
-from thermocline.cli.cluster.moves.source import copied_bytes
+from thermocline.cli.cluster.reader import copied_bytes
+from thermocline.cli.cluster.restore.bucket_state import BucketState, ClusterSnapshot
 from thermocline.cli.cluster.restore.plan import Replicas, Step, next_step
-from thermocline.cli.cluster.restore.source import Look, RestoreSource
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import ProgressLine, note
 
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 PATIENCE_S: Final = 120.0
-"""So long nothing may change: a lease, sessions that end for silence, and a controller that steps back take 40 s."""
+"""Timeout without a change. A lease, expiring sessions and a resigning controller take 40 s."""
 _ANSWER_S: Final = 3.0
 _FACTOR: Final = "default.replication.factor"
 _SHOWN_MAX: Final = 3
@@ -41,47 +39,49 @@ _SHOWN_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where a partition starts and ends, as its leader says."""
+    """First and last offset of a partition, as its leader reports."""
 
     start: int
     end: int
 
 
-class BrokersThere:
-    """The brokers of a look that answer. `bootstrap`: whom to ask for what is to be done; None: any of them."""
+class LiveBrokers:
+    """Brokers that answer. `bootstrap`: the one to send requests to; None: any of them."""
 
     def __init__(self, bootstrap: str | None) -> None:
         self._bootstrap = bootstrap
         self._factor: int | None = None
 
-    def check(self, look: Look) -> None:
-        """CommandFailed where the address that was told is another cluster's; BrokerUnreachable."""
+    def check(self, snapshot: ClusterSnapshot) -> None:
+        """CommandFailed when `bootstrap` belongs to another cluster. Raises BrokerUnreachable."""
         if self._bootstrap is None:
             return
         with connect(self._bootstrap) as client:
             found = client.metadata([]).cluster_id
-        if found != look.cluster_id:
-            raise CommandFailed(f"{self._bootstrap} is of cluster {found}, the bucket of {look.cluster_id}", Exit.USAGE)
+        if found != snapshot.cluster_id:
+            raise CommandFailed(
+                f"{self._bootstrap} is of cluster {found}, the bucket of {snapshot.cluster_id}", Exit.USAGE
+            )
 
-    async def answering(self, look: Look) -> dict[int, str]:
-        """Addresses of those that have a session and answer, by node."""
-        return await asyncio.to_thread(self._answering, look)
+    async def answering(self, snapshot: ClusterSnapshot) -> dict[int, str]:
+        """Addresses of brokers that have a session and answer, by node."""
+        return await asyncio.to_thread(self._answering, snapshot)
 
-    def _answering(self, look: Look) -> dict[int, str]:
+    def _answering(self, snapshot: ClusterSnapshot) -> dict[int, str]:
         found = {}
-        for one in look.brokers:
+        for one in snapshot.brokers:
             if one.active and one.host:
                 try:
                     with WireClient(one.host, one.port, _ANSWER_S) as client:
                         answered = client.metadata([])
                 except BrokerUnreachable:
                     continue
-                if answered.cluster_id == look.cluster_id:
+                if answered.cluster_id == snapshot.cluster_id:
                     found[one.node] = show_address(one.host, one.port)
         return found
 
     async def default_factor(self, addresses: Mapping[int, str]) -> int:
-        """How many replicas topics get here that do not say it; 1 where nobody answers."""
+        """The default replication factor; 1 when no broker answers."""
 
         def ask() -> int:
             for node, address in addresses.items():
@@ -95,7 +95,7 @@ class BrokersThere:
         return self._factor or 1
 
     async def give_up(self, addresses: Mapping[int, str], node: int) -> None:
-        """`cluster forget`. CommandFailed."""
+        """`cluster forget`. Raises CommandFailed."""
 
         def ask() -> None:
             with connect(self._asked(addresses)) as client:
@@ -104,7 +104,9 @@ class BrokersThere:
         await asyncio.to_thread(ask)
 
     async def move(self, addresses: Mapping[int, str], moves: Mapping[Partition, Replicas]) -> list[str]:
-        """Begin to move replicas; what was refused. CommandFailed where all of it is, or nobody decided in time."""
+        """Start reassignments. Returns the refusals. CommandFailed when all are refused, or no controller decided in
+        time.
+        """
 
         def ask(some: Sequence[Partition]) -> dict[Partition, Refusal]:
             with connect(self._asked(addresses)) as client:
@@ -122,8 +124,6 @@ class BrokersThere:
     async def ends(
         self, addresses: Mapping[int, str], led: Mapping[int, Collection[Partition]]
     ) -> dict[Partition, Ends]:
-        """Of the partitions that their leaders serve."""
-
         def ask(node: int) -> dict[Partition, Ends]:
             places = by_topic(led[node])
             with connect(addresses[node]) as client:
@@ -139,24 +139,24 @@ class BrokersThere:
                     continue
         return found
 
-    async def copied(self, look: Look, places: Collection[Partition]) -> int:
-        """Bytes that those who are to hold these partitions, and are not in sync yet, have by now."""
-        active = {one.node for one in look.brokers if one.active}
+    async def copied(self, snapshot: ClusterSnapshot, places: Collection[Partition]) -> int:
+        """Bytes that new replicas of these partitions have, until they are in sync."""
+        active = {one.node for one in snapshot.brokers if one.active}
         wanted: dict[int, list[Partition]] = {}
-        for one in look.partitions:
+        for one in snapshot.partitions:
             if (one.topic, one.partition) in places:
                 for node in active.intersection(one.target or ()).difference(one.in_sync):
                     wanted.setdefault(node, []).append((one.topic, one.partition))
-        return sum((await asyncio.to_thread(copied_bytes, look.brokers, wanted)).values()) if wanted else 0
+        return sum((await asyncio.to_thread(copied_bytes, snapshot.brokers, wanted)).values()) if wanted else 0
 
 
-class Restoring:
-    """One run of it. `may_give_up`: the nodes that the plan named, to which somebody agreed."""
+class RestoreRun:
+    """One run. `may_give_up`: nodes in the confirmed plan."""
 
     def __init__(
         self,
-        source: RestoreSource,
-        brokers: BrokersThere,
+        source: BucketState,
+        brokers: LiveBrokers,
         damaged: Mapping[Partition, str],
         may_give_up: Collection[int],
     ) -> None:
@@ -165,50 +165,50 @@ class Restoring:
         self._brokers = brokers
         self._damaged = damaged
         self._progress = ProgressLine()
-        self._refused = ""  # why what was asked for last is not done
+        self._refused = ""  # the last refusal
 
-    async def run(self) -> tuple[Look, dict[Partition, Ends]]:
-        """Until every partition serves. CommandFailed when nothing changes any more."""
+    async def run(self) -> tuple[ClusterSnapshot, dict[Partition, Ends]]:
+        """Run until every partition serves. CommandFailed when nothing changes any more."""
         loop = asyncio.get_running_loop()
-        told: object = None
+        before: object = None
         copied, changed_s = 0, loop.time()
         try:
             while True:
-                look = await self._source.look()
-                addresses = await self._brokers.answering(look)
-                silent = sorted(one.node for one in look.brokers if one.active and one.node not in addresses)
-                step = await self._step(look, addresses)
+                snapshot = await self._source.read()
+                addresses = await self._brokers.answering(snapshot)
+                silent = sorted(one.node for one in snapshot.brokers if one.active and one.node not in addresses)
+                step = await self._step(snapshot, addresses)
                 ends: dict[Partition, Ends] = {}
                 waits = list(step.waits)
                 if addresses and not silent and not waits:
-                    ends = await self._brokers.ends(addresses, _led(look))
-                    waits = [place for place in _wanted(look, self._damaged) if place not in ends]
+                    ends = await self._brokers.ends(addresses, _led(snapshot))
+                    waits = [place for place in _wanted(snapshot, self._damaged) if place not in ends]
                 if addresses and not silent and step.is_done and not waits:
-                    return look, ends
+                    return snapshot, ends
                 state = (silent, step, len(ends))
-                if state != told:
-                    told, copied, changed_s = state, 0, loop.time()
-                elif (by_now := await self._brokers.copied(look, set(step.waits))) > copied:  # one may take long
+                if state != before:
+                    before, copied, changed_s = state, 0, loop.time()
+                elif (by_now := await self._brokers.copied(snapshot, set(step.waits))) > copied:  # a copy is progress
                     copied, changed_s = by_now, loop.time()
-                self._progress.show(self._waiting(silent, step, waits, len(look.partitions)))
+                self._progress.show(self._waiting(silent, step, waits, len(snapshot.partitions)))
                 if loop.time() - changed_s > PATIENCE_S:
                     why = self._waiting(silent, step, waits, 0)
                     raise CommandFailed(f"nothing changed for {PATIENCE_S:.0f} s: {why}; {_DO}")
                 if addresses and not silent:
-                    await self._do_what_can_be(step, addresses)
-                await asyncio.sleep(_LOOK_S)
+                    await self._try(step, addresses)
+                await asyncio.sleep(_POLL_S)
         finally:
             self._progress.done()
 
-    async def _step(self, look: Look, addresses: Mapping[int, str]) -> Step:
+    async def _step(self, snapshot: ClusterSnapshot, addresses: Mapping[int, str]) -> Step:
         factor = await self._brokers.default_factor(addresses)
-        self._may_give_up -= addresses.keys()  # who answered since may have acknowledged something, and is waited for
+        self._may_give_up -= addresses.keys()  # a broker that answered since may have acknowledged records
         return next_step(
-            look.brokers, look.partitions, self._damaged, may_give_up=self._may_give_up, default_factor=factor
+            snapshot.brokers, snapshot.partitions, self._damaged, may_give_up=self._may_give_up, default_factor=factor
         )
 
-    async def _do_what_can_be(self, step: Step, addresses: Mapping[int, str]) -> None:
-        """What is refused, or not answered, the next look asks for again if it is still to be done."""
+    async def _try(self, step: Step, addresses: Mapping[int, str]) -> None:
+        """Run the step. A refusal or silence is retried with the next step."""
         try:
             refused = await self._do(step, addresses)
         except (CommandFailed, BrokerUnreachable) as failed:
@@ -218,7 +218,7 @@ class Restoring:
         self._refused = refused
 
     async def _do(self, step: Step, addresses: Mapping[int, str]) -> str:
-        """What was refused of it, and why; empty: nothing."""
+        """Returns the refusals, or an empty string."""
         for node in (*step.give_up, *step.leave):
             await self._brokers.give_up(addresses, node)
             note(f"broker {node} {'is given up' if node in step.give_up else 'has left the cluster'}")
@@ -241,14 +241,14 @@ _DO: Final = (
 )
 
 
-def _wanted(look: Look, damaged: Mapping[Partition, str]) -> list[Partition]:
-    places = [(one.topic, one.partition) for one in look.partitions]
+def _wanted(snapshot: ClusterSnapshot, damaged: Mapping[Partition, str]) -> list[Partition]:
+    places = [(one.topic, one.partition) for one in snapshot.partitions]
     return [place for place in places if place not in damaged]
 
 
-def _led(look: Look) -> dict[int, list[Partition]]:
+def _led(snapshot: ClusterSnapshot) -> dict[int, list[Partition]]:
     found: dict[int, list[Partition]] = {}
-    for one in look.partitions:
+    for one in snapshot.partitions:
         if one.leader is not None:
             found.setdefault(one.leader, []).append((one.topic, one.partition))
     return found

@@ -1,9 +1,7 @@
-"""What a user of Spark sees when the source refuses: the sentence, without Python's stack above it.
+"""Hides Python's traceback from Spark users when the source refuses with one of our own errors.
 
-Owns when a stack is left out. Always true: only for errors of the house, whose message says what happened and what to
-do, and only in a Python worker of Spark's; whatever is not known keeps its stack. Spark's worker asks its environment
-whether to hide the stack when it reports an error, and ends then, so that what is set here outlives nothing.
-Must not know what any error means.
+Only in a Python worker of Spark, and only for errors whose message says what happened and what to do. Spark's worker
+reads an environment variable when it reports an error, and then ends.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ _HIDE: Final = "SPARK_HIDE_TRACEBACK"  # as spark.sql.execution.pyspark.udf.hide
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """An error of the house leaves a Spark worker without its stack."""
+def without_traceback() -> Iterator[None]:
+    """Our own errors leave a Spark worker without traceback."""
     try:
         yield
     except (ThermoclineError, DataLoss):
@@ -32,12 +30,11 @@ def told() -> Iterator[None]:
 
 
 def in_spark_worker() -> bool:
-    """Whether this process was started by Spark to run Python for it: there is no user's program in it."""
+    """Whether Spark started this process to run Python for it."""
     main = sys.modules["__main__"].__spec__
     return main is not None and main.name.startswith("pyspark.")
 
 
 def runs_worker(module: str) -> bool:
-    """Whether this process runs that worker module of Spark's: each has a daemon, or a process, of its own."""
     main = sys.modules["__main__"].__spec__
     return module in sys.modules or (main is not None and main.name == module)

@@ -1,7 +1,4 @@
-"""One sentence about a topic: when data leaves the disk, and when it leaves the bucket.
-
-Owns the wording. Pure: works from the configs any Kafka broker describes. Must not know how they were asked for.
-"""
+"""A topic's retention in one sentence: when data is deleted from the disk, and when from the bucket. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from broker.config.units import show_duration
 from thermocline.units import show_size
 
 
-def sentence(configs: Mapping[str, str | None]) -> str:
-    """The configs are `retention.*`, `local.retention.*`, `remote.storage.enable`, as DescribeConfigs answers them."""
+def retention_sentence(configs: Mapping[str, str | None]) -> str:
+    """`configs`: `retention.*`, `local.retention.*`, `remote.storage.enable`, as from DescribeConfigs."""
     total = _limits(configs, "retention.ms", "retention.bytes")
     if configs.get("remote.storage.enable") != "true":
         return f"not tiered: data stays on the disk {total}"

@@ -1,8 +1,8 @@
-"""Threads that read windows, and their rows on the way to whoever iterates.
+"""Threads that read windows, and the queue of rows from each of them to the iterating caller.
 
-Owns the hand-over. Always true: a window's rows are taken in their order, while its thread may still make more; no
-more than `UNIT_BYTES_MAX` of them wait, and a batch; what a thread raises is raised behind the rows before it; a crew
-that is closed has no thread left, whatever they waited for. Must not know the order of windows, nor how one is read.
+Rows of a window are delivered in order, while its thread may still decode more. At most `WINDOW_BYTES_WAITING_MAX`
+bytes and one batch wait per window. An error of a thread is raised behind the rows before it. `close` ends every
+thread.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from thermocline.pipeline.history import History
 from thermocline.pipeline.scan import SplitReader
 from thermocline.pipeline.windows import OpenPiece, Window
 
-UNIT_BYTES_MAX: Final = 24 * 1024 * 1024  # rows of one window that wait for the reader: compressed ones may be many
-_WAIT_S: Final = 1.0  # a sleeper looks up this often, should whoever must wake it be gone
+WINDOW_BYTES_WAITING_MAX: Final = 24 * 1024 * 1024  # decoded rows of one window that wait for the reader
+_WAIT_S: Final = 1.0  # a waiting thread rechecks this often, in case the notifier is gone
 _JOIN_S: Final = 10.0
 
 
-class Unit:
-    """One window's rows on their way from the thread that decodes it to the reader."""
+class WindowRows:
+    """The rows of one window, from the thread that decodes it to the reader."""
 
     def __init__(self, reader: SplitReader, opened: OpenPiece, window: Window) -> None:
         self._reader = reader
@@ -37,14 +37,14 @@ class Unit:
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Fetch and decode, in a thread of the crew; waits while too much waits for the reader."""
+        """Fetch and decode, in a thread of the pool. Blocks while too many rows wait for the reader."""
         try:
             fetched = self._reader.fetch(self._opened, self._window)
             if fetched is not None:
                 for batch in self._reader.rows(fetched):
                     if not self._put(batch):
                         return
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the reader gets it, in its place
+        except BaseException as error:  # noqa: BLE001 - the reader raises it, behind the rows before it
             self._error = error
         finally:
             with self._changed:
@@ -53,7 +53,7 @@ class Unit:
 
     def _put(self, batch: pa.RecordBatch) -> bool:
         with self._changed:
-            while self._bytes > UNIT_BYTES_MAX and not self._dropped:
+            while self._bytes > WINDOW_BYTES_WAITING_MAX and not self._dropped:
                 self._changed.wait(_WAIT_S)
             if self._dropped:
                 return False
@@ -63,7 +63,7 @@ class Unit:
             return True
 
     def take(self) -> pa.RecordBatch | None:
-        """The next batch, None behind the last one. Raises what the thread met, behind the rows before it."""
+        """The next batch, None behind the last. Raises the thread's error behind the rows before it."""
         with self._changed:
             while not self._batches and not self._done and not self._dropped:
                 self._changed.wait(_WAIT_S)
@@ -77,30 +77,30 @@ class Unit:
         return None
 
     def drop(self) -> None:
-        """Nobody will take any more."""
+        """The reader is closed: discard the rows and stop waiting."""
         with self._changed:
             self._dropped = True
             self._batches.clear()
             self._changed.notify_all()
 
 
-class Crew:
-    """The threads. They know units and each other, never the reader: a forgotten reader can be collected."""
+class ReaderPool:
+    """The threads. They refer to `WindowRows`, never to the reader, so that a forgotten reader is collected."""
 
     def __init__(self, threads: int, history: History) -> None:
         self.history = history
         self._changed = threading.Condition()
-        self._waiting: deque[Unit] = deque()
-        self._under_way: set[Unit] = set()
+        self._waiting: deque[WindowRows] = deque()
+        self._running: set[WindowRows] = set()
         self._closed = False
-        # Daemons, so that a reader left open does not keep the process: at its end `weakref.finalize` closes the crew.
+        # Daemon threads do not keep the process alive; at exit `weakref.finalize` closes the pool.
         self._threads = [threading.Thread(target=self._work, name=f"read-{n}", daemon=True) for n in range(threads)]
         for thread in self._threads:
             thread.start()
 
-    def give(self, unit: Unit) -> None:
+    def submit(self, rows: WindowRows) -> None:
         with self._changed:
-            self._waiting.append(unit)
+            self._waiting.append(rows)
             self._changed.notify()
 
     def close(self) -> None:
@@ -108,12 +108,12 @@ class Crew:
             if self._closed:
                 return
             self._closed = True
-            for unit in (*self._under_way, *self._waiting):
-                unit.drop()
+            for rows in (*self._running, *self._waiting):
+                rows.drop()
             self._waiting.clear()
             self._changed.notify_all()
         for thread in self._threads:
-            if thread is not threading.current_thread():  # the garbage collector runs anywhere
+            if thread is not threading.current_thread():  # the garbage collector may close us from a pool thread
                 thread.join(_JOIN_S)
         self.history.close()
 
@@ -124,9 +124,9 @@ class Crew:
                     self._changed.wait(_WAIT_S)
                 if self._closed:
                     return
-                unit = self._waiting.popleft()
-                self._under_way.add(unit)
-            unit.run()
+                rows = self._waiting.popleft()
+                self._running.add(rows)
+            rows.run()
             with self._changed:
-                self._under_way.discard(unit)
-            del unit
+                self._running.discard(rows)
+            del rows

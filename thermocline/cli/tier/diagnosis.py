@@ -1,7 +1,6 @@
-"""Why nothing comes or goes: what the broker and the topic's configs say when a client only says that it was late.
+"""Why records do not move, as the broker and the topic's configs tell, when a client only reports a timeout.
 
-Owns the questions a command asks then. Always true: what cannot be asked costs the sentence, never the command. Must
-not know which command waits.
+A question that cannot be asked costs the sentence, never the command.
 """
 
 from __future__ import annotations
@@ -11,25 +10,26 @@ from thermocline.cli.terminal.outcome import CommandFailed
 MIN_IN_SYNC = "min.insync.replicas"
 
 
-def said_by_broker(bootstrap: str, topic: str) -> str:
-    """`; why` as a Thermocline broker says it of itself and of the topic; "" when it says nothing, or is no such."""
+def broker_reason(bootstrap: str, topic: str) -> str:
+    """`; reason` from a Thermocline broker about itself and the topic; "" without one."""
     from thermocline.cli.clients.wire_client import BrokerUnreachable
-    from thermocline.cli.tier.source import TierSource
+    from thermocline.cli.tier.reader import TierReader
 
-    source = TierSource(bootstrap, topic, None)
+    source = TierReader(bootstrap, topic, None)
     try:
         blocked = sorted({row.blocked_by for row in source.read() if row.blocked_by})
     except (CommandFailed, BrokerUnreachable) as failed:
         return f": {failed}"
-    told = source.conditions()
-    if blocked and not told:
-        told = [f"{topic} is blocked by {', '.join(blocked)}; see `thermocline tier status`"]
-    return "".join(f"; {line}" for line in told)
+    reasons = source.conditions()
+    if blocked and not reasons:
+        reasons = [f"{topic} is blocked by {', '.join(blocked)}; see `thermocline tier status`"]
+    return "".join(f"; {line}" for line in reasons)
 
 
 def unmet_replicas(bootstrap: str, topic: str) -> str:
-    """That a partition of the topic has fewer in-sync replicas than acks=all needs: clients try again until they are
-    late, and never say so. "" when all have enough, or the broker does not say."""
+    """A sentence if a partition has fewer in-sync replicas than acks=all needs (clients retry until they time out,
+    and never say so); else "", also if the broker does not answer.
+    """
     from thermocline.cli.clients.connections import connect
     from thermocline.cli.clients.wire_client import TOPIC_RESOURCE, BrokerUnreachable
 
@@ -44,8 +44,9 @@ def unmet_replicas(bootstrap: str, topic: str) -> str:
 
 
 def too_few(topic: str, wanted: str | None, in_sync: int, replicas: int) -> str:
-    """A sentence when acks=all needs more in-sync replicas than there are: `min.insync.replicas`, or all `replicas`
-    where they are fewer; else ""."""
+    """A sentence if acks=all needs more in-sync replicas (the smaller of `min.insync.replicas` and `replicas`) than
+    there are; else "".
+    """
     if wanted is None or min(int(wanted), replicas) <= in_sync:
         return ""
     have = f"{in_sync} in-sync replica{'s' * (in_sync != 1)}"

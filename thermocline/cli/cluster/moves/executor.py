@@ -1,8 +1,7 @@
-"""Showing a plan of moves, asking, and carrying it out: what `cluster drain` and `cluster rebalance` share.
+"""Shows a plan of moves, asks, and executes it: shared by `cluster drain` and `cluster rebalance`.
 
-Owns the pace, the progress on stderr, and what is said when the command is left: what it began goes on in the cluster
-without it. Always true: nothing moves before the plan was shown and agreed to; a broker that does not answer for a
-while, a controller that changes, costs time only. Must not know what is planned, nor how (drain and rebalance do).
+Nothing moves before the plan was shown and confirmed. Moves continue in the cluster when the command is interrupted. A
+silent broker or a controller change costs time only.
 """
 
 from __future__ import annotations
@@ -16,41 +15,41 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from thermocline.cli.clients.wire_client import BrokerUnreachable
-from thermocline.cli.cluster.client import MOVES_MAX, Name, NotNow, alter, elect_preferred, under_way
-from thermocline.cli.cluster.moves.conduct import Conduct
-from thermocline.cli.cluster.moves.plan import Held, Move, Plan
-from thermocline.cli.cluster.moves.shown import moves_sentence, plan_json, plan_lines, progress
-from thermocline.cli.cluster.moves.source import MovesSource, copied_bytes
+from thermocline.cli.cluster.client import MOVES_MAX, Name, RetryLater, alter, elect_preferred, under_way
+from thermocline.cli.cluster.moves.pacer import MovePacer
+from thermocline.cli.cluster.moves.plan import Assignment, Move, Plan
+from thermocline.cli.cluster.moves.render import moves_sentence, plan_json, plan_lines, progress
+from thermocline.cli.cluster.reader import ClusterReader, copied_bytes
 from thermocline.cli.terminal.confirm import agree, can_ask
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import ProgressLine, note
-from thermocline.cli.terminal.watch import has_only_letters
+from thermocline.cli.terminal.watch import is_ascii_only
 from thermocline.units import show_seconds
 
 T = TypeVar("T")
 
-_LOOK_S: Final = 0.5
-_SILENCE_MAX_S: Final = 60.0  # without an answer from anybody who decides
-_STANDSTILL_S: Final = 30.0  # then it is said what is waited for, again and again
+_POLL_S: Final = 0.5
+_SILENCE_MAX_S: Final = 60.0  # without an answer from a controller
+_STANDSTILL_S: Final = 30.0  # between two notes about what is waited for
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """What is said of a command: `again` types it once more, `cancel` takes back what it began."""
+class CommandTexts:
+    """The command lines for messages: `again` repeats the command, `cancel` cancels its moves."""
 
     again: str
     cancel: str
 
 
 def show_plan(plan: Plan, *, as_json: bool) -> None:
-    """On stdout; in JSON what moves already is left out, for it is no part of what is asked."""
+    """On stdout. JSON has no moves that are in progress already."""
     for line in (plan_json if as_json else plan_lines)(plan):
         print(line)
     sys.stdout.flush()
 
 
-def ask(arguments: argparse.Namespace, plan: Plan, words: Words) -> None:
-    """CommandFailed unless somebody agrees; what only goes on needs no consent."""
+def ask(arguments: argparse.Namespace, plan: Plan, words: CommandTexts) -> None:
+    """CommandFailed unless a person agrees. Moves in progress need no consent."""
     if arguments.yes or not plan.moves:
         return
     if not can_ask():
@@ -58,18 +57,17 @@ def ask(arguments: argparse.Namespace, plan: Plan, words: Words) -> None:
     agree("Begin?")
 
 
-# ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def carry_out(source: MovesSource, plan: Plan, words: Words, at_once: int) -> Conduct:
-    """Until nothing of the plan moves any more. ^C leaves the cluster to it, and says so."""
-    conduct = Conduct.of(plan.moves, map(_going_on, plan.under_way), at_once=at_once)
+def execute(source: ClusterReader, plan: Plan, words: CommandTexts, at_once: int) -> MovePacer:
+    """Run until nothing of the plan moves. ^C leaves the moves to the cluster, and says so."""
+    conduct = MovePacer.of(plan.moves, map(_move_in_progress, plan.under_way), at_once=at_once)
     line, watch = ProgressLine(), _Watch(source, conduct)
     began_s = time.monotonic()
     try:
         while not conduct.is_over:
-            watch.look()
+            watch.poll()
             line.show(watch.progress())
             if not conduct.is_over:
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
     except KeyboardInterrupt:
         line.done()
         note(_left(conduct, words))
@@ -83,23 +81,21 @@ def carry_out(source: MovesSource, plan: Plan, words: Words, at_once: int) -> Co
 
 
 class _Watch:
-    """Looks at one plan on its way."""
-
-    def __init__(self, source: MovesSource, conduct: Conduct) -> None:
+    def __init__(self, source: ClusterReader, conduct: MovePacer) -> None:
         self._source = source
         self._conduct = conduct
-        self._brokers = source.read().seen.brokers
+        self._brokers = source.read_with_sizes().seen.brokers
         self._answered_s = self._moved_s = self._began_s = time.monotonic()
         self._state = (0, 0)
         self._before = conduct.copied_bytes
 
-    def look(self) -> None:
-        """Ask for more, see how far it is. CommandFailed when nobody answered for a minute."""
+    def poll(self) -> None:
+        """Start more moves and update the progress. CommandFailed after a minute without an answer."""
         now_s = time.monotonic()
         try:
             self._ask()
             self._answered_s = now_s
-        except (BrokerUnreachable, NotNow) as failed:
+        except (BrokerUnreachable, RetryLater) as failed:
             if now_s - self._answered_s > _SILENCE_MAX_S:
                 raise CommandFailed(f"{failed}; what moves goes on without this command") from failed
         state = len(self._conduct.done), self._conduct.copied_bytes
@@ -116,11 +112,11 @@ class _Watch:
                 try:
                     refusals = alter(client, {(move.topic, move.partition): move.after for move in batch})
                 except (BrokerUnreachable, CommandFailed):
-                    conduct.put_back(batch)  # asked again, it is the same move
+                    conduct.put_back(batch)  # the request is idempotent
                     raise
                 conduct.answered(batch, refusals)
             moving = under_way(client)
-        conduct.looked(moving, copied_bytes(self._brokers, conduct.copies()))
+        conduct.update(moving, copied_bytes(self._brokers, conduct.copies()))
 
     def progress(self) -> str:
         conduct = self._conduct
@@ -128,12 +124,11 @@ class _Watch:
         seconds = time.monotonic() - self._began_s
         per_second = (copied - self._before) / seconds if seconds > 1 else None
         words = f"{len(conduct.done)} of {_partitions(conduct.partitions)}"
-        return f"{progress(copied, hot, per_second, plain=has_only_letters())}; {words}"
+        return f"{progress(copied, hot, per_second, plain=is_ascii_only())}; {words}"
 
     def _standstill(self) -> str:
-        """Who is waited for."""
         try:
-            seen = self._source.read().seen
+            seen = self._source.read_with_sizes().seen
         except BrokerUnreachable as failed:
             return str(failed)
         active = {row.node for row in seen.brokers if row.active}
@@ -148,14 +143,14 @@ class _Watch:
         return f"{_first(waiting) if waiting else 'the controller'} is waited for; see `thermocline cluster status`"
 
 
-def _going_on(held: Held) -> Move:
-    """A move that somebody began before."""
+def _move_in_progress(held: Assignment) -> Move:
+    """A move that another command started."""
     added = sum(node not in held.replicas for node in held.target)
     hot = None if held.hot_bytes is None else held.hot_bytes * added
     return Move(held.topic, held.partition, held.replicas, held.target, hot, held.cold_bytes)
 
 
-def _left(conduct: Conduct, words: Words) -> str:
+def _left(conduct: MovePacer, words: CommandTexts) -> str:
     running, waiting = len(conduct.running), len(conduct.waiting)
     if not running:
         return f"nothing moves; `{words.again}` goes on with {_partitions(waiting)}"
@@ -165,11 +160,10 @@ def _left(conduct: Conduct, words: Words) -> str:
     )
 
 
-# ── before and after ─────────────────────────────────────────────────────────────────────────────────────────────────
-def lead_as_planned(source: MovesSource, moves: Iterable[Move]) -> None:
-    """Whoever is first in the new replicas leads where somebody else does; what cannot be is told."""
+def elect_planned_leaders(source: ClusterReader, moves: Iterable[Move]) -> None:
+    """Elect the first of the new replicas where another one leads; note the refusals."""
     wanted = {(move.topic, move.partition): move.after[0] for move in moves}
-    view = source.read()
+    view = source.read_with_sizes()
     due = [
         name
         for row in view.seen.partitions
@@ -182,15 +176,15 @@ def lead_as_planned(source: MovesSource, moves: Iterable[Move]) -> None:
         try:
             with source.connect() as client:
                 refused |= {name: each.why for name, each in elect_preferred(client, names).items()}
-        except (BrokerUnreachable, NotNow) as failed:
+        except (BrokerUnreachable, RetryLater) as failed:
             refused |= dict.fromkeys(names, str(failed))
     if refused:
         (topic, index), why = next(iter(sorted(refused.items())))
         note(f"{_partitions(len(refused))} keep their leaders: {topic}-{index}: {why}")
 
 
-def cancel(source: MovesSource, held: Sequence[Held]) -> int:
-    """Take back moves that are under way. CommandFailed when some cannot be."""
+def cancel(source: ClusterReader, held: Sequence[Assignment]) -> int:
+    """Cancel moves in progress. CommandFailed when some are refused."""
     refused: dict[Name, str] = {}
     for part in _in_parts(held, MOVES_MAX):
         with source.connect() as client:
@@ -202,7 +196,6 @@ def cancel(source: MovesSource, held: Sequence[Held]) -> int:
 
 
 def fail_if_refused(refused: dict[Name, str]) -> None:
-    """What the cluster did not want."""
     if refused:
         (topic, index), why = next(iter(sorted(refused.items())))
         raise CommandFailed(f"{_partitions(len(refused))} were refused: {topic}-{index}: {why}")

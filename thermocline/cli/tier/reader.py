@@ -1,7 +1,7 @@
-"""Asking for what `tier status` shows: brokers over the Kafka protocol and HTTP, manifests in a bucket.
+"""Reads what `tier status` shows: brokers over the Kafka protocol and HTTP, manifests in a bucket.
 
-Owns one look at all brokers. Always true: a broker that is not ours, or whose HTTP port cannot be reached, costs
-fields, never the command; only a bootstrap address without a Kafka broker does.
+A broker that is not ours, or whose HTTP port cannot be reached, costs fields, never the command. Only a bootstrap
+address without a Kafka broker fails it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from broker.error_codes import ErrorCode
 from broker.wire.messages import MetadataResponse
-from thermocline.cli.clients.absent import no_topic
-from thermocline.cli.clients.connections import connect, http_of, said
+from thermocline.cli.clients.connections import connect, get_json, http_of
 from thermocline.cli.clients.statuses import BrokerStatus, Partition, PartitionStatus
 from thermocline.cli.clients.wire_client import (
     EARLIEST,
@@ -24,8 +23,8 @@ from thermocline.cli.clients.wire_client import (
     WireClient,
     by_topic,
 )
-from thermocline.cli.terminal.outcome import CommandFailed
-from thermocline.cli.tier.leaving import sentence
+from thermocline.cli.terminal.outcome import CommandFailed, no_topic
+from thermocline.cli.tier.retention_text import retention_sentence
 from thermocline.cli.tier.status import Offsets, StatusRow, broker_lines, rows
 
 if TYPE_CHECKING:
@@ -42,8 +41,8 @@ _TOPIC_CONFIGS = (
 )
 
 
-class TierSource:
-    """Repeated looks at the same brokers (and bucket)."""
+class TierReader:
+    """Reads the same brokers (and bucket) repeatedly."""
 
     def __init__(self, bootstrap: str, topic: str | None, bucket_url: str | None) -> None:
         self._bootstrap = bootstrap
@@ -54,7 +53,6 @@ class TierSource:
         self._leaderless: list[str] = []
 
     def read(self) -> list[StatusRow]:
-        """One row a partition, now."""
         cold = self._cold()
         with connect(self._bootstrap) as client:
             metadata = client.metadata(None if self._topic is None else [self._topic])
@@ -73,38 +71,38 @@ class TierSource:
                     offsets = _joined(offsets, _offsets(client, led))
                     local_bytes |= {p: size for p, size in client.log_sizes().items() if p in set(led)}
                     if (address := http_of(client, broker.node_id)) is not None:
-                        statuses += said(address, "/status", list[PartitionStatus]) or []
-                        self._brokers += filter(None, [said(address, "/broker", BrokerStatus)])
+                        statuses += get_json(address, "/status", list[PartitionStatus]) or []
+                        self._brokers += filter(None, [get_json(address, "/broker", BrokerStatus)])
             except BrokerUnreachable:
-                continue  # its partitions keep their unknown fields
+                continue  # the fields of its partitions stay unknown
         return rows(leaders, offsets, local_bytes, statuses, cold)
 
     def brokers(self) -> list[str]:
-        """What the brokers that were asked say of themselves, a line each, and one for each condition that holds."""
+        """Lines about the brokers of the last read, and one for each condition."""
         return [line for broker in self._brokers for line in broker_lines(broker)]
 
     def leaderless(self) -> list[str]:
-        """Partitions that had no leader when they were read last."""
+        """Partitions without leader at the last read."""
         return self._leaderless
 
     def conditions(self) -> list[str]:
-        """What is not as it should be, in the words of the brokers that were asked."""
+        """Conditions of the brokers of the last read, in their words."""
         return [
             f"broker {broker.node_id}: {held.name}: {held.says}"
             for broker in self._brokers
             for held in broker.conditions
         ]
 
-    def leaving(self) -> list[str]:
-        """When data leaves the disk and the bucket, a line for all topics that are alike in it."""
+    def retention(self) -> list[str]:
+        """Retention sentences, one for all topics that share it."""
         alike: dict[str, list[str]] = {}
         for topic, configs in sorted(self._topic_configs.items()):
             if configs:
-                alike.setdefault(sentence(configs), []).append(topic)
+                alike.setdefault(retention_sentence(configs), []).append(topic)
         return [f"{', '.join(topics)}: {words}" for words, topics in alike.items()]
 
     def uncopied(self) -> dict[str, str]:
-        """Topics that hold records and are never copied, now, and the config that says so."""
+        """Topics with records that are never copied, and the config that causes it."""
         holding = {row.topic for row in self.read() if (row.high_watermark or 0) > (row.log_start_offset or 0)}
         return {
             topic: f"{_TIERED}=false" if configs.get(_TIERED) == "false" else f"{_COPY_DISABLED}=true"

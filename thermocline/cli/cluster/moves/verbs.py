@@ -1,8 +1,4 @@
-"""`thermocline cluster drain NODE`: a broker gives all it holds to the others, and leaves the cluster.
-
-Owns its order: plan, moves, leaders, then the goodbye. Always true: a plan that could not empty the broker
-is refused before anything moves; typed again, it goes on where it was. Must not know where replicas go (`plan`).
-"""
+"""Runs `thermocline cluster drain` and `thermocline cluster rebalance`."""
 
 from __future__ import annotations
 
@@ -10,29 +6,33 @@ import argparse
 from typing import Final
 
 from thermocline.cli.cluster.client import unregister
-from thermocline.cli.cluster.moves.drive import (
-    Words,
+from thermocline.cli.cluster.moves.executor import (
+    CommandTexts,
     ask,
     cancel,
-    carry_out,
+    elect_planned_leaders,
+    execute,
     fail_if_refused,
-    lead_as_planned,
     show_plan,
 )
-from thermocline.cli.cluster.moves.plan import Cannot, Plan, drain
-from thermocline.cli.cluster.moves.source import MovesSource
+from thermocline.cli.cluster.moves.plan import Immovable, Plan, drain
+from thermocline.cli.cluster.moves.rebalance_plan import rebalance
+from thermocline.cli.cluster.reader import ClusterReader
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import note
 
-_ROUNDS_MAX: Final = 5  # topics made meanwhile may lie there
+_REBALANCE: Final = CommandTexts("thermocline cluster rebalance", "thermocline cluster rebalance --cancel")
+_ROUNDS_MAX: Final = 5  # topics created meanwhile may have replicas there
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Show, ask, move, say goodbye."""
+def run_drain(arguments: argparse.Namespace) -> int:
+    """`cluster drain`: plan, moves, leaders, unregistration. Refuses a plan that cannot empty the broker.
+    Repeatable.
+    """
     node = arguments.node
-    words = Words(f"thermocline cluster drain {node}", f"thermocline cluster drain {node} --cancel")
-    source = MovesSource(arguments.bootstrap_server)
-    view = source.read()
+    words = CommandTexts(f"thermocline cluster drain {node}", f"thermocline cluster drain {node} --cancel")
+    source = ClusterReader(arguments.bootstrap_server)
+    view = source.read_with_sizes()
     if view.broker(node) is None and not any(node in held.replicas for held in view.partitions):
         raise CommandFailed(f"broker {node} is not in the cluster: `thermocline cluster status` says who is")
     if arguments.cancel:
@@ -46,34 +46,33 @@ def run(arguments: argparse.Namespace) -> int:
         return Exit.DONE
     ask(arguments, plan, words)
     _move_all(source, plan, words, arguments)
-    return _say_goodbye(source, node)
+    return _unregister(source, node)
 
 
 def _leaves(replicas: tuple[int, ...], target: tuple[int, ...], node: int) -> bool:
     return node in replicas and node not in target
 
 
-def _move_all(source: MovesSource, plan: Plan, words: Words, arguments: argparse.Namespace) -> None:
-    """And what was put there meanwhile."""
+def _move_all(source: ClusterReader, plan: Plan, words: CommandTexts, arguments: argparse.Namespace) -> None:
     for _ in range(_ROUNDS_MAX):
         if not plan.moves and not plan.under_way:
             return
-        conduct = carry_out(source, plan, words, arguments.at_once)
+        conduct = execute(source, plan, words, arguments.at_once)
         fail_if_refused(conduct.refused)
-        lead_as_planned(source, conduct.done.values())
-        view = source.read()
+        elect_planned_leaders(source, conduct.done.values())
+        view = source.read_with_sizes()
         plan = drain(view.places, view.partitions, arguments.node)
 
 
-def _fail_if_stuck(cannot: tuple[Cannot, ...], node: int) -> None:
+def _fail_if_stuck(cannot: tuple[Immovable, ...], node: int) -> None:
     if cannot:
         first = cannot[0]
         count = f"{len(cannot)} partition{'s' * (len(cannot) != 1)}"
         raise CommandFailed(f"{count} cannot leave broker {node}: {first.held.name}: {first.why}; {first.do}")
 
 
-def _say_goodbye(source: MovesSource, node: int) -> int:
-    view = source.read()
+def _unregister(source: ClusterReader, node: int) -> int:
+    view = source.read_with_sizes()
     left = [held for held in view.partitions if node in held.replicas or node in held.target]
     if left:
         raise CommandFailed(
@@ -93,4 +92,23 @@ def _say_goodbye(source: MovesSource, node: int) -> int:
         with source.connect() as client:
             unregister(client, node)
         note(f"broker {node} held nothing and has left the cluster")
+    return Exit.DONE
+
+
+def run_rebalance(arguments: argparse.Namespace) -> int:
+    source = ClusterReader(arguments.bootstrap_server)
+    view = source.read_with_sizes()
+    if arguments.cancel:
+        return cancel(source, [held for held in view.partitions if held.target])
+    plan = rebalance(view.places, view.partitions)
+    show_plan(plan, as_json=arguments.json)
+    if not plan.moves and not plan.under_way:
+        note("the brokers hold alike: nothing moves")
+        return Exit.DONE
+    if arguments.dry_run:
+        return Exit.DONE
+    ask(arguments, plan, _REBALANCE)
+    conduct = execute(source, plan, _REBALANCE, arguments.at_once)
+    elect_planned_leaders(source, conduct.done.values())
+    fail_if_refused(conduct.refused)
     return Exit.DONE
