@@ -227,7 +227,7 @@ def _soak() -> str:
     words = (
         "Idempotent producers (acks=all), a producer with acks=1, a group that leaves and joins, cold replays, topics "
         "created and deleted, DeleteRecords, on a directory bucket. `kills`: SIGKILL every 60 to 90 s, every third "
-        "time again during recovery. Slopes are least squares: within a life after its warm-up, and over the medians of "
+        "time again during recovery. Slopes are least squares: within a life after its warm-up, and over medians of "
         "lives. The machine did other work meanwhile."
     )
     told = [f"- {phase}: {problem}\n" for phase, row in phases.items() for problem in row["problems_told"]]
