@@ -16,10 +16,10 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(READY)  ## the main job in about a minute (half of it Spark's first start): write, sink, replay, kill, lose the disk, replay again
+demo: $(READY)  ## about a minute (half of it Spark's first start): write, copy, replay, kill, lose the disk, replay again
 	$(BIN)/python -m thermocline.demo
 
-demo-cluster: $(READY)  ## three brokers: one killed and its disk deleted under load, then all three; every byte checked. About a minute
+demo-cluster: $(READY)  ## three brokers, about a minute: one loses its disk under load, then all three; every byte is checked
 	$(BIN)/python -m thermocline.demo.cluster
 
 test-fast: $(READY)  ## the unit tests, without real processes and Spark: under two minutes
@@ -28,7 +28,7 @@ test-fast: $(READY)  ## the unit tests, without real processes and Spark: under 
 test: $(READY)  ## everything that needs only Python
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not peer and not slow" tests
 
-test-all: $(READY)  ## also what needs Java, versitygw or time (skips say what is missing)
+test-all: $(READY)  ## also tests that need Java, versitygw or much time (skips name what is missing)
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests
 
 check: $(READY)  ## style, types, layers
@@ -37,41 +37,41 @@ check: $(READY)  ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY)  ## beside Apache Kafka, then beside Spark's connector, on this machine; writes bench/RESULTS.md
+bench: $(READY)  ## compare with Apache Kafka, then with Spark's connector, on this machine; writes bench/RESULTS.md
 	$(BIN)/python bench/run.py
 	$(BIN)/python bench/spark.py
 
 run: $(READY)  ## a broker on ./demo-data, bucket beside it
 	$(BIN)/thermocline serve --data-dir $(CURDIR)/demo-data/broker
 
-sim: $(READY)  ## make sim SEED=7 replays one simulated run; BROKERS=3: of several brokers
+sim: $(READY)  ## make sim SEED=7 replays one simulated run; BROKERS=3: with three brokers
 	$(BIN)/python -m tests.sim --seed $(or $(SEED),1) $(if $(BROKERS),--brokers $(BROKERS))
 
 sim-cluster: $(READY)  ## 3 000 simulated runs of three brokers: hours; SEEDS=1..100 a part of them, JOBS=2 two at once
 	$(BIN)/python -m tests.sim --brokers 3 --jobs $(or $(JOBS),1) --seeds $(or $(SEEDS),1..3000)
 
-late: $(READY)  ## two brokers whose work comes late, beyond roles and topics; SEEDS=1..20000 (2 000 take seven minutes), JOBS=1
+late: $(READY)  ## two brokers whose work outlives its role or topic; SEEDS=1..20000 (2 000 take seven minutes), JOBS=1
 	$(BIN)/python -m tests.sim.pair --jobs $(or $(JOBS),2) --seeds $(or $(SEEDS),1..2000)
 
-planted: $(READY)  ## every planted bug must be caught, each with its seed; ONLY="02 140", RESULTS=file goes on where it ended
+planted: $(READY)  ## every planted bug must be caught, each with its seed; ONLY="02 140", RESULTS=file continues an interrupted run
 	$(BIN)/python -m tests.sim.planted $(ONLY) $(if $(RESULTS),--results $(RESULTS))
 
 fuzz: $(READY)  ## hostile bytes into every parser, 10^7 of them (Atheris, installed when missing); RUNS=n ONLY=a,b KEEP=1
 	$(BIN)/python -m tests.fuzz $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only $(ONLY)) $(if $(KEEP),--keep)
 
-soak: $(READY)  ## make soak MINUTES=30: mixed load and rolling SIGKILL, then half as long without kills; BROKERS=3: of three; the books must balance
+soak: $(READY)  ## make soak MINUTES=30: mixed load and rolling SIGKILL, then half as long without kills; BROKERS=3: with three; checks every record
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(if $(BROKERS),--brokers $(BROKERS))
 
-campaign: $(READY)  ## make campaign MINUTES=5 SEED=7 BUCKET=versitygw: three brokers, stock clients, a nemesis; the books must balance
+campaign: $(READY)  ## make campaign MINUTES=5 SEED=7 BUCKET=versitygw: three brokers, stock clients, a nemesis; checks every record
 	$(BIN)/python -m tests.campaign --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1) --bucket $(or $(BUCKET),directory)
 
-reliability: $(READY)  ## docs/RELIABILITY.md anew: hours; QUICK=1 minutes, ONLY=simulation,fuzz a part, RENDER=1 just the page
+reliability: $(READY)  ## write docs/RELIABILITY.md again: hours; QUICK=1 minutes, ONLY=simulation,fuzz a part, RENDER=1 only the page
 	$(BIN)/python -m tests.reliability $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(RENDER),--render)
 
-pages: $(READY)  ## docs/configuration.md and docs/compatibility.md anew, from the code they describe
+pages: $(READY)  ## write docs/configuration.md and docs/compatibility.md from the code
 	$(BIN)/python -m tests.pages
 
-lock: $(READY)  ## write requirements.lock anew from pyproject.toml
+lock: $(READY)  ## write requirements.lock from pyproject.toml
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --extra read --extra spark --generate-hashes -o requirements.lock pyproject.toml
 

@@ -16,9 +16,9 @@ from tests.support.stock_clients import CLIENTS, CODECS
 
 _HEAD = """# Compatibility
 
-Written by `make pages` from the wire table, the config definitions and the client matrix: not to be edited. Beside it
-stands Apache Kafka 4.3.1, one node, KRaft, without an authorizer. What is advertised is served whole; what is not
-served is not advertised, so that clients fall back or say so themselves.
+Written by `make pages` from the wire table, the config definitions and the client matrix: do not edit it. The
+comparison is with Apache Kafka 4.3.1, one node, KRaft, without an authorizer. Every advertised request is served
+completely. Others are not advertised, so that clients fall back or report an error.
 """
 
 
@@ -32,12 +32,12 @@ class Difference(NamedTuple):
 _TOOLS_TEST = "tests/integration/test_kafka_tools_beside.py"
 DIFFERENCES = (
     Difference(
-        "ListOffsets −3 (greatest timestamp) looks into both tiers; Kafka looks at local segments only.",
+        "ListOffsets −3 (greatest timestamp) searches both tiers; Kafka searches local segments only.",
         "tests/unit/broker/handlers/test_broker_handlers.py",
     ),
     Difference(
-        "A consumer that was sent to the replica in its rack (KIP-392) and came back is served by the leader for 10 s "
-        "before it is sent there again; Kafka's leader sends it at once, also to a follower that cannot serve it.",
+        "A consumer that returns from the replica in its rack (KIP-392) is served by the leader for 10 s before it is "
+        "redirected again; Kafka's leader redirects it at once, also to a follower that cannot serve it.",
         "tests/unit/broker/test_fetch_from_followers.py",
     ),
     Difference(
@@ -45,18 +45,18 @@ DIFFERENCES = (
         "tests/unit/broker/handlers/test_broker_admin.py",
     ),
     Difference(
-        "Fetch as a replica is refused (CLUSTER_AUTHORIZATION_FAILED) but on a listener of the brokers' own "
+        "Fetch as a replica is refused (CLUSTER_AUTHORIZATION_FAILED) except on the brokers' listener "
         "(`thermocline.internal`, `inter.broker.listener.name`); Kafka without an authorizer lets every client do it.",
         "tests/unit/broker/test_broker_authorizer.py",
     ),
     Difference(
         "Without `inter.broker.listener.name`, or where it names the only listener, brokers get one more listener, "
-        "BROKERS, that no client is told of; Kafka's brokers then use PLAINTEXT, or the only one, beside the clients.",
+        "BROKERS, not advertised to clients; Kafka's brokers then share PLAINTEXT, or the only one, with clients.",
         "tests/unit/broker/config/test_config_listeners.py",
     ),
     Difference(
-        "`advertised.listeners` has an entry for every listener or for none; Kafka starts, and tells the clients of a "
-        "listener without one of no broker.",
+        "`advertised.listeners` must have an entry for every listener or for none; Kafka starts, and names no broker "
+        "to clients of a listener without an entry.",
         "tests/unit/broker/config/test_config_listeners.py",
     ),
     Difference(
@@ -65,7 +65,7 @@ DIFFERENCES = (
         "docs/GUARANTEES.md",
     ),
     Difference(
-        "New topics are tiered unless they say otherwise, segments are 128 MiB, local copies stay a day.",
+        "By default new topics are tiered, segments are 128 MiB, and local copies stay a day.",
         "docs/configuration.md",
     ),
     Difference(
@@ -82,30 +82,30 @@ DIFFERENCES = (
         "docs/adr/0012-what-is-not-served-is-refused-or-harmless.md",
     ),
     Difference(
-        "A broker that starts again leads in a new leader epoch, also where it was the leader before.",
+        "A broker that restarts leads in a new leader epoch, also where it was the leader before.",
         "docs/adr/0014-leader-epochs-are-a-partitions-own.md",
     ),
     Difference(
-        "A second target of a move, and a cancel, go back to the replicas of before, and are refused where too few "
+        "A second target of a move, and a cancel, return to the original replicas, and are refused if too few "
         "would stay in sync; Kafka keeps one merged list. While a partition grows, min.insync.replicas counts against "
-        "the replicas it had.",
+        "its original replicas.",
         "docs/adr/0019-how-a-partition-moves.md",
     ),
     Difference(
-        "UnregisterBroker of a broker that runs, or that partitions are assigned to, is refused; Kafka lets go of it.",
+        "UnregisterBroker of a running broker, or of one with assigned partitions, is refused; Kafka unregisters it.",
         "tests/integration/test_kafka_tools_unregister.py",
     ),
     Difference(
-        "file.delete.delay.ms does not hold up the log of a replica that moved away.",
+        "file.delete.delay.ms does not delay deletion of the log of a replica that moved away.",
         "docs/adr/0020-a-log-that-others-hold-now-is-removed.md",
     ),
     Difference(
-        "After a lost disk the log goes on above the offsets that were reserved; the hole is a control batch that "
+        "After a lost disk the log continues above the reserved offsets; the hole is a control batch that "
         "clients step over, and a declared gap.",
         "docs/GUARANTEES.md",
     ),
     Difference(
-        "Produce 0 to 2 are advertised and answered UNSUPPORTED_VERSION, so that old librdkafka goes on compressing "
+        "Produce 0 to 2 are advertised and answered UNSUPPORTED_VERSION, so that old librdkafka still compresses "
         "(KAFKA-18659).",
         "tests/unit/broker/test_broker_dispatcher.py",
     ),
@@ -115,17 +115,17 @@ DIFFERENCES = (
         "tests/unit/broker/wire/test_wire_hostile.py",
     ),
     Difference(
-        "4 KiB of explicit configs are kept of a topic or broker; more is INVALID_CONFIG.",
+        "A topic or broker may have 4 KiB of explicit configs; more is INVALID_CONFIG.",
         "tests/unit/broker/config/test_broker_dynamic_configs.py",
     ),
     Difference(
-        "IncrementalAlterConfigs of brokers refuses configs that have no effect, and names nobody knows; Kafka keeps "
+        "IncrementalAlterConfigs of brokers refuses configs that have no effect, and unknown names; Kafka keeps "
         "them for plug-ins. DescribeConfigs shows the configs that have an effect.",
         "tests/unit/broker/config/test_broker_dynamic_configs.py",
     ),
     Difference(
-        "AlterConfigs that names a resource twice is answered INVALID_REQUEST for both; Kafka 4.3.1 says so to "
-        "IncrementalAlterConfigs and never answers the older request.",
+        "AlterConfigs that names a resource twice gets INVALID_REQUEST for both; Kafka 4.3.1 answers so only "
+        "IncrementalAlterConfigs, and never answers the older request.",
         "tests/unit/broker/handlers/test_broker_admin.py",
     ),
     Difference(
@@ -134,17 +134,17 @@ DIFFERENCES = (
         "tests/unit/broker/handlers/test_broker_handlers.py",
     ),
     Difference(
-        "LastKnownElr of DescribeTopicPartitions is empty; Kafka names the last leader of a partition that has none. "
-        "Who may lead it is in EligibleLeaderReplicas.",
+        "LastKnownElr of DescribeTopicPartitions is empty; Kafka names the last leader of a partition without one. "
+        "Replicas that may lead it are in EligibleLeaderReplicas.",
         "tests/integration/test_kafka_tools_three.py",
     ),
     Difference(
-        "leader.replication.throttled.rate and .replicas are taken and change nothing: what leaves a leader is held "
-        "where it arrives, by follower.replication.throttled.*, which Kafka's tools set with them.",
+        "leader.replication.throttled.rate and .replicas are accepted without effect: replication is throttled at the "
+        "follower, by follower.replication.throttled.*, which Kafka's tools set with them.",
         "tests/unit/broker/config/test_broker_dynamic_configs.py",
     ),
     Difference(
-        "follower.replication.throttled.rate counts in a configuration file too; Kafka reads it from none.",
+        "follower.replication.throttled.rate has its effect in a configuration file too; Kafka ignores it there.",
         "docs/configuration.md",
     ),
     Difference(
@@ -157,16 +157,16 @@ DIFFERENCES = (
         "tests/unit/broker/handlers/test_broker_admin.py",
     ),
     Difference(
-        "OffsetFetch answers a group once, however often it is named.",
+        "OffsetFetch answers a group once, even if the request names it several times.",
         "tests/unit/broker/groups/test_groups_offsets.py",
     ),
     Difference(
-        "DescribeGroups answers a group once, and at most 32 MiB of members; what has no room is "
-        "COORDINATOR_NOT_AVAILABLE, which clients ask for again.",
+        "DescribeGroups answers a group once, and at most 32 MiB of members; groups beyond that get "
+        "COORDINATOR_NOT_AVAILABLE, which clients retry.",
         "tests/unit/broker/groups/test_groups_admin.py",
     ),
     Difference(
-        "A group's positions in a topic that was deleted are gone at once; in Kafka when their tombstones are written.",
+        "A group's positions in a deleted topic are deleted at once; in Kafka when their tombstones are written.",
         "tests/unit/broker/groups/test_groups_topics_again.py",
     ),
     Difference(
@@ -225,7 +225,7 @@ def _requests() -> str:
     return (
         f"## Requests\n\n{len(rows)} of the {len(TABLE)} requests that Kafka's brokers serve to clients and tools.\n\n"
         + table(("request", "key", "here", "Kafka 4.3.1"), rows)
-        + "\nNot advertised, on purpose:\n\n"
+        + "\nNot advertised:\n\n"
         + table(("request", "key", "Kafka 4.3.1", "because"), left_out)
     )
 

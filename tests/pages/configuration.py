@@ -13,18 +13,24 @@ from tests.pages.layout import code, table
 
 _HEAD = """# Configuration
 
-Written by `make pages` from the definitions that validate (`broker/config/`): not to be edited. One config in words:
-`thermocline config explain KEY`; all of them: `thermocline config list`. A commented file to start from:
+Written by `make pages` from the definitions in `broker/config/`: do not edit it. `thermocline config explain KEY`
+explains one config, `thermocline config list` lists all. A commented file to start from:
 [packaging/server.properties](../packaging/server.properties).
 
-**Where a value comes from**, the strongest first: what was set while brokers run (of the one broker, then of all) · a
-flag or `--set KEY=VALUE` · the environment (`THERMOCLINE_` and the name in capitals with `_` for `.`) · the file of
-`--config` · the default. A topic's own value stands over the broker's config that gives its default. A name nobody
-knows is refused with the nearest one (exit 2). In files, flags and the environment sizes and times may have units:
-`64MiB`, `7d`, `1h30m`; over the Kafka protocol they are plain numbers, as in Kafka.
+**Precedence**, the strongest first:
 
-**While brokers run**, configs that change *at run time* are set by any Kafka tool, for one broker or for all; they are
-kept in the bucket (`cluster.json`), followed at once, and by every later start:
+1. a dynamic value of this broker, then of all brokers
+2. a flag or `--set KEY=VALUE`
+3. the environment (`THERMOCLINE_` and the name in capitals with `_` for `.`)
+4. the file of `--config`
+5. the default
+
+A topic's own value overrides the broker's config that gives its default. An unknown name is refused with the nearest
+known one (exit 2). In files, flags and the environment sizes and times may have units: `64MiB`, `7d`, `1h30m`. Over the
+Kafka protocol they are plain numbers, as in Kafka.
+
+**Dynamic configs** change *at run time*. Any Kafka tool sets them, for one broker or for all. They are stored in
+the bucket (`cluster.json`), applied at once, and applied at every later start:
 
 ```
 kafka-configs.sh --bootstrap-server localhost:9092 --alter --entity-type brokers --entity-default \\
@@ -46,16 +52,16 @@ def render() -> str:
                 ("config", "type", "default", "valid", "what it does", "default from"),
                 [_topic_row(entry) for entry in topics if entry.effect is Effect.HONOURED],
             ),
-            "Kafka's other topic configs are accepted and change nothing:\n",
+            "Kafka's other topic configs are accepted without effect:\n",
             table(("config", "because"), [(code(name), reason) for name, reason in sorted(TOPIC_REASONS.items())]),
             "## Brokers: Kafka's names\n",
             table(_BROKER_HEADER, [_broker_row(entry) for entry in kafkas]),
             "## Brokers: names of Thermocline's own\n",
             table(_BROKER_HEADER, [_broker_row(entry) for entry in own]),
             _defaults(topics, honoured),
-            "## Refused at the start\n\nWhat they promise would not be kept (ADR 12).\n",
+            "## Refused at the start\n\nThermocline does not have the feature that they set (ADR 12).\n",
             table(("config", "because"), [(code(name), reason) for name, reason in sorted(REFUSED.items())]),
-            "## Accepted without effect\n\nKafka's files name them; a start lists those that are set.\n",
+            "## Accepted without effect\n\nKafka's files may contain them; a start lists those that are set.\n",
             table(("because", "configs"), _without_effect(brokers)),
         )
     )

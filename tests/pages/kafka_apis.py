@@ -108,7 +108,7 @@ _SHARE: Final = "share groups are not served"
 _STREAMS: Final = "the streams groups of KIP-1071 are not served"
 _QUORUM: Final = "there is no KRaft quorum: brokers agree through the bucket"
 _QUOTAS: Final = "quotas are not served yet"
-_TELEMETRY: Final = "clients that see it push their metrics; nobody here would read them"
+_TELEMETRY: Final = "clients that see it push their metrics; no part of the broker reads them"
 
 LEFT_OUT: Final[dict[str, str]] = {
     "SaslHandshake": _SECURITY,

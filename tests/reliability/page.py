@@ -17,10 +17,10 @@ Figures = Mapping[str, Any]
 
 HEAD = """# Reliability in figures
 
-Written by `make reliability` from the results in [docs/reliability/](reliability/); no figure here is typed. Each
-stands beside its denominator, the commit it was measured at (+ = with changes not yet committed) and its command.
-What is promised, and what is not, is in [GUARANTEES.md](GUARANTEES.md).
-`python -m tests.reliability --quick` repeats in minutes what takes minutes; without it everything runs, for hours.
+Written by `make reliability` from the results in [docs/reliability/](reliability/). Each figure has its
+denominator, its command, and the commit it was measured at (+ = with uncommitted changes). The promises are in
+[GUARANTEES.md](GUARANTEES.md).
+`python -m tests.reliability --quick` repeats the parts that take minutes; without `--quick` everything runs, for hours.
 `make reliability ONLY=simulation,fuzz` repeats a part; `RENDER=1` only writes the page.
 """
 
@@ -88,7 +88,7 @@ def _summary() -> str:
             sim["seeds_with_findings"],
             f"{_cell(sim['seeds'])} seeds{upper}",
         )
-        add("simulation", "acknowledged records lost, doubled or changed in simulation (findings tell)",
+        add("simulation", "acknowledged records lost, doubled or changed in simulation",
             0 if not sim["seeds_with_findings"] else None,
             f"{_cell(sim['acked'])} acknowledged, {sim['simulated_hours']} simulated hours")  # fmt: skip
     if kills:
@@ -130,7 +130,7 @@ def _summary() -> str:
         covered = ", ".join(f"T{number}" for number in peers["rows_covered"])
         add(
             "peers",
-            "other systems' bugs with a test of ours",
+            "bugs of other systems with a test here",
             len(peers["rows_covered"]),
             f"{_passed(peers)}: {covered}",
         )
@@ -156,7 +156,7 @@ def _simulation() -> str:
     rows = [(row["row"], row["hits"], row["parts"]) for row in sim["faults"]]
     words = (
         f"{_cell(sim['seeds'])} seeds, {sim['simulated_hours']} simulated hours, {_cell(sim['callbacks'])} callbacks, "
-        f"{_cell(sim['polls'])} polls. Faults are counted when they took effect, not when they were asked for."
+        f"{_cell(sim['polls'])} polls. A fault counts when it takes effect."
     )
     return f"## Simulation: faults that took effect\n\n{words}\n\n" + _table(
         ("[fault](design/failures.md#faults)", "hits", "made of"), rows
@@ -175,9 +175,9 @@ def _flips() -> str:
     if not flips:
         return ""
     words = (
-        "Every bit of reference files, one at a time, then everything is opened and read again. The known ones are "
-        "base offsets inside a segment, which Kafka's CRC does not cover: a hot reader is told a wrong offset until "
-        "the segment is copied, which refuses it."
+        "Each bit of reference files is flipped once, then everything is opened and read again. The known ones are "
+        "base offsets inside a segment, which Kafka's CRC does not cover: a hot reader gets a wrong offset until "
+        "the segment is copied; the copy refuses it."
     )
     columns = ("kind", "bits", "refused", "repaired", "harmless", "wrong", "known_wrong_offset")
     rows = [tuple(row[name] for name in columns) for row in flips["rows"]]
@@ -190,7 +190,7 @@ def _power() -> str:
         return ""
     columns = ("flush", "restarts", "effects", "kept_subsets")
     rows = [tuple(row[name] for name in columns) for row in cuts["rows"]]
-    return "## Power cuts\n\n" + _table(("flush", "restarts", "effects", "subsets kept of what was not synced"), rows)
+    return "## Power cuts\n\n" + _table(("flush", "restarts", "effects", "surviving subsets of unsynced bytes"), rows)
 
 
 def _fuzz() -> str:
@@ -208,9 +208,7 @@ def _fuzz() -> str:
         )
         for row in _rows("fuzz")
     ]
-    words = (
-        "Memory is that of the fuzzing process after a tenth of the executions and at the end, its own corpus included."
-    )
+    words = "Memory of the fuzzing process, with its corpus, after a tenth of the executions and at the end."
     header = ("target", "executions", "open findings", "edges reached", "RSS MiB", "growth", "commit")
     found = f"## Fuzzing\n\n{words}\n\n" + _table(header, list(rows))
     if plants := _rows("fuzz_planted"):
@@ -228,9 +226,9 @@ def _soak() -> str:
     rows = [(name.replace("_", " "), *(_number(phases[phase].get(name)) for phase in phases)) for name in names]
     words = (
         "Idempotent producers (acks=all), a producer with acks=1, a group that leaves and joins, cold replays, topics "
-        "made and deleted, DeleteRecords, on a directory bucket; `kills`: SIGKILL every 60 to 90 s, every third time "
-        "again during recovery. Slopes are least squares, within lives after their warm-up and of medians from life to "
-        "life. Times and CPU are those of a machine that did other work beside it."
+        "created and deleted, DeleteRecords, on a directory bucket. `kills`: SIGKILL every 60 to 90 s, every third "
+        "time again during recovery. Slopes are least squares: within a life after its warm-up, and over medians of "
+        "lives. The machine did other work meanwhile."
     )
     told = [f"- {phase}: {problem}\n" for phase, row in phases.items() for problem in row["problems_told"]]
     for phase, row in phases.items():
