@@ -21,7 +21,7 @@ class BrokerFitness:
     """Of one broker. `is_disk_full`: whether nothing may be appended in its data directory."""
 
     def __init__(self, log_failures: LogFailures, is_disk_full: Callable[[], bool]) -> None:
-        self._troubles = log_failures
+        self._log_failures = log_failures
         self._is_disk_full = is_disk_full
         self.is_stopping = False
         self.is_cut_off = False
@@ -29,7 +29,7 @@ class BrokerFitness:
 
     def now(self) -> Fitness:
         """As it is."""
-        log_failures = self._troubles
+        log_failures = self._log_failures
         return Fitness(bool(self.why), tuple(log_failures.unfit), tuple(log_failures.lost))
 
     @property
@@ -43,4 +43,4 @@ class BrokerFitness:
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` when a log here failed or was found damaged. What else there is has to be looked at."""
-        self._troubles.watch(changed)
+        self._log_failures.watch(changed)

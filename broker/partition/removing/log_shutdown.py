@@ -1,8 +1,7 @@
-"""A broker's logs at its stop: flushed, detached, closed, checkpointed.
+"""Closes a broker's logs at its stop: flush, detach, close, checkpoint. One use.
 
-Owns whether the stop is clean. Always true: a log that cannot be left clean makes the stop unclean, and those after it
-are closed as they are; none keeps another from its flush; whoever waits for a partition learns last that the broker
-stops. One use. Must not know why it stops.
+A log that cannot be left clean makes the stop unclean; later logs are then closed as they are. No log keeps another
+from its flush. Waiters of a partition fail last.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ CLOSING_MAX: Final = 16
 
 
 class LogShutdown:
-    """`clean`: this is a stop in order."""
+    """`clean`: a stop in order."""
 
     def __init__(self, logs: LogHost, tiers: TierService, report: FailureReport, *, clean: bool) -> None:
         self._logs = logs
@@ -32,10 +31,10 @@ class LogShutdown:
         self._stops_clean = clean
 
     async def close(self, serving: Sequence[LeaderRole], others_end: Awaitable[None]) -> bool:
-        """Flush and close every log; in a clean stop reservations are given back and the logs need no recovery.
-        `serving`: what leads; `others_end`: every other role, and the removal of logs.
+        """Flush and close every log. A clean stop gives reservations back, and the logs need no recovery. `serving`:
+        the leader roles; `others_end` awaits every other role and the removal of logs.
 
-        Returns whether every log could be left clean.
+        Returns whether every log was left clean.
         """
         await asyncio.gather(*map(self._close_led, serving), others_end)
         await self._logs.settled()

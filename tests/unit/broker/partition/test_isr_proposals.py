@@ -133,7 +133,7 @@ def test_a_partition_at_rest_is_not_looked_at_and_misses_nobody_who_lags_after()
         assert proposing.look(500) == []  # nobody is late any more
         before = len(looked)
         assert proposing.look(1_000) == [] and proposing.look(LAG_MS * 5) == []
-        assert len(looked) == before and partition not in life.context.registry.restless, "at rest"
+        assert len(looked) == before and partition not in life.context.registry.isr_pending, "at rest"
         row = partition.leader.in_sync.row
         for sessions in (
             {**row.sessions, 2: SESSION + 1},
@@ -214,7 +214,7 @@ def test_who_stops_asking_while_the_log_rests_does_not_hold_back_delete_records_
         for now_ms in (0, 500):
             partition.reported(2, Report(1, SESSION), partition.leader_epoch)
             assert proposing.look(now_ms) == []
-        assert partition.at_rest
+        assert partition.is_isr_steady
         partition.lease.advance_log_start(1)
         waiting = partition.start_known(1)
         assert waiting is not None
