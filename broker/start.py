@@ -22,9 +22,9 @@ from broker.dispatcher import BrokerDispatcher
 from broker.fetch_sessions.cache import FetchSessions
 from broker.following.response_cache import ResponseCache
 from broker.groups.coordinator import GroupCoordinator
+from broker.internal_topics.led_partition import InternalTopicWatcher
 from broker.internal_topics.rewriting import Rewrites
 from broker.internal_topics.snapshots import Snapshots
-from broker.internal_topics.watcher import InternalTopicWatcher
 from broker.membership.broker_fitness import BrokerFitness
 from broker.membership.session import Session, StartedSession
 from broker.metadata.cluster_root import ClusterRoot

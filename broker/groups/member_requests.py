@@ -1,8 +1,7 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup: from a request to the group's machine, and back.
 
-Owns what becomes of them at the limits, and the names of new members. Always true: every request is answered, by the
-machine, by the end of its shard, or here; a client's strings are cut before they are kept. Must not know the wire, what
-a request means (`classic`), nor where groups live.
+Every request is answered: by the machine, by the end of its shard, or by a limit here. Client ids are cut to a bounded
+length.
 """
 
 from __future__ import annotations
@@ -29,21 +28,20 @@ from broker.groups.machine.events import (
     Sync,
     SyncReply,
 )
-from broker.groups.memory_usage import MemoryUsage
-from broker.groups.shard import Group, GroupShard
+from broker.groups.shard import Group, GroupShard, MemoryUsage
 from seams.rng import Rng
 
 R = TypeVar("R", bound=Result)
 
 
 class ShardOf(Protocol):
-    """Where a group lives, or why nobody can say now."""
+    """The shard of a group, or why it is not available now."""
 
     def __call__(self, group_id: str, *, empty_is_valid: bool) -> tuple[GroupShard | None, ErrorCode]: ...
 
 
 class MemberRequests:
-    """One a coordinator. Methods never raise for what a client did: the reply carries the error."""
+    """Of one coordinator. Methods never raise for a client's mistake: the response carries the error."""
 
     def __init__(
         self, shard_of: ShardOf, performer: GroupEffects, memory: MemoryUsage, rng: Rng, config: GroupConfig
@@ -58,8 +56,8 @@ class MemberRequests:
         return self._shard_of_any(group_id, empty_is_valid=False)
 
     async def join(self, group_id: str, event: Join) -> JoinReply:
-        """Answered when the join phase ends: after the rebalance timeout of the slowest member at the latest, and for
-        new members after `new_member_join_timeout_ms`. `event`'s token and new member id are filled in here."""
+        """Answered when the join phase ends: after the longest rebalance timeout at the latest, for new members after
+        `new_member_join_timeout_ms`. `event`'s token and new member id are filled in here."""
         shard, error = self._shard_of(group_id)
         if shard is None:
             return JoinReply(error, event.member_id)
@@ -81,7 +79,7 @@ class MemberRequests:
         return await future
 
     def _new_member_id(self, prefix: str, group: Group | None) -> str:
-        while True:  # a source of randomness that begins again after a restart must not name two members alike
+        while True:  # a random source that repeats after a restart must not name two members alike
             member_id = f"{prefix}-{self._rng.uuid()}"
             if group is None or not group.machine.knows(member_id):
                 return member_id
@@ -102,7 +100,7 @@ class MemberRequests:
         return await future
 
     async def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
-        """While the group is being loaded everybody is alive, as in Kafka: an error would only make them rejoin."""
+        """While the group is loading every member counts as alive, as in Kafka: an error would only make it rejoin."""
         shard, error = self._shard_of(group_id)
         if shard is None:
             return ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error

@@ -1,9 +1,8 @@
-"""The log of one internal topic: what groups keep there now, and transactions later.
+"""The log of one internal topic: the shards that this broker leads, loaded and dropped as leadership moves.
 
-Owns the shards that this broker leads, and performs what their life commands. Always true: when `resign` returns the
-shard is gone: nobody waits, nothing of it is seen any more; a load that ends in another epoch than it began in is
-forgotten; at most `LOADS_AT_ONCE` shards are loaded at a time, and one that cannot be loaded keeps no other waiting.
-Must not know what records mean, nor how partitions come to be led (`broker.partition.replica_manager`).
+When `resign` returns the shard is gone: waiting requests are answered and nothing of it is visible. A load that ends in
+another epoch than it began in is discarded. At most `LOADS_AT_ONCE` shards load at a time; a failing one delays no
+other.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
+from broker.internal_topics.interfaces import LogLimits, PartitionDoor, ReplayedState
 from broker.internal_topics.led_shard import LedShard, Shard
-from broker.internal_topics.partition_door import LogLimits, PartitionDoor
-from broker.internal_topics.replayed_state import ReplayedState
 from broker.internal_topics.shard_life import (
     Closed,
     Command,
@@ -42,8 +40,7 @@ log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=ReplayedState)
 
-LOADS_AT_ONCE: Final = 4
-"""A load holds one snapshot and a few MiB of the log in memory."""
+LOADS_AT_ONCE: Final = 4  # each holds one snapshot and a few MiB of the log in memory
 _IDLE_LOOK_S: Final = 0.01
 
 
@@ -60,8 +57,8 @@ class _Partition(Generic[S]):
 
 
 class InternalLog(Generic[S]):
-    """`make`: an empty state for a shard; `loaded` is told of each that becomes ready; `keep_objects` as in
-    `seams.world`. All of it runs on the loop."""
+    """`make`: an empty state for a shard. `loaded` is called with each state that becomes ready. `keep_objects` as in
+    `seams.world`. Everything runs on the loop."""
 
     def __init__(
         self,
@@ -91,7 +88,7 @@ class InternalLog(Generic[S]):
     # ---- leadership ------------------------------------------------------------------------------------------------
 
     def lead(self, door: PartitionDoor) -> None:
-        """This broker leads that partition in `door.leader_epoch`: load its shard. Said again, it changes nothing."""
+        """This broker leads that partition in `door.leader_epoch`: load its shard. A repeated call changes nothing."""
         partition = self._partitions.setdefault(door.index, _Partition())
         if door.leader_epoch > partition.life.leader_epoch:
             partition.door = door
@@ -104,19 +101,19 @@ class InternalLog(Generic[S]):
             self._happened(index, partition, Resigned())
 
     def forget(self) -> None:
-        """The topic is gone: one that is made again begins anew, whatever its epochs are."""
+        """The topic is gone: a new one starts over, whatever its epochs are."""
         for index in tuple(self._partitions):
             self.resign(index)
         self._partitions.clear()
 
-    # ---- what requests ask -----------------------------------------------------------------------------------------
+    # ---- queries ---------------------------------------------------------------------------------------------------
 
     def state_of(self, index: int) -> ShardState:
         partition = self._partitions.get(index)
         return ShardState.ABSENT if partition is None else partition.life.state
 
     def ready(self, index: int) -> S | None:
-        """The state of that partition, while it may be seen."""
+        """The state of that partition, while it may be used."""
         partition = self._partitions.get(index)
         return (
             partition.shard.state
@@ -128,7 +125,7 @@ class InternalLog(Generic[S]):
         return [shard.state for shard in self.shards() if shard.is_ready]
 
     def shards(self) -> Iterator[LedShard[S]]:
-        """Those that hold everything their log held, also after `close`."""
+        """Those that are completely loaded, also after `close`."""
         for partition in tuple(self._partitions.values()):
             if partition.shard is not None and partition.life.is_whole:
                 yield partition.shard
@@ -138,13 +135,13 @@ class InternalLog(Generic[S]):
         return any(partition.life.state is ShardState.LOADING for partition in self._partitions.values())
 
     async def wait_loaded(self) -> None:
-        """Until every shard that is led was loaded or given up."""
+        """Until every led shard is loaded or failed."""
         while self.is_loading:
             self._moved.clear()
             await self._moved.wait()
 
     async def close(self) -> None:
-        """Load nothing more, serve nothing more; let appends under way end, for `limits.close_timeout_ms` at most.
+        """Load and serve nothing more; let appends in flight end, for `limits.close_timeout_ms` at most.
 
         Snapshots can still be taken afterwards: state and log do not change any more.
         """
@@ -154,7 +151,7 @@ class InternalLog(Generic[S]):
         while any(not shard.is_idle for shard in self.shards()) and self._clock.monotonic_s() < deadline_s:
             await asyncio.sleep(_IDLE_LOOK_S)
 
-    # ---- the machine's shell ---------------------------------------------------------------------------------------
+    # ---- performing commands ---------------------------------------------------------------------------------------
 
     def _happened(self, index: int, partition: _Partition[S], event: Event) -> None:
         partition.life, commands = step(partition.life, event)

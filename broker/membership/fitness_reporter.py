@@ -1,8 +1,7 @@
-"""How fit this broker is to lead, told to whoever decides, which may be this process itself.
+"""Reports this broker's fitness to lead to the controller, here or on another node.
 
-Owns what was told last. Always true: what is new is told at once, to the controller's own ears or behind the heartbeat
-that is parked; a broker that stops says so first (R9). Must not know what makes a broker unfit (broker_fitness), but
-for how long the bucket has been away from it alone; nor what follows (controller.fitness).
+A change is reported at once: directly to the own controller, or by a second heartbeat beside the parked one. A broker
+that stops reports that first (R9).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from broker.metrics.outage_log import OutageLog
 
 
 class FitnessReporter:
-    """Of node `node_id`. `at`: the image obeyed now; `outage`: of the bucket, as this process finds it."""
+    """Of node `node_id`. `at`: the applied image. `outage`: of the bucket, for this process."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class FitnessReporter:
         return self._fitness.why
 
     def look(self) -> None:
-        """What is new about it is told at once."""
+        """Report what changed."""
         fitness, controller_term = self._fitness, self._controller_term
         fitness.is_cut_off = min(self._outage.seconds, self._heartbeats.heard_for_s) >= CUT_OFF_S
         now = fitness.now()

@@ -12,15 +12,15 @@ from broker.metadata.image import ClusterImage
 
 
 class Standing(Enum):
-    """What an image says of a process that registered."""
+    """What an image says about a process that registered."""
 
     IN_SESSION = "in session"
-    ENDED = "its session ended"  # by silence or by leaving; nobody took its place
-    REPLACED = "another process serves as the node"  # exit 3: what this one answers is not the cluster's word
+    ENDED = "its session ended"  # by silence or by leaving; no other process replaced it
+    REPLACED = "another process serves as the node"  # exit 3: this one must answer no more
 
 
 def standing(image: ClusterImage, node_id: int, incarnation: str) -> Standing:
-    """Of the process `incarnation`, which registered as `node_id`."""
+    """Of the process `incarnation`, registered as `node_id` (R1)."""
     node = image.nodes.get(node_id)
     if node is not None and node.incarnation != incarnation:
         return Standing.REPLACED

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from broker.internal_topics.partition_door import Piece
+from broker.internal_topics.interfaces import Piece
 from logformat.errors import Fenced
 from logformat.record_batch import read_header
 

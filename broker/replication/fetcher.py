@@ -45,8 +45,8 @@ class FetchTarget(Protocol):
         `refused` is announced by `Fetcher.wake`."""
 
     def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
-        """Take the response to `asked`. Returns whether `wait_flushed` has to wait. Raises ThermoclineError: nothing was
-        taken, fetch again later."""
+        """Take the response to `asked`. Returns whether `wait_flushed` has to wait. Raises ThermoclineError: nothing
+        was taken, fetch again later."""
 
     def refused(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
         """The leader answered `asked` with an error. Returns whether the replica handles it."""

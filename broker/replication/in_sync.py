@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from broker.metadata.data_configs import effective_min
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.minimum import effective_min
 
 NO_SESSION: Final = -1  # broker epoch of a broker without a session
 

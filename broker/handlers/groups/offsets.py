@@ -14,9 +14,9 @@ from typing import Final
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
-from broker.groups.commits import CommitRow
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.machine.events import AdmitCommit
+from broker.groups.offset_requests import CommitRow
 from broker.groups.offsets import NO_OFFSET, FetchedOffset, Wanted
 from broker.handlers.groups.members import ClientInfo
 from broker.wire.messages import (

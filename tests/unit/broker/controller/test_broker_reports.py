@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from broker.controller.broker_reports import BrokerReports
 from broker.controller.decisions.fitness import FIT, Fitness
+from broker.controller.unfit_brokers import BrokerReports
 from broker.metadata.image import ClusterImage
 from tests.support.cluster_kit import id_of, session
 

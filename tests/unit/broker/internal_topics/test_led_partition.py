@@ -7,11 +7,11 @@ import asyncio
 import msgspec
 
 from broker.error_codes import ErrorCode as E
-from broker.groups.commits import CommitRow
+from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.groups.machine.events import AdmitCommit
-from broker.groups.topic import OFFSETS_TOPIC
+from broker.groups.offset_requests import CommitRow
+from broker.internal_topics.led_partition import InternalTopicWatcher
 from broker.internal_topics.shard_life import ShardState
-from broker.internal_topics.watcher import InternalTopicWatcher
 from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from logformat.record_batch import LENGTH_AT

@@ -50,7 +50,7 @@ def test_it_shows_what_is_committed_and_here() -> None:
         assert copy.it.readable() is None, "nothing is known to agree"
         copy.given()
         reads, woken = readable(copy), Woken()
-        reads.look()
+        reads.advanced()
         reads.watch(woken)
         assert copy.given(batch_at(0, count=3), high_watermark=5) and reads.high_watermark == 0
         assert woken.count == 0, "what was written is not flushed"

@@ -276,17 +276,17 @@ def test_a_copy_asks_the_bucket_again_where_to_begin() -> None:
         refused = AccessRefused("403 ExpiredToken")
         failures = StoreUnavailable("down"), Corrupt("a flipped bit"), refused, ObjectMissing("gone since")
         for failure in failures:
-            copy.it._elsewhere._cold = Away(failure)
+            copy.it._truncation._cold = Away(failure)
             assert copy.it.refused(copy.asked(), moved) and copy.it.next_fetch() is None
             await asyncio.sleep(10.0)
             # What is damaged there twice may be on its leader's disk alone.
             was_unusable = isinstance(failure, ObjectMissing)
             assert copy.asked() == FetchPosition(0, -1, EPOCH, copies_on=was_unusable) and not copy.it.failure
-        copy.it._elsewhere._cold = Cold()
+        copy.it._truncation._cold = Cold()
         assert copy.it.refused(copy.asked(), moved)
         await asyncio.sleep(0.1)
         assert copy.asked() == FetchPosition(500, 2, EPOCH)
-        copy.it._elsewhere._cold = Away(StoreUnavailable("down"))
+        copy.it._truncation._cold = Away(StoreUnavailable("down"))
         moved.verified_end = 900
         assert copy.it.refused(copy.asked(), moved)
         await asyncio.sleep(0.1)

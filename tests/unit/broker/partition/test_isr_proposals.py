@@ -116,13 +116,13 @@ def test_a_partition_at_rest_is_not_looked_at_and_misses_nobody_who_lags_after()
         own = partition.leader.node_id
         in_sync_with(partition, 2, 3)
         looked: list[int] = []
-        began_look = IsrProposals._look_at
+        began_look = IsrProposals._proposal_of
 
         async def propose(proposals: list[PartitionProposal]) -> tuple[ErrorCode, ...]:
             raise AssertionError("nobody keeps it")
 
         class Counting(IsrProposals):
-            def _look_at(self, partition: LeaderReplica, now_ms: int) -> PartitionProposal | None:
+            def _proposal_of(self, partition: LeaderReplica, now_ms: int) -> PartitionProposal | None:
                 looked.append(now_ms)
                 return began_look(self, partition, now_ms)
 
