@@ -91,14 +91,12 @@ class ClusterControl:
         self.obey(at)
 
     def end(self) -> None:
-        """Another broker is the controller."""
         self._sessions = None
         self._unfit_brokers.clear()
         self._commit_queue.renounce()
         self._tell()
 
     def obey(self, at: ImageAt) -> None:
-        """This broker applied the image `at`."""
         self._at = at
         self._unfit_brokers.obey(at.image)
         if self._sessions is not None:
@@ -117,7 +115,6 @@ class ClusterControl:
 
     @property
     def is_disputed(self) -> bool:
-        """Whether another broker may have claimed by now."""
         return self._rival_controllers.may_have_claimed(self._others, self._clock.boottime_s())
 
     @property
@@ -128,7 +125,6 @@ class ClusterControl:
 
     # ── requests of brokers ──────────────────────────────────────────────────────────────────────────────────────
     async def register(self, asked: SessionRequest) -> int:
-        """See `BrokerRpc`."""
         self._there()
         if asked.node_id == self._node_id:
             raise ApiError(
@@ -166,7 +162,6 @@ class ClusterControl:
             )
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
-        """See `BrokerRpc`."""
         sessions = self._there()
         if not sessions.heard(asked.node_id, asked.broker_epoch, self._clock.monotonic_s()):
             assert self._at is not None
@@ -204,20 +199,16 @@ class ClusterControl:
             await self._news.wait()
 
     def unfit(self, image: ClusterImage) -> dict[int, Fitness]:
-        """See `BrokerReports`."""
         return self._unfit_brokers.told.unfit(image)
 
     def said(self, image: ClusterImage) -> dict[int, Fitness]:
-        """See `BrokerReports`."""
         return self._unfit_brokers.told.said(image)
 
     async def alter_partition(self, asked: ProposalsRequest) -> tuple[ErrorCode, ...]:
-        """See `BrokerRpc`."""
         self._there()
         return await self._commit_queue.decide(lambda image: alter_partition.decide(image, asked, self.said(image)))
 
     def closed(self, node_id: int, broker_epoch: int) -> None:
-        """See `BrokerRpc`."""
         if self._sessions is not None:
             self._sessions.closed(node_id, broker_epoch, self._clock.monotonic_s())
             self._wake.set()

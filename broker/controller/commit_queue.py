@@ -86,12 +86,10 @@ class CommitQueue:
 
     @property
     def epoch(self) -> int:
-        """The controller epoch that this process committed last."""
         return self._root.epoch
 
     @property
     def image_bytes(self) -> int:
-        """About the image's size in the bucket."""
         return self._root.image_bytes
 
     async def decide(self, decider: Decider[T]) -> T:
@@ -163,7 +161,6 @@ class CommitQueue:
         return True
 
     async def _commit_next(self) -> None:
-        """Decide what waits, commit, apply, answer."""
         begun: list[_Asked] = []
         epoch = self._root.epoch
         try:
@@ -230,7 +227,6 @@ class CommitQueue:
         return not_controller()
 
     def _taken(self) -> list[_Asked]:
-        """Empty the queue."""
         taken = list(self._queue)
         self._queue.clear()
         return taken

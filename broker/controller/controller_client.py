@@ -68,7 +68,6 @@ class RemoteTopicCreator:
         self._forward = forward
 
     def decides(self) -> bool:
-        """Whether another broker is the controller."""
         return self._forward.is_elsewhere()
 
     async def create_topic(

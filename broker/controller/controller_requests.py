@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from broker.config.live import LiveConfig
@@ -32,30 +32,20 @@ log = logging.getLogger(__name__)
 Hear: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitable[HeardNow]]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ControllerRequests:
     """Each method raises what `CommitQueue.decide` and its decision raise. `opened` is `Effects.opened`. `remote`: the
     controller on another broker (None: it never is). `hear` asks replicas what they hold
     (`UncleanRecoveryManager.look`). `said` is `ClusterControl.said`."""
 
-    def __init__(
-        self,
-        commit_queue: MetadataWriter,
-        metadata: MetadataCache,
-        config: LiveConfig,
-        rng: Rng,
-        opened: Callable[[str], Awaitable[None]],
-        remote: RemoteTopicCreator | None = None,
-        hear: Hear | None = None,
-        said: Callable[[ClusterImage], FitnessByNode | None] = lambda _: None,
-    ) -> None:
-        self._commit_queue = commit_queue
-        self._metadata = metadata
-        self._config = config
-        self._rng = rng
-        self._opened = opened
-        self._remote = remote
-        self._hear = hear
-        self._said = said
+    _commit_queue: MetadataWriter
+    _metadata: MetadataCache
+    _config: LiveConfig
+    _rng: Rng
+    _opened: Callable[[str], Awaitable[None]]
+    _remote: RemoteTopicCreator | None = None
+    _hear: Hear | None = None
+    _said: Callable[[ClusterImage], FitnessByNode | None] = lambda _: None
 
     @property
     def epoch(self) -> int:
@@ -195,12 +185,10 @@ class ControllerRequests:
         return await self._decide(lambda image: Decision((), reassignments.under_way(image, wanted)))
 
     async def unregister(self, node_id: int) -> None:
-        """Remove a node without partitions from the cluster."""
         await self._decide(lambda image: registrations.unregister(image, node_id))
         log.info("broker %d left the cluster for good", node_id)
 
     async def give_up(self, node_id: int) -> None:
-        """Everything on a node counts as lost."""
         await self._decide(lambda image: registrations.forget(image, node_id))
         log.warning("broker %d is given up: its directory returns only as one that lost everything", node_id)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from broker.controller.commit_queue import CommitQueue
@@ -62,22 +63,15 @@ def _may_go_back(image: ClusterImage, place: LogPlace, row: Row, unfit: Unfit) -
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LeaderRebalance:
     """`unfit`: the sessions of an image that report that they are not fit to lead everything."""
 
-    def __init__(
-        self,
-        commit_queue: CommitQueue,
-        metadata: MetadataCache,
-        node_id: int,
-        unfit: Callable[[ClusterImage], Unfit],
-        interval_s: float,
-    ) -> None:
-        self._commit_queue = commit_queue
-        self._metadata = metadata
-        self._node_id = node_id
-        self._unfit = unfit
-        self._interval_s = interval_s
+    _commit_queue: CommitQueue
+    _metadata: MetadataCache
+    _node_id: int
+    _unfit: Callable[[ClusterImage], Unfit]
+    _interval_s: float
 
     async def keep(self) -> None:
         """Until cancelled."""

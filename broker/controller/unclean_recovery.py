@@ -42,8 +42,6 @@ class Chosen(NamedTuple):
 
 
 class Question(NamedTuple):
-    """For one replica."""
-
     place: LogPlace
     topic: str
     leader_epoch: int

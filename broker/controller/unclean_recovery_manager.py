@@ -57,7 +57,6 @@ class UncleanRecoveryManager:
         self._told = ""
 
     async def keep(self) -> None:
-        """Until cancelled."""
         machine = UncleanRecovery(self._session_s)
         while True:
             await self._beats.wait()

@@ -63,7 +63,6 @@ class BrokerReports:
 
     @property
     def with_lost(self) -> list[SessionId]:
-        """Sessions with pending lost logs."""
         return [session for session, places in self._undecided.items() if places]
 
     def take_lost(self, session: SessionId) -> frozenset[LogPlace]:
@@ -96,7 +95,6 @@ class UnfitBrokers:
         self.told.clear()
 
     def obey(self, image: ClusterImage) -> None:
-        """A new image."""
         self._image = image
         self.is_settled = False
         self.told.obey(image)

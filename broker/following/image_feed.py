@@ -29,7 +29,6 @@ class ImageFeed:
         return self._publisher.image
 
     def take(self, at: ImageAt) -> bool:
-        """Apply `at`. Returns whether it was newer."""
         position, image, controller = at
         epoch = -1 if controller is None else controller.epoch
         # Both only grow along the versions of the root, so they order them.

@@ -55,7 +55,6 @@ class MetadataCache:
         self._by_name = {topic.name: topic for topic in image.topics.values()}
 
     def is_decided_by(self, node_id: int) -> bool:
-        """Whether this node is the controller, by this image."""
         return self.decided_elsewhere(node_id) is None
 
     def decided_elsewhere(self, node_id: int) -> ControllerAt | None:

@@ -77,7 +77,6 @@ class Publisher:
 
     @property
     def image(self) -> ClusterImage:
-        """The applied image; empty before the first."""
         return self._metadata.image
 
     def publish(self, after: ClusterImage, controller: ControllerAt | None = None) -> None:

@@ -27,7 +27,6 @@ class ResponseCache:
 
     @property
     def kept_bytes(self) -> int:
-        """Of all bodies together."""
         return self._bytes
 
     def get(self, stamp: Hashable, question: Hashable) -> bytes | None:

@@ -43,7 +43,6 @@ class Throttles:
         self._idle_since_s: float | None = None
 
     def obey(self, at: ImageAt) -> None:
-        """This broker applied `at`."""
         image, before = at.image, self._topics
         self._topics = image.topics
         for topic_id, topic in image.topics.items():

@@ -90,7 +90,6 @@ class Turnover:
         self.shrinks = self.expansions = 0
 
     def obey(self, at: ImageAt) -> None:
-        """This broker applied `at`."""
         before, self._at = self._at, at
         self.throttles.obey(at)
         if before is None:

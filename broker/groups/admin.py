@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
 
@@ -16,7 +17,7 @@ import msgspec
 
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.commit_outcome import fate_of, is_over, patience
+from broker.groups.commit_outcome import deadline, is_over, outcome_of
 from broker.groups.machine.classic import ClassicGroup
 from broker.groups.machine.events import GroupState
 from broker.groups.offsets import TopicPosition, subscribed_of
@@ -60,29 +61,18 @@ class DescribedGroup(msgspec.Struct, frozen=True, gc=False):
 
 
 class Groups(Protocol):
-    """The part of the coordinator used here."""
-
     def shard_of(self, group_id: str) -> tuple[GroupShard | None, ErrorCode]: ...
     def unload(self, shard: GroupShard, group: Group, error: ErrorCode) -> None:
         """Answer the group's waiting requests, stop its timers, refuse new requests: its machine is Dead afterwards."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class GroupAdmin:
-    """Of one coordinator."""
-
-    def __init__(
-        self,
-        log: InternalLog[GroupShard],
-        groups: Groups,
-        config: GroupConfig,
-        topics: TopicLookup,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._log = log
-        self._groups = groups
-        self._config = config
-        self._topics = topics
-        self._now_ms = now_ms
+    _log: InternalLog[GroupShard]
+    _groups: Groups
+    _config: GroupConfig
+    _topics: TopicLookup
+    _now_ms: Callable[[], int]
 
     async def listed(self, states: Collection[str], types: Collection[str]) -> tuple[ErrorCode, list[Listed]]:
         """All groups, or those of these states and types (case-insensitive).
@@ -155,10 +145,10 @@ class GroupAdmin:
         """Delete a group without members, its positions and its generation; NONE when that is durable.
 
         After a partial failure, which returns the error of the write, the group exists again with the remaining
-        positions. `until_s`: of the whole request, as `patience`; after it the deletion is refused and nothing is
+        positions. `until_s`: of the whole request, as `deadline`; after it the deletion is refused and nothing is
         written.
         """
-        until_s = patience(self._config) if until_s is None else until_s
+        until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         shard, error = self._groups.shard_of(group_id)
@@ -199,7 +189,7 @@ class GroupAdmin:
         # The rest is one batch with the group itself, so that a small group is deleted whole or not at all.
         ended = self._end(shard, group)
         error = await self._forget(shard, group, _first(group, _TOMBSTONES_PER_TURN), until_s)
-        return error or await fate_of(ended, until_s)
+        return error or await outcome_of(ended, until_s)
 
     def _end(self, shard: GroupShard, group: Group) -> asyncio.Future[Exception | None]:
         ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -216,7 +206,7 @@ class GroupAdmin:
     ) -> tuple[ErrorCode, list[ErrorCode]]:
         """Delete positions of a group: one code each, in order, NONE when that is durable (or there was none); or one
         error for the request. Topics that a consumer group reads now are refused. `until_s` as `delete`."""
-        until_s = patience(self._config) if until_s is None else until_s
+        until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         shard, error = self._groups.shard_of(group_id)
@@ -259,7 +249,7 @@ class GroupAdmin:
     async def _forget(
         self, shard: GroupShard, group: Group, positions: Sequence[TopicPosition], until_s: float
     ) -> ErrorCode:
-        return await fate_of(shard.write_positions(group, [(position, None) for position in positions]), until_s)
+        return await outcome_of(shard.write_positions(group, [(position, None) for position in positions]), until_s)
 
 
 def _first(group: Group, count: int) -> list[TopicPosition]:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -32,22 +33,17 @@ Changes = list[tuple[TopicPosition, CommittedOffset | None]]
 Clean = Callable[[GroupShard, Group], Changes]
 
 
+@dataclass(eq=False, repr=False)
 class Cleaner:
     """Of one coordinator. `leaving`: names of deleted topics that are still being removed."""
 
-    def __init__(
-        self,
-        ready: Callable[[], Sequence[GroupShard]],
-        clock: Clock,
-        config: GroupConfig,
-        topics: TopicLookup,
-        leaving: Callable[[], Collection[str]],
-    ) -> None:
-        self._ready = ready
-        self._clock = clock
-        self._config = config
-        self._topics = topics
-        self._leaving = leaving
+    _ready: Callable[[], Sequence[GroupShard]]
+    _clock: Clock
+    _config: GroupConfig
+    _topics: TopicLookup
+    _leaving: Callable[[], Collection[str]]
+
+    def __post_init__(self) -> None:
         self._withdrawn: set[str] = set()
         self._loaded: list[GroupShard] = []  # since the last look
         self._wake = asyncio.Event()

@@ -17,7 +17,7 @@ Write: TypeAlias = "asyncio.Future[Exception | None]"
 """Done with the failure, or with None when the records are durable and applied."""
 
 
-def patience(config: GroupConfig) -> float:
+def deadline(config: GroupConfig) -> float:
     """The loop time until which a request that begins now may wait for the log, in all: offsets.commit.timeout.ms."""
     return asyncio.get_running_loop().time() + config.offsets_commit_timeout_ms / 1000
 
@@ -26,8 +26,8 @@ def is_over(until_s: float) -> bool:
     return asyncio.get_running_loop().time() >= until_s
 
 
-async def fate_of(write: Write, until_s: float) -> ErrorCode:
-    """NONE when it is durable, else the error for a committing client. `until_s` as `patience` returns it."""
+async def outcome_of(write: Write, until_s: float) -> ErrorCode:
+    """NONE when it is durable, else the error for a committing client. `until_s` as `deadline` returns it."""
     # Cheaper than asyncio.timeout around a shield, on the path of every commit.
     timer = asyncio.get_running_loop().call_at(until_s, _give_up, write)
     try:

@@ -18,7 +18,7 @@ from broker.config.groups import GroupConfig, is_too_long
 from broker.error_codes import ErrorCode
 from broker.groups.admin import GroupAdmin
 from broker.groups.cleaner import Cleaner
-from broker.groups.commit_outcome import patience
+from broker.groups.commit_outcome import deadline
 from broker.groups.group_effects import GroupEffects
 from broker.groups.lag import EndLookup, Survey, survey
 from broker.groups.machine.events import (
@@ -98,7 +98,7 @@ class GroupCoordinator:
         self._topics = topics
         self.topic_name = names
         self._in_session = in_session
-        self._performer = GroupEffects(clock, config)
+        self._effects = GroupEffects(clock, config)
         self._memory = MemoryUsage(config)
         self._background: list[asyncio.Task[None]] = []
         self._cleaner = Cleaner(lambda: self.log.all_ready(), clock, config, topics, leaving)
@@ -113,15 +113,15 @@ class GroupCoordinator:
             self._cleaner.shard_loaded,
             keep_objects,
         )
-        self.members = MemberRequests(self.shard_of, self._performer, self._memory, rng, config)
-        self.offsets = OffsetRequests(self.shard_of, self._performer, self._memory, clock, config, topics)
+        self.members = MemberRequests(self.shard_of, self._effects, self._memory, rng, config)
+        self.offsets = OffsetRequests(self.shard_of, self._effects, self._memory, clock, config, topics)
         self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)
 
     # ---- start and stop --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to serve the groups of every partition that `log` leads."""
-        for name, service in (("groups-timers", self._performer.run_timers), ("groups-cleaner", self._cleaner.run)):
+        for name, service in (("groups-timers", self._effects.run_timers), ("groups-cleaner", self._cleaner.run)):
             self._background.append(self._tasks.spawn(name, supervise(name, service, self._rng, _report)))
 
     async def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
@@ -141,7 +141,7 @@ class GroupCoordinator:
 
     def restored(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
         self._cleaner.adopt(group)
-        self._performer.perform(shard, group, effects)
+        self._effects.perform(shard, group, effects)
 
     def unloaded(self, shard: GroupShard) -> None:
         self._unload_all(shard, ErrorCode.NOT_COORDINATOR)
@@ -152,7 +152,7 @@ class GroupCoordinator:
 
     def unload(self, shard: GroupShard, group: Group, error: ErrorCode) -> None:
         """Answer the group's waiting requests with `error`, stop its timers, refuse new requests."""
-        self._performer.step(shard, group, Unload(error))
+        self._effects.step(shard, group, Unload(error))
 
     def led(self, _partition: object) -> None:
         """The internal log watches this itself."""
@@ -168,7 +168,6 @@ class GroupCoordinator:
 
     @property
     def held_bytes(self) -> int:
-        """Estimate of the memory that groups take."""
         return self._memory.bytes
 
     @property
@@ -176,7 +175,6 @@ class GroupCoordinator:
         return self._memory.group_count
 
     async def survey(self, ends: EndLookup) -> Survey:
-        """The lag of all groups."""
         return await survey(self.log.all_ready(), self._topics, ends)
 
     def topic_id(self, name: str) -> UUID:
@@ -205,9 +203,9 @@ class GroupCoordinator:
                     await self.log.wait_loaded()
         return ErrorCode.NONE
 
-    def patience(self) -> float:
+    def deadline(self) -> float:
         """The loop time until which a request that begins now may wait for the log, in all."""
-        return patience(self._config)
+        return deadline(self._config)
 
     def node_of(self, group_id: str) -> int:
         """The broker that coordinates the group (NO_LEADER: none), by this broker's image."""

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, cast
 
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.commit_outcome import group_code_of, patience
+from broker.groups.commit_outcome import deadline, group_code_of
 from broker.groups.machine.events import (
     Effect,
     Event,
@@ -43,8 +43,6 @@ class _TimerKey(NamedTuple):
 
 
 class GroupEffects:
-    """Of one coordinator."""
-
     def __init__(self, clock: Clock, config: GroupConfig) -> None:
         self._clock = clock
         self._config = config
@@ -93,7 +91,7 @@ class GroupEffects:
             decided(TimeoutError("the group was not stored in time"))
             shard.settle(group)
 
-        timer = asyncio.get_running_loop().call_at(patience(self._config), late)
+        timer = asyncio.get_running_loop().call_at(deadline(self._config), late)
         shard.write_group(group, record, decided)
 
     # ---- timers ----------------------------------------------------------------------------------------------------
@@ -106,7 +104,6 @@ class GroupEffects:
             self._timer_set.set()
 
     async def run_timers(self) -> None:
-        """Until cancelled."""
         while True:
             self._timer_set.clear()
             next_s = self._timers.next_s()

@@ -44,10 +44,10 @@ class MemberRequests:
     """Of one coordinator. Methods never raise for a client's mistake: the response carries the error."""
 
     def __init__(
-        self, shard_of: ShardOf, performer: GroupEffects, memory: MemoryUsage, rng: Rng, config: GroupConfig
+        self, shard_of: ShardOf, effects: GroupEffects, memory: MemoryUsage, rng: Rng, config: GroupConfig
     ) -> None:
         self._shard_of_any = shard_of
-        self._performer = performer
+        self._effects = effects
         self._memory = memory
         self._rng = rng
         self._config = config
@@ -75,7 +75,7 @@ class MemberRequests:
             new_member_id=self._new_member_id(prefix, group),
             client_id=event.client_id[:CLIENT_ID_CHARS_MAX],
         )
-        self._performer.give(shard, group or shard.create(group_id), named)
+        self._effects.give(shard, group or shard.create(group_id), named)
         return await future
 
     def _new_member_id(self, prefix: str, group: Group | None) -> str:
@@ -96,7 +96,7 @@ class MemberRequests:
         if self._memory.is_full(sum(len(assignment) for _, assignment in event.assignments), new_group=False):
             return SyncReply(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         future = _future(SyncReply)
-        self._performer.give(shard, group, replace(event, token=future))
+        self._effects.give(shard, group, replace(event, token=future))
         return await future
 
     async def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
@@ -108,7 +108,7 @@ class MemberRequests:
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         future = _future(HeartbeatReply)
-        self._performer.give(shard, group, Heartbeat(future, member_id, generation, instance_id))
+        self._effects.give(shard, group, Heartbeat(future, member_id, generation, instance_id))
         return future.result().error
 
     async def leave(self, group_id: str, members: Sequence[Leaver]) -> LeaveReply:
@@ -122,7 +122,7 @@ class MemberRequests:
             unknown = ErrorCode.UNKNOWN_MEMBER_ID
             return LeaveReply(members=tuple(LeftMember(m.member_id, m.instance_id, unknown) for m in members))
         future = _future(LeaveReply)
-        self._performer.give(shard, group, Leave(future, tuple(members)))
+        self._effects.give(shard, group, Leave(future, tuple(members)))
         return future.result()
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from broker.config.groups import GroupConfig, is_too_long
 from broker.error_codes import ErrorCode
-from broker.groups.commit_outcome import fate_of, is_over, patience
+from broker.groups.commit_outcome import deadline, is_over, outcome_of
 from broker.groups.group_effects import GroupEffects
 from broker.groups.machine.events import AdmitCommit, AdmitReply
 from broker.groups.offsets import (
@@ -97,24 +98,14 @@ ShardOf: TypeAlias = Callable[[str], tuple[GroupShard | None, ErrorCode]]
 """The shard of a group, or why it is not available now."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OffsetRequests:
-    """Of one coordinator."""
-
-    def __init__(
-        self,
-        shard_of: ShardOf,
-        performer: GroupEffects,
-        memory: MemoryUsage,
-        clock: Clock,
-        config: GroupConfig,
-        topics: TopicLookup,
-    ) -> None:
-        self._shard_of = shard_of
-        self._performer = performer
-        self._memory = memory
-        self._clock = clock
-        self._config = config
-        self._topics = topics
+    _shard_of: ShardOf
+    _effects: GroupEffects
+    _memory: MemoryUsage
+    _clock: Clock
+    _config: GroupConfig
+    _topics: TopicLookup
 
     async def commit(
         self,
@@ -129,9 +120,9 @@ class OffsetRequests:
         """One error a row, in order; rows with NONE are durable. `member`'s token is filled in here.
 
         `unknown_group`: the error for a member of no group (it depends on the API's version). `until_s`: of the whole
-        request, as `patience`; after it the commit is refused and nothing is written.
+        request, as `deadline`; after it the commit is refused and nothing is written.
         """
-        until_s = patience(self._config) if until_s is None else until_s
+        until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(rows)
         shard, error = self._shard_of(group_id)
@@ -147,7 +138,7 @@ class OffsetRequests:
                 return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
             group = shard.create(group_id)
         future: asyncio.Future[AdmitReply] = asyncio.get_running_loop().create_future()
-        self._performer.step(shard, group, AdmitCommit(future, member.member_id, member.generation, member.instance_id))
+        self._effects.step(shard, group, AdmitCommit(future, member.member_id, member.generation, member.instance_id))
         error = future.result().error
         if error is ErrorCode.NONE:
             is_full = partial(self._memory.is_full, new_group=False)
@@ -160,7 +151,7 @@ class OffsetRequests:
             codes, write = [error] * len(rows), None
         shard.settle(group)
         if write is not None:
-            failure = await fate_of(write, until_s)
+            failure = await outcome_of(write, until_s)
             codes = [failure if code is ErrorCode.NONE else code for code in codes]
         return codes
 
@@ -168,7 +159,7 @@ class OffsetRequests:
         self, group_id: str, wanted: Sequence[Wanted] | None, *, until_s: float | None = None
     ) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
         """Durable positions; `wanted` None: all. An unknown group has none, without an error. `until_s`: of the whole
-        request, as `patience`.
+        request, as `deadline`.
 
         Waits for commits accepted before it, so that the next owner of a partition never starts behind commits of the
         previous one. (Kafka waits only when the client asks for stable offsets.)
@@ -181,7 +172,7 @@ class OffsetRequests:
         group = shard.groups.get(group_id)
         if group is not None and not group.writes.is_settled:
             try:
-                async with asyncio.timeout_at(patience(self._config) if until_s is None else until_s):
+                async with asyncio.timeout_at(deadline(self._config) if until_s is None else until_s):
                     await group.writes.settled()
             except TimeoutError:
                 return ErrorCode.NOT_COORDINATOR, ()  # every client retries after this one

@@ -66,8 +66,6 @@ def refuses_metadata(metadata: str, units_max: int) -> ErrorCode:
 
 
 class GroupOffsets:
-    """Positions by topic and partition."""
-
     def __init__(self) -> None:
         self._topics: dict[str, dict[int, CommittedOffset]] = {}
         self._pending: dict[TopicPosition, int] = {}
@@ -92,7 +90,6 @@ class GroupOffsets:
         return position in self._pending or position[1] in self._topics.get(position[0], {})
 
     def begin(self, positions: Iterable[TopicPosition]) -> None:
-        """A write of these begins."""
         for position in positions:
             self._pending[position] = self._pending.get(position, 0) + 1
 

@@ -101,7 +101,6 @@ def offset_record(key: OffsetKey, value: CommittedOffset | None) -> KeyValue:
 
 
 def group_record(group_id: str, metadata: GroupMetadata) -> KeyValue:
-    """A generation of a group."""
     message = GroupMetadataValue(
         protocol_type=metadata.protocol_type,
         generation=metadata.generation,

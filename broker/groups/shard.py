@@ -105,8 +105,6 @@ class Group:
 
 
 class ShardOwner(Protocol):
-    """The coordinator, for its shards."""
-
     def restored(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
         """A group was loaded, with these effects; its positions may need topic ids."""
 
@@ -129,7 +127,6 @@ class GroupShard:
 
     @property
     def is_ready(self) -> bool:
-        """Requests may see the groups and change them."""
         return self._shard.is_ready
 
     # ---- as the log's state ----------------------------------------------------------------------------------------
@@ -186,7 +183,6 @@ class GroupShard:
     # ---- groups ----------------------------------------------------------------------------------------------------
 
     def create(self, group_id: str) -> Group:
-        """The group, created empty if it is missing."""
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = Group(group_id, ClassicGroup(self._config, self._clock.wall_ms()))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from broker.internal_topics.batches import BATCH_BYTES_MAX, KeyValue, batch_of
-from broker.internal_topics.interfaces import LogLimits, PartitionDoor
+from broker.internal_topics.interfaces import LogLimits, ShardLog
 from logformat.errors import Fenced, InvalidRequest, Retryable, ThermoclineError
 from seams.clock import Clock
 from seams.tasks import Tasks, tell
@@ -46,9 +46,9 @@ class Appender:
     """`appended(end_offset, size)` is called for every durable batch, before its writes' `done`."""
 
     def __init__(
-        self, door: PartitionDoor, clock: Clock, limits: LogLimits, tasks: Tasks, appended: Callable[[int, int], None]
+        self, shard_log: ShardLog, clock: Clock, limits: LogLimits, tasks: Tasks, appended: Callable[[int, int], None]
     ) -> None:
-        self._door = door
+        self._shard_log = shard_log
         self._clock = clock
         self._limits = limits
         self._tasks = tasks
@@ -87,7 +87,7 @@ class Appender:
     def _run(self) -> None:
         if not self._is_running:
             try:
-                self._tasks.spawn(f"append {self._door.name}", self._drain())
+                self._tasks.spawn(f"append {self._shard_log.name}", self._drain())
             except RuntimeError:  # the broker ends
                 asyncio.get_running_loop().call_soon(self._fail_queued, self._stopped())
             else:
@@ -96,7 +96,7 @@ class Appender:
     def _refusal(self, count: int, size: int) -> Exception | None:
         limits = self._limits
         if len(self._queue) >= limits.append_queue_max or self._queued_bytes + size > limits.append_queue_bytes_max:
-            return Retryable(f"{self._door.name} is {len(self._queue)} writes behind; try again")
+            return Retryable(f"{self._shard_log.name} is {len(self._queue)} writes behind; try again")
         if size + _RECORD_OVERHEAD_BYTES * count > BATCH_BYTES_MAX:
             return InvalidRequest(f"a write of {count} records and {size} bytes is too large")
         return None
@@ -117,7 +117,7 @@ class Appender:
             self._fail_queued(self._stopped())
 
     def _stopped(self) -> Retryable:
-        return Retryable(f"appends to {self._door.name} stopped; find its new leader")
+        return Retryable(f"appends to {self._shard_log.name} stopped; find its new leader")
 
     def _take(self) -> list[_Write]:
         first = self._queue[0]
@@ -140,13 +140,13 @@ class Appender:
             records = [record for write in writes for record in (write.cut() if write.cut else write.records)]
             if records:
                 batch = batch_of(records, self._clock.wall_ms(), begins_rewrite=writes[0].begins_rewrite)
-                last_offset = await self._door.append(batch)
+                last_offset = await self._shard_log.append(batch)
                 if self._resigned is None:
                     self._appended(last_offset + 1, len(batch))
             failure = None
         except (ThermoclineError, OSError) as refused:  # TimeoutError is an OSError
             if self._resigned is None:  # else it is expected, and the writes were notified
-                log.warning("append of %d writes to %s: %s", len(writes), self._door.name, refused)
+                log.warning("append of %d writes to %s: %s", len(writes), self._shard_log.name, refused)
             failure = refused
         finally:
             self._settle(failure)

@@ -29,12 +29,11 @@ class Piece(NamedTuple):
     is_snapshot: bool = False
 
 
-class PartitionDoor(Protocol):
+class ShardLog(Protocol):
     """One partition of an internal topic in one leader epoch."""
 
     @property
-    def name(self) -> str:
-        """`topic-index`."""
+    def name(self) -> str: ...
 
     @property
     def index(self) -> int: ...

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from broker.internal_topics.interfaces import LogLimits, PartitionDoor, ReplayedState
+from broker.internal_topics.interfaces import LogLimits, ReplayedState, ShardLog
 from broker.internal_topics.led_shard import LedShard, Shard
 from broker.internal_topics.shard_life import (
     Closed,
@@ -47,52 +48,43 @@ _IDLE_LOOK_S: Final = 0.01
 class _Partition(Generic[S]):
     """One partition of the topic, over all its leader epochs."""
 
-    __slots__ = ("door", "life", "loading", "shard")
+    __slots__ = ("life", "loading", "shard", "shard_log")
 
     def __init__(self) -> None:
         self.life = Life()
-        self.door: PartitionDoor | None = None
+        self.shard_log: ShardLog | None = None
         self.shard: LedShard[S] | None = None
         self.loading: asyncio.Task[None] | None = None
 
 
+@dataclass(eq=False, repr=False)
 class InternalLog(Generic[S]):
     """`make`: an empty state for a shard. `loaded` is called with each state that becomes ready. `keep_objects` as in
     `seams.world`. Everything runs on the loop."""
 
-    def __init__(
-        self,
-        name: str,
-        clock: Clock,
-        rng: Rng,
-        limits: LogLimits,
-        tasks: Tasks,
-        report: FailureReport,
-        make: Callable[[Shard], S],
-        loaded: Callable[[S], None],
-        keep_objects: Callable[[], None],
-    ) -> None:
-        self.name = name
-        self.limits = limits
-        self._clock = clock
-        self._rng = rng
-        self._tasks = tasks
-        self._report = report
-        self._make = make
-        self._told_loaded = loaded
-        self._keep_objects = keep_objects
+    name: str
+    _clock: Clock
+    _rng: Rng
+    limits: LogLimits
+    _tasks: Tasks
+    _report: FailureReport
+    _make: Callable[[Shard], S]
+    _told_loaded: Callable[[S], None]
+    _keep_objects: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._partitions: dict[int, _Partition[S]] = {}
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
         self._moved = asyncio.Event()  # some shard's state
 
     # ---- leadership ------------------------------------------------------------------------------------------------
 
-    def lead(self, door: PartitionDoor) -> None:
-        """This broker leads that partition in `door.leader_epoch`: load its shard. A repeated call changes nothing."""
-        partition = self._partitions.setdefault(door.index, _Partition())
-        if door.leader_epoch > partition.life.leader_epoch:
-            partition.door = door
-        self._happened(door.index, partition, Led(door.leader_epoch))
+    def lead(self, shard_log: ShardLog) -> None:
+        """This broker leads that partition in `shard_log.leader_epoch`: load its shard. A repeated call has no effect."""
+        partition = self._partitions.setdefault(shard_log.index, _Partition())
+        if shard_log.leader_epoch > partition.life.leader_epoch:
+            partition.shard_log = shard_log
+        self._happened(shard_log.index, partition, Led(shard_log.leader_epoch))
 
     def resign(self, index: int) -> None:
         """It leads that partition no longer. The shard is gone when this returns."""
@@ -113,7 +105,6 @@ class InternalLog(Generic[S]):
         return ShardState.ABSENT if partition is None else partition.life.state
 
     def ready(self, index: int) -> S | None:
-        """The state of that partition, while it may be used."""
         partition = self._partitions.get(index)
         return (
             partition.shard.state
@@ -197,16 +188,16 @@ class InternalLog(Generic[S]):
         if after_s:
             await asyncio.sleep(after_s * self._rng.uniform(0.8, 1.2))
         async with self._slots:
-            door = partition.door
-            assert door is not None and door.leader_epoch == leader_epoch
-            self._drop(partition, f"{door.name}: loaded again")
-            partition.shard = shard = LedShard(door, self._clock, self.limits, self._tasks, self._make)
+            shard_log = partition.shard_log
+            assert shard_log is not None and shard_log.leader_epoch == leader_epoch
+            self._drop(partition, f"{shard_log.name}: loaded again")
+            partition.shard = shard = LedShard(shard_log, self._clock, self.limits, self._tasks, self._make)
             try:
                 await shard.load(self._keep_objects)
             except (ThermoclineError, OSError) as failure:
                 is_passing = isinstance(failure, Retryable | OSError)
                 outcome: Event = Refused(leader_epoch, str(failure) or repr(failure), is_lasting=not is_passing)
-                self._drop(partition, f"{door.name}: {failure}")
+                self._drop(partition, f"{shard_log.name}: {failure}")
             else:
                 outcome = Loaded(leader_epoch)
         partition.loading = None

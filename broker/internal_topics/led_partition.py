@@ -30,8 +30,6 @@ _REPLAY_BYTES: Final = 4 * 1024 * 1024
 
 
 class LedPartition:
-    """`PartitionDoor` over a `LeaderReplica`."""
-
     def __init__(self, partition: LeaderReplica, clock: Clock, workers: Workers) -> None:
         self.name = f"{partition.topic}-{partition.index}"
         self.index = partition.index

@@ -13,7 +13,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from broker.internal_topics.appender import Appender, Cut, Done
 from broker.internal_topics.batches import KeyValue
-from broker.internal_topics.interfaces import LogLimits, PartitionDoor, ReplayedState
+from broker.internal_topics.interfaces import LogLimits, ReplayedState, ShardLog
 from broker.internal_topics.loading import SnapshotBook, encode, load
 from logformat.errors import Fenced
 from seams.clock import Clock
@@ -48,7 +48,6 @@ class Growth:
         self.live_bytes = live_bytes
 
     def start_moved(self) -> None:
-        """The log starts at `start` now."""
         self.start = None
         self.is_whole = True
 
@@ -65,11 +64,8 @@ class Snapshot(NamedTuple):
 
 
 class Shard(Protocol):
-    """A shard, for its state."""
-
     @property
-    def index(self) -> int:
-        """Of the partition."""
+    def index(self) -> int: ...
 
     @property
     def is_ready(self) -> bool:
@@ -83,31 +79,30 @@ class LedShard(Generic[S]):
     """The `Shard` of the state that `make` creates."""
 
     def __init__(
-        self, door: PartitionDoor, clock: Clock, limits: LogLimits, tasks: Tasks, make: Callable[[Shard], S]
+        self, shard_log: ShardLog, clock: Clock, limits: LogLimits, tasks: Tasks, make: Callable[[Shard], S]
     ) -> None:
-        self.door = door
-        self.index = door.index
+        self.shard_log = shard_log
+        self.index = shard_log.index
         self.is_ready = False
         self.book = SnapshotBook(clock.monotonic_s())
         self.growth = Growth(0, is_whole=False)
         self.is_dropped = False
         self._clock = clock
         self._limits = limits
-        self._appender = Appender(door, clock, limits, tasks, self._appended)
+        self._appender = Appender(shard_log, clock, limits, tasks, self._appended)
         self.state = make(self)
 
     async def load(self, keep_objects: Callable[[], None]) -> None:
-        """Replay everything; requests are not served by that alone. Raises as `PartitionDoor.replay`."""
-        loaded = await load(self.door, self.state, keep_objects)
+        """Replay everything; requests are not served by that alone. Raises as `ShardLog.replay`."""
+        loaded = await load(self.shard_log, self.state, keep_objects)
         self.book = SnapshotBook(self._clock.monotonic_s(), loaded.end_offset, loaded.snapshot_end)
-        self.growth = Growth(loaded.log_bytes, is_whole=self.door.is_whole)
+        self.growth = Growth(loaded.log_bytes, is_whole=self.shard_log.is_whole)
 
     def submit(self, records: Sequence[KeyValue], done: Done) -> None:
         self._appender.submit(records, done)
 
     @property
     def is_idle(self) -> bool:
-        """No append is in flight."""
         return self._appender.is_idle
 
     def _appended(self, end_offset: int, size: int) -> None:
@@ -116,7 +111,7 @@ class LedShard(Generic[S]):
 
     async def append_cut(self, cut: Cut, *, begins_rewrite: bool) -> tuple[int, Sequence[KeyValue]]:
         """Append the records of `cut`, after all earlier writes were applied (`Appender.submit_cut`). Returns the first
-        offset and the records. Raises as `PartitionDoor.append`."""
+        offset and the records. Raises as `ShardLog.append`."""
         appended: asyncio.Future[tuple[int, Sequence[KeyValue]]] = asyncio.get_running_loop().create_future()
         records: Sequence[KeyValue] = ()
 
@@ -140,7 +135,7 @@ class LedShard(Generic[S]):
         """It is led no longer: waiting requests are answered, pending writes fail with `why`, all at once."""
         self.is_ready = False
         self.is_dropped = True
-        self.door.resign()
+        self.shard_log.resign()
         self.state.unload()
         self._appender.resign(why)
 

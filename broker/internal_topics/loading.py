@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from broker.internal_topics.batches import batch_of, batches_in, chunks
-from broker.internal_topics.interfaces import Live, PartitionDoor, ReplayedState
+from broker.internal_topics.interfaces import Live, ReplayedState, ShardLog
 from seams.turns import Turns, next_turn
 
 _RECORDS_PER_TURN: Final = 250  # 15 µs each, decoded and applied
@@ -28,15 +28,15 @@ class Loaded(NamedTuple):
     log_bytes: int
 
 
-async def load(door: PartitionDoor, state: ReplayedState, keep_objects: Callable[[], None]) -> Loaded:
-    """Replay into an empty state and restore it. Raises as `PartitionDoor.replay`.
+async def load(shard_log: ShardLog, state: ReplayedState, keep_objects: Callable[[], None]) -> Loaded:
+    """Replay into an empty state and restore it. Raises as `ShardLog.replay`.
 
     `keep_objects` is called at every turn: 100 000 groups are two million lasting objects. Without it Python's garbage
     collector took three fifths of the time, 1.1 s at once.
     """
     end_offset, snapshot_end, log_bytes = 0, None, 0
     turns = Turns(_RECORDS_PER_TURN)
-    async for piece in door.replay():
+    async for piece in shard_log.replay():
         for next_offset, records in batches_in(piece.batches):
             while some := list(islice(records, _RECORDS_PER_TURN)):
                 state.apply(some)
@@ -93,7 +93,6 @@ class SnapshotBook:
             self._cut_s = -math.inf
 
     def applied(self, end_offset: int) -> None:
-        """A batch is durable and applied."""
         self.end_offset = max(self.end_offset, end_offset)
         self._is_dirty = True
         if self._taken is not None:

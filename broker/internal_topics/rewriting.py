@@ -28,14 +28,11 @@ _RECORDS_PER_BATCH: Final = 200  # 20 µs each, encoded
 
 
 class Rewrites:
-    """Of one internal log."""
-
     def __init__(self, internal_log: InternalLog[Any]) -> None:
         self._log = internal_log
         self._failing: set[str] = set()  # shards whose failure was logged
 
     async def keep(self) -> None:
-        """Until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             await self.write_due()
@@ -45,7 +42,7 @@ class Rewrites:
         await asyncio.gather(*[self._try(shard) for shard in self._log.shards() if shard.is_ready])
 
     async def _try(self, shard: LedShard[Any]) -> None:
-        name = shard.door.name
+        name = shard.shard_log.name
         try:
             await self._look(shard)
         except (ThermoclineError, OSError) as failure:
@@ -62,14 +59,13 @@ class Rewrites:
         if growth.is_due:
             await self._write(shard)
         if (start := growth.start) is not None and shard.is_ready:
-            if shard.door.is_shared and await shard.door.snapshot_end() < start:
+            if shard.shard_log.is_shared and await shard.shard_log.snapshot_end() < start:
                 shard.book.hurry()  # after losing all disks the log begins where the root says, with the snapshot
                 return
-            await shard.door.start_at(start)
+            await shard.shard_log.start_at(start)
             growth.start_moved()
 
     async def _write(self, shard: LedShard[Any]) -> None:
-        """Raises as `PartitionDoor.append`."""
         live: Iterator[KeyValue] = shard.state.live_again()
         bytes_before, live_bytes = shard.growth.log_bytes, 0
         bytes_max = self._log.limits.append_batch_bytes_max

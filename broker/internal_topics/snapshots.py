@@ -24,8 +24,6 @@ _LOOKS_PER_INTERVAL: Final = 4
 
 
 class Snapshots:
-    """Of one internal log."""
-
     def __init__(self, internal_log: InternalLog[Any], clock: Clock) -> None:
         self._log = internal_log
         self._clock = clock
@@ -34,7 +32,6 @@ class Snapshots:
 
     @property
     def topic(self) -> str:
-        """The internal topic's name."""
         return self._log.name
 
     async def keep(self) -> None:
@@ -86,16 +83,16 @@ class Snapshots:
             try:
                 written += await self._write(shard)
             except (ThermoclineError, OSError) as failure:
-                failures[shard.door.name] = failure
+                failures[shard.shard_log.name] = failure
         return written, failures
 
     @staticmethod
     async def _write(shard: LedShard[Any]) -> bool:
-        if shard.book.dirty_since_s == -math.inf and shard.book.found(await shard.door.snapshot_end()):
+        if shard.book.dirty_since_s == -math.inf and shard.book.found(await shard.shard_log.snapshot_end()):
             return False
         end_offset, batches = await shard.snapshot()
         if shard.is_dropped:
             return False  # its epoch ended during the encoding: the next leader replays these records
-        await shard.door.commit_snapshot(end_offset, batches)
+        await shard.shard_log.commit_snapshot(end_offset, batches)
         shard.book.written(end_offset)
         return True

@@ -50,21 +50,17 @@ class ControllerLease:
 
     @property
     def has_moved(self) -> bool:
-        """As `LeaseWatch.has_moved`."""
         return self._watch.has_moved
 
     @property
     def stood_s(self) -> float:
-        """As `LeaseWatch.stood_s`."""
         return self._watch.stood_s
 
     @property
     def no_claim_s(self) -> float:
-        """As `LeaseWatch.no_claim_s`, from now."""
         return self._watch.no_claim_s(self._world.clock.monotonic_s())
 
     def left_s(self) -> tuple[float, float]:
-        """As `LeaseWatch.left_s`."""
         return self._watch.left_s()
 
     async def beat(self, epoch: int) -> int:

@@ -7,6 +7,7 @@ that stops reports that first (R9).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from broker.controller.decisions.fitness import FIT
 from broker.membership import controlled_shutdown
@@ -17,26 +18,20 @@ from broker.metadata.cluster_root import ImageAt
 from broker.metrics.outage_log import OutageLog
 
 
+@dataclass(eq=False, repr=False)
 class FitnessReporter:
     """Of node `node_id`. `at`: the applied image. `outage`: of the bucket, for this process."""
 
-    def __init__(
-        self,
-        node_id: int,
-        fitness: BrokerFitness,
-        heartbeats: Heartbeats,
-        controller_term: ControllerTerm,
-        outage: OutageLog,
-        at: Callable[[], ImageAt],
-    ) -> None:
-        self._node_id = node_id
-        self._fitness = fitness
-        self._heartbeats = heartbeats
-        self._controller_term = controller_term
-        self._outage = outage
-        self._at = at
+    _node_id: int
+    _fitness: BrokerFitness
+    _heartbeats: Heartbeats
+    _controller_term: ControllerTerm
+    _outage: OutageLog
+    _at: Callable[[], ImageAt]
+
+    def __post_init__(self) -> None:
         self._told = FIT
-        fitness.watch(self.look)
+        self._fitness.watch(self.look)
 
     @property
     def unfit_because(self) -> str:
@@ -44,7 +39,6 @@ class FitnessReporter:
         return self._fitness.why
 
     def look(self) -> None:
-        """Report what changed."""
         fitness, controller_term = self._fitness, self._controller_term
         fitness.is_cut_off = min(self._outage.seconds, self._heartbeats.heard_for_s) >= CUT_OFF_S
         now = fitness.now()
@@ -55,7 +49,6 @@ class FitnessReporter:
         self._told = now
 
     async def hand_over(self) -> None:
-        """This broker stops: others lead what they can."""
         self._fitness.is_stopping = True
         if self._controller_term.is_controller:
             self.look()

@@ -76,7 +76,6 @@ class Heartbeats:
 
     @property
     def is_heard(self) -> bool:
-        """Whether the controller answered lately."""
         return self._heard_s is not None and self._clock.monotonic_s() - self._heard_s <= self._times.heard_s
 
     @property
@@ -85,7 +84,6 @@ class Heartbeats:
         return 0.0 if self._heard_since_s is None else self._clock.monotonic_s() - self._heard_since_s
 
     async def keep(self) -> None:
-        """Until cancelled."""
         while True:
             at = self._at()
             node = self._controller(at)

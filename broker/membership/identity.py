@@ -42,8 +42,6 @@ class BucketIdentity:
 
 
 class Verdict(Enum):
-    """The action at start."""
-
     FORMAT = "format"  # both are new
     RESUME = "resume"  # our own bucket: a new incarnation at once
     TAKE_OVER = "take over"  # a new directory replaces the lost one

@@ -23,7 +23,6 @@ class ImageFreshness:
         self.is_alone = False  # whether the image has no other broker
 
     def follow(self, controller_term: ControllerTerm, heartbeats: Heartbeats) -> None:
-        """Heartbeats count from now on."""
         self._controller_term, self._heartbeats = controller_term, heartbeats
 
     @property

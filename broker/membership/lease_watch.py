@@ -13,8 +13,6 @@ import msgspec
 
 
 class LeaseSight(Enum):
-    """What the polls of `lease.json` have shown so far."""
-
     WATCHING = "watching"  # less than a whole lease of successful polls
     STILL = "still"  # the counter stood still over a whole lease, or there is no lease
     RELEASED = "released"

@@ -93,7 +93,6 @@ class Session:
 
     @property
     def is_controller(self) -> bool:
-        """By the applied image."""
         return self._controller_term is not None and self._controller_term.is_controller
 
     async def join(
@@ -292,7 +291,6 @@ class Session:
         self._look_again.set()
 
     def step_back(self) -> None:
-        """As `ControllerTerm.step_back`."""
         assert self._controller_term is not None
         self._controller_term.step_back()
 
@@ -319,7 +317,6 @@ class Session:
             await self._fitness_reporter.hand_over()
 
     async def release(self) -> None:
-        """The last step of a clean stop."""
         await controlled_shutdown.leave(
             self._cluster,
             self._controller_lease,

@@ -74,8 +74,6 @@ class StartedSession:
 
 
 class SessionStart:
-    """Of one process."""
-
     def __init__(
         self,
         cluster: ClusterRoot,

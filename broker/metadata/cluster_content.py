@@ -61,7 +61,6 @@ class ClusterContent(msgspec.Struct, frozen=True):
 
     @property
     def position(self) -> int:
-        """How many records there ever were."""
         return self.folded + len(self.records)
 
 

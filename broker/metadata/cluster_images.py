@@ -43,7 +43,6 @@ class Images:
         return made
 
     def note(self, content: Content, made: Made) -> None:
-        """This content, just written, has that image."""
         self._newest = content, made
 
     async def after(self, before: Made, records: Sequence[MetadataRecord]) -> Made:

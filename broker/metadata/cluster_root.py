@@ -97,7 +97,6 @@ class ClusterRoot:
 
     @property
     def image_bytes(self) -> int:
-        """About the encoded size of the image."""
         known = self._root.known
         if known is None:
             return 0

@@ -65,7 +65,6 @@ class ClusterImage(msgspec.Struct):
     node_configs: dict[int, dict[str, str]] = {}
 
     def configs_of(self, node_id: int) -> tuple[dict[str, str], dict[str, str]]:
-        """The configs of all brokers, and of this one."""
         return self.cluster_configs, self.node_configs.get(node_id, {})
 
     def has_session(self, node_id: int, broker_epoch: int) -> bool:
@@ -217,8 +216,6 @@ def _impossible(what: str) -> Corrupt:
 
 
 class TopicFacts(NamedTuple):
-    """`partitions`: how many."""
-
     topic_id: UUID
     partitions: int
 

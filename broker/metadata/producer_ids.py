@@ -11,8 +11,6 @@ PER_EPOCH: Final = 1 << 36  # 2**27 sessions of 2**36 ids fill an int64
 
 
 class ProducerIds:
-    """Of one session."""
-
     def __init__(self, broker_epoch: int) -> None:
         self._next = broker_epoch * PER_EPOCH
         self._end = self._next + PER_EPOCH

@@ -23,7 +23,6 @@ _NO_DIRECTORY: Final = "rebuilt"
 
 
 def unknown_replica(broker_epoch: int) -> Node:
-    """The mark."""
     return Node(UNKNOWN_REPLICA, broker_epoch, _NO_DIRECTORY, "", "", (), None, active=False)
 
 

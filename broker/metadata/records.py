@@ -19,8 +19,6 @@ LogPlace = tuple[str, int]
 
 
 class Listener(msgspec.Struct, frozen=True, gc=False):
-    """An advertised listener of a broker."""
-
     name: str
     host: str
     port: int
@@ -80,12 +78,10 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def adding(self) -> tuple[int, ...]:
-        """Replicas that a move adds, by id."""
         return tuple(sorted({*self.target} - {*self.replicas}))
 
     @property
     def removing(self) -> tuple[int, ...]:
-        """Replicas that a move removes, by id."""
         return tuple(sorted({*self.replicas} - {*self.target})) if self.target else ()
 
 

@@ -29,7 +29,7 @@ class Said(NamedTuple):
     unfit: frozenset[int]
 
 
-def settled(image: ClusterImage, row: Row, minimum: int, *, begins_again: int = NO_LEADER) -> Row:
+def with_leader_elected(image: ClusterImage, row: Row, minimum: int, *, begins_again: int = NO_LEADER) -> Row:
     """The last step of every event: elect a leader if possible, then remove members without a session down to `minimum`
     (min.insync.replicas, or all replicas). `begins_again`: this node leads its partitions in a new epoch. The same
     object if nothing changes."""
@@ -38,9 +38,9 @@ def settled(image: ClusterImage, row: Row, minimum: int, *, begins_again: int = 
     if after.leader not in candidates:
         leader = candidates[0] if candidates else NO_LEADER
         if leader != after.leader:
-            after = led_by(after, leader)
+            after = with_leader(after, leader)
     elif after.leader == begins_again and after.leader_epoch == row.leader_epoch:
-        after = led_by(after, after.leader)
+        after = with_leader(after, after.leader)
     least = min(minimum, len(after.replicas))
     in_sync = after.in_sync if after.leader == NO_LEADER else _shrunk(image, after.in_sync, least)
     if after is row and in_sync is row.in_sync:
@@ -48,7 +48,7 @@ def settled(image: ClusterImage, row: Row, minimum: int, *, begins_again: int = 
     return replace(after, in_sync=in_sync, partition_epoch=row.partition_epoch + 1)
 
 
-def arrived(image: ClusterImage, row: Row, minimum: int, said: Said | None) -> Row:
+def with_move_completed(image: ClusterImage, row: Row, minimum: int, said: Said | None) -> Row:
     """Complete a move: remove the leaving replicas. The same object while it is incomplete, or without a move. An
     unclean start comes first, because what it lacks is unknown. `said` (None: all are well) counts too, because a
     leaving replica's log is deleted: a failed log reports nothing any more, and an unfit replica gets no leadership
@@ -62,10 +62,10 @@ def arrived(image: ClusterImage, row: Row, minimum: int, said: Said | None) -> R
     if said is not None and row.leader not in there and said.unfit.issuperset(there):
         return row
     fit = there if said is None else [node_id for node_id in there if node_id not in said.unfit]
-    return assigned_to(image, row, row.target, fit=fit or there)
+    return with_replicas(image, row, row.target, fit=fit or there)
 
 
-def assigned_to(
+def with_replicas(
     image: ClusterImage, row: Row, replicas: tuple[int, ...], target: tuple[int, ...] = (), fit: Collection[int] = ()
 ) -> Row:
     """Assign these replicas. Others leave the in-sync set. If the leader is not among them, one of `fit` leads, or
@@ -78,26 +78,26 @@ def assigned_to(
     candidates = led_from(image, after)
     others = [node_id for node_id in candidates if node_id in fit] or candidates
     leader = row.leader if row.leader in candidates else next(iter(others), NO_LEADER)
-    return led_by(after, leader)
+    return with_leader(after, leader)
 
 
-def log_gone(image: ClusterImage, row: Row, node_id: int, minimum: int, *, is_lost: bool) -> Row:
+def with_log_lost(image: ClusterImage, row: Row, node_id: int, minimum: int, *, is_lost: bool) -> Row:
     """The log of `node_id` is gone. If no other replica is assigned, it begins again there without the acknowledged
     records (R20 at replication factor 1). Otherwise it leaves the set; a lost log raises the leader epoch, so that no
     report of it counts (R16)."""
     if is_alone(row, node_id):
         epoch = row.leader_epoch + 1
-        return next_row(row, replace(led_by(row, node_id), in_sync=(node_id,), unclean_epoch=epoch))
+        return next_row(row, replace(with_leader(row, node_id), in_sync=(node_id,), unclean_epoch=epoch))
     after = without_member(image, row, node_id, minimum)
     if is_lost and after.leader_epoch == row.leader_epoch:
-        after = led_by(after, after.leader)
+        after = with_leader(after, after.leader)
     return next_row(row, after)
 
 
 def without_member(image: ClusterImage, row: Row, node_id: int, minimum: int) -> Row:
     """Remove `node_id` from the set, whatever the minimum."""
     without = replace(row, in_sync=tuple(member for member in row.in_sync if member != node_id))
-    return next_row(row, settled(image, without, minimum))
+    return next_row(row, with_leader_elected(image, without, minimum))
 
 
 def is_alone(row: Row, node_id: int) -> bool:
@@ -115,7 +115,7 @@ def next_row(row: Row, after: Row) -> Row:
     return replace(after, partition_epoch=row.partition_epoch + 1)
 
 
-def led_by(row: Row, leader: int) -> Row:
+def with_leader(row: Row, leader: int) -> Row:
     epoch = row.leader_epoch + 1
     served = row.served_epoch if leader == NO_LEADER or not row.clean else epoch
     return replace(row, leader=leader, leader_epoch=epoch, served_epoch=served)

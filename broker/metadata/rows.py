@@ -18,15 +18,15 @@ from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import NO_LEADER, LogPlace, Row, RowsSet
 from broker.metadata.row_steps import (
     Said,
-    arrived,
-    assigned_to,
     in_order,
     is_alone,
-    led_by,
     led_from,
-    log_gone,
     next_row,
-    settled,
+    with_leader,
+    with_leader_elected,
+    with_log_lost,
+    with_move_completed,
+    with_replicas,
     without_member,
 )
 
@@ -66,8 +66,8 @@ def session_began(
         def of(index: int, row: Row, minimum: int) -> Row:
             is_lost = (topic_id, index) in lost_logs
             if (is_other_directory and node_id in row.in_sync) or is_lost:
-                return log_gone(image, row, node_id, minimum, is_lost=is_lost)
-            return settled(image, row, minimum, begins_again=node_id)
+                return with_log_lost(image, row, node_id, minimum, is_lost=is_lost)
+            return with_leader_elected(image, row, minimum, begins_again=node_id)
 
         return of
 
@@ -86,7 +86,7 @@ def lost(image: ClusterImage, node_id: int, places: Collection[tuple[str, int]])
         def of(index: int, row: Row, minimum: int) -> Row:
             if (topic_id, index) not in places or row.in_sync == (node_id,) or is_alone(row, node_id):
                 return row
-            return log_gone(image, row, node_id, minimum, is_lost=True)
+            return with_log_lost(image, row, node_id, minimum, is_lost=True)
 
         return of
 
@@ -106,7 +106,7 @@ def forgotten(image: ClusterImage, node_id: int) -> list[RowsSet]:
 def sessions_ended(image: ClusterImage, node_ids: Collection[int]) -> list[RowsSet]:
     """These nodes have no session any more. Their partitions are led by an in-sync replica with a session, or by none.
     They leave in-sync sets down to the minimum."""
-    return _changed(image, lambda _: lambda _, row, minimum: settled(image, row, minimum), *node_ids)
+    return _changed(image, lambda _: lambda _, row, minimum: with_leader_elected(image, row, minimum), *node_ids)
 
 
 def handed_over(
@@ -125,7 +125,7 @@ def handed_over(
             after = row
             if row.leader in node_ids or row.leader == NO_LEADER:
                 leader = chosen(place, row, led_from(image, row))
-                after = row if leader == row.leader else led_by(row, leader)
+                after = row if leader == row.leader else with_leader(row, leader)
             if silent := [node_id for node_id in failed(place) if node_id in row.in_sync and node_id != after.leader]:
                 least = effective_min(topic, row, image) if after.leader != NO_LEADER else len(row.in_sync)
                 going = silent[: max(len(row.in_sync) - least, 0)]
@@ -141,7 +141,7 @@ def handed_over(
 def config_changed(image: ClusterImage, topic_id: str | None = None) -> list[RowsSet]:
     """`min.insync.replicas` of one topic, or (None) of all, changed: members without a session that only the minimum
     kept leave with that commit (D7)."""
-    return _changed(image, lambda _: lambda _, row, minimum: settled(image, row, minimum), only=topic_id)
+    return _changed(image, lambda _: lambda _, row, minimum: with_leader_elected(image, row, minimum), only=topic_id)
 
 
 def proposed(
@@ -164,14 +164,14 @@ def proposed(
         served_epoch=row.leader_epoch if done else row.served_epoch,
     )
     minimum = min_in_sync_set(topic, image)
-    return next_row(row, settled(image, arrived(image, wanted, minimum, said), minimum))
+    return next_row(row, with_leader_elected(image, with_move_completed(image, wanted, minimum, said), minimum))
 
 
 def ended(image: ClusterImage, topic: Topic, index: int, said: Said | None = None) -> Row | None:
     """Complete a move without a proposal: a session began, or a log is fit again. None: it is not complete."""
     row, minimum = topic.rows[index], min_in_sync_set(topic, image)
-    after = arrived(image, row, minimum, said)
-    return None if after is row else next_row(row, settled(image, after, minimum))
+    after = with_move_completed(image, row, minimum, said)
+    return None if after is row else next_row(row, with_leader_elected(image, after, minimum))
 
 
 def begun_uncleanly(image: ClusterImage, topic: Topic, index: int, leader: int) -> Row:
@@ -192,7 +192,7 @@ def elected(image: ClusterImage, topic: Topic, index: int) -> Row | None:
     preferred = row.assigned[0]
     if row.leader == preferred or preferred not in led_from(image, row):
         return None
-    return next_row(row, led_by(row, preferred))
+    return next_row(row, with_leader(row, preferred))
 
 
 def reassigned(
@@ -203,21 +203,21 @@ def reassigned(
     from the replicas before the ongoing one; replicas only in that one leave at once."""
     row = topic.rows[index]
     is_there = set(target) == set(row.replicas)
-    after = assigned_to(image, row, target) if is_there else assigned_to(image, row, row.replicas, target)
+    after = with_replicas(image, row, target) if is_there else with_replicas(image, row, row.replicas, target)
     if after == row:
         return None
     minimum = min_in_sync_set(topic, image)
-    after = settled(image, arrived(image, after, minimum, said), minimum)
+    after = with_leader_elected(image, with_move_completed(image, after, minimum, said), minimum)
     if after.leader_epoch > row.leader_epoch + 1:  # replicas left in both steps
-        after = led_by(replace(after, leader_epoch=row.leader_epoch), after.leader)
+        after = with_leader(replace(after, leader_epoch=row.leader_epoch), after.leader)
     return next_row(row, after)
 
 
 def cancelled(image: ClusterImage, topic: Topic, index: int) -> Row:
     """Cancel the ongoing move: the earlier replicas stay, those that joined for it leave at once."""
     row = topic.rows[index]
-    after = assigned_to(image, row, row.replicas)
-    return next_row(row, settled(image, after, min_in_sync_set(topic, image)))
+    after = with_replicas(image, row, row.replicas)
+    return next_row(row, with_leader_elected(image, after, min_in_sync_set(topic, image)))
 
 
 def rows_set(made: Mapping[tuple[str, int], Row]) -> tuple[RowsSet, ...]:

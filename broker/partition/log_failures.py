@@ -46,7 +46,6 @@ class LogFailures:
         self.damaged(place, why)
 
     def works(self, place: LogPlace) -> None:
-        """The log takes records again, in a new role."""
         if self.unfit.pop(place, None) is not None:
             self._changed()
 

@@ -31,8 +31,6 @@ class NotKnownYet(Retryable):
 
 
 class ReadableLog(Protocol):
-    """A log on the local disk."""
-
     @property
     def local_log_start_offset(self) -> int: ...
     @property
@@ -105,8 +103,6 @@ class Fetchable(Source, Protocol):
 
 
 class Readable(Fetchable, Protocol):
-    """One partition that answers every read request."""
-
     @property
     def is_end_known(self) -> bool: ...
     @property

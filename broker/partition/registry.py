@@ -82,7 +82,6 @@ class Registry:
         self.resigned[key] = partition
 
     def is_starting(self, partition: LeaderReplica) -> bool:
-        """Whether it is led, but hidden from clients and replicas."""
         return self.starting.get((partition.topic, partition.index)) is partition
 
     def forget(self, partition: LeaderReplica) -> None:
@@ -119,7 +118,6 @@ class Registry:
         return None if row.leader == self._node_id else row
 
     def copy(self, name: str, index: int) -> FollowerFetch | None:
-        """What consumers may fetch of a followed partition."""
         followed = self.followed.get((name, index))
         return None if followed is None else followed.readable()
 
@@ -129,12 +127,10 @@ class Registry:
         return (followed.reads for followed in self.followed.values() if followed.reads is not None)
 
     def serves(self, partition: Fetchable) -> bool:
-        """Whether consumers are answered from this object."""
         key = partition.topic, partition.index
         return (self.readable.get(key) or self.copy(*key)) is partition
 
     def high_watermark(self, name: str, index: int) -> int | None:
-        """None when the partition does not serve."""
         partition = self.readable.get((name, index))
         return None if partition is None else partition.high_watermark
 
@@ -156,7 +152,6 @@ class Registry:
         return [*self, *self.followed.values()]
 
     def is_open(self, written: HostedReplica) -> bool:
-        """Whether it is led or followed here."""
         key = written.topic, written.index
         return any(of.get(key) is written for of in (self.partitions, self.starting, self.followed))
 

@@ -178,7 +178,6 @@ class ReplicaManager:
                 role.apply()
 
     def follow(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Begin to follow the leaders of these partitions."""
         self._update_topic(topic)
         if not self._is_closing:
             for index in indexes:
@@ -238,7 +237,6 @@ class ReplicaManager:
         self._publications.pop(topic.topic_id, None)
 
     def purge(self, topic: Topic) -> None:
-        """See `TopicDeletion.purge`."""
         if not self._is_closing:
             self._topic_deletion.purge(topic)
 

@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 
 
 class Goal(Enum):
-    """What a replica is to become."""
-
     REST = "no role; its log stays open for the next one"
     LEAD = "leader"
     FOLLOW = "follower"
@@ -81,7 +79,6 @@ class ReplicaOwner:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the tail of its log is unknown."""
         if self.role is not None:
             return self.role.is_in_doubt
         return self._aim.goal in (Goal.LEAD, Goal.FOLLOW) and self.topic.rows[self.index].partition_epoch > 0
@@ -94,12 +91,10 @@ class ReplicaOwner:
         self._set_aim(_REST)
 
     def lead(self, topic: Topic, publication: Publication) -> None:
-        """Lead it in the leader epoch of its row."""
         self.topic = topic
         self._set_aim(Aim(Goal.LEAD, publication))
 
     def follow(self, topic: Topic) -> None:
-        """Follow its leader in the leader epoch of its row."""
         self.topic = topic
         self._set_aim(Aim(Goal.FOLLOW))
 
@@ -160,7 +155,6 @@ class ReplicaOwner:
             self._task = self._roles.tasks.spawn(name, work)
 
     async def _reach(self) -> None:
-        """Work until the newest aim is reached."""
         while True:
             if self.role is not None and self.role.is_over:
                 await self._await_end(self.role)
@@ -188,7 +182,6 @@ class ReplicaOwner:
             self._gone(self)
 
     async def _await_end(self, role: LeaderRole | FollowerRole) -> None:
-        """The log is free when this returns."""
         await role.over()
         if isinstance(role, LeaderRole) and role.partition is not None:
             self._before = role.partition

@@ -33,8 +33,7 @@ class LeadershipWatcher(Protocol):
     def resigned(self, topic: str, index: int) -> None:
         """Another broker leads it, or none. Its waiters already have their error."""
 
-    def withdrawn(self, topic: str) -> None:
-        """The topic was deleted."""
+    def withdrawn(self, topic: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

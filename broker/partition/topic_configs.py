@@ -48,7 +48,6 @@ class TopicConfigs:
         )
 
     def apply(self, topic: Topic, partitions: Iterable[LeaderReplica]) -> None:
-        """Apply the topic's current configs to led partitions."""
         config = self.of(topic)
         for partition in partitions:
             partition.config = config

@@ -16,7 +16,7 @@ GROUPS_PARTITION = 0
 
 
 class MemoryPartition:
-    """`PartitionDoor` whose batches live on only in the state that the shard makes of them."""
+    """`ShardLog` whose batches live on only in the state that the shard makes of them."""
 
     name = "groups in memory"
     index = GROUPS_PARTITION

@@ -37,7 +37,6 @@ def key_of(topic_id: UUID, index: int) -> Key:
 
 @lru_cache(1024)
 def topic_id_of(number: int) -> UUID:
-    """The topic id of a key."""
     return UUID(int=number)
 
 
@@ -50,8 +49,6 @@ class Limits(NamedTuple):
 
 
 class FetchSessionHandler:
-    """With one leader, over successive connections."""
-
     def __init__(self) -> None:
         self.sent: dict[Key, FetchPosition] = {}  # of the last request
         self._wanted: dict[Key, FetchPosition] = {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final, Protocol
 
@@ -55,25 +56,19 @@ class FetchTarget(Protocol):
         """Wait until everything taken is flushed, or never will be."""
 
 
+@dataclass(eq=False, repr=False)
 class Fetcher:
     """From one broker. `ask` sends a request: ConnectionError, TimeoutError. `session`: this broker's id, broker epoch
     and process by the image. `other`: the fetcher of the other lane, if any."""
 
-    def __init__(
-        self,
-        leader_id: int,
-        ask: Callable[[FetchRequest], Awaitable[FetchResponse]],
-        session: Callable[[], tuple[int, int, str]],
-        limits: Limits,
-        throttled: ThrottledReplicas,
-        lane: FetchLane,
-    ) -> None:
-        self.leader_id = leader_id
-        self._ask = ask
-        self._session = session
-        self._limits = limits
-        self._throttled = throttled
-        self._lane = lane
+    leader_id: int
+    _ask: Callable[[FetchRequest], Awaitable[FetchResponse]]
+    _session: Callable[[], tuple[int, int, str]]
+    _limits: Limits
+    _throttled: ThrottledReplicas
+    _lane: FetchLane
+
+    def __post_init__(self) -> None:
         self.other: Fetcher | None = None
         self._fetch_session = FetchSessionHandler()
         self._copies: dict[Key, FetchTarget] = {}
@@ -90,7 +85,6 @@ class Fetcher:
         return key in self._throttled
 
     def is_asking(self, key: Key) -> bool:
-        """Whether a fetch with it is in flight."""
         return self._is_asking and key in self._fetch_session.sent
 
     def follow(self, key: Key, copy: FetchTarget, *, is_throttled: bool = False) -> None:
@@ -108,12 +102,10 @@ class Fetcher:
             self.throttle(key, is_throttled=False)
 
     def throttle(self, key: Key, *, is_throttled: bool) -> None:
-        """Whether it is left out while the quota is exceeded."""
         self._throttled.set(key, is_throttled=is_throttled)
         self.wake(key)
 
     def rate_changed(self) -> None:
-        """The rate limit changed."""
         self._moved.set()
 
     def wake(self, key: Key) -> None:
@@ -122,7 +114,6 @@ class Fetcher:
         self._moved.set()
 
     async def run(self) -> None:
-        """Fetch until cancelled."""
         pause_s, longest_s = _NOBODY_THERE_S
         self._fetch_session.reset()  # restarted after a failure: whether the last request arrived is unknown
         self._changed |= dict.fromkeys(self._copies)
@@ -162,7 +153,6 @@ class Fetcher:
                 await asyncio.sleep(rest_s)
 
     def _update_request(self) -> None:
-        """Update the next request with the positions that changed."""
         now_s = _now_s()
         self._changed |= dict.fromkeys(self._throttled.look(now_s))
         while self._later and self._later[0][0] <= now_s:
@@ -184,7 +174,6 @@ class Fetcher:
         return held_s if later_s is None else later_s if held_s is None else min(held_s, later_s)
 
     async def _take(self, answer: FetchResponse, asked: dict[Key, FetchPosition]) -> int:
-        """Returns the record bytes that came."""
         unsettled: list[FetchTarget] = []
         told: list[tuple[Key, FetchTarget, int]] = []
         came = 0

@@ -18,8 +18,6 @@ from logformat.leader_epochs import UNDEFINED_EPOCH, EpochEnd, LeaderEpochs
 
 
 class Phase(Enum):
-    """How far it agrees with its leader in this epoch."""
-
     RECONCILING = "reconciling"  # nothing is known to agree
     CUTTING = "cutting"  # its log diverges and is being truncated
     FOLLOWING = "following"

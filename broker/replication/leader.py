@@ -131,7 +131,6 @@ class Leader:
 
     # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
     def report(self, node_id: int) -> Report | None:
-        """The replica's last report of this epoch and session."""
         return self._reports.get(node_id)
 
     def reported_end(self, node_id: int) -> int:

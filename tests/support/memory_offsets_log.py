@@ -71,7 +71,7 @@ class MemoryOffsetsLog:
 
 
 class MemoryPartition:
-    """`PartitionDoor` of one leader epoch."""
+    """`ShardLog` of one leader epoch."""
 
     def __init__(self, log: MemoryOffsetsLog, index: int, leader_epoch: int) -> None:
         self.name = f"memory-{index}"

@@ -42,8 +42,7 @@ class MetadataWriter(Protocol):
     def image_bytes(self) -> int:
         """About the image's size in the bucket."""
 
-    async def decide(self, decider: Decider[T]) -> T:
-        """See `CommitQueue.decide`."""
+    async def decide(self, decider: Decider[T]) -> T: ...
 
 
 def check_room(image_bytes: int) -> None:

@@ -28,8 +28,6 @@ class ElectionType(IntEnum):
 
 
 class Election(NamedTuple):
-    """The outcome for one partition."""
-
     error: ErrorCode
     message: str | None
 

@@ -35,7 +35,6 @@ class Member:
         self.set_protocols(self.protocols)
 
     def set_protocols(self, protocols: Iterable[Protocol]) -> None:
-        """Of duplicate names the first counts."""
         self.subscriptions = {}
         for name, metadata in protocols:
             self.subscriptions.setdefault(name, metadata)
@@ -116,7 +115,6 @@ class Members:
         return member
 
     def rename(self, member: Member, new_id: str) -> None:
-        """Give a static member another id, in the same place and role."""
         old_id = member.member_id
         assert new_id not in self._members and member.instance_id is not None
         self._members = {new_id if key == old_id else key: value for key, value in self._members.items()}
@@ -168,7 +166,6 @@ class Members:
         return False
 
     def common(self, names: Iterable[str]) -> bool:
-        """Whether every member supports one of `names`."""
         return any(self._supporters.get(name, 0) == len(self._members) for name in names)
 
     def elect_protocol(self) -> str:

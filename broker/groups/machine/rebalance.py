@@ -70,7 +70,6 @@ class RebalancingGroup:
 
     @property
     def size_bytes(self) -> int:
-        """Estimate of the group's memory."""
         return GROUP_OVERHEAD_BYTES + self.members.size_bytes + PENDING_OVERHEAD_BYTES * len(self._pending)
 
     def metadata(self, assignments: dict[str, bytes] | None = None) -> GroupMetadata:

@@ -60,7 +60,6 @@ class LeaderFetchers:
                 fetcher.wake(key)
 
     def rate_changed(self) -> None:
-        """The rate limit changed."""
         for fetcher in self.both:
             fetcher.rate_changed()
 
@@ -70,8 +69,6 @@ _ANSWER_S: Final = 10.0
 
 
 class Connection(Protocol):
-    """To one session of a broker."""
-
     async def ask(self, request: Message, version: int, timeout_s: float) -> Message: ...
 
 
@@ -103,7 +100,6 @@ class FetcherManager:
         config.tell(self._obey_rate)
 
     def of(self, leader_id: int) -> LeaderFetchers:
-        """The fetchers from this broker."""
         known = self._from.get(leader_id)
         if known is None:
             fetcher = partial(self._fetcher, leader_id)
@@ -124,12 +120,10 @@ class FetcherManager:
             of.leave(key, copy)
 
     def cancel(self) -> None:
-        """Send no more fetches."""
         for keeping in self._keeping:
             keeping.cancel()
 
     def broker_epoch(self) -> int:
-        """This broker's, by the image."""
         return self._metadata.broker_epoch(self._node_id)
 
     def _session(self) -> tuple[int, int, str]:

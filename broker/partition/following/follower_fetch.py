@@ -63,7 +63,6 @@ class FollowerFetch(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        """All transactions below are decided, as for the leader."""
         return self.follower.high_watermark
 
     @property

@@ -144,7 +144,6 @@ class FollowerReplica:
 
     # ── as the fetcher's target ──────────────────────────────────────────────────────────────────────────────────
     def next_fetch(self) -> FetchPosition | None:
-        """See `FetchTarget`."""
         return None if self.lease.is_over or self.failure else self.follower.next_fetch()
 
     def _is_at(self, asked: FetchPosition) -> bool:
@@ -257,7 +256,6 @@ class FollowerReplica:
         self._start_checkpoint = None
 
     def refused(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
-        """See `FetchTarget`."""
         if answer.error_code not in _OFFSET_MOVED or not self._is_at(asked):
             return False
         self.verified_end = answer.verified_end
@@ -271,11 +269,9 @@ class FollowerReplica:
 
     @property
     def is_flushed(self) -> bool:
-        """See `FetchTarget`."""
         return self.follower.end >= self.log.log_end_offset
 
     async def wait_flushed(self) -> None:
-        """See `FetchTarget`."""
         if not self.log.config.waits_for_flush:
             return
         try:
@@ -330,7 +326,6 @@ class FollowerReplica:
         self._fail(str(why))
 
     def awaits_flush(self) -> bool:
-        """The leader does, for every byte."""
         return True
 
     def start_moved(self) -> None:
@@ -340,7 +335,6 @@ class FollowerReplica:
 
     # ── ticks ────────────────────────────────────────────────────────────────────────────────────────────────────
     def tick(self, now_ms: int, now_s: float) -> bool:
-        """See `HostedReplica`."""
         self.opened.flusher.tick(now_ms)
         return self.log.dirty_bytes > 0
 

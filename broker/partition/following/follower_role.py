@@ -87,7 +87,6 @@ class FollowerRole:
         return self._keeps_reservation and not is_known
 
     def begin(self) -> None:
-        """Open the log and follow its leader."""
         self._try(self._begin)
 
     def _try(self, attempt: Callable[[], Awaitable[None]]) -> None:
@@ -143,7 +142,6 @@ class FollowerRole:
 
     # ── configs ──────────────────────────────────────────────────────────────────────────────────────────────────
     def reconfigure(self) -> None:
-        """Apply the topic's current configs."""
         if self.followed is not None:
             self.followed.log.reconfigure(log_config_of(self._roles.configs.of(self.topic)))
             if (fetcher := self._fetcher()) is not None:
@@ -158,7 +156,6 @@ class FollowerRole:
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
     def _again(self) -> None:
-        """Reopen its log in the same epoch."""
         if self.is_over:
             return
 

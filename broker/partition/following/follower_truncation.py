@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -56,32 +57,24 @@ log = logging.getLogger(__name__)
 _AGAIN_S: Final = (1.0, 30.0)  # between requests to the bucket: first, and at most
 
 
+@dataclass(eq=False, repr=False)
 class FollowerTruncation:
     """`ended` is set when the role ends. Each method gives the follower's machine the new log end; if the bucket does
     not answer, the old one after a pause. Raises ThermoclineError and OSError."""
 
-    def __init__(
-        self,
-        lease: Lease,
-        follower: Follower,
-        cold: RemoteLogState,
-        clock: Clock,
-        copied: ReplicationCounters,
-        ended: asyncio.Event,
-    ) -> None:
-        self._lease = lease
-        self._log = lease.log
-        self._follower = follower
-        self._cold = cold
-        self._clock = clock
-        self._copied = copied
-        self._ended = ended
+    _lease: Lease
+    _follower: Follower
+    _cold: RemoteLogState
+    _clock: Clock
+    _copied: ReplicationCounters
+    _ended: asyncio.Event
+
+    def __post_init__(self) -> None:
+        self._log = self._lease.log
         self._pause_s = _AGAIN_S[0]
         self._was_unusable = False  # the bucket's last answer
 
     async def cut(self, offset: int) -> None:
-        """Truncate to `offset`."""
-
         async def cut() -> None:
             self._lease.check()
             await self._lease.truncate(offset)
@@ -150,7 +143,6 @@ class FollowerTruncation:
 
 
 async def wait_for_end(ended: asyncio.Event, at_most_s: float) -> None:
-    """Wait for the end of the role, for `at_most_s`."""
     try:
         async with asyncio.timeout(at_most_s):
             await ended.wait()

@@ -131,7 +131,6 @@ class DelayedOperations:
         self.appended()
 
     def wake(self) -> None:
-        """Call all readers."""
         for watcher in tuple(self._watchers):
             watcher()
         if self._readers:
@@ -165,7 +164,6 @@ class Watchable:
         self.waiters.unwatch(watcher)
 
     def tell_once(self, reader: Target) -> None:
-        """See `DelayedOperations.tell_once`."""
         self.waiters.tell_once(reader)
 
     def forget(self, reader: Target) -> None:
@@ -192,7 +190,6 @@ class DelayedDeleteRecords:
         return future
 
     def check(self, leader: Leader) -> None:
-        """A replica reported, or the row changed."""
         left = []
         for offset, future in self._waiting:
             if future.done():
@@ -204,7 +201,6 @@ class DelayedDeleteRecords:
         self._waiting = left
 
     def fail(self, why: Exception) -> None:
-        """The leadership ended."""
         waiting, self._waiting = self._waiting, []
         for _, future in waiting:
             if not future.done():

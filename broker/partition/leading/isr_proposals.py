@@ -45,7 +45,6 @@ class IsrProposals:
         self._proposed_ms: dict[LeaderReplica, int] = {}
 
     async def keep(self) -> None:
-        """Propose until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await self._beats.wait()
@@ -104,7 +103,6 @@ class IsrProposals:
         )
 
     def _may_propose(self, partition: LeaderReplica, now_ms: int) -> bool:
-        """Whether the last proposal is settled or is old enough to repeat."""
         return partition.leader.in_sync.is_settled or now_ms - self._proposed_ms.get(partition, 0) >= _AGAIN_MS
 
     def _propose_set(self, partition: LeaderReplica, target: frozenset[int], now_ms: int) -> PartitionProposal:

@@ -145,7 +145,6 @@ class LeaderReplica(Watchable):
             self.delayed_delete_records.check(self.leader)
 
     def _mark_isr_pending(self) -> None:
-        """Its in-sync set may need a change."""
         self.is_isr_steady = False
         self._isr_pending[self] = None
 
@@ -188,7 +187,6 @@ class LeaderReplica(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        """All transactions below are decided."""
         return self.leader.last_stable_offset
 
     @property
@@ -313,7 +311,6 @@ class LeaderReplica(Watchable):
         self.waiters.wake()
 
     def tick(self, now_ms: int, now_s: float) -> bool:
-        """See `HostedReplica`."""
         self.flusher.tick(now_ms)
         self.waiters.expire(now_s)
         self.tier.written_to()

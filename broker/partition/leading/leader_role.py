@@ -102,7 +102,6 @@ class LeaderRole:
         return bool(self.damaged) or (self.partition is None and not self._is_new)
 
     def begin(self) -> None:
-        """Open it; it is published soon after."""
         self._opening = self._roles.tasks.spawn(f"open {self.place}", self._open())
 
     # ── end ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,7 +191,6 @@ class LeaderRole:
         self._publication.ready(self)
 
     async def _attempt_again(self) -> None:
-        """The bucket's object was damaged: read it again until it is not."""
         try:
             self.partition = await self._opened()
         except (DamagedLog, Fenced) as refused:

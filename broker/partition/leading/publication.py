@@ -33,7 +33,6 @@ class Publication:
 
     @property
     def ready_count(self) -> int:
-        """Partitions that are open and not published."""
         return len(self._ready)
 
     def ready(self, role: LeaderRole) -> None:

@@ -65,7 +65,6 @@ class LogShutdown:
             self._stops_clean = False
 
     async def _close_log(self, opened: OpenLog) -> None:
-        """A full or failing disk must not keep the other logs from their flush."""
         async with self._slots:
             try:
                 self._stops_clean &= await self._logs.close(opened, clean=self._stops_clean)

@@ -60,8 +60,6 @@ _LOOK_S: Final = 3600.0
 
 
 class StrayLogs:
-    """The strays of one broker."""
-
     def __init__(self, node_id: int, logs: LogHost, metadata: MetadataCache, report: FailureReport) -> None:
         self._node_id = node_id
         self._logs = logs

@@ -61,7 +61,6 @@ class TopicDeletion:
         self._in_progress: dict[str, bool] = {}  # by topic id: whether `purge` was called again since the last check
 
     def removes(self, topic_id: str) -> bool:
-        """Whether the removal of a topic's files is under way."""
         return topic_id in self._in_progress
 
     def purge(self, topic: Topic) -> None:
@@ -100,7 +99,6 @@ class TopicDeletion:
                 return
 
     async def _purge_files(self, topic: Topic) -> None:
-        """Raises Corrupt, OSError."""
         await self._closed(topic.topic_id)
         for index in range(topic.partitions):
             # A new topic may have taken the name since: its directory carries another id (C9).
@@ -108,7 +106,6 @@ class TopicDeletion:
         await self._logs.directories.delete_set_aside()
 
     async def _purge_objects(self, topic: Topic) -> None:
-        """Raises as `TierService.purge_topic`."""
         async with self._slots:
             await self._tiers.purge_topic(UUID(topic.topic_id), topic.partitions)
 

@@ -106,7 +106,7 @@ class World:
 
     def lead(self, epoch: int, *indexes: int) -> None:
         for index in indexes or range(self.memory.partitions):
-            self.log.lead(self.memory.door(index, epoch))
+            self.log.lead(self.memory.shard_log(index, epoch))
 
     async def led(self, epoch: int) -> None:
         self.lead(epoch)

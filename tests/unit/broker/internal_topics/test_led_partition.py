@@ -175,8 +175,8 @@ def test_a_snapshot_ends_where_it_was_cut_whatever_was_appended_while_it_was_wri
         end, batches = await shard.snapshot()
         assert await commit(life, 9) is E.NONE
         assert life.partition(OFFSETS_TOPIC).log.log_end_offset > end == 3
-        await shard.door.commit_snapshot(end, batches)
-        assert await shard.door.snapshot_end() == end
+        await shard.shard_log.commit_snapshot(end, batches)
+        assert await shard.shard_log.snapshot_end() == end
         await life.crash()
 
     play(scenario())
