@@ -1,8 +1,6 @@
-"""Requests of brokers to the controller, without a wire format: a session, heartbeats, in-sync set proposals.
-
-A response carries no state, except the committed `cluster.json` of a heartbeat's. A broker acts when its own image
-shows what it asked for.
-"""
+"""Requests of brokers to the controller, without a wire format: a session, heartbeats, in-sync set proposals. A
+response carries no state, except the committed `cluster.json` of a heartbeat's. A broker acts when its own image shows
+the result."""
 
 from __future__ import annotations
 
@@ -51,11 +49,8 @@ class SessionRequest:
 @dataclass(frozen=True, slots=True)
 class SessionHeartbeat:
     """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and applied the image of `position`
-    records.
-
-    `fitness`: its current health, in each heartbeat. `wants_shutdown`: end its session. `no_claim_s`: it will not claim
-    the lease for so many seconds at least.
-    """
+    records. `fitness`: its current health, in each heartbeat. `wants_shutdown`: end its session. `no_claim_s`: it will
+    not claim the lease for so many seconds at least."""
 
     node_id: int
     broker_epoch: int
@@ -67,12 +62,9 @@ class SessionHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class SessionHeartbeatResponse:
-    """Of an accepted heartbeat.
-
-    `root`: the committed bytes of `cluster.json`, if newer than the heartbeat's position. `store_away`: the controller
-    cannot bump its lease, so this proves no freshness. `lease_counter`: the last that it wrote itself (R28).
-    `may_stop`: the session ended as requested.
-    """
+    """Of an accepted heartbeat. `root`: the committed bytes of `cluster.json`, if newer than the heartbeat's position.
+    `store_away`: the controller cannot bump its lease, so this proves no freshness. `lease_counter`: the last that it
+    wrote itself (R28). `may_stop`: the session ended as requested."""
 
     controller_epoch: int
     root: bytes | None = None
@@ -95,28 +87,21 @@ class BrokerRpc(Protocol):
     bucket does not answer."""
 
     async def register(self, asked: SessionRequest) -> int:
-        """Begin a session; its broker epoch, once committed.
-
-        ApiError DUPLICATE_BROKER_REGISTRATION: another process of this node id has a live session.
-        INCONSISTENT_CLUSTER_ID. STALE_BROKER_EPOCH: `previous_broker_epoch` is outdated, read again. INVALID_REQUEST:
-        this directory was replaced and may never serve again. NOT_CONTROLLER: also if the bucket that the broker read
-        has a lease that this controller does not bump, as a copy has.
-        """
+        """Begin a session; its broker epoch, once committed. ApiError DUPLICATE_BROKER_REGISTRATION: another process of
+        this node id has a live session. INCONSISTENT_CLUSTER_ID. STALE_BROKER_EPOCH: `previous_broker_epoch` is
+        outdated, read again. INVALID_REQUEST: this directory was replaced and may never serve again. NOT_CONTROLLER:
+        also if the bucket that the broker read has a lease that this controller does not bump, as a copy has."""
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
-        """Keep a session alive. Answered after `broker.heartbeat.interval.ms`, or at once when there is news.
-
-        ApiError STALE_BROKER_EPOCH: the session does not exist any more. BROKER_ID_NOT_REGISTERED. NOT_CONTROLLER: also
-        where the store is away and another broker may have claimed.
-        """
+        """Keep a session alive. Answered after `broker.heartbeat.interval.ms`, or at once when there is news. ApiError
+        STALE_BROKER_EPOCH: the session does not exist any more. BROKER_ID_NOT_REGISTERED. NOT_CONTROLLER: also where
+        the store is away and another broker may have claimed."""
 
     async def alter_partition(self, asked: ProposalsRequest) -> tuple[ErrorCode, ...]:
-        """Decide each proposal, in order; NONE where it became a row, which the leader sees in its image (R17).
-
-        Of one: FENCED_LEADER_EPOCH, NOT_CONTROLLER (its image is ahead of this controller's), INVALID_UPDATE_VERSION
-        (the row changed), INELIGIBLE_REPLICA (a joiner without the session named), UNKNOWN_TOPIC_ID, INVALID_REQUEST.
-        ApiError STALE_BROKER_EPOCH for the whole.
-        """
+        """Decide each proposal, in order; NONE where it became a row, which the leader sees in its image (R17). Of one:
+        FENCED_LEADER_EPOCH, NOT_CONTROLLER (its image is ahead of this controller's), INVALID_UPDATE_VERSION (the row
+        changed), INELIGIBLE_REPLICA (a joiner without the session named), UNKNOWN_TOPIC_ID, INVALID_REQUEST. ApiError
+        STALE_BROKER_EPOCH for the whole."""
 
     def closed(self, node_id: int, broker_epoch: int) -> None:
         """The connection of this session's last heartbeat closed."""

@@ -231,7 +231,7 @@ class ClusterControl:
 
     async def _see_to(self, due: ExpiredSessions) -> None:
         if due.steps_back:
-            log.error("fewer than half of the brokers are heard here: giving the lease to whoever sees more")
+            log.error("fewer than half of the brokers are heard here: giving the lease away")
             self._step_back()
         elif due.ended:
             await self._end_silent(due.ended)

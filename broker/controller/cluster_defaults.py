@@ -1,9 +1,6 @@
 """Commits a broker's configured `min.insync.replicas` (as KIP-966 does) and unclean-election default to the cluster,
-once.
-
-Only the cluster's value decides when a write is acknowledged and which replica is elected. The first controller with a
-configured value commits it. Later a differing value has no effect and is logged.
-"""
+once. Only the cluster's value decides when a write is acknowledged and which replica is elected. The first controller
+with a configured value commits it. Later a differing value has no effect and is logged."""
 
 from __future__ import annotations
 

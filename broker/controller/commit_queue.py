@@ -93,11 +93,9 @@ class CommitQueue:
         return self._root.image_bytes
 
     async def decide(self, decider: Decider[T]) -> T:
-        """Run `decider`, and wait until its records are committed and their image is applied here; its answer.
-
-        Raises what it raises; ApiError NOT_CONTROLLER; Retryable when others take too long or the outcome is unknown;
-        and as a commit does. Cancelling the caller withdraws a change that did not begin.
-        """
+        """Run `decider`, and wait until its records are committed and their image is applied here; its answer. Raises
+        what it raises; ApiError NOT_CONTROLLER; Retryable when others take too long or the outcome is unknown; and as a
+        commit does. Cancelling the caller withdraws a change that did not begin."""
         if not self._is_controller:
             raise not_controller()
         if len(self._queue) >= QUEUE_MAX:

@@ -1,7 +1,5 @@
-"""The requests that clients and operators make of the controller: topics, configs, elections, reassignments, nodes.
-
-A created topic is answered when its partitions serve. Cancelling a caller ends only its wait, once the change began.
-"""
+"""The requests that clients and operators make of the controller: topics, configs, elections, reassignments, nodes. A
+created topic is answered when its partitions serve. Cancelling a caller ends only its wait, once the change began."""
 
 from __future__ import annotations
 
@@ -119,10 +117,7 @@ class ControllerRequests:
 
     async def delete_topic(self, name: str, topic_id: str | None = None) -> Topic:
         """Free the name and stop serving. `topic_id`: only the topic of this id, whichever topic has the name now
-        (KIP-516).
-
-        Files and objects are deleted in the background; the deletion is recorded until they are gone.
-        """
+        (KIP-516). Files and objects are deleted in the background; the deletion is recorded until they are gone."""
         topic = await self._decide(lambda image: topics.delete(image, name, topic_id))
         log.info("deleted topic %s (%s); its objects go next", name, topic.topic_id)
         return topic

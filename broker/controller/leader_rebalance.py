@@ -1,10 +1,7 @@
 """Leadership returns to the first assigned replica (auto.leader.rebalance.enable), once an interval while this broker
-is the controller.
-
-A replica in sync, with a session and not unfit, takes over from another leader. Leaderless partitions and partitions
-being reassigned are left alone. Each commit decides again on the current image. Source: Kafka's
-ReplicationControlManager.maybeBalancePartitionLeaders.
-"""
+is the controller. A replica in sync, with a session and not unfit, takes over from another leader. Leaderless
+partitions and partitions being reassigned are left alone. Each commit decides again on the current image. Source:
+Kafka's ReplicationControlManager.maybeBalancePartitionLeaders."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sessions of one controller epoch: which end for silence, and whether another controller may exist. Pure.
 
-- Every session has its full time anew when the epoch begins (D8). Time is the controller's loop time, so its own stalls
-  extend every session (D9).
+- Every session has its full time again when the epoch begins (D8). Time is the controller's loop time, so its own
+  stalls extend every session (D9).
 - A session whose connection closed ends sooner, and at once if its port refuses.
 - A heartbeat before the end is decided keeps the session. After the decision none is accepted, because the commit may
   land at any time (R25).

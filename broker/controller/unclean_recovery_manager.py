@@ -1,8 +1,6 @@
-"""Asks replicas what they hold of leaderless partitions, and commits which one leads (R20).
-
-Every choice is decided again on the current image (`begin`). A broker that does not answer is asked again and delays
-the others by `ANSWER_S` at most.
-"""
+"""Asks replicas what they hold of leaderless partitions, and commits which one leads (R20). Every choice is decided
+again on the current image (`begin`). A broker that does not answer is asked again and delays the others by `ANSWER_S`
+at most."""
 
 from __future__ import annotations
 
@@ -75,7 +73,7 @@ class UncleanRecoveryManager:
             except (ThermoclineError, OSError) as refused:
                 log.warning("%d partitions wait to begin uncleanly: %s", len(chosen), refused)
             else:
-                log.warning("%d partitions begin without all that was acknowledged: nobody has it", count)
+                log.warning("%d partitions begin uncleanly: no replica has all acknowledged records", count)
 
     async def look(self, image: ClusterImage, places: Iterable[LogPlace]) -> HeardNow:
         """What the replicas with a session say of these partitions now, as far as they answer in time."""
@@ -115,7 +113,7 @@ class UncleanRecoveryManager:
         told = ", ".join(f"broker {node_id} ({count} partitions)" for node_id, count in sorted(missing.items()))
         if told and told != self._told:
             log.error(
-                "partitions that nobody has all of wait for what else there may be: %s: start them, or give up those "
+                "leaderless partitions wait for replicas that may hold more: %s: start them, or give up those "
                 "that are gone for good with `thermocline cluster forget`",
                 told,
             )

@@ -1,8 +1,5 @@
 """Acts on brokers' health reports: unfit leaders hand over, lost logs leave in-sync sets, waiting reassignments
-complete.
-
-A new image or a new report is checked again. A failed commit is retried.
-"""
+complete. A new image or a new report is checked again. A failed commit is retried."""
 
 from __future__ import annotations
 

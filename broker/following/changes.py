@@ -1,8 +1,6 @@
-"""What a step from one image to another asks of one broker. Pure (design, concept 3).
-
-The same image twice asks for nothing. A chain of images ends in the same effects as its last image alone. A topic
-created and deleted within one step is never led.
-"""
+"""What a step from one image to another asks of one broker. Pure (design, concept 3). The same image twice asks for
+nothing. A chain of images ends in the same effects as its last image alone. A topic created and deleted within one step
+is never led."""
 
 from __future__ import annotations
 
@@ -52,11 +50,8 @@ class Changes:
 
 
 def changes(before: ClusterImage, after: ClusterImage, node_id: int) -> Changes:
-    """What `node_id`, which applied `before`, does to apply `after`.
-
-    A topic costs one look-up if it is the same object in both images, as all are that a commit did not touch, and
-    sessions and minimum are unchanged.
-    """
+    """What `node_id`, which applied `before`, does to apply `after`. A topic that is the same object in both images
+    costs one look-up while sessions and minimum are unchanged. Every topic that a commit did not touch is."""
     resign: list[Share] = []
     drop: list[Share] = []
     reconfigure: list[Topic] = []

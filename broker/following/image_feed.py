@@ -1,8 +1,6 @@
-"""Images in order, from own commits, polls and heartbeats.
-
-An older or repeated image changes nothing, so a commit whose response was lost takes effect once, when it is read. A
-claim without records counts as newer, because the controller changed.
-"""
+"""Images in order, from own commits, polls and heartbeats. An older or repeated image changes nothing, so a commit
+whose response was lost takes effect once, when it is read. A claim without records counts as newer, because the
+controller changed."""
 
 from __future__ import annotations
 

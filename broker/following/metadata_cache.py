@@ -1,8 +1,6 @@
-"""The applied image, by topic id and name, for every request.
-
-The publisher swaps it whole, so two reads without a wait between them agree. A topic is here from its commit on; its
-partitions serve once they are open (`broker.partition.registry`).
-"""
+"""The applied image, by topic id and name, for every request. The publisher swaps it whole, so two reads without a wait
+between them agree. A topic is here from its commit on; its partitions serve once they are open
+(`broker.partition.registry`)."""
 
 from __future__ import annotations
 
@@ -77,11 +75,9 @@ class MetadataCache:
         return topic
 
     def facts(self, name: str) -> TopicFacts | None:
-        """What groups need of a topic; None: it is deleted, or was never created.
-
-        A group moves to another broker by a later image than the one its positions were committed under. So its new
-        coordinator knows every topic of those positions, or knows it as deleted.
-        """
+        """What groups need of a topic; None: it is deleted, or was never created. A group moves to another broker by a
+        later image than the one its positions were committed under. So its new coordinator knows every topic of those
+        positions, or knows it as deleted."""
         topic = self._by_name.get(name)
         return None if topic is None else TopicFacts(UUID(topic.topic_id), topic.partitions)
 

@@ -1,8 +1,6 @@
-"""Applies one image after another to this broker (design, concept 3).
-
-The order: resign, withdraw, swap the metadata cache, drop, apply configs, apply rows, lead, follow, purge. The start
-publishes after the empty image, so nothing is opened or removed in another way. Publishing never waits.
-"""
+"""Applies one image after another to this broker (design, concept 3). The order: resign, withdraw, swap the metadata
+cache, drop, apply configs, apply rows, lead, follow, purge. The start publishes after the empty image, so nothing is
+opened or removed in another way. Publishing never waits."""
 
 from __future__ import annotations
 
@@ -17,25 +15,19 @@ from broker.metadata.image import ClusterImage, Topic
 
 
 class Effects(Protocol):
-    """What `ReplicaManager` does for an image.
-
-    No call waits or fails. Each starts work that continues, however slow disk or bucket are, until a later call
-    replaces it. Calls for one topic take effect in order.
-    """
+    """What `ReplicaManager` does for an image. No call waits or fails. Each starts work that continues, however slow
+    disk or bucket are, until a later call replaces it. Calls for one topic take effect in order."""
 
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Lead these partitions no more, or follow them: who waits for one that was led fails NOT_LEADER_OR_FOLLOWER at
-        once; logs stay open."""
-        ...
+        """Stop leading or following these partitions. Waiters of a led one fail with NOT_LEADER_OR_FOLLOWER at once;
+        logs stay open."""
 
     def withdraw(self, topic: Topic) -> None:
         """The topic was deleted: stop serving at once, then close its logs. Nothing is removed yet."""
-        ...
 
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
-        """These partitions, of which every role is over, are other brokers' now: their logs here go. `is_seen`: rows
-        said so to this process, in one session; else nothing is removed."""
-        ...
+        """Remove the logs of these partitions, whose roles ended: other brokers hold them. `is_seen`: rows of one
+        session of this process show it; without that nothing is removed."""
 
     def follow_config(self) -> None:
         """Apply the broker's current configuration to every partition."""
@@ -44,10 +36,8 @@ class Effects(Protocol):
         """Apply the topic's configs to its partitions; to those being opened when they are open."""
 
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Lead these partitions in the leader epochs of the image.
-
-        A closed log is opened. A partition that never changed since its creation has no log anywhere.
-        """
+        """Lead these partitions in the leader epochs of the image. A closed log is opened. A partition that never
+        changed since its creation has no log anywhere."""
 
     def apply(self, topic: Topic, indexes: Collection[int]) -> None:
         """Their leaders here apply another row, minimum or replica session (`applied_row` of the image), in the same
@@ -62,10 +52,8 @@ class Effects(Protocol):
         Called again for all deleted topics when this broker becomes the controller."""
 
     async def opened(self, topic_id: str) -> None:
-        """Wait until all partitions of the topic that are to be led serve or stay offline.
-
-        Ends too when the topic is withdrawn. Raises Retryable when the broker stops first.
-        """
+        """Wait until all partitions of the topic that are to be led serve or stay offline. Ends too when the topic is
+        withdrawn. Raises Retryable when the broker stops first."""
 
 
 class Publisher:

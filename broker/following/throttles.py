@@ -1,8 +1,5 @@
 """Whether a replication throttle stands while nothing moves, and since when: an operator may have forgotten it
-(KIP-73).
-
-An image costs as much as it changed. A throttle set before this broker started counts from its start.
-"""
+(KIP-73). An image costs as much as it changed. A throttle set before this broker started counts from its start."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Counts and logs what changed in the cluster from image to image.
-
-An election is counted by the elected broker, a shrunk or grown set by the partition's leader, so a sum over brokers
-counts each once. The first image is no change.
-"""
+"""Counts and logs what changed in the cluster from image to image. An election is counted by the elected broker, a
+shrunk or grown set by the partition's leader, so a sum over brokers counts each once. The first image is no change."""
 
 from __future__ import annotations
 

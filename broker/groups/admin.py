@@ -1,9 +1,6 @@
-"""Administration of groups: list, describe, delete, and delete single offsets.
-
-A deletion is durable before it is answered; meanwhile the group takes no joins or commits. Responses are bounded. Long
-work yields to the loop. Source: Kafka 4.3's group coordinator (`validateDeleteGroup`, `validateOffsetDelete`); KIP-88,
-222, 229, 496, 518, 848.
-"""
+"""Administration of groups: list, describe, delete, and delete single offsets. A deletion is durable before it is
+answered; meanwhile the group takes no joins or commits. Responses are bounded. Long work yields to the loop. Source:
+Kafka 4.3's group coordinator (`validateDeleteGroup`, `validateOffsetDelete`); KIP-88, 222, 229, 496, 518, 848."""
 
 from __future__ import annotations
 
@@ -75,11 +72,9 @@ class GroupAdmin:
     _now_ms: Callable[[], int]
 
     async def listed(self, states: Collection[str], types: Collection[str]) -> tuple[ErrorCode, list[Listed]]:
-        """All groups, or those of these states and types (case-insensitive).
-
-        COORDINATOR_LOAD_IN_PROGRESS while some are loading, because half a list would look whole. Groups whose
-        partition cannot be read are left out, as another coordinator's are. POLICY_VIOLATION: too many bytes.
-        """
+        """All groups, or those of these states and types (case-insensitive). COORDINATOR_LOAD_IN_PROGRESS while some
+        are loading, because half a list would look whole. Groups whose partition cannot be read are left out, as
+        another coordinator's are. POLICY_VIOLATION: too many bytes."""
         if self._log.is_loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
         wanted = frozenset(state.lower() for state in states)
@@ -142,12 +137,9 @@ class GroupAdmin:
     # ---- deletions -------------------------------------------------------------------------------------------------
 
     async def delete(self, group_id: str, *, until_s: float | None = None) -> ErrorCode:
-        """Delete a group without members, its positions and its generation; NONE when that is durable.
-
-        After a partial failure, which returns the error of the write, the group exists again with the remaining
-        positions. `until_s`: of the whole request, as `deadline`; after it the deletion is refused and nothing is
-        written.
-        """
+        """Delete a group without members, its positions and its generation; NONE when that is durable. After a partial
+        failure, which returns the error of the write, the group exists again with the remaining positions. `until_s`:
+        of the whole request, as `deadline`; after it the deletion is refused and nothing is written."""
         until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE

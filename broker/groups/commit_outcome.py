@@ -1,8 +1,6 @@
-"""Outcome of a write to `__consumer_offsets`: the wait for it, and the client's error code.
-
-A request waits for offsets.commit.timeout.ms in all, so later requests of its connection (heartbeats) wait no longer
-either. The append continues, and its result is applied.
-"""
+"""Outcome of a write to `__consumer_offsets`: the wait for it, and the client's error code. A request waits for
+offsets.commit.timeout.ms in all, so later requests of its connection (heartbeats) wait no longer either. The append
+continues, and its result is applied."""
 
 from __future__ import annotations
 
@@ -38,10 +36,8 @@ async def outcome_of(write: Write, until_s: float) -> ErrorCode:
 
 
 def group_code_of(failure: Exception, too_large: ErrorCode) -> ErrorCode:
-    """The error when a group's state could not be stored (as Kafka translates append errors for groups).
-
-    Not `broker.errors.code_of`: a client must look for the coordinator, not for a partition's leader.
-    """
+    """The error when a group's state could not be stored (as Kafka translates append errors for groups). Not
+    `broker.errors.code_of`: a client must look for the coordinator, not for a partition's leader."""
     if isinstance(failure, Fenced | StorageFailed):
         return ErrorCode.NOT_COORDINATOR
     if isinstance(failure, InvalidRequest):

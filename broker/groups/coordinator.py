@@ -1,9 +1,6 @@
-"""The group coordinator: which shard answers a request, and what limits do.
-
-A commit is answered and visible only once its records are durable. Everything a client can grow has a bound in
-`GroupConfig`. Two background tasks serve all groups (timers, `cleaner`), and one a partition while it loads or is
-written to.
-"""
+"""The group coordinator: which shard answers a request, and what limits do. A commit is answered and visible only once
+its records are durable. Everything a client can grow has a bound in `GroupConfig`. Two background tasks serve all
+groups (timers, `cleaner`), and one a partition while it loads or is written to."""
 
 from __future__ import annotations
 
@@ -126,9 +123,7 @@ class GroupCoordinator:
 
     async def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
         """Answer waiting requests, refuse new ones, and let running appends end (offsets.commit.timeout.ms at most).
-
-        Snapshots can still be taken afterwards: state and log do not change any more.
-        """
+        Snapshots can still be taken afterwards: state and log do not change any more."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

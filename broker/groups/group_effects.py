@@ -1,8 +1,5 @@
-"""Performs the effects of the groups' machines: responses, timers, records to store.
-
-Waiting requests are futures, which are the machines' tokens. Nothing else runs between an event and its effects. One
-task serves all timers.
-"""
+"""Performs the effects of the groups' machines: responses, timers, records to store. Waiting requests are futures,
+which are the machines' tokens. Nothing else runs between an event and its effects. One task serves all timers."""
 
 from __future__ import annotations
 

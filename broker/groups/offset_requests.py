@@ -1,8 +1,5 @@
-"""OffsetCommit and OffsetFetch, group by group.
-
-A commit answered with NONE is durable. Fetched positions are durable, and of a shard that is still led when they are
-sent.
-"""
+"""OffsetCommit and OffsetFetch, group by group. A commit answered with NONE is durable. Fetched positions are durable,
+and of a shard that is still led when they are sent."""
 
 from __future__ import annotations
 
@@ -64,11 +61,8 @@ def judge(
 ) -> Judged:
     """Which rows of an OffsetCommit become positions. Each row is judged by itself, except for bounds: if the rows make
     this group or all groups too large, none is taken. An accepted position belongs to the current topic of the name
-    (KIP-516).
-
-    `held`: the group's positions. `is_full`: whether so many more bytes are too many. `retention_ms` −1: as configured.
-    30 µs a row, on the loop; the caller enforces `config.commit_rows_max`.
-    """
+    (KIP-516). `held`: the group's positions. `is_full`: whether so many more bytes are too many. `retention_ms` −1: as
+    configured. 30 µs a row, on the loop; the caller enforces `config.commit_rows_max`."""
     expire_at_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
     codes: list[ErrorCode] = []
     values: list[tuple[TopicPosition, CommittedOffset]] = []
@@ -117,11 +111,9 @@ class OffsetRequests:
         unknown_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
         until_s: float | None = None,
     ) -> list[ErrorCode]:
-        """One error a row, in order; rows with NONE are durable. `member`'s token is filled in here.
-
-        `unknown_group`: the error for a member of no group (it depends on the API's version). `until_s`: of the whole
-        request, as `deadline`; after it the commit is refused and nothing is written.
-        """
+        """One error a row, in order; rows with NONE are durable. `member`'s token is filled in here. `unknown_group`:
+        the error for a member of no group (it depends on the API's version). `until_s`: of the whole request, as
+        `deadline`; after it the commit is refused and nothing is written."""
         until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(rows)
@@ -159,11 +151,8 @@ class OffsetRequests:
         self, group_id: str, wanted: Sequence[Wanted] | None, *, until_s: float | None = None
     ) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
         """Durable positions; `wanted` None: all. An unknown group has none, without an error. `until_s`: of the whole
-        request, as `deadline`.
-
-        Waits for commits accepted before it, so that the next owner of a partition never starts behind commits of the
-        previous one. (Kafka waits only when the client asks for stable offsets.)
-        """
+        request, as `deadline`. Waits for commits accepted before it, so that the next owner of a partition never starts
+        behind commits of the previous one. (Kafka waits only when the client asks for stable offsets.)"""
         shard, error = self._shard_of(group_id)
         if shard is None:
             return error, ()

@@ -1,8 +1,6 @@
-"""The groups of one partition of `__consumer_offsets`, as its records define them while this broker leads it.
-
-It is the state that an internal log replays and writes out whole. `record` and `offsets` of a group are what the log
-holds as far as it is applied. A commit is applied only when its append in this leader epoch succeeded.
-"""
+"""The groups of one partition of `__consumer_offsets`, as its records define them while this broker leads it. It is the
+state that an internal log replays and writes out whole. `record` and `offsets` of a group are what the log holds as far
+as it is applied. A commit is applied only when its append in this leader epoch succeeded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Records of an internal topic, to and from batches. Pure.
-
-A batch counts only with a correct CRC. Control batches (a gap, a marker) and transactional ones are skipped.
-"""
+"""Records of an internal topic, to and from batches. Pure. A batch counts only with a correct CRC. Control batches (a
+gap, a marker) and transactional ones are skipped."""
 
 from __future__ import annotations
 
@@ -45,10 +43,7 @@ def is_begin_of_rewrite(batch: bytes) -> bool:
 
 def batches_in(data: bytes) -> Iterator[tuple[int, Iterator[KeyValue]]]:
     """For each batch: the offset after it, and its records with a key. Raises Corrupt, also for a wrong CRC or a
-    truncated end.
-
-    Control batches have no state. Transactional ones need their markers, which are not served here.
-    """
+    truncated end. Control batches have no state. Transactional ones need their markers, which are not served here."""
     end = 0
     for position, header in walk(data):
         end = position + header.size

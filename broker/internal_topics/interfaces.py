@@ -42,12 +42,10 @@ class ShardLog(Protocol):
     def leader_epoch(self) -> int: ...
 
     async def append(self, batch: bytes) -> int:
-        """Append one batch (base offset 0, epoch −1: to be stamped) and return the offset of its last record.
-
-        Returns when the batch is durable and below the high watermark (acks=all). One call at a time; the call bounds
-        its own wait. Raises Retryable, Fenced, StorageFailed, InvalidRequest (batch too large). After any of them the
-        batch may still be in the log.
-        """
+        """Append one batch (base offset 0, epoch −1: to be stamped) and return the offset of its last record. Returns
+        when the batch is durable and below the high watermark (acks=all). One call at a time; the call bounds its own
+        wait. Raises Retryable, Fenced, StorageFailed, InvalidRequest (batch too large). After any of them the batch may
+        still be in the log."""
 
     def resign(self) -> None:
         """The leader epoch is over: a waiting append is not made any more."""
@@ -55,10 +53,8 @@ class ShardLog(Protocol):
     def replay(self) -> AsyncIterator[Piece]:
         """Everything, in order, a few MiB at a time: the local log if it holds all live records; else the newest
         snapshot (also without records), then the local log above it. Ends when the high watermark reached the log's
-        end, so that nothing replayed can be truncated.
-
-        Raises Retryable (the store is needed and does not answer), Corrupt, StorageFailed, Fenced, OSError.
-        """
+        end, so that nothing replayed can be truncated. Raises Retryable (the store is needed and does not answer),
+        Corrupt, StorageFailed, Fenced, OSError."""
 
     @property
     def is_whole(self) -> bool:

@@ -1,9 +1,7 @@
-"""The log of one internal topic: the shards that this broker leads, loaded and dropped as leadership moves.
-
-When `resign` returns the shard is gone: waiting requests are answered and nothing of it is visible. A load that ends in
+"""The log of one internal topic: the shards that this broker leads, loaded and dropped as leadership moves. When
+`resign` returns the shard is gone: waiting requests are answered and nothing of it is visible. A load that ends in
 another epoch than it began in is discarded. At most `LOADS_AT_ONCE` shards load at a time; a failing one delays no
-other.
-"""
+other."""
 
 from __future__ import annotations
 
@@ -80,7 +78,7 @@ class InternalLog(Generic[S]):
     # ---- leadership ------------------------------------------------------------------------------------------------
 
     def lead(self, shard_log: ShardLog) -> None:
-        """This broker leads that partition in `shard_log.leader_epoch`: load its shard. A repeated call has no effect."""
+        """This broker leads that partition in `shard_log.leader_epoch`: load its shard. Repeating has no effect."""
         partition = self._partitions.setdefault(shard_log.index, _Partition())
         if shard_log.leader_epoch > partition.life.leader_epoch:
             partition.shard_log = shard_log
@@ -132,10 +130,8 @@ class InternalLog(Generic[S]):
             await self._moved.wait()
 
     async def close(self) -> None:
-        """Load and serve nothing more; let appends in flight end, for `limits.close_timeout_ms` at most.
-
-        Snapshots can still be taken afterwards: state and log do not change any more.
-        """
+        """Load and serve nothing more; let appends in flight end, for `limits.close_timeout_ms` at most. Snapshots can
+        still be taken afterwards: state and log do not change any more."""
         for index, partition in self._partitions.items():
             self._happened(index, partition, Closed())
         deadline_s = self._clock.monotonic_s() + self.limits.close_timeout_ms / 1000

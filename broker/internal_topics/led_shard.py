@@ -1,8 +1,6 @@
-"""One shard: a partition of an internal topic while this broker leads it in one leader epoch.
-
-State, appender and bookkeeping are made together for one load and dropped together. A dropped shard answers and writes
-nothing; late results of its log change nothing.
-"""
+"""One shard: a partition of an internal topic while this broker leads it in one leader epoch. State, appender and
+bookkeeping are made together for one load and dropped together. A dropped shard answers and writes nothing; late
+results of its log change nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Loads a state from a partition's snapshot and log, encodes a state as a snapshot, and tracks when a snapshot is due.
-
-Loading and encoding yield to the loop every few ms, however large a batch, a snapshot or a state is.
-"""
+Loading and encoding yield to the loop every few ms, however large a batch, a snapshot or a state is."""
 
 from __future__ import annotations
 
@@ -29,11 +27,9 @@ class Loaded(NamedTuple):
 
 
 async def load(shard_log: ShardLog, state: ReplayedState, keep_objects: Callable[[], None]) -> Loaded:
-    """Replay into an empty state and restore it. Raises as `ShardLog.replay`.
-
-    `keep_objects` is called at every turn: 100 000 groups are two million lasting objects. Without it Python's garbage
-    collector took three fifths of the time, 1.1 s at once.
-    """
+    """Replay into an empty state and restore it. Raises as `ShardLog.replay`. `keep_objects` is called at every turn:
+    100 000 groups are two million lasting objects. Without it Python's garbage collector took three fifths of the time,
+    1.1 s at once."""
     end_offset, snapshot_end, log_bytes = 0, None, 0
     turns = Turns(_RECORDS_PER_TURN)
     async for piece in shard_log.replay():
@@ -108,10 +104,8 @@ class SnapshotBook:
     @property
     def dirty_since_s(self) -> float | None:
         """Since when a lost disk would lose changes: the cut of the newest written snapshot; −∞ after a load that
-        replayed records of unknown age. None while nothing changed after it.
-
-        A snapshot is due when it is an interval old: at once for a change after a quiet time.
-        """
+        replayed records of unknown age. None while nothing changed after it. A snapshot is due when it is an interval
+        old: at once for a change after a quiet time."""
         return self._cut_s if self._is_dirty else None
 
     def hurry(self) -> None:

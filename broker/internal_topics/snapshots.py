@@ -1,9 +1,7 @@
-"""Writes snapshots of an internal topic's shards to the bucket, for a lost disk.
-
-A failing shard delays no other. Failures are logged when they begin and when they end, however many shards fail. A
-snapshot is committed for the leader epoch it was cut in, or not at all. Nothing local is deleted because of a snapshot,
-and a load with the local log reads none.
-"""
+"""Writes snapshots of an internal topic's shards to the bucket, for a lost disk. A failing shard delays no other.
+Failures are logged when they begin and when they end, however many shards fail. A snapshot is committed for the leader
+epoch it was cut in, or not at all. Nothing local is deleted because of a snapshot, and a load with the local log reads
+none."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""This broker's fitness to lead, for its heartbeats.
-
-It is unfit while it stops, while its disk is full, and while the bucket has not answered it alone for a minute (D20,
-D39). It always reports the current state, so the next heartbeat makes up for a lost one.
-"""
+"""This broker's fitness to lead, for its heartbeats. It is unfit while it stops, while its disk is full, and while the
+bucket has not answered it alone for a minute (D20, D39). It always reports the current state, so the next heartbeat
+makes up for a lost one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A controlled shutdown: first others take over leaderships, last the session ends and the lease is released (R9).
-
-Each step has `LEAVE_S`. Without a controller or store the stop continues; others then wait for the session or lease,
-and no record is lost (D48).
-"""
+"""A controlled shutdown: first others take over leaderships, last the session ends and the lease is released (R9). Each
+step has `LEAVE_S`. Without a controller or store the stop continues; others then wait for the session or lease, and no
+record is lost (D48)."""
 
 from __future__ import annotations
 

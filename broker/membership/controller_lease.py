@@ -1,8 +1,6 @@
-"""`lease.json`: when a broker may try to become the controller, and the controller's bumps.
-
-It is written by compare-and-set in the writer's controller epoch; a lease of an older epoch is ignored. It says *when*
-to try; `cluster.json` says who won.
-"""
+"""`lease.json`: when a broker may try to become the controller, and the controller's bumps. It is written by
+compare-and-set in the writer's controller epoch; a lease of an older epoch is ignored. It says *when* to try;
+`cluster.json` names the controller."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Reports this broker's fitness to lead to the controller, here or on another node.
-
-A change is reported at once: directly to the own controller, or by a second heartbeat beside the parked one. A broker
-that stops reports that first (R9).
-"""
+"""Reports this broker's fitness to lead to the controller, here or on another node. A change is reported at once:
+directly to the own controller, or by a second heartbeat beside the parked one. A broker that stops reports that first
+(R9)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Whether a directory may serve a bucket: a pure decision (design 1, scenario C31).
-
-A data directory that another one replaced is refused for ever. An empty one takes over a bucket only after the lease
-stood still, was released, or an operator gave --take-over.
-"""
+"""Whether a directory may serve a bucket: a pure decision (design 1, scenario C31). A data directory that another one
+replaced is refused for ever. An empty one takes over a bucket only after the lease stood still, was released, or an
+operator gave --take-over."""
 
 from __future__ import annotations
 
@@ -16,11 +14,9 @@ from logformat.values import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class DirectoryIdentity:
-    """`meta.properties` of the data directory; None fields where it was never formatted.
-
-    `logs`: the logs in it. `is_unsynced`: acknowledged records may be only in the page cache (`thermocline.flush=os`,
-    no clean stop), and lost after a reboot. `incarnations`: processes that may have written here; None: unknown.
-    """
+    """`meta.properties` of the data directory; None fields where it was never formatted. `logs`: the logs in it.
+    `is_unsynced`: acknowledged records may be only in the page cache (`thermocline.flush=os`, no clean stop), and lost
+    after a reboot. `incarnations`: processes that may have written here; None: unknown."""
 
     cluster_id: str | None
     node_id: int | None

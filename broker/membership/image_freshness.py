@@ -1,8 +1,6 @@
-"""When this broker last knew that its image is the newest, and that it is in session (R23, R25).
-
-A moment is when a request was *sent*, not when its response came. "Store away" keeps a session and proves no freshness.
-The controller is in session while no other broker can have claimed; a broker alone always is.
-"""
+"""When this broker last knew that its image is the newest, and that it is in session (R23, R25). A moment is when a
+request was *sent*, not when its response came. "Store away" keeps a session and proves no freshness. The controller is
+in session while no other broker can have claimed; a broker alone always is."""
 
 from __future__ import annotations
 

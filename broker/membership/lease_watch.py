@@ -20,12 +20,9 @@ class LeaseSight(Enum):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Content of `lease.json`.
-
-    The active controller bumps `counter`, and sets `released` at the end of a clean stop. `lease_ms`: how long its
-    holder must be silent before a takeover; a watcher with a shorter lease waits for this. `cluster_id`: empty when
-    written by older software; a lost `cluster.json` is rebuilt under it.
-    """
+    """Content of `lease.json`. The active controller bumps `counter`, and sets `released` at the end of a clean stop.
+    `lease_ms`: how long its holder must be silent before a takeover; a watcher with a shorter lease waits for this.
+    `cluster_id`: empty when written by older software; a lost `cluster.json` is rebuilt under it."""
 
     controller_epoch: int
     incarnation: str

@@ -1,8 +1,5 @@
-"""Whether the session of this process still stands: a pure look at an image.
-
-Owns the fence between processes (R1). Always true: two processes are told apart by their incarnation, whatever else
-they share. Must not know leases, controller epochs, or how a session begins (controller.registrations).
-"""
+"""Whether the session of this process still stands, by an image. Pure. Two processes differ by their incarnation,
+whatever else they share (R1)."""
 
 from __future__ import annotations
 

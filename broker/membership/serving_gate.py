@@ -1,8 +1,8 @@
 """Whether this process may still answer: every response passes this check.
 
 - After another process registered as this node, nothing is answered.
-- If the boot clock, which counts sleep, jumped between two checks so far that a lease may have passed, nothing is
-  answered until a poll of `cluster.json` succeeded: a stopped process may have been replaced (C31).
+- The boot clock counts sleep. If it jumped so far between two checks that a lease may have passed, this process may
+  have been replaced: nothing is answered until a poll of `cluster.json` succeeded (C31).
 - It is decided before the response leaves, not at the next tick. It costs one clock reading a request (0.1 µs).
 """
 

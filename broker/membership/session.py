@@ -106,12 +106,9 @@ class Session:
         rack: str | None = None,
         take_over: bool = False,
     ) -> StartedSession:
-        """Wait until this broker has a session as `node_id`. Raises Refused.
-
-        A store that does not answer is waited for, with a logged reason; the caller bounds the wait. `whose` and
-        `doubt`: see `SessionStart`. `take_over`: an operator vouches that the broker that served from another directory
-        is dead.
-        """
+        """Wait until this broker has a session as `node_id`. Raises Refused. A store that does not answer is waited
+        for, with a logged reason; the caller bounds the wait. `whose` and `doubt`: see `SessionStart`. `take_over`: an
+        operator vouches that the broker that served from another directory is dead."""
         boot_id = self._world.clock.boot_id()
         who = SessionRequest(node_id, "", self.incarnation, "", boot_id, listeners, rack, take_over=take_over)
         joining = SessionStart(

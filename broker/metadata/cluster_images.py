@@ -1,8 +1,5 @@
-"""Images made of `cluster.json`: its page, and the records since then.
-
-Every image was checked. A page is read and decoded in a worker; a root that adds records to the newest image costs the
-loop only those.
-"""
+"""Images made of `cluster.json`: its page, and the records since then. Every image was checked. A page is read and
+decoded in a worker; a root that adds records to the newest image costs the loop only those."""
 
 from __future__ import annotations
 

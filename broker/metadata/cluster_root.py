@@ -119,10 +119,8 @@ class ClusterRoot:
         return await self._loaded(root)
 
     async def observe(self, data: bytes) -> Loaded:
-        """A committed root from the controller, by its bytes. Commits are not based on it.
-
-        Raises Corrupt, also for another cluster's; NewerFormat; and as `poll` when its page has to be read.
-        """
+        """A committed root from the controller, by its bytes. Commits are not based on it. Raises Corrupt, also for
+        another cluster's; NewerFormat; and as `poll` when its page has to be read."""
         root = _CODEC.decode(cluster_key(), Got(data, "", len(data)))
         known = self._root.known
         if known is not None and known.content.cluster_id != root.content.cluster_id:
@@ -154,11 +152,8 @@ class ClusterRoot:
     async def claim(
         self, cluster_id: str, controller: Controller, records: Callable[[ClusterImage], Sequence[MetadataRecord]]
     ) -> ImageAt:
-        """Become the controller.
-
-        Commits the next controller epoch together with `records` of the image loaded last. Fenced: another process
-        claimed first, or since.
-        """
+        """Become the controller. Commits the next controller epoch together with `records` of the image loaded last.
+        Fenced: another process claimed first, or since."""
         known = self._root.known
         epoch = 1 if known is None else known.epoch + 1
         before = ClusterContent(cluster_id, controller) if known is None else known.content
@@ -172,12 +167,10 @@ class ClusterRoot:
         return await self._ours(root)
 
     async def commit(self, records: Sequence[MetadataRecord]) -> ImageAt:
-        """Commit `records`; the image with them.
-
-        Raises Fenced when this process is not the controller any more, also where the records stand and another process
-        claimed since; Corrupt for an impossible image and CommitTooLarge for more than a page may hold: nothing is
-        written then. The epoch is that of the call: a later claim commits nothing of it.
-        """
+        """Commit `records`; the image with them. Raises Fenced when this process is not the controller any more, also
+        where the records stand and another process claimed since; Corrupt for an impossible image and CommitTooLarge
+        for more than a page may hold: nothing is written then. The epoch is that of the call: a later claim commits
+        nothing of it."""
         epoch = self.epoch
         for _ in range(_TRIES):
             known = self._root.known
@@ -193,10 +186,8 @@ class ClusterRoot:
         raise Retryable("cluster.json changed under every attempt to commit")
 
     async def settle(self) -> ImageAt:
-        """Resolve a commit of unknown outcome: the image in which it is a fact, or never will be.
-
-        This commit always changes the root, so that any request in flight fails its condition. Errors as `commit`.
-        """
+        """Resolve a commit of unknown outcome: the image in which it is a fact, or never will be. This commit always
+        changes the root, so that any request in flight fails its condition. Errors as `commit`."""
 
         def look(now: Content) -> Content:
             assert isinstance(now, ClusterContent), "settle before claim"

@@ -144,12 +144,9 @@ _EMPTY = ClusterImage()
 
 
 def check(image: ClusterImage, before: ClusterImage = _EMPTY) -> None:
-    """Raises Corrupt unless a controller can have made this image.
-
-    Run on the result of records before they are written, and on what was read: names become local paths, ids become
-    keys. `before`: a checked image from which records made this one; objects that are in both are skipped, rows only
-    while the nodes are the same.
-    """
+    """Raises Corrupt unless a controller can have made this image. Run on the result of records before they are
+    written, and on what was read: names become local paths, ids become keys. `before`: a checked image from which
+    records made this one; objects that are in both are skipped, rows only while the nodes are the same."""
     for node_id, node in image.nodes.items():
         if node.node_id != node_id or not 0 <= node.broker_epoch < image.next_broker_epoch:
             raise _impossible(f"node {node.node_id} in broker epoch {node.broker_epoch}")

@@ -1,9 +1,6 @@
 """The mark of a cluster whose `cluster.json` was rebuilt from manifests (R29), a node that stands for unknown replicas.
-Pure.
-
-While an image has the mark, no operator confirmed that all brokers are back, so nothing missing from it is deleted. The
-node never has a session, so no partition assigned to it starts before it is given up.
-"""
+Pure. While an image has the mark, no operator confirmed that all brokers are back, so nothing missing from it is
+deleted. The node never has a session, so no partition assigned to it starts before it is given up."""
 
 from __future__ import annotations
 

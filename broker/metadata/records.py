@@ -25,12 +25,10 @@ class Listener(msgspec.Struct, frozen=True, gc=False):
 
 
 class Node(msgspec.Struct, frozen=True, tag="node", tag_field="t"):
-    """A session of a broker.
-
-    `broker_epoch` is unique in the cluster. `directory_id`: the same id as before means that nothing acknowledged is
-    missing, another id that everything is; FORGOTTEN: an operator gave the node up. `incarnation` is the process,
-    `boot_id` the machine since its boot. Not `active`: the session ended and never resumes.
-    """
+    """A session of a broker. `broker_epoch` is unique in the cluster. `directory_id`: the same id as before means that
+    nothing acknowledged is missing, another id that everything is; FORGOTTEN: an operator gave the node up.
+    `incarnation` is the process, `boot_id` the machine since its boot. Not `active`: the session ended and never
+    resumes."""
 
     node_id: int
     broker_epoch: int

@@ -2,8 +2,8 @@
 Pure.
 
 - The leader is an in-sync replica with a session, the first in the order of assignment.
-- The leader epoch grows by one when the leader changes or begins again, and when a node leaves `replicas` and `target`
-  (R16), so that none of its reports outlives its log.
+- The leader epoch grows by one when the leader changes or begins again. It also grows when a node leaves `replicas` and
+  `target`, so that none of its reports outlives its log (R16).
 - No replica leaves the in-sync set below the effective minimum, unless its log is gone.
 - A reassignment completes when all joining replicas are in sync, have sessions and report no bad log. At least the
   minimum must be there, or the whole target where the factor shrinks (ADR 19), and one of them fit to lead (R19).

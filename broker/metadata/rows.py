@@ -1,10 +1,6 @@
-"""Partition rows after each event (R4). Pure.
-
-Events: a session began or ended, a leader proposed an in-sync set, the minimum changed, an election was requested,
-replicas are reassigned, a log is gone, a node is given up, a replica begins uncleanly. Every new row has the next
-partition epoch, and follows by `row_steps` unless it begins uncleanly. The image passed in has the event's session or
-config already.
-"""
+"""Partition rows after each event (R4): a session began or ended, a proposal, an election, a reassignment, a lost log.
+Pure. Every new row has the next partition epoch, and follows by `row_steps` unless it begins uncleanly. The image
+passed in has the event's session or config already."""
 
 from __future__ import annotations
 
@@ -57,10 +53,8 @@ def session_began(
     lost_logs: Collection[tuple[str, int]] = (),
 ) -> list[RowsSet]:
     """`node_id` registered, which ends its earlier session. It keeps its leaderships, each with the next leader epoch.
-
     From another directory nothing acknowledged is there, nor is it of `lost_logs` (topic id, index): the node leaves
-    those in-sync sets, even below the minimum (R16, R18). A partition without another replica begins uncleanly.
-    """
+    those in-sync sets, even below the minimum (R16, R18). A partition without another replica begins uncleanly."""
 
     def change(topic_id: str) -> _Change:
         def of(index: int, row: Row, minimum: int) -> Row:
@@ -76,11 +70,8 @@ def session_began(
 
 def lost(image: ClusterImage, node_id: int, places: Collection[tuple[str, int]]) -> list[RowsSet]:
     """Logs of the running `node_id` (topic id, index) are gone or damaged: it leaves those in-sync sets, even below the
-    minimum. The leader epoch grows, whether it was in the set or not (R16, R18).
-
-    Where no other replica has everything nothing changes: the damaged log still has more than the others, and an
-    operator decides.
-    """
+    minimum. The leader epoch grows, whether it was in the set or not (R16, R18). Where no other replica has everything
+    nothing changes: the damaged log still has more than the others, and an operator decides."""
 
     def change(topic_id: str) -> _Change:
         def of(index: int, row: Row, minimum: int) -> Row:
@@ -95,7 +86,7 @@ def lost(image: ClusterImage, node_id: int, places: Collection[tuple[str, int]])
 
 def forgotten(image: ClusterImage, node_id: int) -> list[RowsSet]:
     """Everything on `node_id`, which has no session, counts as lost: it leaves every in-sync set, even below the
-    minimum. A partition whose set is empty then begins uncleanly elsewhere."""
+    minimum. A partition whose set is empty then begins uncleanly on another replica."""
 
     def of(_: int, row: Row, minimum: int) -> Row:
         return without_member(image, row, node_id, minimum) if node_id in row.in_sync else row

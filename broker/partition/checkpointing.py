@@ -1,8 +1,5 @@
-"""Ticks and checkpoints of the partitions that changed.
-
-An idle partition costs nothing here. A checkpoint that a full disk refused is written with the next one, at its usual
-time; the directory's checkpoints remember what was sampled.
-"""
+"""Ticks and checkpoints of the partitions that changed. An idle partition costs nothing here. A checkpoint that a full
+disk refused is written with the next one, at its usual time; the directory's checkpoints remember what was sampled."""
 
 from __future__ import annotations
 

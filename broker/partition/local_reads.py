@@ -1,8 +1,5 @@
-"""Reads one partition's log on this disk without blocking the loop.
-
-Only bytes in the page cache that were checked since the start are sent (C25). A worker loads or checks the rest first,
-once for all readers. Damage is reported.
-"""
+"""Reads one partition's log on this disk without blocking the loop. Only bytes in the page cache that were checked
+since the start are sent (C25). A worker loads or checks the rest first, once for all readers. Damage is reported."""
 
 from __future__ import annotations
 
@@ -43,10 +40,8 @@ class LocalReads:
     ) -> LogSlice | asyncio.Future[None] | None:
         """Local bytes below `end_offset` from the batch that holds `offset`, ready to be sent; None: there are none
         yet. A future: read again when it is done, because an index, a check or the bytes come from the disk first.
-
         `end_offset` is the high watermark, except for replicas. Raises as `PartitionLog.read`, Retryable, and the
-        OSError that a worker met for an earlier call.
-        """
+        OSError that a worker met for an earlier call."""
         log = self._log
         if not log.is_cheap(offset) and offset not in self._prepared:
             return residency.once(f"index of {self._name} at", offset, partial(self._call, self._load_index, offset))

@@ -1,8 +1,6 @@
-"""Logs here that failed or lost records, for the controller.
-
-`unfit`: the log failed, so its replica leads nothing until the log is opened again. `lost`: the log is damaged and
-lacks what its in-sync replica promises (R18). An entry stays until the log is reopened or gone.
-"""
+"""Logs here that failed or lost records, for the controller. `unfit`: the log failed, so its replica leads nothing
+until the log is opened again. `lost`: the log is damaged and lacks what its in-sync replica promises (R18). An entry
+stays until the log is reopened or gone."""
 
 from __future__ import annotations
 
@@ -34,8 +32,8 @@ class LogFailures:
             self._changed()
 
     def damaged(self, place: LogPlace, why: str) -> None:
-        """The log lacks records it held, or holds bytes nobody wrote. The controller removes its replica from the
-        in-sync set."""
+        """The log lacks records it held, or holds foreign bytes. The controller removes its replica from the in-sync
+        set."""
         if place not in self.lost:
             self.lost[place] = why
             self._changed()

@@ -1,8 +1,6 @@
 """The interface between handlers that read (Fetch, ListOffsets, OffsetForLeaderEpoch, Metadata) and a partition: led
-here, followed, or only in the bucket.
-
-No call blocks. Only the searches await. `NotKnownYet` means that the partition is looked up first.
-"""
+here, followed, or only in the bucket. No call blocks. Only the searches await. `NotKnownYet` means that the partition
+is looked up first."""
 
 from __future__ import annotations
 

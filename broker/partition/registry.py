@@ -1,8 +1,5 @@
-"""Look-up tables of this broker's partitions, by role.
-
-A partition is in `partitions` from the moment it serves until it resigns or its topic is deleted. A partition that the
-image gives to another leader is never answered as unknown.
-"""
+"""Look-up tables of this broker's partitions, by role. A partition is in `partitions` from the moment it serves until
+it resigns or its topic is deleted. A partition that the image gives to another leader is never answered as unknown."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The replicas of this broker: gives each `ReplicaOwner` the role that the metadata image asks for.
-
-It implements the publisher's `Effects`. No call waits: each starts work that continues until a later call changes the
-goal. Once `close` began, no role begins. A stop is clean only where the tail of every log is known.
-"""
+"""The replicas of this broker: gives each `ReplicaOwner` the role that the metadata image asks for. It implements the
+publisher's `Effects`. No call waits: each starts work that continues until a later call changes the goal. Once `close`
+began, no role begins. A stop is clean only where the tail of every log is known."""
 
 from __future__ import annotations
 
@@ -120,10 +118,8 @@ class ReplicaManager:
 
     # ── effects of the image ─────────────────────────────────────────────────────────────────────────────────────
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Begin to lead these partitions. They are published when all are open (`opened` waits for it).
-
-        Opening is retried until it succeeds. Only `withdraw` and `close` abandon it.
-        """
+        """Begin to lead these partitions. They are published when all are open (`opened` waits for it). Opening is
+        retried until it succeeds. Only `withdraw` and `close` abandon it."""
         self._update_topic(topic)
         if self._is_closing:
             return

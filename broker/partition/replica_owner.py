@@ -1,9 +1,7 @@
-"""The owner of one replica on this broker: its log has one role at a time, or is removed.
-
-One task per replica works towards the newest aim. An aim ends the current role at once. The next role begins when
-nothing of the previous one works on the log. An aim that was replaced before its turn never begins.
-`docs/design/late-work.md` draws the states and transitions.
-"""
+"""The owner of one replica on this broker: its log has one role at a time, or is removed. One task per replica works
+towards the newest aim. An aim ends the current role at once. The next role begins when nothing of the previous one
+works on the log. An aim that was replaced before its turn never begins. `docs/design/late-work.md` draws the states and
+transitions."""
 
 from __future__ import annotations
 

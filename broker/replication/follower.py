@@ -100,10 +100,8 @@ class Follower:
     def answered(
         self, asked: FetchPosition, diverging: EpochEnd | None, leader_high_watermark: int
     ) -> Cut | Take | None:
-        """The leader's response to `asked`. None: it is outdated, or nothing may be done.
-
-        `diverging`: the leader's last epoch that is not above the one asked for, and its end there.
-        """
+        """The leader's response to `asked`. None: it is outdated, or nothing may be done. `diverging`: the leader's
+        last epoch that is not above the one asked for, and its end there."""
         if not self.is_at(asked):
             return None
         if diverging is not None:

@@ -1,8 +1,6 @@
-"""The replicas a leader waits for: the committed in-sync set united with every proposed one (R4, R16, R17). Pure.
-
-Only an applied row with a higher partition epoch drops a proposal. A response or a time-out does not, because a commit
-whose response was lost may stand. Set and minimum come from the applied row only.
-"""
+"""The replicas a leader waits for: the committed in-sync set united with every proposed one (R4, R16, R17). Pure. Only
+an applied row with a higher partition epoch drops a proposal. A response or a time-out does not, because a commit whose
+response was lost may stand. Set and minimum come from the applied row only."""
 
 from __future__ import annotations
 
@@ -18,11 +16,8 @@ NO_SESSION: Final = -1  # broker epoch of a broker without a session
 
 @dataclass(frozen=True, slots=True)
 class AppliedRow:
-    """One partition in the image that its leader applied.
-
-    `min_in_sync` is the effective one, min(min.insync.replicas, |replicas|). `sessions`: broker epoch of every replica
-    with an active session, by node.
-    """
+    """One partition in the image that its leader applied. `min_in_sync` is the effective one, min(min.insync.replicas,
+    |replicas|). `sessions`: broker epoch of every replica with an active session, by node."""
 
     leader_epoch: int
     partition_epoch: int

@@ -1,8 +1,5 @@
-"""Decides configs of topics and brokers. Pure.
-
-Overrides are written whole, with the rows that follow from them. A change without effect writes nothing. `change`
-validates the values.
-"""
+"""Decides configs of topics and brokers. Pure. Overrides are written whole, with the rows that follow from them. A
+change without effect writes nothing. `change` validates the values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The shape of the controller's decisions: a pure function of an image returns records and an answer.
-
-A decider refuses with an ApiError in Kafka's code and words.
-"""
+"""The shape of the controller's decisions: a pure function of an image returns records and an answer. A decider refuses
+with an ApiError in Kafka's code and words."""
 
 from __future__ import annotations
 

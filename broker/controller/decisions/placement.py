@@ -1,9 +1,7 @@
-"""Chooses the replicas of new partitions, or checks requested ones. Pure.
-
-The first replica leads and has a session. Only registered brokers are named, none twice. Leaders are spread evenly over
-the brokers in session: within the topic, then over all topics. Replicas are spread over fault domains (R15): racks, or
-machines without a rack. More replicas than domains are allowed. Errors are in Kafka's words.
-"""
+"""Chooses the replicas of new partitions, or checks requested ones. Pure. The first replica leads and has a session.
+Only registered brokers are named, none twice. Leaders are spread evenly over the brokers in session: within the topic,
+then over all topics. Replicas are spread over fault domains (R15): racks, or machines without a rack. More replicas
+than domains are allowed. Errors are in Kafka's words."""
 
 from __future__ import annotations
 
@@ -24,10 +22,8 @@ _COUNTED_MAX: Final = 2_000  # rows in which leaders are counted, newest topics 
 
 
 def spread(image: ClusterImage, count: int, replication_factor: int, rows: Sequence[Row] = ()) -> list[Replicas]:
-    """Replicas of `count` new partitions of a topic with `rows`, over the brokers in session.
-
-    Raises ApiError INVALID_REPLICATION_FACTOR when there are too few brokers.
-    """
+    """Replicas of `count` new partitions of a topic with `rows`, over the brokers in session. Raises ApiError
+    INVALID_REPLICATION_FACTOR when there are too few brokers."""
     nodes = [node for _, node in sorted(image.nodes.items()) if node.active]
     if replication_factor > len(nodes):
         raise ApiError(
@@ -75,11 +71,8 @@ def _from_the_idlest(order: list[int], image: ClusterImage, rows: Sequence[Row])
 
 
 def _replicas(order: Sequence[int], domains: Mapping[int, str], turn: int, count: int) -> Replicas:
-    """Of the `turn`-th partition: its leader, then nodes of other domains, then the rest.
-
-    The followers shift by one with every round of leaders, so that a failed broker's partitions are spread over several
-    new leaders.
-    """
+    """Of the `turn`-th partition: its leader, then nodes of other domains, then the rest. The followers shift by one
+    with every round of leaders, so that a failed broker's partitions are spread over several new leaders."""
     around, at = divmod(turn, len(order))
     others = len(order) - 1
     follow = [order[(at + 1 + (around + further) % others) % len(order)] for further in range(others)]

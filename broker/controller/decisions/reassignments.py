@@ -2,8 +2,8 @@
 ReplicationControlManager.alterPartitionReassignments.
 
 - Each partition has its own result, in Kafka's order, codes and words. A move replaces an ongoing one.
-- Replicas that leave at once, because a move is cancelled or replaced, must leave the minimum in sync without failed
-  logs, one of them in session and fit (R19).
+- A cancelled or replaced move removes replicas at once. The minimum must stay in sync without failed logs, one of them
+  in session and fit (R19).
 - A move without effect makes no row.
 """
 

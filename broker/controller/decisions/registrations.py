@@ -75,17 +75,14 @@ def register(
     image: ClusterImage, asked: SessionRequest, cluster_id: str, *, is_live: bool, is_silent: bool
 ) -> Decision[int]:
     """The broker epoch of the session that `asked` gets. `is_live`: the node's session belongs to another process that
-    was heard lately. `is_silent`: it has had none for a lease.
-
-    ApiError as `BrokerRpc.register`.
-    """
+    was heard lately. `is_silent`: it has had none for a lease. ApiError as `BrokerRpc.register`."""
     if asked.cluster_id != cluster_id:
         raise ApiError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
             f"Expected cluster ID {cluster_id}, but got cluster ID {asked.cluster_id}",
         )
     if asked.node_id == UNKNOWN_REPLICA:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"node {asked.node_id} stands for replicas that nobody knows")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"node {asked.node_id} stands for unknown replicas")
     node = image.nodes.get(asked.node_id)
     last = NO_EPOCH if node is None else node.broker_epoch
     if node is not None and node.active and node.incarnation == asked.incarnation:

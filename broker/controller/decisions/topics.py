@@ -1,8 +1,5 @@
-"""Decides the creation, growth, deletion and removal of topics. Pure.
-
-Names are unique, also when '.' and '_' are taken as equal. A deleted topic's name is free at once; its id is recorded
-until its bytes are gone (C9).
-"""
+"""Decides the creation, growth, deletion and removal of topics. Pure. Names are unique, also when '.' and '_' are taken
+as equal. A deleted topic's name is free at once; its id is recorded until its bytes are gone (C9)."""
 
 from __future__ import annotations
 
@@ -41,10 +38,8 @@ class NewTopic:
 
 
 def create(image: ClusterImage, wanted: NewTopic, broker: BrokerConfig, image_bytes: int) -> Decision[Topic]:
-    """Create the topic. Refused in Kafka's order: name, configs, partitions.
-
-    Raises ApiError, InvalidTopicName, InvalidConfig. `broker`: the defaults for its configs.
-    """
+    """Create the topic. Refused in Kafka's order: name, configs, partitions. Raises ApiError, InvalidTopicName,
+    InvalidConfig. `broker`: the defaults for its configs."""
     check_topic_name(wanted.name)
     if wanted.name in INTERNAL_TOPICS and not wanted.internal:
         # A client's ordinary topic of that name would be tiered, deletable, and where groups write.

@@ -1,7 +1,5 @@
-"""Events and effects of the classic group machine. Immutable values.
-
-A `token` is opaque: the machine returns it at most once. Versions appear only as what they allow.
-"""
+"""Events and effects of the classic group machine. Immutable values. A `token` is opaque: the machine returns it at
+most once. Versions appear only as what they allow."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""A followed partition that consumers fetch from (KIP-392): from this disk and cache, without its leader.
-
-It serves below the follower's own high watermark, min(leader's, own end). `FollowerReplica.readable` makes it after the
-first clean response of the leader epoch (KAFKA-14704). It ends with the role. Offsets below the local log are in the
-bucket, because a follower deletes only segments that its leader saw there whole.
-"""
+"""A followed partition that consumers fetch from (KIP-392): from this disk and cache, without its leader. It serves
+below the follower's own high watermark, min(leader's, own end). `FollowerReplica.readable` makes it after the first
+clean response of the leader epoch (KAFKA-14704). It ends with the role. Offsets below the local log are in the bucket,
+because a follower deletes only segments that its leader saw there whole."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Local retention of followed logs: deletes segments with deleted records only, and those verified in the bucket (R6).
-
 Below the leader's log start everything may be deleted; above it only committed segments that the leader saw whole in
 the bucket, as local retention allows. The log start is durable before a file is deleted. A follower ignores total
-retention: its leader moves the log start (R7).
-"""
+retention: its leader moves the log start (R7)."""
 
 from __future__ import annotations
 

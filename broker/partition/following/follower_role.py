@@ -1,8 +1,8 @@
 """One follower role of a partition on this broker in one leader epoch: opens its log and gives it to a fetcher.
 
 - The log's tail is flushed before the first fetch (D65).
-- The reservation of an earlier leadership is deleted before that, unless this broker is the only assigned replica, or
-  there is no leader and it is the only holder.
+- The reservation of an earlier leadership is deleted before that. It stays where this broker is the only assigned
+  replica, and where there is no leader and it is the only holder.
 - A failed opening is retried while the role lasts, and reported where the disk refused it.
 - `end` takes effect at once; `over` waits for work in flight.
 """
@@ -237,8 +237,8 @@ class FollowerRole:
         roles.registry.log_failures.over((self.topic.topic_id, self.index))
 
     async def _remove_reservation(self, lease: Lease) -> None:
-        """Others gave the offsets of an earlier leadership's reservation since (R21). While there is no leader and this
-        broker is the only holder, nobody gives any."""
+        """Others gave the offsets of an earlier leadership's reservation since (R21). Without a leader, and with this
+        broker as the only holder, none are given."""
         row, me = self.row, self._roles.node_id
         is_ours = is_alone(row, me) or (row.leader == NO_LEADER and holds_alone(row, me))
         self._keeps_reservation = is_ours and not lease.opened.is_bare

@@ -1,9 +1,7 @@
-"""Truncates a follower's log where it diverges from its leader, or restarts it empty at another offset.
-
-Nothing is fetched meanwhile (`replication.follower`: CUTTING). The follower's machine gets the log's end when it is
-done. If the bucket's answer is unusable twice in a row, the leader's disk has to supply everything. `FollowerReplica`
-runs one of these at a time.
-"""
+"""Truncates a follower's log where it diverges from its leader, or restarts it empty at another offset. Nothing is
+fetched meanwhile (`replication.follower`: CUTTING). The follower's machine gets the log's end when it is done. If the
+bucket's answer is unusable twice in a row, the leader's disk has to supply everything. `FollowerReplica` runs one of
+these at a time."""
 
 from __future__ import annotations
 

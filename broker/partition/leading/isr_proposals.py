@@ -1,8 +1,6 @@
-"""Sends leaders' in-sync set proposals to the controller (AlterPartition).
-
-A proposal counts for its leader before it is sent. Only a new row settles it (R17), not the response. One request is in
-flight at a time. `isr_policy` decides which set to propose; a partition without anything to propose costs nothing.
-"""
+"""Sends leaders' in-sync set proposals to the controller (AlterPartition). A proposal counts for its leader before it
+is sent. Only a new row settles it (R17), not the response. One request is in flight at a time. `isr_policy` decides
+which set to propose; a partition without anything to propose costs nothing."""
 
 from __future__ import annotations
 

@@ -244,11 +244,9 @@ class LeaderReplica(Watchable):
             await asyncio.sleep(_RESERVATION_POLL_S)
 
     def when_visible(self, end_offset: int, deadline_s: float, acked: Acked) -> bool:
-        """Whether everything below `end_offset` is committed; if not, `acked` is called once, later.
-
-        It gets StorageFailed when the log goes offline, Fenced when the leadership ends, and TimeoutError soon after
-        the loop's time `deadline_s`.
-        """
+        """Whether everything below `end_offset` is committed; if not, `acked` is called once, later. It gets
+        StorageFailed when the log goes offline, Fenced when the leadership ends, and TimeoutError soon after the loop's
+        time `deadline_s`."""
         if self.high_watermark >= end_offset:
             return True
         self.waiters.ack(end_offset, deadline_s, acked)
@@ -272,10 +270,8 @@ class LeaderReplica(Watchable):
 
     def end_visible(self, wait_s: float) -> asyncio.Future[None] | None:
         """A future that is done when everything appended so far is visible, after `wait_s` at most; None: it is, or
-        never will be.
-
-        With acks=1 those records were acknowledged already: a later request for the log end counts them, as in Kafka.
-        """
+        never will be. With acks=1 those records were acknowledged already: a later request for the log end counts them,
+        as in Kafka."""
         if self.log.state is LogState.FAILED or not self.leading:
             return None  # nothing more becomes visible
         return self.visible(self.log.log_end_offset, asyncio.get_running_loop().time() + wait_s)

@@ -1,9 +1,7 @@
-"""Delays produces to a log with too many unsynced bytes (C27), and refuses them when local storage has no room.
-
-An append runs on the loop, so it must find room in the page cache. When a log exceeds its budget, the *next* produce to
-it waits for a flush, before the kernel would make `pwrite` wait. Other connections continue. A request waits before it
-is appended, so the order within a connection holds. Refusals are logged when they begin and when they end.
-"""
+"""Delays produces to a log with too many unsynced bytes (C27), and refuses them when local storage has no room. An
+append runs on the loop, so it must find room in the page cache. When a log exceeds its budget, the *next* produce to it
+waits for a flush, before the kernel would make `pwrite` wait. Other connections continue. A request waits before it is
+appended, so the order within a connection holds. Refusals are logged when they begin and when they end."""
 
 from __future__ import annotations
 
@@ -126,10 +124,8 @@ class ProduceBackpressure:
                 log.info("produces are taken again: none was refused (%s) for %d s", kind.value, now_s - last_s)
 
     def wait(self, request: ProduceRequest) -> Awaitable[object] | None:
-        """None when every log of the request has room, else an awaitable to wait for once.
-
-        It fails with StorageFailed when one of the logs went offline; the append then fails too.
-        """
+        """None when every log of the request has room, else an awaitable to wait for once. It fails with StorageFailed
+        when one of the logs went offline; the append then fails too."""
         if not self.is_busy:
             return None
         if self._tiers.local_excess_ratio > PRESSURE_DELAYS_AT:

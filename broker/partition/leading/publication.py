@@ -1,8 +1,6 @@
-"""Publishes the partitions of one topic that this broker was asked to lead together.
-
-An open partition is published within `TOGETHER_S`, whatever the others wait for. Those that open within that time are
-published together, so clients see one change. The topic is published when all are over, though none may have opened.
-"""
+"""Publishes the partitions of one topic that this broker was asked to lead together. An open partition is published
+within `TOGETHER_S`, whatever the others wait for. Those that open within that time are published together, so clients
+see one change. The topic is published when all are over, though none may have opened."""
 
 from __future__ import annotations
 

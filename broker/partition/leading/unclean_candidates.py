@@ -1,9 +1,6 @@
-"""Answers the controller's question what this broker's replicas hold of leaderless partitions (R20).
-
-A replica answers for the leader epoch of its role; that stays true until a row of a higher epoch. A damaged log is
-usable up to the first damage, also when it was refused at its opening. A replica whose disk fails is no candidate
-meanwhile.
-"""
+"""Answers the controller's question what this broker's replicas hold of leaderless partitions (R20). A replica answers
+for the leader epoch of its role; that stays true until a row of a higher epoch. A damaged log is usable up to the first
+damage, also when it was refused at its opening. A replica whose disk fails is no candidate meanwhile."""
 
 from __future__ import annotations
 
