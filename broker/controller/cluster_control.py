@@ -73,7 +73,7 @@ class ClusterControl:
         self._sessions: Sessions | None = None
         self._at: ImageAt | None = None
         self._lease_counter = -1
-        self._beaten_s = 0.0
+        self._lease_bumped_s = 0.0
         self._news = asyncio.Event()
         self._wake = asyncio.Event()
         self._unfit_brokers = UnfitBrokers(commit_queue, self._wake.set)
@@ -83,12 +83,12 @@ class ClusterControl:
     def begin(self, at: ImageAt, *, is_sure: bool, claimed_s: float) -> None:
         """This process is the controller from `at` on. `is_sure`: no broker took the lease that it gave away (R27).
         `claimed_s`: when it claimed, or before, of the boot clock."""
-        now = self._beaten_s = self._clock.monotonic_s()
+        now = self._lease_bumped_s = self._clock.monotonic_s()
         self._rival_controllers = RivalControllers(claimed_s, self._times)
         self._sessions = Sessions(self._node_id, now, self._times, is_sure=is_sure)
         self._wake.set()
         self._commit_queue.activate()
-        self.obey(at)
+        self.apply_image(at)
 
     def end(self) -> None:
         self._sessions = None
@@ -96,21 +96,21 @@ class ClusterControl:
         self._commit_queue.renounce()
         self._tell()
 
-    def obey(self, at: ImageAt) -> None:
+    def apply_image(self, at: ImageAt) -> None:
         self._at = at
-        self._unfit_brokers.obey(at.image)
+        self._unfit_brokers.apply_image(at.image)
         if self._sessions is not None:
             self._sessions.follow(at.image, self._clock.monotonic_s())
         self._tell()
 
     @property
-    def beaten_s(self) -> float:
+    def lease_bumped_s(self) -> float:
         """When this controller bumped the lease last; monotonic clock."""
-        return self._beaten_s
+        return self._lease_bumped_s
 
-    def beaten(self, counter: int, sent_s: float) -> None:
+    def lease_bumped(self, counter: int, sent_s: float) -> None:
         """The lease was bumped to `counter`, by a request sent at `sent_s` of the boot clock."""
-        self._lease_counter, self._beaten_s = counter, self._clock.monotonic_s()
+        self._lease_counter, self._lease_bumped_s = counter, self._clock.monotonic_s()
         self._rival_controllers.bumped(sent_s, self._others, self._clock.boottime_s())
 
     @property
@@ -290,7 +290,7 @@ class ClusterControl:
         self._news = asyncio.Event()
 
     def _is_away(self) -> bool:
-        return self._clock.monotonic_s() - self._beaten_s > self._times.away_s
+        return self._clock.monotonic_s() - self._lease_bumped_s > self._times.away_s
 
     def _there(self) -> Sessions:
         if self._sessions is None:

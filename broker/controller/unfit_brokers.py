@@ -31,7 +31,7 @@ class BrokerReports:
         self._fitness.clear()
         self._undecided.clear()
 
-    def obey(self, image: ClusterImage) -> None:
+    def apply_image(self, image: ClusterImage) -> None:
         """A new image: reports of sessions that ended are dropped."""
         for session in [session for session in self._fitness if not image.has_session(*session)]:
             del self._fitness[session]
@@ -91,10 +91,10 @@ class UnfitBrokers:
     def clear(self) -> None:
         self.told.clear()
 
-    def obey(self, image: ClusterImage) -> None:
+    def apply_image(self, image: ClusterImage) -> None:
         self._image = image
         self.is_settled = False
-        self.told.obey(image)
+        self.told.apply_image(image)
 
     def hear(self, session: SessionId, fitness: Fitness) -> bool:
         """Record the health report of a session. Returns whether it is new."""

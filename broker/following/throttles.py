@@ -39,7 +39,7 @@ class Throttles:
         self._named: set[str] = set()  # ids of topics whose replicas are named
         self._idle_since_s: float | None = None
 
-    def obey(self, at: ImageAt) -> None:
+    def apply_image(self, at: ImageAt) -> None:
         image, before = at.image, self._topics
         self._topics = image.topics
         for topic_id, topic in image.topics.items():

@@ -86,9 +86,9 @@ class Turnover:
         self.elections = self.unclean_elections = 0
         self.shrinks = self.expansions = 0
 
-    def obey(self, at: ImageAt) -> None:
+    def apply_image(self, at: ImageAt) -> None:
         before, self._at = self._at, at
-        self.throttles.obey(at)
+        self.throttles.apply_image(at)
         if before is None:
             return
         self._tell_of_brokers(before, at)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,6 +23,9 @@ from broker.groups.shard import Group, GroupShard
 from broker.internal_topics.internal_log import InternalLog
 from broker.metadata.image import TopicLookup
 from seams.turns import Turns, next_turn
+
+if TYPE_CHECKING:
+    from broker.groups.coordinator import GroupCoordinator
 
 GROUP_TYPE: Final = "classic"
 ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024  # of ids, subscriptions and assignments; in memory twice, also encoded
@@ -57,16 +60,10 @@ class DescribedGroup(msgspec.Struct, frozen=True, gc=False):
     members: tuple[DescribedMember, ...] = ()
 
 
-class Groups(Protocol):
-    def shard_of(self, group_id: str) -> tuple[GroupShard | None, ErrorCode]: ...
-    def unload(self, shard: GroupShard, group: Group, error: ErrorCode) -> None:
-        """Answer the group's waiting requests, stop its timers, refuse new requests: its machine is Dead afterwards."""
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class GroupAdmin:
     _log: InternalLog[GroupShard]
-    _groups: Groups
+    _groups: GroupCoordinator
     _config: GroupConfig
     _topics: TopicLookup
     _now_ms: Callable[[], int]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from broker.config.groups import GroupConfig
 from broker.groups.machine.classic import ClassicGroup
@@ -24,6 +24,9 @@ from broker.internal_topics.batches import KeyValue
 from broker.internal_topics.interfaces import Live
 from broker.internal_topics.led_shard import Shard
 from seams.clock import Clock
+
+if TYPE_CHECKING:
+    from broker.groups.coordinator import GroupCoordinator
 
 
 class MemoryUsage:
@@ -102,18 +105,12 @@ class Group:
         return not busy and self.machine.is_idle
 
 
-class ShardOwner(Protocol):
-    def restored(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
-        """A group was loaded, with these effects; its positions may need topic ids."""
-
-    def unloaded(self, shard: GroupShard) -> None:
-        """The shard is dropped: answer waiting requests of its groups, stop their timers."""
-
-
 class GroupShard:
     """A `ReplayedState`. Groups are in order of their creation."""
 
-    def __init__(self, shard: Shard, clock: Clock, config: GroupConfig, memory: MemoryUsage, owner: ShardOwner) -> None:
+    def __init__(
+        self, shard: Shard, clock: Clock, config: GroupConfig, memory: MemoryUsage, owner: GroupCoordinator
+    ) -> None:
         self.partition = shard.index
         self.groups: dict[str, Group] = {}
         self._shard = shard

@@ -65,7 +65,7 @@ class ControllerTerm:
         self._first_pause_s = self._pause_s = max(PAUSE_S, 2 * times.interval_s)
         self._pause_max_s = max(PAUSE_MAX_S, self._first_pause_s)
 
-    def obeyed(self, at: ImageAt) -> None:
+    def image_applied(self, at: ImageAt) -> None:
         """The first fence: the process that the image names is the controller."""
         listener, controller = self.listener, at.controller
         assert listener is not None
@@ -83,7 +83,7 @@ class ControllerTerm:
             self._stepped_back_until_s = 0.0
             listener.begin(at, is_sure=self._is_sure, claimed_s=self._claimed_s)
             self._is_sure = False
-        listener.obey(at)
+        listener.apply_image(at)
 
     # ── the lease ────────────────────────────────────────────────────────────────────────────────────────────────
     async def beat(self) -> None:
@@ -104,7 +104,7 @@ class ControllerTerm:
             self._take((await self._cluster.poll()).at)
         else:
             if self.listener is not None:
-                self.listener.beaten(counter, sent_s)
+                self.listener.lease_bumped(counter, sent_s)
 
     async def claim_controller(self, seen: Loaded, sight: Heartbeats) -> None:
         """Claim the controller epoch where the lease is free and no controller is heard."""

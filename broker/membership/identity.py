@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from broker.membership.lease_watch import LeaseSight
+from broker.metadata.image import ClusterImage
 from broker.metadata.records import FORGOTTEN
 from logformat.values import TopicPartition
 
@@ -133,3 +134,19 @@ def _replacement(lease: LeaseSight, *, take_over: bool) -> Admittance:
 
 def _refuse(reason: str) -> Admittance:
     return Admittance(Verdict.REFUSE, reason)
+
+
+class Standing(Enum):
+    """What an image says about a process that registered."""
+
+    IN_SESSION = "in session"
+    ENDED = "its session ended"  # by silence or by leaving; no other process replaced it
+    REPLACED = "another process serves as the node"  # exit 3: this one must answer no more
+
+
+def standing(image: ClusterImage, node_id: int, incarnation: str) -> Standing:
+    """Of the process `incarnation`, registered as `node_id` (R1)."""
+    node = image.nodes.get(node_id)
+    if node is not None and node.incarnation != incarnation:
+        return Standing.REPLACED
+    return Standing.IN_SESSION if node is not None and node.active else Standing.ENDED

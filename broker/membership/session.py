@@ -29,9 +29,8 @@ from broker.membership.controller_lease import ControllerLease
 from broker.membership.controller_term import ControllerTerm
 from broker.membership.fitness_reporter import FitnessReporter
 from broker.membership.heartbeat import Heartbeats
-from broker.membership.identity import DirectoryIdentity
+from broker.membership.identity import DirectoryIdentity, Standing, standing
 from broker.membership.image_freshness import ImageFreshness
-from broker.membership.registration import Standing, standing
 from broker.membership.serving_gate import ServingGate
 from broker.membership.session_start import Doubt, Refused, SessionStart, StartedSession, Whose
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
@@ -164,8 +163,8 @@ class Session:
         )
         self.fresh.follow(controller_term, heartbeats)
         self._followed.set()
-        feed.watch(self._obeyed)
-        self._obeyed(joined.at)
+        feed.watch(self._image_applied)
+        self._image_applied(joined.at)
 
     async def keep(self) -> None:
         """Bump the lease and poll `cluster.json`; returns when another process serves as this node."""
@@ -276,11 +275,11 @@ class Session:
     async def _observe(self, data: bytes) -> None:
         self._take((await self._cluster.observe(data)).at)
 
-    def _obeyed(self, at: ImageAt) -> None:
+    def _image_applied(self, at: ImageAt) -> None:
         assert self._controller_term is not None
         self._at = at
         self.fresh.is_alone = at.image.nodes.keys() == {self._node_id}
-        self._controller_term.obeyed(at)
+        self._controller_term.image_applied(at)
 
     def poll_soon(self) -> None:
         """Poll and bump the lease now."""

@@ -84,7 +84,7 @@ def obeying(
     feed = ImageFeed(Publisher(replicas, metadata, live, node_id))
     feed.watch(lambda at: links.obey(at.image.nodes))
     turnover = Turnover(node_id, world.clock.monotonic_s)
-    feed.watch(turnover.obey)
+    feed.watch(turnover.apply_image)
     forward = Forward(metadata, feed, links, node_id, config.brokers_listener)
     commit_queue = CommitQueue(cluster, feed)
     times, refuses = config.times, links.refuses

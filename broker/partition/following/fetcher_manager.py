@@ -7,17 +7,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.records import NO_EPOCH, Node
+from broker.peers.connection import PeerConnection
 from broker.replication.fetch_lane import FetchLane
 from broker.replication.fetch_session_handler import VERSION, Key, Limits, topic_id_of
 from broker.replication.fetcher import Fetcher, FetchTarget
 from broker.replication.replication_quota import ReplicationQuota, ThrottledReplicas
-from broker.wire.message import Message
 from broker.wire.messages import FetchRequest, FetchResponse
 from seams.rng import Rng
 from seams.tasks import FailureReport, Tasks, supervise
@@ -66,10 +66,6 @@ _LIMITS: Final = Limits(wait_ms=500, bytes_max=8 << 20, partition_bytes_max=1 <<
 _ANSWER_S: Final = 10.0
 
 
-class Connection(Protocol):
-    async def ask(self, request: Message, version: int, timeout_s: float) -> Message: ...
-
-
 class FetcherManager:
     """`to`: the connection to a node's session for a purpose; ConnectionError where there is none."""
 
@@ -78,7 +74,7 @@ class FetcherManager:
         config: LiveConfig,
         rng: Rng,
         metadata: MetadataCache,
-        to: Callable[[Node, str], Connection],
+        to: Callable[[Node, str], PeerConnection],
         tasks: Tasks,
         report: FailureReport,
     ) -> None:
@@ -95,7 +91,7 @@ class FetcherManager:
         self._rate = ReplicationQuota(
             now.follower_rate_max, now.replication_quota_window_s, now.replication_quota_windows
         )
-        config.tell(self._obey_rate)
+        config.tell(self._apply_rate)
 
     def of(self, leader_id: int) -> LeaderFetchers:
         known = self._from.get(leader_id)
@@ -128,7 +124,7 @@ class FetcherManager:
         node = self._metadata.image.nodes.get(self._node_id)
         return (self._node_id, NO_EPOCH, "") if node is None else (node.node_id, node.broker_epoch, node.incarnation)
 
-    def _obey_rate(self, now: BrokerConfig) -> None:
+    def _apply_rate(self, now: BrokerConfig) -> None:
         if now.follower_rate_max != self._rate.limit:
             self._rate.limit = now.follower_rate_max
             for of in self._from.values():
