@@ -39,7 +39,7 @@ class LagSamples:
     def __init__(self) -> None:
         self._samples: deque[tuple[int, LogExtent]] = deque()  # monotonic ms
 
-    def look(self, now_ms: int, held: LogExtent, lag_ms_max: int) -> LogExtent:
+    def sample(self, now_ms: int, held: LogExtent, lag_ms_max: int) -> LogExtent:
         """The extent `lag_ms_max` ago, or a quarter longer; NOT_LED while it leads for less."""
         samples = self._samples
         if not samples or now_ms - samples[-1][0] >= lag_ms_max / _SAMPLES:

@@ -63,7 +63,7 @@ class Leader:
         self._reports: dict[int, Report] = {}
         self._held: tuple[int, int] | None = None  # the last sample: time in ms, log end
         self.late_since_ms: dict[int, int] = {}
-        """Since when replicas in session lack records that the log held then (`look`)."""
+        """Since when replicas in session lack records that the log held then (`sample`)."""
         self._look()
         self._advance()
 
@@ -114,7 +114,7 @@ class Leader:
         self._look()
         return at, epochs
 
-    def look(self, now_ms: int, log_end_offset: int) -> None:
+    def sample(self, now_ms: int, log_end_offset: int) -> None:
         """Sample the log end: a replica that lacks records of the previous sample is late since then. Half a
         microsecond."""
         held, self._held = self._held, (now_ms, log_end_offset)

@@ -46,7 +46,7 @@ class IsrProposals:
         loop = asyncio.get_running_loop()
         while True:
             await self._beats.wait()
-            proposals = self.look(int(loop.time() * 1000))
+            proposals = self.due_proposals(int(loop.time() * 1000))
             if not proposals:
                 continue
             try:
@@ -58,7 +58,7 @@ class IsrProposals:
                 if code is not ErrorCode.NONE:
                     log.info("in-sync set of %s-%d was refused: %s", *proposal.place, code.name)
 
-    def look(self, now_ms: int) -> list[PartitionProposal]:
+    def due_proposals(self, now_ms: int) -> list[PartitionProposal]:
         """The proposals to send now. They count from now on."""
         for gone in [partition for partition in self._behind if not partition.leading]:
             self._forget(gone)
@@ -90,9 +90,9 @@ class IsrProposals:
         if known is None or known[0] != epoch:
             known = self._behind[partition] = epoch, LagSamples()
         end = partition.log.log_end_offset
-        leader.look(now_ms, end)
+        leader.sample(now_ms, end)
         start = partition.log_start_offset
-        before = known[1].look(now_ms, LogExtent(end, start), self._lag_ms_max)
+        before = known[1].sample(now_ms, LogExtent(end, start), self._lag_ms_max)
         target = wanted(leader, before, start)
         return (
             None

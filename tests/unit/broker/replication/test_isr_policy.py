@@ -26,7 +26,7 @@ def test_the_end_of_a_while_ago_is_what_a_replica_has_to_hold() -> None:
     """Under load nobody reaches the end there is now: 100 records a second, 3 s, judged every half second."""
     behind, lag_ms = LagSamples(), 3_000
     for now_ms in range(0, 60_000, 500):
-        end = behind.look(now_ms, LogExtent(now_ms // 10), lag_ms).end
+        end = behind.sample(now_ms, LogExtent(now_ms // 10), lag_ms).end
         if now_ms < lag_ms:
             assert end == -1
         else:
