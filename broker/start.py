@@ -22,9 +22,9 @@ from broker.dispatcher import BrokerDispatcher
 from broker.fetch_sessions.cache import FetchSessions
 from broker.following.response_cache import ResponseCache
 from broker.groups.coordinator import GroupCoordinator
+from broker.internal_topics.led_partition import InternalTopicWatcher
 from broker.internal_topics.rewriting import Rewrites
 from broker.internal_topics.snapshots import Snapshots
-from broker.internal_topics.watcher import InternalTopicWatcher
 from broker.membership.broker_fitness import BrokerFitness
 from broker.membership.session import Session, StartedSession
 from broker.metadata.cluster_root import ClusterRoot
@@ -203,7 +203,7 @@ class Start:
     ) -> None:
         """Obey the image of the claim, and wait until its logs are open."""
         replicas, topics = following.replicas, joined.at.image.topics
-        await replicas.aside.move_all(joined.at.image)
+        await replicas.stray_logs.move_all(joined.at.image)
         led = self.config.node_id
         total = sum(row.leader == led for topic in topics.values() for row in topic.rows)
         with (
@@ -213,10 +213,10 @@ class Start:
             following.feed.take(joined.at)
             session.follow(following.feed, following.brokers, joined, fitness)
             await asyncio.gather(*[replicas.opened(topic_id) for topic_id in topics])
-        self._keep("checkpoints", replicas.upkeep.keep_checkpoints)
-        self._keep("ticks", replicas.upkeep.keep_ticking)
+        self._keep("checkpoints", replicas.checkpointing.keep_checkpoints)
+        self._keep("ticks", replicas.checkpointing.keep_ticking)
         self._keep("retention of copies", replicas.keep_expiring)
-        self._keep("strays", replicas.aside.keep_removing)
+        self._keep("strays", replicas.stray_logs.keep_removing)
 
     def _groups(self, following: MetadataWiring, session: Session) -> GroupCoordinator:
         config, world = self.live.now, self.world

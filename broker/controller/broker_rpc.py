@@ -1,9 +1,6 @@
-"""What brokers ask of the controller: a session, that it stays, other in-sync sets. The door, not what is behind it.
-
-Owns the shape of those requests and answers, free of any wire format. Always true: an answer carries no state but, in a
-heartbeat's, the bytes of a root that is committed; whoever asks acts when its own image shows what it asked for. Must
-not know how requests are decoded, nor how a decision is committed.
-"""
+"""Requests of brokers to the controller, without a wire format: a session, heartbeats, in-sync set proposals. A
+response carries no state, except the committed `cluster.json` of a heartbeat's. A broker acts when its own image shows
+the result."""
 
 from __future__ import annotations
 
@@ -23,13 +20,15 @@ NOT_READ: Final = -2
 class SessionRequest:
     """BrokerRegistration (62, KIP-631): a process asks for a session.
 
-    `incarnation` (32 hex digits) names the process, `directory_id` (Kafka's base64 text) what lies on its disk,
-    `boot_id` the run of its machine. `previous_broker_epoch` is that of the node's last session in the image that was
-    read before asking; NO_EPOCH: it had none (KIP-966). `lost_logs`: logs of this directory that are gone (R18).
-    `held_logs`: of partitions that a rebuilt cluster does not know who holds, those that lie in this directory (R29).
-    `take_over`: an operator's word that the process of the session before is dead. `lease_counter`: of `lease.json` as
-    it was read just before asking; NO_LEASE: there was none; NOT_READ: not told. `wants_bump`: the asker has not seen
-    it move yet: he is not let in, but shown that this is the bucket that the controller serves, and no copy of it.
+    - `incarnation` (32 hex digits): the process. `directory_id` (Kafka's base64 text): its data. `boot_id`: the machine
+      since its boot.
+    - `previous_broker_epoch`: of the node's last session in the image read before; NO_EPOCH: none (KIP-966).
+    - `lost_logs`: logs of this directory that are gone (R18). `held_logs`: logs here of partitions whose holders a
+      rebuilt cluster does not know (R29).
+    - `take_over`: an operator vouches that the process of the previous session is dead.
+    - `lease_counter`: of `lease.json`, read just before; NO_LEASE: there was none; NOT_READ: not told.
+    - `wants_bump`: the broker has not seen the counter move yet. It gets no session, but a bump, which proves that both
+      use the same bucket and not a copy.
     """
 
     node_id: int
@@ -49,12 +48,9 @@ class SessionRequest:
 
 @dataclass(frozen=True, slots=True)
 class SessionHeartbeat:
-    """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and at `position` (how many records make
-    the image it obeys).
-
-    `fitness`: how it is now, said again in each. `wants_shutdown`: it stopped: its session is to end. `no_claim_s`:
-    for so many seconds at least it does not claim, as the lease stood when it read it.
-    """
+    """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and applied the image of `position`
+    records. `fitness`: its current health, in each heartbeat. `wants_shutdown`: end its session. `no_claim_s`: it will
+    not claim the lease for so many seconds at least."""
 
     node_id: int
     broker_epoch: int
@@ -66,13 +62,9 @@ class SessionHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class SessionHeartbeatResponse:
-    """Of a heartbeat that was heard.
-
-    `controller_epoch`: the answering controller's. `root`: the bytes of `cluster.json`, seen committed, where that is
-    newer than what was asked with. `store_away`: the controller cannot beat its lease, so this says nothing of how
-    fresh anything is. `lease_counter`: the last that it wrote there itself (R28). `may_stop`: the session has ended as
-    it wished.
-    """
+    """Of an accepted heartbeat. `root`: the committed bytes of `cluster.json`, if newer than the heartbeat's position.
+    `store_away`: the controller cannot bump its lease, so this proves no freshness. `lease_counter`: the last that it
+    wrote itself (R28). `may_stop`: the session ended as requested."""
 
     controller_epoch: int
     root: bytes | None = None
@@ -83,7 +75,7 @@ class SessionHeartbeatResponse:
 
 @dataclass(frozen=True, slots=True)
 class ProposalsRequest:
-    """AlterPartition (56): what the leader `node_id`, in its session `broker_epoch`, proposes."""
+    """AlterPartition (56): proposals of the leader `node_id` in its session `broker_epoch`."""
 
     node_id: int
     broker_epoch: int
@@ -91,35 +83,25 @@ class ProposalsRequest:
 
 
 class BrokerRpc(Protocol):
-    """Errors of all: ApiError NOT_CONTROLLER where another one decides; Retryable while the bucket does not answer."""
+    """Every method raises ApiError NOT_CONTROLLER where another broker is the controller, and Retryable while the
+    bucket does not answer."""
 
     async def register(self, asked: SessionRequest) -> int:
-        """Begin a session; its broker epoch, once it is committed.
-
-        ApiError DUPLICATE_BROKER_REGISTRATION: another process of this node id has a session that lives;
-        INCONSISTENT_CLUSTER_ID; STALE_BROKER_EPOCH: the node's last session is not the one asked with, look again;
-        INVALID_REQUEST: this directory was replaced (it may never serve again); NOT_CONTROLLER: also of the bucket that
-        it read, whose lease this controller does not bump: a copy of this cluster's.
-        """
-        ...
+        """Begin a session; its broker epoch, once committed. ApiError DUPLICATE_BROKER_REGISTRATION: another process of
+        this node id has a live session. INCONSISTENT_CLUSTER_ID. STALE_BROKER_EPOCH: `previous_broker_epoch` is
+        outdated, read again. INVALID_REQUEST: this directory was replaced and may never serve again. NOT_CONTROLLER:
+        also if the bucket that the broker read has a lease that this controller does not bump, as a copy has."""
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
-        """Keep a session alive. Answered after `broker.heartbeat.interval.ms`, at once when there is news.
-
-        ApiError STALE_BROKER_EPOCH: there is no such session any more; BROKER_ID_NOT_REGISTERED; NOT_CONTROLLER: also
-        where the store is away and another may have claimed by now.
-        """
-        ...
+        """Keep a session alive. Answered after `broker.heartbeat.interval.ms`, or at once when there is news. ApiError
+        STALE_BROKER_EPOCH: the session does not exist any more. BROKER_ID_NOT_REGISTERED. NOT_CONTROLLER: also where
+        the store is away and another broker may have claimed."""
 
     async def alter_partition(self, asked: ProposalsRequest) -> tuple[ErrorCode, ...]:
-        """Decide on each proposal, in order; NONE where it became a row, which the asker sees in its image (R17).
-
-        Of one: FENCED_LEADER_EPOCH, NOT_CONTROLLER (its image is ahead of this controller's), INVALID_UPDATE_VERSION
-        (another row stands), INELIGIBLE_REPLICA (a joiner without the session named), UNKNOWN_TOPIC_ID,
-        INVALID_REQUEST. ApiError STALE_BROKER_EPOCH of the whole.
-        """
-        ...
+        """Decide each proposal, in order; NONE where it became a row, which the leader sees in its image (R17). Of one:
+        FENCED_LEADER_EPOCH, NOT_CONTROLLER (its image is ahead of this controller's), INVALID_UPDATE_VERSION (the row
+        changed), INELIGIBLE_REPLICA (a joiner without the session named), UNKNOWN_TOPIC_ID, INVALID_REQUEST. ApiError
+        STALE_BROKER_EPOCH for the whole."""
 
     def closed(self, node_id: int, broker_epoch: int) -> None:
-        """The connection was closed by which the last heartbeat of this session came."""
-        ...
+        """The connection of this session's last heartbeat closed."""

@@ -1,10 +1,8 @@
-"""Who is there, as the controller keeps it: registrations and heartbeats taken, silences turned into commits.
+"""The controller's brokers: takes registrations and heartbeats, and turns silence into commits.
 
-Owns `Brokers` of this broker, and whether it is the one who may answer. Always true: a heartbeat is noted before
-anything is done about it (D9); what leaves with an answer was seen committed before; a controller that cannot beat its
-lease says so and ends nobody's session; one that hears fewer than half of the cluster gives its lease away before it
-ends a session (R27). Must not know requests' bytes, what follows from how fit brokers are (unfit_brokers), nor who may
-be the controller (membership).
+- A heartbeat counts before anything else is done about it (D9). A response carries only committed state.
+- A controller that cannot bump its lease says so and ends no session. One that hears fewer than half of the cluster
+  gives its lease away before it ends any (R27).
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import (
@@ -29,12 +27,11 @@ from broker.controller.decisions import alter_partition, registrations
 from broker.controller.decisions.decision import Decision, not_controller
 from broker.controller.decisions.fitness import Fitness
 from broker.controller.decisions.registrations import SessionId
-from broker.controller.rival_controllers import RivalControllers
-from broker.controller.sessions import ExpiredSessions, Sessions
+from broker.controller.sessions import ExpiredSessions, RivalControllers, Sessions
 from broker.controller.unfit_brokers import UnfitBrokers
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from broker.metadata.cluster_root import ImageAt
+from broker.metadata.cluster_root import ClusterRoot, ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Node
 from logformat.errors import ThermoclineError
@@ -43,24 +40,17 @@ from seams.world import World
 log = logging.getLogger(__name__)
 
 _REFUSED_S: Final = 1.0  # after a commit that failed, before the next try
-_BUMPS_BEHIND_MAX: Final = 2  # between the read of the lease and the question
-
-
-class RootBytes(Protocol):
-    """`broker.metadata.cluster_root.ClusterRoot`."""
-
-    @property
-    def encoded(self) -> tuple[int, bytes] | None: ...
+_BUMPS_BEHIND_MAX: Final = 2  # between the read of the lease and the request
 
 
 class ClusterControl:
-    """Of one broker; it answers only while it is the controller. `refuses`: whether nobody listens at a node's port.
-    `step_back` gives the lease away, `bump` has it bumped at once."""
+    """It answers only while this broker is the controller. `refuses`: whether a node's port refuses connections.
+    `step_back` gives the lease away, `bump` bumps it at once."""
 
     def __init__(
         self,
         commit_queue: CommitQueue,
-        root: RootBytes,
+        root: ClusterRoot,
         world: World,
         node_id: int,
         cluster_id: str,
@@ -83,51 +73,48 @@ class ClusterControl:
         self._sessions: Sessions | None = None
         self._at: ImageAt | None = None
         self._lease_counter = -1
-        self._beaten_s = 0.0
+        self._lease_bumped_s = 0.0
         self._news = asyncio.Event()
         self._wake = asyncio.Event()
         self._unfit_brokers = UnfitBrokers(commit_queue, self._wake.set)
         self._rival_controllers = RivalControllers(float("-inf"), times)
 
-    # ── what membership tells ────────────────────────────────────────────────────────────────────────────────────
+    # ── calls of membership ──────────────────────────────────────────────────────────────────────────────────────
     def begin(self, at: ImageAt, *, is_sure: bool, claimed_s: float) -> None:
-        """This process is the controller from `at` on: every session there has its full time. `is_sure`: nobody took
-        the lease that it gave away (R27). `claimed_s`: when this was claimed, or before, of the boot clock."""
-        now = self._beaten_s = self._clock.monotonic_s()
+        """This process is the controller from `at` on. `is_sure`: no broker took the lease that it gave away (R27).
+        `claimed_s`: when it claimed, or before, of the boot clock."""
+        now = self._lease_bumped_s = self._clock.monotonic_s()
         self._rival_controllers = RivalControllers(claimed_s, self._times)
         self._sessions = Sessions(self._node_id, now, self._times, is_sure=is_sure)
         self._wake.set()
         self._commit_queue.activate()
-        self.obey(at)
+        self.apply_image(at)
 
     def end(self) -> None:
-        """Another one decides."""
         self._sessions = None
         self._unfit_brokers.clear()
         self._commit_queue.renounce()
         self._tell()
 
-    def obey(self, at: ImageAt) -> None:
-        """This broker obeys `at`."""
+    def apply_image(self, at: ImageAt) -> None:
         self._at = at
-        self._unfit_brokers.obey(at.image)
+        self._unfit_brokers.apply_image(at.image)
         if self._sessions is not None:
             self._sessions.follow(at.image, self._clock.monotonic_s())
         self._tell()
 
     @property
-    def beaten_s(self) -> float:
+    def lease_bumped_s(self) -> float:
         """When this controller bumped the lease last; monotonic clock."""
-        return self._beaten_s
+        return self._lease_bumped_s
 
-    def beaten(self, counter: int, sent_s: float) -> None:
-        """The lease was bumped to this, by what was sent at that time of the boot clock."""
-        self._lease_counter, self._beaten_s = counter, self._clock.monotonic_s()
+    def lease_bumped(self, counter: int, sent_s: float) -> None:
+        """The lease was bumped to `counter`, by a request sent at `sent_s` of the boot clock."""
+        self._lease_counter, self._lease_bumped_s = counter, self._clock.monotonic_s()
         self._rival_controllers.bumped(sent_s, self._others, self._clock.boottime_s())
 
     @property
     def is_disputed(self) -> bool:
-        """Whether another broker may have claimed by now what this one decides."""
         return self._rival_controllers.may_have_claimed(self._others, self._clock.boottime_s())
 
     @property
@@ -136,9 +123,8 @@ class ClusterControl:
         nodes = self._at.image.nodes.values()
         return [node.node_id for node in nodes if node.active and node.node_id != self._node_id]
 
-    # ── what brokers ask ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests of brokers ──────────────────────────────────────────────────────────────────────────────────────
     async def register(self, asked: SessionRequest) -> int:
-        """See `Brokers`."""
         self._there()
         if asked.node_id == self._node_id:
             raise ApiError(
@@ -151,7 +137,7 @@ class ClusterControl:
         return epoch
 
     def _register(self, image: ClusterImage, asked: SessionRequest) -> Decision[int]:
-        """By who is heard when it is decided: it may have waited long."""
+        """Judged by the heartbeats at the time of the decision, which may have waited long."""
         sessions, now_s = self._there(), self._clock.monotonic_s()
         is_live, is_silent = sessions.is_live(asked.node_id, now_s), sessions.is_silent(asked.node_id, now_s)
         found = registrations.register(image, asked, self._cluster_id, is_live=is_live, is_silent=is_silent)
@@ -160,8 +146,8 @@ class ClusterControl:
         return found
 
     def _refuse_copies(self, asked: SessionRequest) -> None:
-        """Of who reads a copy of this bucket: the ids of cluster, nodes and sessions are the same there, but nobody
-        bumps the lease. What we do not know ourselves yet, right after a claim, refuses nobody."""
+        """Refuse a broker that reads a copy of this bucket: all ids are the same there, but its lease is not bumped.
+        Right after a claim the counter here is unknown and refuses no broker."""
         if asked.wants_bump:
             self._bump()
             raise ApiError(
@@ -176,7 +162,6 @@ class ClusterControl:
             )
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
-        """See `Brokers`."""
         sessions = self._there()
         if not sessions.heard(asked.node_id, asked.broker_epoch, self._clock.monotonic_s()):
             assert self._at is not None
@@ -195,45 +180,42 @@ class ClusterControl:
         if self._sessions is None:
             raise not_controller()
         if self._is_away():
-            if self.is_disputed:  # the asker is to rest nothing on this: it may be in session with another
+            if self.is_disputed:  # the broker must not rely on this: it may have a session with another controller
                 raise not_controller()
             return SessionHeartbeatResponse(self._commit_queue.epoch, store_away=True)
         newest = self._root.encoded
         root = None if newest is None or newest[0] <= asked.position else newest[1]
         return SessionHeartbeatResponse(self._commit_queue.epoch, root, lease_counter=self._lease_counter)
 
-    # ── who is fit to lead ───────────────────────────────────────────────────────────────────────────────────────
+    # ── health reports ───────────────────────────────────────────────────────────────────────────────────────────
     def told(self, node_id: int, broker_epoch: int, fitness: Fitness) -> bool:
-        """This session says how fit it is to lead; whether that is new. What follows is decided at once (`settled`)."""
+        """Record the health report of a session. Returns whether it is new. The consequences are decided at once
+        (`settled`)."""
         return self._unfit_brokers.hear((node_id, broker_epoch), fitness)
 
     async def settled(self) -> None:
-        """Wait until nobody unfit leads what somebody fitter could. The caller bounds the wait."""
+        """Wait until no unfit broker leads what a fitter one could. The caller bounds the wait."""
         while self._sessions is not None and not self._unfit_brokers.is_settled:
             await self._news.wait()
 
     def unfit(self, image: ClusterImage) -> dict[int, Fitness]:
-        """See `Told`."""
         return self._unfit_brokers.told.unfit(image)
 
     def said(self, image: ClusterImage) -> dict[int, Fitness]:
-        """See `Told`."""
         return self._unfit_brokers.told.said(image)
 
     async def alter_partition(self, asked: ProposalsRequest) -> tuple[ErrorCode, ...]:
-        """See `Brokers`."""
         self._there()
         return await self._commit_queue.decide(lambda image: alter_partition.decide(image, asked, self.said(image)))
 
     def closed(self, node_id: int, broker_epoch: int) -> None:
-        """See `Brokers`."""
         if self._sessions is not None:
             self._sessions.closed(node_id, broker_epoch, self._clock.monotonic_s())
             self._wake.set()
 
     # ── silence ──────────────────────────────────────────────────────────────────────────────────────────────────
     async def keep(self) -> None:
-        """Until cancelled: end the sessions of those that are silent, and see to those that are unfit."""
+        """End silent sessions and move leaderships off unfit brokers, until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._look_s()):
@@ -245,11 +227,11 @@ class ClusterControl:
             due = sessions.look(self._clock.monotonic_s())
             if not self._is_away():
                 await self._see_to(due)
-            await asyncio.gather(*map(self._knock, due.knocks))  # due once, whether the store is away or not
+            await asyncio.gather(*map(self._knock, due.knocks))  # reported once, also while the store is away
 
     async def _see_to(self, due: ExpiredSessions) -> None:
         if due.steps_back:
-            log.error("fewer than half of the brokers are heard here: giving the lease to whoever sees more")
+            log.error("fewer than half of the brokers are heard here: giving the lease away")
             self._step_back()
         elif due.ended:
             await self._end_silent(due.ended)
@@ -257,7 +239,7 @@ class ClusterControl:
             self._tell()
 
     async def _knock(self, session: SessionId) -> None:
-        """A process that is gone is missed at once."""
+        """End the session of a dead process at once."""
         assert self._at is not None
         node = self._at.image.nodes.get(session[0])
         if node is not None and await self._refuses(node) and self._sessions is not None:
@@ -265,8 +247,8 @@ class ClusterControl:
             self._wake.set()
 
     def _look_s(self) -> float | None:
-        """When to look again, of the loop's time: at the next beat, or when the first session's time is over; None:
-        when this broker decides."""
+        """The loop time of the next check: the next beat, or the first session's expiry; None: when this broker becomes
+        the controller."""
         if self._sessions is None:
             return None
         now_s = asyncio.get_running_loop().time()
@@ -275,7 +257,7 @@ class ClusterControl:
 
     async def _end_silent(self, due: tuple[SessionId, ...]) -> None:
         def decide(image: ClusterImage) -> Decision[tuple[SessionId, ...]]:
-            # Who was heard while this waited stays: it rests on that answer that nobody leads what it leads (R25).
+            # A broker heard while this waited stays: it relies on that answer and keeps leading (R25).
             over = self._there().end(due, self._clock.monotonic_s())
             return Decision(registrations.end(image, over).records, over)
 
@@ -293,8 +275,8 @@ class ClusterControl:
 
     # ── parked heartbeats ────────────────────────────────────────────────────────────────────────────────────────
     async def _news_for(self, position: int, *, until_settled: bool) -> None:
-        """Until there is a newer image than that of `position`, or for as long as a heartbeat waits. `until_settled`:
-        the asker wants to know what became of what it said, no more."""
+        """Wait until the image is newer than `position`, or for as long as a heartbeat is parked. `until_settled`: also
+        return when the consequences of its report are decided."""
         with suppress(TimeoutError):
             now_s = asyncio.get_running_loop().time()
             async with asyncio.timeout_at(self._beats.until(now_s + self._times.parked_s, now_s)):
@@ -308,7 +290,7 @@ class ClusterControl:
         self._news = asyncio.Event()
 
     def _is_away(self) -> bool:
-        return self._clock.monotonic_s() - self._beaten_s > self._times.away_s
+        return self._clock.monotonic_s() - self._lease_bumped_s > self._times.away_s
 
     def _there(self) -> Sessions:
         if self._sessions is None:

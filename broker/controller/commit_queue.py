@@ -1,13 +1,13 @@
-"""The controller's office: what is asked, one commit at a time.
+"""The controller's queue of metadata changes, committed one batch at a time (Kafka's QuorumController event queue).
 
-Owns the queue of changes, and whether a commit is in doubt. Always true: a change is decided on the newest image and
-what was decided before it, committed, and only then obeyed (image feed) and answered, in this order; after a commit
-whose outcome is unknown nothing else is decided until the bucket settled it, so that a retry never makes a second topic
-of one name; who lost the controller epoch decides no more and does nothing else about it (R1), and what was begun in
-one epoch neither commits in a later one of this process nor ends it. Must not know what the changes are, nor Kafka's
-requests.
+- A change is decided on the newest image and the decisions before it, then committed, then applied (image feed), then
+  answered.
+- After a commit of unknown outcome nothing is decided until the bucket resolved it, so a retry never makes a second
+  topic of one name.
+- A process that lost the controller epoch decides no more (R1). A change begun in one epoch never commits in a later
+  one.
 
-What waits together is committed together: a bucket takes a few commits a second, whatever the number of clients.
+Changes that wait together are committed together, because a bucket takes only a few commits a second.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from broker.controller.decisions.decision import Decider, T, not_controller
 from broker.following.image_feed import ImageFeed
-from broker.metadata.cluster_root import COMMIT_BYTES_MAX, CommitTooLarge, ImageAt
+from broker.metadata.cluster_root import COMMIT_BYTES_MAX, ClusterRoot, CommitTooLarge
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord
 from coldstore.roots.root import RootVanished
@@ -32,27 +31,15 @@ from seams.turns import Turns, next_turn
 
 log = logging.getLogger(__name__)
 
-QUEUE_MAX: Final = 1000
-"""Changes that wait at once; above it whoever asks is told to come back."""
+QUEUE_MAX: Final = 1000  # changes that wait at once; more are refused as Retryable
 _TURN_S: Final = 60.0  # a change waits for those before it, which may wait for the bucket
 _OUTCOME_S: Final = 120.0  # and for its own commit: a page, two roots and a page read again, of 30 s at most each
-_TOPICS_PER_TURN: Final = 20_000  # looked at by deciders: 5 ms of the loop
-_SETTLE_S: Final = 5.0  # between looks for a change whose outcome is unknown, when nobody asks for another
-
-
-class ClusterRoot(Protocol):
-    """`broker.metadata.cluster_root.ClusterRoot`. Errors are those of `coldstore.roots.root.RootStore.commit`."""
-
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def image_bytes(self) -> int: ...
-    async def commit(self, records: Sequence[MetadataRecord]) -> ImageAt: ...
-    async def settle(self) -> ImageAt: ...
+_TOPICS_PER_TURN: Final = 20_000  # visited by deciders: 5 ms of the loop
+_SETTLE_S: Final = 5.0  # between polls for an unknown outcome, while no change waits
 
 
 class _Asked:
-    """One change that somebody waits for. `outcome` is cancelled when nobody waits any more."""
+    """One change with a waiting caller. `outcome` is cancelled when the caller stops waiting."""
 
     __slots__ = ("_answer", "_decider", "_refusal", "is_begun", "outcome")
 
@@ -64,7 +51,7 @@ class _Asked:
         self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def decide(self, image: ClusterImage) -> tuple[MetadataRecord, ...]:
-        """The records; answer or refusal are kept, for when all that they rest on is committed."""
+        """The records. Answer or refusal are kept until everything they depend on is committed."""
         self._refusal = None
         try:
             decision = self._decider(image)
@@ -79,7 +66,7 @@ class _Asked:
             self.outcome.set_exception(why)
 
     def tell(self) -> None:
-        """What was decided is a fact, or rests on facts only."""
+        """The decision is committed, or depends on committed facts only."""
         if self._refusal is not None:
             self.refuse(self._refusal)
         elif not self.outcome.done():
@@ -87,32 +74,28 @@ class _Asked:
 
 
 class CommitQueue:
-    """Of the controller; `keep` is its one task."""
+    """`keep` is its one task."""
 
     def __init__(self, root: ClusterRoot, feed: ImageFeed) -> None:
         self._root = root
         self._feed = feed
         self._queue: deque[_Asked] = deque()
         self._asked = asyncio.Event()
-        self._doubtful: tuple[MetadataRecord, ...] | None = None  # what a commit of unknown outcome may have made true
+        self._doubtful: tuple[MetadataRecord, ...] | None = None  # of a commit whose outcome is unknown
         self._is_controller = True
 
     @property
     def epoch(self) -> int:
-        """The controller epoch this process committed last."""
         return self._root.epoch
 
     @property
     def image_bytes(self) -> int:
-        """What the image takes in the bucket, about."""
         return self._root.image_bytes
 
     async def decide(self, decider: Decider[T]) -> T:
-        """Have `decider` decide, and wait until its records are committed and their image is obeyed here; its answer.
-
-        Raises what it raises; ApiError NOT_CONTROLLER; Retryable when others take too long or nothing is known of the
-        outcome; and as a commit does. A caller that waits no longer takes back what was not begun, and nothing else.
-        """
+        """Run `decider`, and wait until its records are committed and their image is applied here; its answer. Raises
+        what it raises; ApiError NOT_CONTROLLER; Retryable when others take too long or the outcome is unknown; and as a
+        commit does. Cancelling the caller withdraws a change that did not begin."""
         if not self._is_controller:
             raise not_controller()
         if len(self._queue) >= QUEUE_MAX:
@@ -130,22 +113,22 @@ class CommitQueue:
         finally:
             asked.outcome.cancel()
             if not asked.is_begun:
-                with suppress(ValueError):  # taken already, by whoever refuses all that wait
+                with suppress(ValueError):  # `_taken` removed it already
                     self._queue.remove(asked)
 
     def renounce(self) -> None:
-        """Another process is the controller: decide nothing more. What this broker leads and answers is not touched."""
+        """Another process is the controller: decide nothing more. This broker's partitions are not affected."""
         self._is_controller = False
         for asked in self._taken():
             asked.refuse(not_controller())
 
     def activate(self) -> None:
-        """This process is the controller, again: what is in doubt since the last time is settled before all else."""
+        """This process is the controller, again. A commit in doubt is resolved first."""
         self._is_controller = True
         self._asked.set()
 
     async def keep(self) -> None:
-        """Until cancelled: one commit after the other, and a look at what is in doubt when nobody asks."""
+        """Until cancelled: one commit after the other. Resolves a commit in doubt also while no change waits."""
         while True:
             if not self._queue:
                 self._asked.clear()
@@ -156,7 +139,8 @@ class CommitQueue:
                 await self._commit_next()
 
     async def _settled(self) -> bool:
-        """Learn what became of a commit in doubt, and obey; False when the bucket does not tell: who waits is told."""
+        """Resolve a commit in doubt and apply its image. False when the bucket does not answer: waiting changes
+        fail."""
         doubtful, epoch = self._doubtful, self._root.epoch
         if doubtful is None:
             return True
@@ -175,13 +159,12 @@ class CommitQueue:
         return True
 
     async def _commit_next(self) -> None:
-        """Decide what waits, commit it, obey it, answer it."""
         begun: list[_Asked] = []
         epoch = self._root.epoch
         try:
             records = await self._decide_next(begun)
             if self._root.epoch != epoch:
-                raise not_controller()  # lost, and claimed anew: another one may have decided meanwhile
+                raise not_controller()  # lost and claimed again: another controller may have decided meanwhile
             if records:
                 await self._commit(records)
         except (ThermoclineError, OSError) as failure:
@@ -192,12 +175,12 @@ class CommitQueue:
             for asked in begun:
                 asked.tell()
         finally:
-            for asked in begun:  # of a bug, which is told by whoever keeps this running; nobody waits for its end
-                asked.refuse(Retryable("the change was given up in the middle; look whether it came true"))
+            for asked in begun:  # after a bug, which the supervisor reports
+                asked.refuse(Retryable("the change was interrupted; check whether it took effect"))
 
     async def _decide_next(self, begun: list[_Asked]) -> tuple[MetadataRecord, ...]:
-        """As many changes as one commit takes, each on the image that those before it make. What rests on no commit is
-        answered at once."""
+        """As many changes as one commit takes, each on the image that those before it make. A change that depends on no
+        commit is answered at once."""
         image = self._feed.image
         records: list[MetadataRecord] = []
         size = 0
@@ -209,7 +192,7 @@ class CommitQueue:
             added = asked.decide(image)
             size += len(msgspec.json.encode(added)) if added else 0
             if records and size > COMMIT_BYTES_MAX:
-                self._queue.appendleft(begun.pop())  # the next commit's, decided anew
+                self._queue.appendleft(begun.pop())  # for the next commit, decided again
                 asked.is_begun = False
                 break
             if added:
@@ -218,11 +201,11 @@ class CommitQueue:
             elif not records:
                 begun.pop().tell()
             if turns.over(1 + len(image.topics)):
-                await next_turn()  # nobody else commits: the image stays what the next one decides on
+                await next_turn()  # no one else commits, so the image stays the same
         return tuple(records)
 
     async def _commit(self, records: tuple[MetadataRecord, ...]) -> None:
-        self._doubtful = records  # whatever ends the commit, the PUT may land
+        self._doubtful = records  # however the commit ends, the PUT may land
         try:
             at = await self._root.commit(records)
         except CommitTooLarge:  # before anything was written
@@ -232,17 +215,16 @@ class CommitQueue:
         self._feed.take(at)
 
     def _refusal(self, failure: Exception, epoch: int) -> Exception:
-        """What to tell those whose change, begun in this epoch, failed; a fence ends the controller of that epoch."""
-        # A root that is gone may be a directory that was unmounted: nobody took our place in it.
+        """The error for changes of this epoch that failed. A fence ends the controller of that epoch."""
+        # A missing root may be an unmounted directory: no other controller took over.
         if not isinstance(failure, Fenced) or isinstance(failure, RootVanished):
             return failure
-        if epoch == self._root.epoch:  # else this process claimed anew while its change was under way
+        if epoch == self._root.epoch:  # else this process claimed again meanwhile
             log.error("not the controller any more: %s", failure)
             self.renounce()
         return not_controller()
 
     def _taken(self) -> list[_Asked]:
-        """All that waits, which waits no more."""
         taken = list(self._queue)
         self._queue.clear()
         return taken

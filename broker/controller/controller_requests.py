@@ -1,25 +1,21 @@
-"""What may be asked of the controller, and when each is answered.
-
-Owns what a change waits for besides its commit: a topic that is made is answered when its partitions serve. Always
-true: a caller that waits no longer ends the wait only, once the change was begun. Must not know how decisions are
-committed (commit_queue), or what makes them right (topics, configs).
-"""
+"""The requests that clients and operators make of the controller: topics, configs, elections, reassignments, nodes. A
+created topic is answered when its partitions serve. Cancelling a caller ends only its wait, once the change began."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from broker.config.live import LiveConfig
+from broker.controller.controller_client import RemoteTopicCreator
 from broker.controller.decisions import configs as config_decisions
 from broker.controller.decisions import elections, reassignments, registrations, topics
 from broker.controller.decisions.decision import Decider, Decision, MetadataWriter, T
 from broker.controller.decisions.elections import Election, ElectionType
 from broker.controller.decisions.fitness import FitnessByNode
 from broker.controller.decisions.reassignments import Move, OngoingReassignment, Outcome
-from broker.controller.remote_topic_creator import RemoteTopicCreator
 from broker.controller.unclean_recovery import HeardNow
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -34,34 +30,23 @@ log = logging.getLogger(__name__)
 Hear: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitable[HeardNow]]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ControllerRequests:
-    """Errors of each method are `CommitQueue.decide`'s, and those of its decision. `opened` is `Effects.opened`;
-    `remote` the controller where it is another broker (None: it never is); `hear` asks replicas what they hold
-    (`UncleanRecoveryManager.look`); `said` is `ClusterControl.said`."""
+    """Each method raises what `CommitQueue.decide` and its decision raise. `opened` is `Effects.opened`. `remote`: the
+    controller on another broker (None: it never is). `hear` asks replicas what they hold
+    (`UncleanRecoveryManager.look`). `said` is `ClusterControl.said`."""
 
-    def __init__(
-        self,
-        commit_queue: MetadataWriter,
-        metadata: MetadataCache,
-        config: LiveConfig,
-        rng: Rng,
-        opened: Callable[[str], Awaitable[None]],
-        remote: RemoteTopicCreator | None = None,
-        hear: Hear | None = None,
-        said: Callable[[ClusterImage], FitnessByNode | None] = lambda _: None,
-    ) -> None:
-        self._commit_queue = commit_queue
-        self._metadata = metadata
-        self._config = config
-        self._rng = rng
-        self._opened = opened
-        self._remote = remote
-        self._hear = hear
-        self._said = said
+    _commit_queue: MetadataWriter
+    _metadata: MetadataCache
+    _config: LiveConfig
+    _rng: Rng
+    _opened: Callable[[str], Awaitable[None]]
+    _remote: RemoteTopicCreator | None = None
+    _hear: Hear | None = None
+    _said: Callable[[ClusterImage], FitnessByNode | None] = lambda _: None
 
     @property
     def epoch(self) -> int:
-        """The controller epoch."""
         return self._commit_queue.epoch
 
     async def create_topic(
@@ -98,8 +83,9 @@ class ControllerRequests:
         replication_factor: int = 1,
         internal: bool = False,
     ) -> None:
-        """Create a topic, or wait until it serves where another request came first. Of an internal one there are at
-        most as many replicas as brokers. Whoever is the controller: the one change that a broker asks for by itself."""
+        """Create a topic, or wait until it serves where another request created it first. Works from any broker: the
+        only change that brokers request by themselves. An internal topic has at most as many replicas as there are
+        brokers."""
         try:
             if self._remote is None or not self._remote.decides():
                 factor = replication_factor
@@ -111,7 +97,7 @@ class ControllerRequests:
                 raise
         topic = self._metadata.topic_named(name)
         if topic is None:
-            raise Retryable(f"topic {name!r} was made, and is not seen here yet; ask again")
+            raise Retryable(f"topic {name!r} was created, and is not visible here yet; retry")
         await self.opened(topic)
 
     async def add_partitions(
@@ -122,8 +108,7 @@ class ControllerRequests:
         assignments: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Let a topic have `count` partitions in all, and wait until they serve. `assignments`: the replicas of each
-        that is added."""
+        """Grow a topic to `count` partitions and wait until they serve. `assignments`: replicas of each new one."""
         topic = await self._decide(
             lambda image: topics.add_partitions(image, name, count, assignments), validate_only=validate_only
         )
@@ -131,22 +116,20 @@ class ControllerRequests:
             await self.opened(topic)
 
     async def delete_topic(self, name: str, topic_id: str | None = None) -> Topic:
-        """Free the name and stop serving. `topic_id`: only the topic of this id, whoever has the name now (KIP-516).
-
-        Files and objects follow in the background, remembered until they are gone.
-        """
+        """Free the name and stop serving. `topic_id`: only the topic of this id, whichever topic has the name now
+        (KIP-516). Files and objects are deleted in the background; the deletion is recorded until they are gone."""
         topic = await self._decide(lambda image: topics.delete(image, name, topic_id))
         log.info("deleted topic %s (%s); its objects go next", name, topic.topic_id)
         return topic
 
     async def forget(self, topic: Topic) -> None:
-        """A deleted topic of which nothing is left, neither files nor objects: its id is remembered no more."""
+        """Nothing of a deleted topic is left: remove its record."""
         await self._decide(lambda image: topics.forget(image, topic.topic_id))
 
     async def set_configs(
         self, name: str, change: Callable[[Topic], Mapping[str, str]], *, validate_only: bool = False
     ) -> None:
-        """Replace a topic's explicit overrides by what `change`, which judges them, makes of the topic."""
+        """Replace a topic's overrides by the result of `change`, which validates them."""
         await self._decide(
             lambda image: config_decisions.set_on_topic(image, name, change, self._commit_queue.image_bytes),
             validate_only=validate_only,
@@ -159,7 +142,7 @@ class ControllerRequests:
         *,
         validate_only: bool = False,
     ) -> None:
-        """Replace what was set on a node (None: on every broker) by what `change`, which judges it, makes of it."""
+        """Replace the configs of a node (None: of every broker) by the result of `change`, which validates them."""
         configs = await self._decide(
             lambda image: config_decisions.set_on_brokers(image, node_id, change), validate_only=validate_only
         )
@@ -167,7 +150,7 @@ class ControllerRequests:
             log.info("configs set on %s: %s", "every broker" if node_id is None else f"broker {node_id}", configs)
 
     async def elect(self, kind: ElectionType, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Election]:
-        """Let the leaders that are asked for lead; what became of each partition, by topic and index."""
+        """Elect leaders; the outcome of each partition, by topic and index."""
         heard: HeardNow = {}
         if kind is ElectionType.UNCLEAN and self._hear is not None:
             image = self._metadata.image
@@ -175,7 +158,7 @@ class ControllerRequests:
         return await self._decide(lambda image: elections.elect(image, kind, wanted, heard, self._said(image) or {}))
 
     async def reassign(self, wanted: Sequence[Move], allows_factor_change: bool = True) -> tuple[Outcome, ...]:
-        """Let others hold partitions; what became of each move, in order."""
+        """Change the replicas of partitions; the outcome of each move, in order."""
         found = await self._decide(
             lambda image: reassignments.reassign(
                 image, wanted, self._said(image), allows_factor_change=allows_factor_change
@@ -193,21 +176,19 @@ class ControllerRequests:
     async def moves(
         self, wanted: Sequence[tuple[str, Sequence[int]]] | None = None
     ) -> list[tuple[str, list[OngoingReassignment]]]:
-        """Partitions that move after all that was decided so far, by topic: all, or those of `wanted`."""
+        """Ongoing reassignments after every earlier decision, by topic: all, or those of `wanted`."""
         return await self._decide(lambda image: Decision((), reassignments.under_way(image, wanted)))
 
     async def unregister(self, node_id: int) -> None:
-        """A node that nothing is assigned to leaves the cluster."""
         await self._decide(lambda image: registrations.unregister(image, node_id))
         log.info("broker %d left the cluster for good", node_id)
 
     async def give_up(self, node_id: int) -> None:
-        """What lies on a node counts for nothing any more."""
         await self._decide(lambda image: registrations.forget(image, node_id))
         log.warning("broker %d is given up: its directory returns only as one that lost everything", node_id)
 
     async def opened(self, topic: Topic) -> None:
-        """Wait until the partitions of `topic` that were decided so far serve; deleted first, it is an ApiError."""
+        """Wait until the partitions of `topic` serve. ApiError if it is deleted first."""
         await self._opened(topic.topic_id)
         if topic.topic_id not in self._metadata.image.topics:
             raise ApiError(
@@ -215,7 +196,7 @@ class ControllerRequests:
             )
 
     async def _decide(self, decider: Decider[T], *, validate_only: bool = False) -> T:
-        """`validate_only`: the answer as it would be, of a change that is not made."""
+        """`validate_only`: decide, but commit nothing."""
         if not validate_only:
             return await self._commit_queue.decide(decider)
         return await self._commit_queue.decide(lambda image: replace(decider(image), records=()))

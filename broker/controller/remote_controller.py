@@ -1,9 +1,5 @@
-"""`BrokerRpc` of the controller on another node: what is asked becomes Kafka's messages, and its answers come back.
-
-Owns both directions of that translation, so that the two ends cannot differ. Always true: an error comes back as it was
-raised there; a heartbeat waits behind nothing else. Must not know who the controller is, nor what it decides. What the
-fields mean: docs/formats/broker-requests.md.
-"""
+"""`BrokerRpc` over the network: both directions of its translation to Kafka's messages. Fields:
+docs/formats/broker-requests.md. An error arrives as it was raised there. Heartbeats have a connection of their own."""
 
 from __future__ import annotations
 
@@ -55,12 +51,10 @@ R = TypeVar("R", bound=Message)
 
 
 class RemoteController:
-    """`to`: the connection to the controller for a purpose (`Links.to` of its node). Beside the errors of `BrokerRpc`,
-    each raises ConnectionError and TimeoutError as `PeerConnection.ask` does.
-
-    A decision is waited for no longer than a session lasts: who is silent for that long is cut off, another may decide
-    by then, and only who looks again learns it. What was asked may stand all the same: whoever asks reads it.
-    """
+    """`to`: the connection to the controller for a purpose (`Links.to` of its node). Each method also raises
+    ConnectionError and TimeoutError as `PeerConnection.ask`. A decision is waited for no longer than a session lasts,
+    because a controller silent for so long may be cut off. The request may still take effect: the caller reads the
+    image."""
 
     def __init__(self, to: Callable[[str], PeerConnection], times: ClusterTimes) -> None:
         self._to = to
@@ -93,7 +87,7 @@ class RemoteController:
         return codes
 
     def closed(self, node_id: int, broker_epoch: int) -> None:
-        """Nothing to tell: the controller sees by itself that a connection was closed."""
+        """The controller notices a closed connection by itself."""
 
     async def _ask(self, purpose: str, request: Message, kind: type[R], timeout_s: float) -> R:
         key = _KEYS[type(request)]
@@ -112,7 +106,7 @@ _KEYS: Final[dict[type[Message], ApiKey]] = {
 def _raise(error_code: int, message: str | None = None) -> None:
     if error_code == ErrorCode.NONE:
         return
-    if error_code == ErrorCode.KAFKA_STORAGE_ERROR:  # what Retryable is on the wire
+    if error_code == ErrorCode.KAFKA_STORAGE_ERROR:  # Retryable on the wire
         raise Retryable(message or "the controller's bucket does not answer; ask again")
     raise ApiError(ErrorCode(error_code), message or "")
 

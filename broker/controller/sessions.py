@@ -1,11 +1,11 @@
-"""Which sessions end for silence: a pure machine of one controller epoch.
+"""Sessions of one controller epoch: which end for silence, and whether another controller may exist. Pure.
 
-Owns how long a broker may be silent. Always true: every session of the image has its full time anew when the epoch
-begins (D8); time is that of the controller's own loop, so that its stall extends every session by as much (D9); one
-whose connection closed ends sooner, and sooner still where its port refuses; who is heard before its end is decided
-stays, and is heard no more from then on, for the commit may land at any time (R25); before more than half of all
-brokers are given up, the controller steps back: then it is more likely itself that is cut off (R27). Must not know
-clocks, connections, nor what the end of a session does to rows.
+- Every session has its full time again when the epoch begins (D8). Time is the controller's loop time, so its own
+  stalls extend every session (D9).
+- A session whose connection closed ends sooner, and at once if its port refuses.
+- A heartbeat before the end is decided keeps the session. After the decision none is accepted, because the commit may
+  land at any time (R25).
+- Before more than half of all brokers are ended the controller steps back: more likely it is cut off itself (R27).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from broker.config.times import ClusterTimes
 from broker.controller.decisions.registrations import SessionId
 from broker.metadata.image import ClusterImage
 
-_STEP_MAX_S: Final = 1.0  # more than this between two looks is a stall of ours
+_STEP_MAX_S: Final = 1.0  # a longer step between two checks is a stall of this loop
 UNTIMED_S: Final = 30.0
-"""So long after a claim that follows a step back, sessions end without the more-than-half rule; two sessions, where
-those are longer: each has its full time anew, so none ends before one is over."""
+"""Time after a claim that follows a step back in which sessions end without the more-than-half rule; at least two
+session times, because each session has its full time anew."""
 
 
 @dataclass(slots=True)
@@ -31,15 +31,15 @@ class _Session:
     broker_epoch: int
     heard_s: float | None  # in loop time; None: not in this epoch
     ends_s: float
-    is_closed: bool = False  # the connection of its heartbeats, and none came since
-    knock_s: float = inf  # when its port is to be asked
-    is_ending: bool = False  # its end was decided, or that of another process' session in its place
+    is_closed: bool = False  # the connection of its heartbeats closed, and none came since
+    knock_s: float = inf  # when to probe its port
+    is_ending: bool = False  # its end was decided, or another process replaces it
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiredSessions:
-    """What is to be done: sessions that end, or (`steps_back`) the controller gives its lease away instead. Of `knocks`
-    it is to be asked whether anybody listens there, once."""
+    """Sessions to end, or (`steps_back`) the lease is to be given away instead. The ports of `knocks` are to be probed
+    once."""
 
     ended: tuple[SessionId, ...] = ()
     knocks: tuple[SessionId, ...] = ()
@@ -47,8 +47,8 @@ class ExpiredSessions:
 
 
 class Sessions:
-    """`own`: the controller's node, which needs no heartbeat. `now_s` of each call: monotonic seconds, never going
-    back. `is_sure`: this claim follows a step back that nobody answered with a claim of his own."""
+    """`own`: the controller's node, which needs no heartbeat. `now_s` of each call: monotonic seconds that never go
+    back. `is_sure`: this claim follows a step back after which no other broker claimed."""
 
     def __init__(
         self,
@@ -62,16 +62,16 @@ class Sessions:
         self._session_s, self._closed_s, self._heard_s = times.session_s, times.closed_s, times.heard_s
         self._knock_s = times.knock_s
         self._looked_s = now_s
-        self._time_s = 0.0  # of this loop: stalls left out
+        self._time_s = 0.0  # of this loop, without stalls
         self._sure_until_s = max(UNTIMED_S, 2 * times.session_s) if is_sure else 0.0
         self._lease_s = times.lease_s
         self._sessions: dict[int, _Session] = {}
-        self._without_s: dict[int, float] = {}  # since when a node that is registered has no session
-        self._had: deque[tuple[float, frozenset[int]]] = deque()  # who had a session, since when, oldest first
+        self._without_s: dict[int, float] = {}  # since when a registered node has no session
+        self._had: deque[tuple[float, frozenset[int]]] = deque()  # nodes with a session, and since when; oldest first
 
-    # ── what happens ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────
     def follow(self, image: ClusterImage, now_s: float) -> None:
-        """The image is this: sessions that are new to us have their full time from now."""
+        """A new image: sessions new to this controller have their full time from now."""
         time_s = self._at(now_s)
         active = {node_id: node.broker_epoch for node_id, node in image.nodes.items() if node.active}
         self._sessions = {
@@ -89,7 +89,7 @@ class Sessions:
             self._had.append((time_s, members))
 
     def heard(self, node_id: int, broker_epoch: int, now_s: float) -> bool:
-        """A heartbeat came; whether of a session that there is, and goes on."""
+        """A heartbeat came. Returns whether its session exists and continues."""
         session = self._sessions.get(node_id)
         if session is None or session.broker_epoch != broker_epoch or session.is_ending:
             return False
@@ -99,7 +99,8 @@ class Sessions:
         return True
 
     def end(self, due: Collection[SessionId], now_s: float) -> tuple[SessionId, ...]:
-        """The end of `due` is decided now: of those whose time is over still. Nothing is heard of them any more."""
+        """The end of `due` is decided now, for those whose time is still over. Their heartbeats are rejected from here
+        on."""
         time_s, found = self._at(now_s), []
         for node_id, broker_epoch in due:
             session = self._sessions.get(node_id)
@@ -109,14 +110,14 @@ class Sessions:
         return tuple(found)
 
     def replaced(self, node_id: int) -> None:
-        """Another process of this node gets a session, which is decided now: nothing is heard of the one there was."""
+        """Another process of this node gets a session, decided now: heartbeats of the old session are rejected."""
         session = self._sessions.get(node_id)
         if session is not None:
             session.is_ending = True
 
     def closed(self, node_id: int, broker_epoch: int, now_s: float) -> None:
-        """The connection of its heartbeats was closed: unless it comes again, it ends soon. That is a word of it too:
-        who is cut off hears no farewells (R27)."""
+        """The connection of its heartbeats closed: it ends soon unless it reconnects. This counts as hearing from it,
+        because a controller that is cut off sees no close (R27)."""
         session = self._sessions.get(node_id)
         if session is not None and session.broker_epoch == broker_epoch:
             session.heard_s = self._at(now_s)
@@ -124,7 +125,7 @@ class Sessions:
             session.is_closed, session.knock_s = True, session.heard_s + self._knock_s
 
     def refused(self, node_id: int, broker_epoch: int, now_s: float) -> None:
-        """Nobody listens at its port: its process is gone, unless a heartbeat came since its connection closed."""
+        """Its port refuses: its process is gone, unless a heartbeat came since its connection closed."""
         session = self._sessions.get(node_id)
         if session is not None and session.broker_epoch == broker_epoch and session.is_closed:
             session.ends_s = self._at(now_s)
@@ -149,15 +150,14 @@ class Sessions:
         return tuple((node_id, session.broker_epoch) for node_id, session in due)
 
     def soonest_s(self, now_s: float) -> float:
-        """In how many seconds the first session's time is over, if nothing is heard of it, or its port is to be asked;
-        at least a hundredth."""
+        """Seconds until the first session expires or a port is to be probed; at least 0.01."""
         due_s = min((min(session.ends_s, session.knock_s) for session in self._sessions.values()), default=inf)
         return max(due_s - self._at(now_s), 0.01)
 
-    # ── what it means ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
     def is_live(self, node_id: int, now_s: float) -> bool:
-        """Whether its session is heard of: its connection stands, and its time is not over; of one that has not spoken
-        to this controller yet, for as long as it takes to find it."""
+        """Whether its connection is open and its time is not over. A session new to this controller counts as live for
+        the time it needs to connect."""
         session, time_s = self._sessions.get(node_id), self._at(now_s)
         if node_id == self._own:
             return True
@@ -166,13 +166,13 @@ class Sessions:
         return session.ends_s - time_s > self._closed_s
 
     def is_silent(self, node_id: int, now_s: float) -> bool:
-        """Whether it has had no session for a lease, as far as this controller saw: its process, if there is one, knows
-        by then, and answers nobody (R22)."""
+        """Whether it has had no session for a lease, as far as this controller saw. By then its process knows it and
+        answers no request (R22)."""
         since_s = self._without_s.get(node_id)
         return since_s is not None and self._at(now_s) - since_s >= self._lease_s
 
     def _is_blind(self, time_s: float) -> bool:
-        """Whether fewer than half of the brokers that had sessions a session-time ago were heard lately."""
+        """Whether fewer than half of the brokers with sessions a session time ago were heard lately."""
         while len(self._had) > 1 and self._had[1][0] <= time_s - self._session_s:
             self._had.popleft()
         had = self._had[0][1]
@@ -187,3 +187,45 @@ class Sessions:
 
     def _at(self, now_s: float) -> float:
         return self._time_s + min(max(now_s - self._looked_s, 0.0), _STEP_MAX_S)
+
+
+class RivalControllers:
+    """Whether another broker may have become the controller, as far as the one of an epoch can know (R25). Two proofs
+    that none has:
+
+    - No broker claims before the lease stood still for its duration, counted from its last bump.
+    - Each heartbeat says for how long its sender will not claim (`membership.lease_watch`). It counts while the store
+      answers no broker and the lease cannot be bumped.
+
+    Each proof ends before the first claim that it excludes can land. All times are seconds of the boot clock.
+    `bumped_s`: when the claim was sent, or before; −inf: unknown. `others`, of each call: the other brokers in session.
+    """
+
+    def __init__(self, bumped_s: float, times: ClusterTimes) -> None:
+        self._bumped_s = bumped_s
+        self._late_s = float("-inf")  # when a bump was sent that proved nothing
+        self._interval_s = times.interval_s
+        # A controller that gives its lease away early ends no session, so the shorter of both counts.
+        self._proof_s = min(times.lease_s, times.session_s)
+        self._free_s: dict[int, float] = {}  # when each may claim at the earliest, by its last heartbeat
+
+    def heard(self, node_id: int, no_claim_s: float, now_s: float) -> None:
+        """A broker in session will not claim for so long."""
+        # Its read of the lease counts from when it began: at most an interval earlier.
+        self._free_s[node_id] = now_s + min(no_claim_s, self._proof_s) - self._interval_s
+
+    def bumped(self, sent_s: float, others: Collection[int], now_s: float) -> None:
+        """The lease was bumped by a request sent at `sent_s`, after a read of `cluster.json`."""
+        if self.may_have_claimed(others, now_s):
+            # A broker that read the lease just before this bump may be about to claim: only the next bump proves not.
+            since_s = sent_s - self._late_s
+            if since_s >= self._proof_s:
+                self._late_s = sent_s
+            if not self._interval_s / 2 <= since_s < self._proof_s:
+                return
+        self._bumped_s = sent_s
+
+    def may_have_claimed(self, others: Collection[int], now_s: float) -> bool:
+        if now_s - self._bumped_s < self._proof_s:
+            return False
+        return any(self._free_s.get(node_id, float("-inf")) <= now_s for node_id in others)

@@ -1,11 +1,11 @@
-"""Partitions that nobody who has all of them can lead: whom to ask what is left, and who begins (R20). Pure.
+"""Unclean recovery of leaderless partitions: which replicas to ask what they hold, and which one leads (R20). Pure.
 
-Owns the list of those partitions, what their replicas answered, and the choice. Always true: an answer counts in the
-leader epoch and session in which it was given; where the in-sync set is empty every assigned replica was heard before
-one is chosen, but for nodes that were given up (`cluster forget`): a machine that is merely off may hold more; where
-unclean elections are allowed it is chosen among replicas with a session, a session-time after the last member's ended.
-Who keeps most begins, and of equals the one that saw the epoch which served last. Must not know requests, clocks, nor
-what the chosen one does (tiering.lost_tail).
+- An answer counts in the leader epoch and session in which it was given.
+- With an empty in-sync set every assigned replica must have answered, except nodes that were given up (`cluster
+  forget`): a machine that is merely off may hold more.
+- Where unclean elections are allowed, a replica with a session is chosen a session time after the last member's session
+  ended.
+- The replica that keeps most of the log leads. Among equals, one that saw the epoch served last.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from math import inf
 from typing import NamedTuple
 
 from broker.controller.decisions.decision import Decision
+from broker.metadata.data_configs import is_unclean_election_allowed
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import FORGOTTEN, NO_LEADER, LogPlace, Row
 from broker.metadata.rows import begun_uncleanly, rows_set
-from broker.metadata.unclean import is_unclean_election_allowed
 from logformat.leader_epochs import kept_end
 
 
 class Candidate(NamedTuple):
-    """What a replica says of its log: the last leader epoch in which it agreed with a leader, or led; its high
-    watermark; where its usable bytes end."""
+    """A replica's answer about its log: the last leader epoch in which it agreed with a leader or led, its high
+    watermark, and the end of its usable bytes."""
 
     seen_epoch: int
     high_watermark: int
@@ -33,7 +33,7 @@ class Candidate(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """`node_id`, in its session `broker_epoch`, is to begin a partition whose row is of `leader_epoch`."""
+    """`node_id`, in its session `broker_epoch`, is to lead a partition whose row has `leader_epoch`."""
 
     place: LogPlace
     leader_epoch: int
@@ -42,21 +42,17 @@ class Chosen(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Of one replica."""
-
     place: LogPlace
     topic: str
     leader_epoch: int
 
 
-Heard = Mapping[int, Candidate]
-"""By node id."""
-HeardNow = Mapping[Question, Mapping[tuple[int, int], Candidate]]
-"""By node id and broker epoch, of each partition as it was when its replicas were asked."""
+Heard = Mapping[int, Candidate]  # by node id
+HeardNow = Mapping[Question, Mapping[tuple[int, int], Candidate]]  # by node id and broker epoch
 
 
 def best(row: Row, heard: Heard) -> int:
-    """Who keeps most of the log (`kept_end`)."""
+    """The replica that keeps most of the log (`kept_end`)."""
     order = (*row.replicas, *row.target)
     return max(
         heard,
@@ -73,7 +69,7 @@ class _Waiting:
     question: Question
     row: Row
     assigned: tuple[int, ...]
-    is_allowed: bool  # without those that have no session
+    is_allowed: bool  # without the replicas that have no session
     since_s: float
     answers: dict[int, Candidate | None] = field(default_factory=dict)  # by node id, of the sessions there are
 
@@ -84,18 +80,19 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Count:
-    """What is to be done about all that wait, as long as nothing is heard and no image comes."""
+    """Summary of all waiting partitions, valid until an answer or an image comes."""
 
     questions: dict[int, list[Question]] = field(default_factory=dict)
     missing: dict[int, int] = field(default_factory=dict)
     ready: list[_Waiting] = field(default_factory=list)
-    ready_in_time: list[_Waiting] = field(default_factory=list)  # a session after they began to wait
-    earliest_s: float = inf  # when the first of those did
+    ready_in_time: list[_Waiting] = field(default_factory=list)  # a session time after they began to wait
+    earliest_s: float = inf  # when the first of those began
 
 
 class UncleanRecovery:
-    """Of one controller. `session_s`: of a session that is silent. `now_s` of each call never goes back. An image costs
-    what it changed, and a look something only when an image or an answer came before it: of 10 000 partitions 10 ms."""
+    """Of one controller. `session_s`: how long a broker may be silent. `now_s` never goes back between calls. An
+    image costs as much as it changed; a check costs something only after an image or an answer: 10 ms for 10 000
+    partitions."""
 
     def __init__(self, session_s: float) -> None:
         self._session_s = session_s
@@ -105,9 +102,9 @@ class UncleanRecovery:
         self._given_up: frozenset[int] = frozenset()
         self._counted: _Count | None = None
 
-    # ── what happens ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────
     def follow(self, image: ClusterImage, now_s: float) -> None:
-        """The image is this; answers of other sessions or leader epochs are void."""
+        """A new image. Answers of other sessions or leader epochs are dropped."""
         if image is self._image:
             return
         before, self._image = self._image, image
@@ -149,7 +146,7 @@ class UncleanRecovery:
             self._waiting[topic.topic_id] = found
 
     def heard(self, node_id: int, broker_epoch: int, asked: Question, candidate: Candidate | None) -> None:
-        """What this session says of its replica; None: its disk failed, so it cannot begin as long as it says so."""
+        """The answer of this session for its replica; None: its disk failed, so it cannot lead for now."""
         waiting = self._waiting.get(asked.place[0], {}).get(asked.place[1])
         if (
             waiting is not None
@@ -160,17 +157,17 @@ class UncleanRecovery:
             waiting.answers[node_id] = candidate
             self._counted = None
 
-    # ── what is to be done ───────────────────────────────────────────────────────────────────────────────────────
+    # ── actions ──────────────────────────────────────────────────────────────────────────────────────────────────
     def questions(self) -> dict[int, list[Question]]:
-        """What to ask, by node: replicas with a session that did not answer yet, or whose disk failed when they did."""
+        """What to ask, by node: replicas with a session that did not answer, or whose disk had failed."""
         return self._count().questions
 
     def missing(self) -> dict[int, int]:
-        """Of how many partitions an answer is waited for that cannot come, by node: it has no session."""
+        """How many partitions wait for a node without a session, by node."""
         return self._count().missing
 
     def choose(self, now_s: float) -> list[Chosen]:
-        """Of the partitions of which enough is known, who begins."""
+        """The leaders of partitions of which enough is known."""
         count = self._count()
         chosen = [self._chosen(waiting) for waiting in count.ready]
         if now_s - count.earliest_s >= self._session_s:
@@ -190,8 +187,8 @@ class UncleanRecovery:
         return self._counted
 
     def _add(self, count: _Count, waiting: _Waiting) -> None:
-        """Enough is known when every replica with a session answered, and one can begin; where the set is empty nobody
-        else may have more; where it is not, or may be passed over, a session-time has to be over."""
+        """Enough is known when every replica with a session answered and one can lead. With an empty in-sync set no
+        other replica may have more; otherwise, or to pass others over, a session time has to pass."""
         answers, is_asked, others, is_empty = waiting.answers, False, 0, not waiting.row.in_sync
         for node_id in waiting.assigned:
             if answers.get(node_id) is not None:
@@ -223,7 +220,7 @@ def _assigned(row: Row) -> tuple[int, ...]:
 
 
 def questions_of(image: ClusterImage, places: Iterable[LogPlace]) -> dict[int, list[Question]]:
-    """What to ask now of partitions that somebody wants led, by node: all replicas with a session."""
+    """What to ask now of requested partitions, by node: all replicas with a session."""
     wanted: dict[int, list[Question]] = {}
     for topic_id, index in places:
         topic = image.topics[topic_id]
@@ -235,7 +232,7 @@ def questions_of(image: ClusterImage, places: Iterable[LogPlace]) -> dict[int, l
 
 
 def begin(image: ClusterImage, chosen: list[Chosen]) -> Decision[int]:
-    """Rows for those that are as they were when they were chosen, and that may still begin so; how many."""
+    """Rows for the choices whose partition is unchanged and may still begin uncleanly; how many."""
     rows = {}
     for of in chosen:
         topic = image.topics.get(of.place[0])

@@ -1,9 +1,6 @@
-"""Asks replicas what they hold of partitions that nobody may lead, and commits who begins (R20).
-
-Owns the one task that does so while this broker decides, and the look that ElectLeaders asks for. Always true: what is
-decided is decided anew on the image at hand (`unclean.begin`); a broker that does not answer is asked again, and keeps
-nobody else waiting longer than `_ANSWER_S`. Must not know who is best (unclean_recovery), nor how a replica answers.
-"""
+"""Asks replicas what they hold of leaderless partitions, and commits which one leads (R20). Every choice is decided
+again on the current image (`begin`). A broker that does not answer is asked again and delays the others by `ANSWER_S`
+at most."""
 
 from __future__ import annotations
 
@@ -38,13 +35,12 @@ ANSWER_S: Final = 5.0
 _QUESTIONS_MAX: Final = 1_000  # in one request
 
 Ask = Callable[[Node, OffsetForLeaderEpochRequest], Awaitable[OffsetForLeaderEpochResponse]]
-"""Of one broker, this one too: ConnectionError, TimeoutError."""
+"""Asks one broker, also this one. Raises ConnectionError, TimeoutError."""
 Said = tuple[Node, Question, Candidate | None]
 
 
 class UncleanRecoveryManager:
-    """Of one broker; it does something only while the image names it the controller. `session_s`: how long a broker may
-    be silent."""
+    """Active only while the image names this broker the controller. `session_s`: how long a broker may be silent."""
 
     def __init__(
         self, commit_queue: CommitQueue, metadata: MetadataCache, world: World, node_id: int, ask: Ask, session_s: float
@@ -59,7 +55,6 @@ class UncleanRecoveryManager:
         self._told = ""
 
     async def keep(self) -> None:
-        """Until cancelled."""
         machine = UncleanRecovery(self._session_s)
         while True:
             await self._beats.wait()
@@ -78,10 +73,10 @@ class UncleanRecoveryManager:
             except (ThermoclineError, OSError) as refused:
                 log.warning("%d partitions wait to begin uncleanly: %s", len(chosen), refused)
             else:
-                log.warning("%d partitions begin without all that was acknowledged: nobody has it", count)
+                log.warning("%d partitions begin uncleanly: no replica has all acknowledged records", count)
 
     async def look(self, image: ClusterImage, places: Iterable[LogPlace]) -> HeardNow:
-        """What the replicas with a session say of these partitions now, those that answer in time."""
+        """What the replicas with a session say of these partitions now, as far as they answer in time."""
         found: dict[Question, dict[tuple[int, int], Candidate]] = {}
         for node, question, candidate in await self._hear(image, questions_of(image, places)):
             if candidate is not None:
@@ -113,12 +108,12 @@ class UncleanRecoveryManager:
         ]
 
     def _tell(self, machine: UncleanRecovery) -> None:
-        """Once: which brokers are waited for."""
+        """Log once which brokers are waited for."""
         missing = machine.missing()
         told = ", ".join(f"broker {node_id} ({count} partitions)" for node_id, count in sorted(missing.items()))
         if told and told != self._told:
             log.error(
-                "partitions that nobody has all of wait for what else there may be: %s: start them, or give up those "
+                "leaderless partitions wait for replicas that may hold more: %s: start them, or give up those "
                 "that are gone for good with `thermocline cluster forget`",
                 told,
             )
@@ -131,7 +126,7 @@ def _said(part: OffsetForLeaderEpochResponsePartition) -> Candidate | None:
 
 
 def request_of(questions: list[Question]) -> OffsetForLeaderEpochRequest:
-    """Of one broker; `questions` stand together by topic."""
+    """To one broker; `questions` are grouped by topic."""
     return OffsetForLeaderEpochRequest(
         of_candidates=True,
         topics=[

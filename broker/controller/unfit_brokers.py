@@ -1,27 +1,76 @@
-"""What follows from what brokers say of themselves: who is unfit hands over, lost logs leave sets, moves are over.
-
-Owns what was told, and whether all of it was decided about. Always true: how fit brokers are to lead is known from
-their own words alone, and of this controller epoch; an image that comes, or a word that is new, is looked at again;
-what could not be committed is tried again. Must not know heartbeats, sessions, nor when it is called.
-"""
+"""Acts on brokers' health reports: unfit leaders hand over, lost logs leave in-sync sets, waiting reassignments
+complete. A new image or a new report is checked again. A failed commit is retried."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from broker.controller.broker_reports import BrokerReports
 from broker.controller.commit_queue import CommitQueue
 from broker.controller.decisions import fitness as fitnesses
 from broker.controller.decisions import reassignments, registrations
-from broker.controller.decisions.fitness import Fitness
+from broker.controller.decisions.fitness import FIT, Fitness
 from broker.controller.decisions.registrations import SessionId
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import LogPlace
 from logformat.errors import ThermoclineError
+
+
+class BrokerReports:
+    """What sessions reported to one controller: health, and logs they lost. A lost log stays pending until a partition
+    row removes the replica. A second loss makes it pending again."""
+
+    def __init__(self) -> None:
+        self._fitness: dict[SessionId, Fitness] = {}
+        self._undecided: dict[SessionId, set[LogPlace]] = {}
+
+    def clear(self) -> None:
+        self._fitness.clear()
+        self._undecided.clear()
+
+    def apply_image(self, image: ClusterImage) -> None:
+        """A new image: reports of sessions that ended are dropped."""
+        for session in [session for session in self._fitness if not image.has_session(*session)]:
+            del self._fitness[session]
+            self._undecided.pop(session, None)
+
+    def hear(self, session: SessionId, fitness: Fitness) -> bool:
+        """Record a report. Returns whether it is new."""
+        before = self._fitness.get(session, FIT)
+        self._fitness[session] = fitness
+        if fitness == before:
+            return False
+        lost = set(fitness.lost_logs)
+        self._undecided[session] = (self._undecided.get(session, set()) & lost) | (lost - set(before.lost_logs))
+        return True
+
+    def has_spoken(self, session: SessionId) -> bool:
+        return session in self._fitness
+
+    def said(self, image: ClusterImage) -> dict[int, Fitness]:
+        """The reports of the sessions of `image`, by node id."""
+        return {session[0]: fitness for session, fitness in self._fitness.items() if image.has_session(*session)}
+
+    def unfit(self, image: ClusterImage) -> dict[int, Fitness]:
+        """The sessions of `image` that are not to lead everything, by node id."""
+        return {node_id: fitness for node_id, fitness in self.said(image).items() if not fitness.may_lead_all}
+
+    @property
+    def with_lost(self) -> list[SessionId]:
+        return [session for session, places in self._undecided.items() if places]
+
+    def take_lost(self, session: SessionId) -> frozenset[LogPlace]:
+        """The pending lost logs of a session, to be decided. Those without a row come back by `undecided`."""
+        return frozenset(self._undecided.pop(session, ()))
+
+    def undecided(self, session: SessionId, places: Iterable[LogPlace]) -> None:
+        """Make these pending again, unless the session reports by now that it has them."""
+        if (fitness := self._fitness.get(session)) is not None:
+            self._undecided.setdefault(session, set()).update(set(places) & set(fitness.lost_logs))
+
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +78,7 @@ _REFUSED_S: Final = 1.0  # after a commit that failed, before the next try
 
 
 class UnfitBrokers:
-    """Of one broker, while it is the controller. `wake` is called when there is something to settle at once."""
+    """Of one broker, while it is the controller. `wake` is called when there is something to decide at once."""
 
     def __init__(self, commit_queue: CommitQueue, wake: Callable[[], None]) -> None:
         self._commit_queue = commit_queue
@@ -37,23 +86,21 @@ class UnfitBrokers:
         self._image = ClusterImage()
         self.told = BrokerReports()
         self.is_settled = True
-        """Nobody unfit leads what somebody fitter could, and no move waits for a word that was said."""
+        """No unfit broker leads what a fitter one could, and no reassignment waits for a report that came."""
 
     def clear(self) -> None:
-        """Another one decides."""
         self.told.clear()
 
-    def obey(self, image: ClusterImage) -> None:
-        """The image is this."""
+    def apply_image(self, image: ClusterImage) -> None:
         self._image = image
         self.is_settled = False
-        self.told.obey(image)
+        self.told.apply_image(image)
 
     def hear(self, session: SessionId, fitness: Fitness) -> bool:
-        """This session says how fit it is to lead; whether that is new."""
+        """Record the health report of a session. Returns whether it is new."""
         is_first = not self.told.has_spoken(session)
         is_new = self.told.hear(session, fitness)
-        if is_first or is_new:  # a move may wait for its word
+        if is_first or is_new:  # a reassignment may wait for its report
             self.is_settled = False
             self._wake()
         if not is_new:
@@ -66,9 +113,9 @@ class UnfitBrokers:
         return True
 
     async def settle(self) -> bool:
-        """Let fitter brokers lead what unfit ones do, where there are any, and moves be over that waited for them;
-        whether nothing is left to settle."""
-        self.is_settled = True  # but for what is said, and for an image that comes, meanwhile
+        """Move leaderships off unfit brokers and complete reassignments that waited for a report. Returns whether
+        nothing is left."""
+        self.is_settled = True  # unless a report or an image comes meanwhile
         try:
             await self._settle_lost()
             if self.told.unfit(self._image) or fitnesses.waits(self._image):
@@ -82,7 +129,7 @@ class UnfitBrokers:
         return self.is_settled
 
     async def _settle_lost(self) -> None:
-        """Take brokers out of the in-sync sets of the logs that they lost while they run, once each (R18)."""
+        """Remove brokers from the in-sync sets of logs they lost while running, once each (R18)."""
         for session in self.told.with_lost:
             places = self.told.take_lost(session)
             decided = frozenset[LogPlace]()

@@ -1,9 +1,6 @@
-"""What one image asks of a broker that obeyed another: a pure comparison (design, concept 3).
-
-Owns the meaning of a step between two images for one node. Always true: the same image twice asks for nothing; a chain
-of images ends in the same effects whether each is taken or only the last (who was away a while jumps); what was made
-and deleted within one jump is never led. Must not know how anything it names is done, nor how images come.
-"""
+"""What a step from one image to another asks of one broker. Pure (design, concept 3). The same image twice asks for
+nothing. A chain of images ends in the same effects as its last image alone. A topic created and deleted within one step
+is never led."""
 
 from __future__ import annotations
 
@@ -11,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from broker.metadata.data_configs import min_in_sync_set
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.minimum import min_in_sync_set
 from broker.metadata.records import NO_LEADER
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Some partitions of `topic`, which is as the newer image has it."""
+    """Some partitions of `topic`, as the newer image has it."""
 
     topic: Topic
     indexes: tuple[int, ...]
@@ -26,15 +23,18 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """In the order in which they are to be performed.
+    """In the order in which they are performed.
 
-    `resign`: partitions whose role of an epoch ended, led or followed (of topics that stay). `withdraw`: topics that
-    are gone, as they were. `drop`: partitions (of topics that stay) that this node held and holds no more, `is_seen` in
-    one session of its own. `follow_config`: other configs were set on all brokers or on this one. `reconfigure`: topics
-    with other configs of their own. `apply`: partitions that this node leads on in the same epoch, of which the row,
-    the minimum or a replica's session is another. `lead`: those that it leads from now on in the epoch the image has.
-    `follow`: those assigned to it that another leads in a new epoch, or serves now that its start is done, or nobody.
-    `purge`: deleted topics whose files and objects remain.
+    - `resign`: partitions whose role of an epoch ended, led or followed (of topics that stay).
+    - `withdraw`: deleted topics, as they were.
+    - `drop`: partitions (of topics that stay) that this node no longer holds. `is_seen`: both images show one session
+      of this node.
+    - `follow_config`: configs of all brokers or of this one changed. `reconfigure`: topics whose own configs changed.
+    - `apply`: partitions that this node continues to lead in the same epoch, whose row, minimum or replica sessions
+      changed.
+    - `lead`: partitions that it leads in a new epoch. `follow`: assigned partitions that another broker, or none, leads
+      in a new epoch, or whose unclean start is done.
+    - `purge`: deleted topics whose files and objects remain.
     """
 
     resign: tuple[Share, ...]
@@ -50,11 +50,8 @@ class Changes:
 
 
 def changes(before: ClusterImage, after: ClusterImage, node_id: int) -> Changes:
-    """What `node_id`, which obeys `before`, does to obey `after`.
-
-    A topic costs a look-up when it is the same object in both images, as all are that a commit did not touch, and
-    sessions and minimum are as they were.
-    """
+    """What `node_id`, which applied `before`, does to apply `after`. A topic that is the same object in both images
+    costs one look-up while sessions and minimum are unchanged. Every topic that a commit did not touch is."""
     resign: list[Share] = []
     drop: list[Share] = []
     reconfigure: list[Topic] = []
@@ -100,8 +97,8 @@ def changes(before: ClusterImage, after: ClusterImage, node_id: int) -> Changes:
 
 
 class Role(NamedTuple):
-    """What a node does for a partition, until the row names another epoch or node, or the start that a copy waits for
-    is done: what may become of a damaged copy depends on it (R18)."""
+    """What a node does for a partition, until the row names another epoch or node. `waits_for_start`: the leader's
+    unclean start is not done, which decides what becomes of a damaged follower log (R18)."""
 
     leader_epoch: int
     leads: bool
@@ -118,7 +115,7 @@ def roles(topic: Topic, node_id: int) -> Mapping[int, Role]:
 
 
 def _other_sessions(before: ClusterImage, after: ClusterImage) -> frozenset[int]:
-    """Nodes whose session is another one, began or ended."""
+    """Nodes whose session began, ended or changed."""
     return frozenset(node_id for node_id, _ in _sessions(before) ^ _sessions(after))
 
 

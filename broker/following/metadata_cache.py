@@ -1,9 +1,6 @@
-"""What this broker knows of the cluster, for whoever asks: the image it obeys, by id and by name.
-
-Owns the one place that requests ask. Always true: it is swapped whole, by the publisher, so that two looks without a
-wait between them agree. What serves here is another question: a topic is known from its commit on, its partitions
-serve when they are open (broker.partition.registry). Must not know where images come from.
-"""
+"""The applied image, by topic id and name, for every request. The publisher swaps it whole, so two reads without a wait
+between them agree. A topic is here from its commit on; its partitions serve once they are open
+(`broker.partition.registry`)."""
 
 from __future__ import annotations
 
@@ -13,14 +10,13 @@ from uuid import UUID
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.cluster_content import ControllerAt
-from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.image import ClusterImage, Topic, TopicFacts
 from broker.metadata.records import NO_EPOCH
-from broker.metadata.topic_facts import TopicFacts
 
 
 class TopicNames:
-    """Names of topics by their ids, as of one image; remembered once asked for, as a fetch without a session asks for
-    the same ones each time."""
+    """Names of topics by id, of one image. Found ids are cached, because a fetch without a session asks for the same
+    ones each time."""
 
     def __init__(self, topics: Mapping[str, Topic]) -> None:
         self._topics = topics
@@ -34,18 +30,16 @@ class TopicNames:
 
 
 class MetadataCache:
-    """Swapped a few times a minute, asked by every admin request."""
+    """Swapped a few times a minute, read by every admin request."""
 
     def __init__(self, cluster_id: str, monotonic_s: Callable[[], float] = lambda: 0.0) -> None:
         self.cluster_id = cluster_id
         self._monotonic_s = monotonic_s
         self.image = ClusterImage()
         self.controller: ControllerAt | None = None
-        """Who decides, as of this image; None before the first, and while a root of format 1 stands."""
-        self.controller_since_s = 0.0
-        """When that was known first, by the monotonic clock."""
-        self.swaps = 0
-        """How often it was swapped: what was read from it is still so while this stands."""
+        """The controller of this image; None before the first, and while a root of format 1 stands."""
+        self.controller_since_s = 0.0  # since when that is known, by the monotonic clock
+        self.swaps = 0  # how often it was swapped: what was read from it is still so while this stands
         self.names = TopicNames({})
         self._by_name: dict[str, Topic] = {}
 
@@ -59,15 +53,14 @@ class MetadataCache:
         self._by_name = {topic.name: topic for topic in image.topics.values()}
 
     def is_decided_by(self, node_id: int) -> bool:
-        """Whether this node is the controller, as of this image."""
         return self.decided_elsewhere(node_id) is None
 
     def decided_elsewhere(self, node_id: int) -> ControllerAt | None:
-        """The controller, where that is another node than this one."""
+        """The controller, if it is another node."""
         return None if self.controller is None or self.controller.node_id == node_id else self.controller
 
     def broker_epoch(self, node_id: int) -> int:
-        """Of the node's last session, as of this image; NO_EPOCH: it never had one."""
+        """Of the node's last session, by this image; NO_EPOCH: it never had one."""
         node = self.image.nodes.get(node_id)
         return NO_EPOCH if node is None else node.broker_epoch
 
@@ -75,29 +68,26 @@ class MetadataCache:
         return self._by_name.get(name)
 
     def topic(self, name: str) -> Topic:
-        """ApiError UNKNOWN_TOPIC_OR_PARTITION when there is none of this name."""
+        """Raises ApiError UNKNOWN_TOPIC_OR_PARTITION."""
         topic = self._by_name.get(name)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         return topic
 
     def facts(self, name: str) -> TopicFacts | None:
-        """What groups ask of a topic, whoever leads its partitions; None: it is deleted, or was never made.
-
-        A position is committed against an image, and its group moves to another broker by a later one: whoever leads
-        the group's partition knows every topic that its positions were ever committed in, or knows it as deleted.
-        """
+        """What groups need of a topic; None: it is deleted, or was never created. A group moves to another broker by a
+        later image than the one its positions were committed under. So its new coordinator knows every topic of those
+        positions, or knows it as deleted."""
         topic = self._by_name.get(name)
         return None if topic is None else TopicFacts(UUID(topic.topic_id), topic.partitions)
 
     def is_deleted(self, topic_id: UUID) -> bool:
-        """Whether the topic of this id is known to be deleted; not so any more when nothing of it remains."""
+        """Whether the topic of this id is recorded as deleted; not any more once nothing of it remains."""
         return str(topic_id) in self.image.deleted
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """Of the topic that has this id."""
         return self.names.get(topic_id)
 
     def leaving(self) -> list[str]:
-        """Names that deleted topics had, of which files or objects remain."""
+        """Names of deleted topics of which files or objects remain."""
         return [topic.name for topic in self.image.deleted.values()]

@@ -1,10 +1,6 @@
-"""The only way from an image to its effects (design, concept 3).
-
-Owns the order in which a broker moves from one image to the next: resign, withdraw, swap what requests are told, drop,
-obey other configs, count anew, lead, follow, purge. Always true: every broker follows it, the controller's own too; the
-start publishes after the empty image, so nothing is opened or removed by another way; publishing never waits. Must not
-know where images come from, nor what an effect takes.
-"""
+"""Applies one image after another to this broker (design, concept 3). The order: resign, withdraw, swap the metadata
+cache, drop, apply configs, apply rows, lead, follow, purge. The start publishes after the empty image, so nothing is
+opened or removed in another way. Publishing never waits."""
 
 from __future__ import annotations
 
@@ -19,67 +15,48 @@ from broker.metadata.image import ClusterImage, Topic
 
 
 class Effects(Protocol):
-    """Who turns what the image says of this broker into logs that serve, and back.
-
-    No call waits or fails: each begins what it names, and goes on with it, however long disk or bucket let it wait,
-    until a later call says otherwise. Calls about one topic are obeyed in the order in which they came.
-    """
+    """What `ReplicaManager` does for an image. No call waits or fails. Each starts work that continues, however slow
+    disk or bucket are, until a later call replaces it. Calls for one topic take effect in order."""
 
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Lead these partitions no more, or follow them: who waits for one that was led fails NOT_LEADER_OR_FOLLOWER at
-        once; logs stay open."""
-        ...
+        """Stop leading or following these partitions. Waiters of a led one fail with NOT_LEADER_OR_FOLLOWER at once;
+        logs stay open."""
 
     def withdraw(self, topic: Topic) -> None:
         """The topic was deleted: stop serving at once, then close its logs. Nothing is removed yet."""
-        ...
 
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
-        """These partitions, of which every role is over, are other brokers' now: their logs here go. `is_seen`: rows
-        said so to this process, in one session; else nothing is removed."""
-        ...
+        """Remove the logs of these partitions, whose roles ended: other brokers hold them. `is_seen`: rows of one
+        session of this process show it; without that nothing is removed."""
 
     def follow_config(self) -> None:
-        """Let every partition obey the broker's configuration as it is now."""
-        ...
+        """Apply the broker's current configuration to every partition."""
 
     def reconfigure(self, topic: Topic) -> None:
-        """Let the topic's partitions obey its configs: those that are being opened, when they are open."""
-        ...
+        """Apply the topic's configs to its partitions; to those being opened when they are open."""
 
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Lead these partitions in the leader epochs the image has for them.
-
-        A log that is not open is opened; a partition that was never changed since it was made has no log anywhere yet.
-        """
-        ...
+        """Lead these partitions in the leader epochs of the image. A closed log is opened. A partition that never
+        changed since its creation has no log anywhere."""
 
     def apply(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Their leaders here count by another row, minimum or session of a replica from now on (`applied_row` of the
-        image), in the same leader epoch."""
-        ...
+        """Their leaders here apply another row, minimum or replica session (`applied_row` of the image), in the same
+        leader epoch."""
 
     def follow(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Copy these partitions from whoever leads them in the leader epochs the image has; where nobody does, wait
-        for the next epoch. A log that is not open is opened, one that is not there made."""
-        ...
+        """Follow the leaders of these partitions in the leader epochs of the image; without a leader wait for the next
+        epoch. A closed log is opened, a missing one created."""
 
     def purge(self, topic: Topic) -> None:
-        """Remove a deleted topic's files; the controller's broker removes its objects too, and then has it forgotten.
-        Said again of all that remain to a broker that becomes the controller's."""
-        ...
+        """Remove a deleted topic's files. The controller's broker also removes its objects and then forgets the topic.
+        Called again for all deleted topics when this broker becomes the controller."""
 
     async def opened(self, topic_id: str) -> None:
-        """Wait until all partitions of the topic that are to be led serve, or stay offline; at once when none are.
-
-        Ends too when the topic is withdrawn meanwhile. Raises Retryable when the broker stops first.
-        """
-        ...
+        """Wait until all partitions of the topic that are to be led serve or stay offline. Ends too when the topic is
+        withdrawn. Raises Retryable when the broker stops first."""
 
 
 class Publisher:
-    """One broker's."""
-
     def __init__(self, effects: Effects, metadata: MetadataCache, config: LiveConfig, node_id: int) -> None:
         self._effects = effects
         self._metadata = metadata
@@ -88,11 +65,10 @@ class Publisher:
 
     @property
     def image(self) -> ClusterImage:
-        """What this broker obeys; the empty one, before the first is published."""
         return self._metadata.image
 
     def publish(self, after: ClusterImage, controller: ControllerAt | None = None) -> None:
-        """Obey `after`, which is newer than what was published before. `controller`: who decides."""
+        """Apply `after`, newer than the last one. `controller`: of that image."""
         found = changes(self.image, after, self._node_id)
         effects, metadata = self._effects, self._metadata
         has_decided = metadata.is_decided_by(self._node_id)

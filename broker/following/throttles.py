@@ -1,8 +1,5 @@
-"""Whether replication is throttled and nothing moves, and since when: an operator forgets to take it back (KIP-73).
-
-Owns that look. Always true: an image costs what it changed; what was set before this broker began to watch counts from
-then on. Must not know rates, nor what is moved (rows say so).
-"""
+"""Whether a replication throttle stands while nothing moves, and since when: an operator may have forgotten it
+(KIP-73). An image costs as much as it changed. A throttle set before this broker started counts from its start."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _SHOWN_MAX: Final = 3
 
 
 def throttling(image: ClusterImage) -> str:
-    """What is set, in words: brokers that have a rate, topics whose replicas are named."""
+    """The throttles set: brokers with a rate, topics with named replicas."""
     said = ["a rate of all brokers"] if _has(image.cluster_configs, _RATES) else []
     if nodes := sorted(node_id for node_id, configs in image.node_configs.items() if _has(configs, _RATES)):
         said.append(f"a rate of broker{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))}")
@@ -35,17 +32,14 @@ def _has(configs: Mapping[str, str], names: tuple[str, ...]) -> bool:
 
 
 class Throttles:
-    """Of one broker."""
-
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
         self._topics: dict[str, Topic] = {}
-        self._moving: set[str] = set()  # topics, by id, of which something moves
-        self._named: set[str] = set()  # topics whose replicas are named
+        self._moving: set[str] = set()  # ids of topics with an ongoing reassignment
+        self._named: set[str] = set()  # ids of topics whose replicas are named
         self._idle_since_s: float | None = None
 
-    def obey(self, at: ImageAt) -> None:
-        """This broker obeys `at` from now on."""
+    def apply_image(self, at: ImageAt) -> None:
         image, before = at.image, self._topics
         self._topics = image.topics
         for topic_id, topic in image.topics.items():
@@ -63,7 +57,7 @@ class Throttles:
 
     @property
     def idle_s(self) -> float | None:
-        """For how long something was throttled while nothing moved; None: it is not so."""
+        """For how long a throttle has stood while nothing moved; None: none does."""
         return None if self._idle_since_s is None else self._monotonic_s() - self._idle_since_s
 
 

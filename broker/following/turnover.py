@@ -1,10 +1,5 @@
-"""What became of a cluster from one image to the next, as one broker counts and tells it.
-
-Owns the counts since the start, and the lines of log about it: who decides, whose session ended, and one for each thing
-an image changed of what this broker leads. Always true: an election is counted by whoever was elected, a set that
-shrank or grew by whoever leads the partition then, so that a sum over brokers counts each once; the first image is no
-change. Must not know what is done about an image.
-"""
+"""Counts and logs what changed in the cluster from image to image. An election is counted by the elected broker, a
+shrunk or grown set by the partition's leader, so a sum over brokers counts each once. The first image is no change."""
 
 from __future__ import annotations
 
@@ -42,8 +37,8 @@ class Some:
 
 @dataclass(slots=True)
 class Turned:
-    """`led` here in a new leader epoch, `unclean` of those without all that was acknowledged, `resigned`: led here
-    before and by somebody else, or nobody, now; `shrunk` and `grown`: led here, with fewer or more in sync."""
+    """`led` here in a new leader epoch, `unclean` of those without all acknowledged records, `resigned`: led here
+    before and elsewhere or nowhere now; `shrunk` and `grown`: led here, with fewer or more in sync."""
 
     led: Some = field(default_factory=Some)
     unclean: Some = field(default_factory=Some)
@@ -53,7 +48,7 @@ class Turned:
 
 
 def turned(before: ClusterImage, after: ClusterImage, node_id: int) -> Turned:
-    """Of topics that both images have; one that no commit touched costs a look-up, a row that changed 2 µs. Pure."""
+    """Of topics that both images have. A topic that no commit touched costs a look-up, a changed row 2 µs. Pure."""
     found = Turned()
     for topic, index, was, row in _changed_rows(before, after):
         if row.leader == node_id:
@@ -91,10 +86,9 @@ class Turnover:
         self.elections = self.unclean_elections = 0
         self.shrinks = self.expansions = 0
 
-    def obey(self, at: ImageAt) -> None:
-        """This broker obeys `at` from now on."""
+    def apply_image(self, at: ImageAt) -> None:
         before, self._at = self._at, at
-        self.throttles.obey(at)
+        self.throttles.apply_image(at)
         if before is None:
             return
         self._tell_of_brokers(before, at)
@@ -104,7 +98,7 @@ class Turnover:
         self.shrinks += found.shrunk.count
         self.expansions += found.grown.count
         if found.unclean.count:
-            log.error("without all that was acknowledged begin: %s", found.unclean)
+            log.error("led without all acknowledged records (unclean election): %s", found.unclean)
         if found.led.count:
             log.info("leads in a new leader epoch: %s", found.led)
         if found.resigned.count:
@@ -115,7 +109,7 @@ class Turnover:
             log.info("more in-sync replicas: %s", found.grown)
 
     def _tell_of_brokers(self, before: ImageAt, at: ImageAt) -> None:
-        """But what this broker decided itself: the controller told it with its reasons."""
+        """Log what other brokers decided. The controller logged its own decisions with their reasons."""
         was, controller = before.controller, at.controller
         is_new = controller is not None and (was is None or controller.epoch != was.epoch)
         if controller is not None and is_new and controller.node_id != self._node_id:
@@ -126,7 +120,7 @@ class Turnover:
 
 
 def _ended(before: ClusterImage, after: ClusterImage) -> list[int]:
-    """Whose session ended, and no other began."""
+    """Nodes whose session ended without a successor."""
     return sorted(
         node_id
         for node_id, node in before.nodes.items()

@@ -1,38 +1,36 @@
-"""What an administrator asks of groups: list, describe, delete them, and forget single positions.
-
-Owns the rules of those requests. Always true: a deletion is durable before it is answered, and while it is written
-nobody joins the group or commits to it; an answer is bounded, whatever the groups hold; long work takes turns with
-everybody else. Must not know the wire, nor how records are appended.
-Source: Kafka 4.3's group coordinator (`validateDeleteGroup`, `validateOffsetDelete`); KIP-88, 222, 229, 496, 518, 848.
-"""
+"""Administration of groups: list, describe, delete, and delete single offsets. A deletion is durable before it is
+answered; meanwhile the group takes no joins or commits. Responses are bounded. Long work yields to the loop. Source:
+Kafka 4.3's group coordinator (`validateDeleteGroup`, `validateOffsetDelete`); KIP-88, 222, 229, 496, 518, 848."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.commit_outcome import fate_of, is_over, patience
-from broker.groups.expiry import subscribed_of
+from broker.groups.commit_outcome import deadline, is_over, outcome_of
 from broker.groups.machine.classic import ClassicGroup
 from broker.groups.machine.events import GroupState
-from broker.groups.offsets import TopicPosition
+from broker.groups.offsets import TopicPosition, subscribed_of
 from broker.groups.records import stored_group_record
 from broker.groups.shard import Group, GroupShard
 from broker.internal_topics.internal_log import InternalLog
-from broker.metadata.topic_facts import TopicLookup
+from broker.metadata.image import TopicLookup
 from seams.turns import Turns, next_turn
 
+if TYPE_CHECKING:
+    from broker.groups.coordinator import GroupCoordinator
+
 GROUP_TYPE: Final = "classic"
-ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of ids, subscriptions and assignments in one answer; as encoded, and once more as objects, it is held twice."""
+ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024  # of ids, subscriptions and assignments; in memory twice, also encoded
 _TOMBSTONES_PER_TURN: Final = 1_000  # 7 µs each: encoded, and put into a batch
-_MEMBER_BYTES: Final = 200  # a member's ids and strings in an answer, about
+_MEMBER_BYTES: Final = 200  # about, of a member's ids and strings in a response
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
@@ -52,7 +50,7 @@ class DescribedMember(msgspec.Struct, frozen=True, gc=False):
 
 
 class DescribedGroup(msgspec.Struct, frozen=True, gc=False):
-    """One group; with an error only `group_id` counts. GROUP_ID_NOT_FOUND: there is none, its state is Dead."""
+    """One group; with an error only `group_id` counts. GROUP_ID_NOT_FOUND: it does not exist, its state is Dead."""
 
     group_id: str
     error: ErrorCode = ErrorCode.NONE
@@ -62,38 +60,18 @@ class DescribedGroup(msgspec.Struct, frozen=True, gc=False):
     members: tuple[DescribedMember, ...] = ()
 
 
-class Groups(Protocol):
-    """What the coordinator lends its administrators."""
-
-    def shard_of(self, group_id: str) -> tuple[GroupShard | None, ErrorCode]: ...
-    def unload(self, shard: GroupShard, group: Group, error: ErrorCode) -> None:
-        """Answer whoever waits for the group, stop its timers, let nobody in: its machine is Dead after this."""
-        ...
-
-
+@dataclass(slots=True, eq=False, repr=False)
 class GroupAdmin:
-    """One a coordinator."""
-
-    def __init__(
-        self,
-        log: InternalLog[GroupShard],
-        groups: Groups,
-        config: GroupConfig,
-        topics: TopicLookup,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._log = log
-        self._groups = groups
-        self._config = config
-        self._topics = topics
-        self._now_ms = now_ms
+    _log: InternalLog[GroupShard]
+    _groups: GroupCoordinator
+    _config: GroupConfig
+    _topics: TopicLookup
+    _now_ms: Callable[[], int]
 
     async def listed(self, states: Collection[str], types: Collection[str]) -> tuple[ErrorCode, list[Listed]]:
-        """All groups, of these states and types only if any are named (in any case of letters).
-
-        COORDINATOR_LOAD_IN_PROGRESS while some are still loaded: half a list would look like a whole one. Groups whose
-        partition cannot be read are left out, as those of another coordinator are. POLICY_VIOLATION: too many bytes.
-        """
+        """All groups, or those of these states and types (case-insensitive). COORDINATOR_LOAD_IN_PROGRESS while some
+        are loading, because half a list would look whole. Groups whose partition cannot be read are left out, as
+        another coordinator's are. POLICY_VIOLATION: too many bytes."""
         if self._log.is_loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
         wanted = frozenset(state.lower() for state in states)
@@ -113,8 +91,8 @@ class GroupAdmin:
         return (ErrorCode.NONE, found) if size <= ANSWER_BYTES_MAX else (ErrorCode.POLICY_VIOLATION, [])
 
     async def described(self, group_ids: Sequence[str]) -> list[DescribedGroup]:
-        """One a name; a name given again is answered once (Kafka answers it again). Groups that the answer has no room
-        for are COORDINATOR_NOT_AVAILABLE: clients ask for those again."""
+        """One row a name; duplicates are answered once (Kafka repeats them). Groups without room in the response are
+        COORDINATOR_NOT_AVAILABLE: clients retry those."""
         rows: list[DescribedGroup] = []
         room = ANSWER_BYTES_MAX
         turns = Turns()
@@ -138,7 +116,7 @@ class GroupAdmin:
         if group is None or group.machine.state is GroupState.DEAD:
             return DescribedGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, GroupState.DEAD)
         machine = group.machine
-        # Before a generation is stable its protocol is not everybody's, nor are the subscriptions what it will read.
+        # Before a generation is stable, neither its protocol nor its subscriptions are final.
         protocol = (machine.protocol_name or "") if machine.state is GroupState.STABLE else ""
         members = tuple(
             DescribedMember(
@@ -156,12 +134,10 @@ class GroupAdmin:
     # ---- deletions -------------------------------------------------------------------------------------------------
 
     async def delete(self, group_id: str, *, until_s: float | None = None) -> ErrorCode:
-        """Forget a group without members, its positions and its generation; NONE when that is durable.
-
-        Fails half way with the error of the write: the group is there again, with the positions that are left.
-        `until_s`: of the whole request, as `fate.patience`; one that is over is refused, and nothing is written.
-        """
-        until_s = patience(self._config) if until_s is None else until_s
+        """Delete a group without members, its positions and its generation; NONE when that is durable. After a partial
+        failure, which returns the error of the write, the group exists again with the remaining positions. `until_s`:
+        of the whole request, as `deadline`; after it the deletion is refused and nothing is written."""
+        until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         shard, error = self._groups.shard_of(group_id)
@@ -171,7 +147,7 @@ class GroupAdmin:
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if group.machine.state is GroupState.DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # somebody else deletes it at this moment
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # another request is deleting it
         if group.machine.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
         metadata = group.machine.metadata()
@@ -199,10 +175,10 @@ class GroupAdmin:
             error = await self._forget(shard, group, _first(group, _TOMBSTONES_PER_TURN), until_s)
             if error is not ErrorCode.NONE:
                 return error
-        # The rest goes into one batch with the group itself, so that a small group goes whole or not at all.
+        # The rest is one batch with the group itself, so that a small group is deleted whole or not at all.
         ended = self._end(shard, group)
         error = await self._forget(shard, group, _first(group, _TOMBSTONES_PER_TURN), until_s)
-        return error or await fate_of(ended, until_s)
+        return error or await outcome_of(ended, until_s)
 
     def _end(self, shard: GroupShard, group: Group) -> asyncio.Future[Exception | None]:
         ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -217,9 +193,9 @@ class GroupAdmin:
     async def forget(
         self, group_id: str, positions: Sequence[TopicPosition], *, until_s: float | None = None
     ) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Forget positions of a group: one code each, in order, NONE when that is durable (or there was none); or the
-        error of the whole request. What a consumer group reads at this time is not forgotten. `until_s` as `delete`."""
-        until_s = patience(self._config) if until_s is None else until_s
+        """Delete positions of a group: one code each, in order, NONE when that is durable (or there was none); or one
+        error for the request. Topics that a consumer group reads now are refused. `until_s` as `delete`."""
+        until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         shard, error = self._groups.shard_of(group_id)
@@ -253,7 +229,7 @@ class GroupAdmin:
             facts = self._topics(topic)
             if facts is None or not 0 <= partition < facts.partitions:
                 codes.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            elif reads is None or topic in reads:  # None: nobody can tell what its members read
+            elif reads is None or topic in reads:  # None: unknown what its members read
                 codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
             else:
                 codes.append(ErrorCode.NONE)
@@ -262,7 +238,7 @@ class GroupAdmin:
     async def _forget(
         self, shard: GroupShard, group: Group, positions: Sequence[TopicPosition], until_s: float
     ) -> ErrorCode:
-        return await fate_of(shard.write_positions(group, [(position, None) for position in positions]), until_s)
+        return await outcome_of(shard.write_positions(group, [(position, None) for position in positions]), until_s)
 
 
 def _first(group: Group, count: int) -> list[TopicPosition]:

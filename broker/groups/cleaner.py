@@ -1,10 +1,7 @@
-"""What must not stay in the groups for ever: expired offsets, positions in topics that are gone, groups of nothing.
-
-Owns when positions get tombstones that no client asked for, and the adoption of positions without a topic id. Always
-true: a tombstone is decided only while no commit of its position is under way, so it never follows one into the log.
-Nobody waits for it: a position in a topic that is gone is not shown, whether its tombstone is written or not
-(`offsets.belongs`). Must not know requests, members, the wire.
-"""
+"""Background cleaning of groups: tombstones for expired offsets, positions in deleted topics, and empty groups; topic
+ids for positions without one. A tombstone is decided only while no commit of its position is in flight, so it never
+follows one into the log. A position in a deleted topic is hidden even before its tombstone is written
+(`offsets.belongs`)."""
 
 from __future__ import annotations
 
@@ -12,44 +9,39 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from broker.config.groups import GroupConfig
 from broker.groups.commit_outcome import Write
-from broker.groups.expiry import expiry_rule
-from broker.groups.offsets import TopicPosition
+from broker.groups.offsets import TopicPosition, expiry_rule
 from broker.groups.records import CommittedOffset, stored_group_record
 from broker.groups.shard import Group, GroupShard
-from broker.metadata.topic_facts import TopicLookup
+from broker.metadata.image import TopicLookup
 from seams.clock import Clock
 from seams.turns import next_turn
 
 log = logging.getLogger(__name__)
 
-_GROUPS_AT_ONCE: Final = 200  # before others get a turn, and before their writes are waited for
+_GROUPS_AT_ONCE: Final = 200  # before the loop gets a turn and their writes are awaited
 _POSITIONS_AT_ONCE: Final = 2_000  # 10 µs each: encoded, and put into a batch
 
 Changes = list[tuple[TopicPosition, CommittedOffset | None]]
 Clean = Callable[[GroupShard, Group], Changes]
 
 
+@dataclass(eq=False, repr=False)
 class Cleaner:
-    """One a coordinator. `leaving`: names of deleted topics that are still being removed."""
+    """Of one coordinator. `leaving`: names of deleted topics that are still being removed."""
 
-    def __init__(
-        self,
-        ready: Callable[[], Sequence[GroupShard]],
-        clock: Clock,
-        config: GroupConfig,
-        topics: TopicLookup,
-        leaving: Callable[[], Collection[str]],
-    ) -> None:
-        self._ready = ready
-        self._clock = clock
-        self._config = config
-        self._topics = topics
-        self._leaving = leaving
+    _ready: Callable[[], Sequence[GroupShard]]
+    _clock: Clock
+    _config: GroupConfig
+    _topics: TopicLookup
+    _leaving: Callable[[], Collection[str]]
+
+    def __post_init__(self) -> None:
         self._withdrawn: set[str] = set()
         self._loaded: list[GroupShard] = []  # since the last look
         self._wake = asyncio.Event()
@@ -60,18 +52,18 @@ class Cleaner:
         self._wake.set()
 
     def adopt(self, group: Group) -> None:
-        """Before a loaded group is asked anything: positions without a topic id (OffsetCommit 2–4 with a retention, as
-        Kafka and earlier versions of this broker store it) are the present topic's, unless an earlier topic of that
-        name is still being removed: then they are most likely its own, and stay nobody's."""
+        """Called before a loaded group is used. Positions without a topic id (OffsetCommit 2–4 with a retention, as
+        Kafka and earlier versions of this broker store them) belong to the current topic. Exception: while an earlier
+        topic of that name is being removed they are most likely its own, and get no id."""
         group.offsets.adopt(self._topics, self._leaving)
 
     def shard_loaded(self, shard: GroupShard) -> None:
-        """Write soon what loading found out: who owns what it adopted, and which positions are nobody's."""
+        """Write soon the topic ids that loading adopted, and tombstones of orphaned positions."""
         self._loaded.append(shard)
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled: expire at every interval, and see to loaded shards and deleted topics when there are any."""
+        """Until cancelled: expire at every interval, and handle loaded shards and deleted topics."""
         interval_s = self._config.offsets_retention_check_interval_ms / 1000
         next_s = self._clock.monotonic_s() + interval_s
         while True:
@@ -95,8 +87,8 @@ class Cleaner:
             await self._in(shard, clean)
 
     async def _in(self, shard: GroupShard, clean: Clean) -> None:
-        """Changes of a bounded number of groups and positions at a time: a queue of tombstones must not push commits
-        out. Every decision is made at the moment of its write."""
+        """Change a bounded number of groups and positions at a time, so that tombstones do not push commits out of the
+        queue. Each change is decided when it is written."""
         left = deque(shard.groups.values())
         while left and shard.is_ready:
             writes: list[Write] = []
@@ -114,7 +106,7 @@ class Cleaner:
                     break
                 room -= len(changes)
             if await self._are_settled(shard, writes):
-                left.extend(unfinished)  # else a log that takes nothing would be asked without end
+                left.extend(unfinished)  # else a log that takes nothing would be tried without end
             await next_turn()
 
     async def _are_settled(self, shard: GroupShard, writes: list[Write]) -> bool:
@@ -142,7 +134,7 @@ class Cleaner:
         return [*group.offsets.adopted(), *self._forget(shard, group)]
 
     def _forget(self, shard: GroupShard, group: Group, names: frozenset[str] | None = None) -> Changes:
-        """Positions in topics that are gone, of these names only if there are any."""
+        """Positions in deleted topics, of these names only if given."""
         return _tombstones(group.offsets.orphaned(self._topics, names))
 
 

@@ -1,10 +1,6 @@
-"""The group coordinator: the shell around the machines.
-
-Owns which shard answers a request, and what becomes of requests at the limits. Always true: a commit is answered, and
-seen, only once its records are durable; everything a client can grow has a bound in `GroupConfig`; two background tasks
-serve all groups (timers, `cleaner`), and one a partition while it is loaded or written to. Must not know the wire
-(`broker.handlers.groups.members`), nor how the log is kept (`broker.internal_topics`).
-"""
+"""The group coordinator: which shard answers a request, and what limits do. A commit is answered and visible only once
+its records are durable. Everything a client can grow has a bound in `GroupConfig`. Two background tasks serve all
+groups (timers, `cleaner`), and one a partition while it loads or is written to."""
 
 from __future__ import annotations
 
@@ -12,13 +8,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from typing import Final, Protocol
 from uuid import UUID
 
 from broker.config.groups import GroupConfig, is_too_long
 from broker.error_codes import ErrorCode
 from broker.groups.admin import GroupAdmin
 from broker.groups.cleaner import Cleaner
-from broker.groups.commit_outcome import patience
+from broker.groups.commit_outcome import deadline
 from broker.groups.group_effects import GroupEffects
 from broker.groups.lag import EndLookup, Survey, survey
 from broker.groups.machine.events import (
@@ -26,22 +23,41 @@ from broker.groups.machine.events import (
     Unload,
 )
 from broker.groups.member_requests import MemberRequests
-from broker.groups.memory_usage import MemoryUsage
 from broker.groups.offset_requests import OffsetRequests
 from broker.groups.offsets import any_topic
 from broker.groups.records import partition_of
-from broker.groups.shard import Group, GroupShard
-from broker.groups.topic import OFFSETS_TOPIC, OffsetsTopic
+from broker.groups.shard import Group, GroupShard, MemoryUsage
+from broker.internal_topics.interfaces import LogLimits
 from broker.internal_topics.internal_log import InternalLog
 from broker.internal_topics.led_shard import Shard
-from broker.internal_topics.partition_door import LogLimits
 from broker.internal_topics.shard_life import ShardState
-from broker.metadata.topic_facts import TopicLookup
+from broker.metadata.image import TopicLookup
 from broker.wire.primitives import ZERO_UUID
 from logformat.errors import ThermoclineError
 from seams.clock import Clock
 from seams.rng import Rng
 from seams.tasks import Tasks, supervise
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+
+class OffsetsTopic(Protocol):
+    """`__consumer_offsets` as a topic (design 5). Partitions count from 0."""
+
+    @property
+    def partitions(self) -> int:
+        """offsets.topic.num.partitions; constant for the life of the topic."""
+
+    def is_offline(self, index: int) -> bool:
+        """Whether this broker should lead the partition and cannot: it is damaged, or its log failed."""
+
+    def leader(self, index: int) -> int:
+        """The partition's leader, which coordinates its groups; NO_LEADER while there is none."""
+
+    async def ensure_created(self) -> None:
+        """Returns when the topic exists and its partitions are led as far as they could be opened; cheap afterwards.
+        Raises Retryable (try again later), Fenced, InvalidRequest."""
+
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +67,8 @@ def _no_name(_: UUID) -> None:
 
 
 class GroupCoordinator:
-    """One a broker. Methods that answer requests never raise for what a client did: the reply carries the error."""
+    """Of one broker. Methods that answer requests never raise for a client's mistake: the response carries the
+    error."""
 
     def __init__(
         self,
@@ -67,12 +84,9 @@ class GroupCoordinator:
         keep_objects: Callable[[], None] = lambda: None,
         in_session: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`topics` knows what may be committed to; without it everything may. `in_session`: whether nobody else can
-        coordinate by now what this broker does (R25).
-
-        `names`: of topics by their ids. `leaving`: names of deleted topics that are still being removed.
-        `keep_objects`: as in `seams.world`.
-        """
+        """`topics`: what may be committed to; by default everything. `names`: of topics by their ids. `leaving`: names
+        of deleted topics that are still being removed. `keep_objects`: as in `seams.world`. `in_session`: whether no
+        other broker can coordinate these groups by now (R25)."""
         self._topic = topic
         self._clock = clock
         self._rng = rng
@@ -81,7 +95,7 @@ class GroupCoordinator:
         self._topics = topics
         self.topic_name = names
         self._in_session = in_session
-        self._performer = GroupEffects(clock, config)
+        self._effects = GroupEffects(clock, config)
         self._memory = MemoryUsage(config)
         self._background: list[asyncio.Task[None]] = []
         self._cleaner = Cleaner(lambda: self.log.all_ready(), clock, config, topics, leaving)
@@ -96,22 +110,20 @@ class GroupCoordinator:
             self._cleaner.shard_loaded,
             keep_objects,
         )
-        self.members = MemberRequests(self.shard_of, self._performer, self._memory, rng, config)
-        self.offsets = OffsetRequests(self.shard_of, self._performer, self._memory, clock, config, topics)
+        self.members = MemberRequests(self.shard_of, self._effects, self._memory, rng, config)
+        self.offsets = OffsetRequests(self.shard_of, self._effects, self._memory, clock, config, topics)
         self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)
 
-    # ---- life ------------------------------------------------------------------------------------------------------
+    # ---- start and stop --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to serve: the groups of every partition that `log` is told to lead."""
-        for name, service in (("groups-timers", self._performer.run_timers), ("groups-cleaner", self._cleaner.run)):
+        """Begin to serve the groups of every partition that `log` leads."""
+        for name, service in (("groups-timers", self._effects.run_timers), ("groups-cleaner", self._cleaner.run)):
             self._background.append(self._tasks.spawn(name, supervise(name, service, self._rng, _report)))
 
     async def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
-        """Answer everyone who waits, refuse what comes, let running appends end (offsets.commit.timeout.ms at most).
-
-        Snapshots can still be taken afterwards: state and log do not change any more.
-        """
+        """Answer waiting requests, refuse new ones, and let running appends end (offsets.commit.timeout.ms at most).
+        Snapshots can still be taken afterwards: state and log do not change any more."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -124,7 +136,7 @@ class GroupCoordinator:
 
     def restored(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
         self._cleaner.adopt(group)
-        self._performer.perform(shard, group, effects)
+        self._effects.perform(shard, group, effects)
 
     def unloaded(self, shard: GroupShard) -> None:
         self._unload_all(shard, ErrorCode.NOT_COORDINATOR)
@@ -134,24 +146,23 @@ class GroupCoordinator:
             self.unload(shard, group, error)
 
     def unload(self, shard: GroupShard, group: Group, error: ErrorCode) -> None:
-        """Answer whoever waits for the group with `error`, stop its timers, let nobody in."""
-        self._performer.step(shard, group, Unload(error))
+        """Answer the group's waiting requests with `error`, stop its timers, refuse new requests."""
+        self._effects.step(shard, group, Unload(error))
 
     def led(self, _partition: object) -> None:
-        """Its shard is the log's business."""
+        """The internal log watches this itself."""
 
     def resigned(self, _topic: str, _index: int) -> None:
-        """Its shard is the log's business."""
+        """The internal log watches this itself."""
 
     def withdrawn(self, topic: str) -> None:
-        """A topic was deleted. Its positions are shown no more from now on, and get tombstones soon."""
+        """A topic was deleted: its positions are hidden from now on, and get tombstones soon."""
         self._cleaner.topic_withdrawn(topic)
 
-    # ---- for whoever watches ---------------------------------------------------------------------------------------
+    # ---- metrics ---------------------------------------------------------------------------------------------------
 
     @property
     def held_bytes(self) -> int:
-        """Estimate of the memory that groups take."""
         return self._memory.bytes
 
     @property
@@ -159,18 +170,17 @@ class GroupCoordinator:
         return self._memory.group_count
 
     async def survey(self, ends: EndLookup) -> Survey:
-        """How far behind the groups are."""
         return await survey(self.log.all_ready(), self._topics, ends)
 
     def topic_id(self, name: str) -> UUID:
-        """Of the topic that has the name now; zero: of none."""
+        """Of the current topic of this name; zero: none."""
         facts = self._topics(name)
         return ZERO_UUID if facts is None else facts.topic_id
 
-    # ---- where a group is ---------------------------------------------------------------------------------------
+    # ---- lookup ----------------------------------------------------------------------------------------------------
 
     async def find(self, group_id: str) -> ErrorCode:
-        """Make sure that there is somewhere to coordinate `group_id` (FindCoordinator)."""
+        """Make sure that `group_id` has a coordinator (FindCoordinator)."""
         if is_too_long(group_id):
             return ErrorCode.INVALID_GROUP_ID
         index = self._index_of(group_id)
@@ -181,31 +191,31 @@ class GroupCoordinator:
             log.warning("__consumer_offsets is not there: %s", failure)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if self.log.ready(index) is not None and not self._in_session():
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # whoever asks another broker may be told of a newer one
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # another broker may know a newer coordinator
         if was_absent and self.log.state_of(index) is ShardState.LOADING:
-            with suppress(TimeoutError):  # it is new, and empty: a moment here spares the client one of its back-offs
+            with suppress(TimeoutError):  # it is new and empty: a short wait saves the client a back-off
                 async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
                     await self.log.wait_loaded()
         return ErrorCode.NONE
 
-    def patience(self) -> float:
-        """Until when, in the loop's time, a request that begins now may wait for the log, for all that it asks for."""
-        return patience(self._config)
+    def deadline(self) -> float:
+        """The loop time until which a request that begins now may wait for the log, in all."""
+        return deadline(self._config)
 
     def node_of(self, group_id: str) -> int:
-        """The broker that coordinates the group (NO_LEADER: none), as this one knows."""
+        """The broker that coordinates the group (NO_LEADER: none), by this broker's image."""
         return self._topic.leader(self._index_of(group_id))
 
     # ---- shards ----------------------------------------------------------------------------------------------------
 
     def shard_of(self, group_id: str, *, empty_is_valid: bool = True) -> tuple[GroupShard | None, ErrorCode]:
-        """Where the group lives, or why nobody can say now."""
+        """The shard of the group, or why it is not available now."""
         if is_too_long(group_id) or (not group_id and not empty_is_valid):
             return None, ErrorCode.INVALID_GROUP_ID
         index = self._index_of(group_id)
         shard = self.log.ready(index)
         if shard is not None:
-            # Another may coordinate them by now, and have taken commits: what is known here would set readers back.
+            # Another broker may coordinate them by now and have newer commits: readers would be set back.
             return (shard, ErrorCode.NONE) if self._in_session() else (None, ErrorCode.NOT_COORDINATOR)
         match self.log.state_of(index):
             case ShardState.LOADING:

@@ -1,8 +1,5 @@
-"""What the groups' machines ask for is done here: answers, timers, records to store.
-
-Owns the timers and the requests that wait (as futures, which are the machines' tokens). Always true: between an event
-and its effects nothing else runs; one task serves all timers. Must not know requests, the wire, how shards are loaded.
-"""
+"""Performs the effects of the groups' machines: responses, timers, records to store. Waiting requests are futures,
+which are the machines' tokens. Nothing else runs between an event and its effects. One task serves all timers."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Final, NamedTuple, cast
 
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.commit_outcome import group_code_of, patience
+from broker.groups.commit_outcome import deadline, group_code_of
 from broker.groups.machine.events import (
     Effect,
     Event,
@@ -32,19 +29,17 @@ from broker.internal_topics.batches import KeyValue
 from seams.clock import Clock
 from seams.turns import next_turn
 
-_TIMERS_AT_ONCE: Final = 200  # before others get a turn: about 5 ms of expiries
-_NOT_READY_S: Final = 1.0  # a timer that ends while its shard is still loaded waits so long
+_TIMERS_AT_ONCE: Final = 200  # in a turn of the loop: about 5 ms of expiries
+_NOT_READY_S: Final = 1.0  # a timer that fires while its shard is loading is postponed by so long
 
 
 class _TimerKey(NamedTuple):
-    shard: GroupShard  # not its partition: what was started in another leader epoch means nothing
+    shard: GroupShard  # not its partition: timers of another leader epoch are ignored
     group_id: str
     timer: Timer
 
 
 class GroupEffects:
-    """One a coordinator."""
-
     def __init__(self, clock: Clock, config: GroupConfig) -> None:
         self._clock = clock
         self._config = config
@@ -52,12 +47,12 @@ class GroupEffects:
         self._timer_set = asyncio.Event()
 
     def give(self, shard: GroupShard, group: Group, event: Event) -> None:
-        """Let the group's machine take an event, do what it asks for, and settle the group."""
+        """Handle an event, perform its effects, and remove the group if nothing of it is left."""
         self.step(shard, group, event)
         shard.settle(group)
 
     def step(self, shard: GroupShard, group: Group, event: Event) -> None:
-        """The same; the group stays, whatever is left of it."""
+        """As `give`, but the group stays."""
         self.perform(shard, group, group.machine.step(event, self._clock.wall_ms()))
 
     def perform(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
@@ -65,7 +60,7 @@ class GroupEffects:
             match effect:
                 case Reply(token, result):
                     future = cast("asyncio.Future[Result]", token)
-                    if not future.done():  # its connection may be gone
+                    if not future.done():  # its connection may be closed
                         future.set_result(result)
                 case StartTimer(timer, delay_ms):
                     self._start_timer(_TimerKey(shard, group.group_id, timer), delay_ms / 1000)
@@ -75,8 +70,8 @@ class GroupEffects:
                     self._store(shard, group, ticket, group_record(group.group_id, metadata))
 
     def _store(self, shard: GroupShard, group: Group, ticket: int, record: KeyValue) -> None:
-        """Its members wait no longer than for a commit (as in Kafka). What becomes of it afterwards the group's record
-        tells, and the next generation's replaces it: the machine heard that it failed."""
+        """Its members wait no longer than for a commit (as in Kafka). A later outcome does not matter: the next
+        generation's record replaces this one."""
         is_decided, machine = False, group.machine
 
         def decided(failure: Exception | None) -> None:
@@ -86,14 +81,14 @@ class GroupEffects:
             is_decided = True
             timer.cancel()
             error = ErrorCode.NONE if failure is None else group_code_of(failure, ErrorCode.UNKNOWN_SERVER_ERROR)
-            if group.machine is machine:  # else its deletion failed meanwhile, and another one knows no such ticket
+            if group.machine is machine:  # else its deletion failed meanwhile, and its new machine has no such ticket
                 self.step(shard, group, Stored(ticket, error))
 
         def late() -> None:
             decided(TimeoutError("the group was not stored in time"))
             shard.settle(group)
 
-        timer = asyncio.get_running_loop().call_at(patience(self._config), late)
+        timer = asyncio.get_running_loop().call_at(deadline(self._config), late)
         shard.write_group(group, record, decided)
 
     # ---- timers ----------------------------------------------------------------------------------------------------
@@ -106,7 +101,6 @@ class GroupEffects:
             self._timer_set.set()
 
     async def run_timers(self) -> None:
-        """Until cancelled."""
         while True:
             self._timer_set.clear()
             next_s = self._timers.next_s()

@@ -1,9 +1,5 @@
-"""How far behind groups are: what they committed against the end that consumers see.
-
-Owns the walk over all positions, and which of them are shown. Always true: the walk takes turns with everybody else, so
-that the parts of a survey are a few ms apart; a survey holds at most `SHOWN_MAX` positions, those that lag most,
-however many there are, so that no client can make it grow. Must not know logs, nor how a survey is shown.
-"""
+"""Consumer lag: committed positions against the end that consumers see. The walk over all positions yields to the loop
+every few ms. A survey shows at most `SHOWN_MAX` positions, the largest lags, so that no client can make it grow."""
 
 from __future__ import annotations
 
@@ -15,19 +11,18 @@ from typing import Final, NamedTuple, TypeAlias
 
 from broker.groups.machine.events import GroupState
 from broker.groups.shard import GroupShard
-from broker.metadata.topic_facts import TopicLookup
+from broker.metadata.image import TopicLookup
 from seams.turns import Turns, next_turn
 
-SHOWN_MAX: Final = 2_000
-"""Positions a survey shows; each is a time series to whoever scrapes it (10 µs to write one)."""
+SHOWN_MAX: Final = 2_000  # positions in a survey; each is a time series (10 µs to write one)
 _POSITIONS_PER_TURN: Final = 5_000  # 0.5 µs each
 
 EndLookup: TypeAlias = Callable[[str, int], int | None]
-"""The high watermark of a topic's partition; None when this broker does not serve it."""
+"""High watermark of a topic's partition; None when this broker does not serve it."""
 
 
 class Lag(NamedTuple):
-    """Records between a committed position and the end; first, so that lags order by it."""
+    """Records between a committed position and the end; the first field, so that lags order by it."""
 
     records: int
     group_id: str
@@ -37,7 +32,7 @@ class Lag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """`shown`: the largest lags first. `positions`: how many there are, those not shown too."""
+    """`shown`: the largest lags first. `positions`: their number, including those not shown."""
 
     shown: Sequence[Lag]
     positions: int
@@ -45,7 +40,7 @@ class Survey:
 
 
 async def survey(shards: Sequence[GroupShard], topics: TopicLookup, ends: EndLookup) -> Survey:
-    """Look at every position of every group of these shards. One beyond its log's end does not lag."""
+    """Visit every position of every group of these shards. A position beyond its log's end has no lag."""
     most: list[Lag] = []
     states: Counter[GroupState] = Counter()
     positions = 0

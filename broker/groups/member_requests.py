@@ -1,9 +1,5 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: from a request to the group's machine, and back.
-
-Owns what becomes of them at the limits, and the names of new members. Always true: every request is answered, by the
-machine, by the end of its shard, or here; a client's strings are cut before they are kept. Must not know the wire, what
-a request means (`classic`), nor where groups live.
-"""
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: from a request to the group's machine, and back. Every request is
+answered: by the machine, by the end of its shard, or by a limit here. Client ids are cut to a bounded length."""
 
 from __future__ import annotations
 
@@ -29,27 +25,26 @@ from broker.groups.machine.events import (
     Sync,
     SyncReply,
 )
-from broker.groups.memory_usage import MemoryUsage
-from broker.groups.shard import Group, GroupShard
+from broker.groups.shard import Group, GroupShard, MemoryUsage
 from seams.rng import Rng
 
 R = TypeVar("R", bound=Result)
 
 
 class ShardOf(Protocol):
-    """Where a group lives, or why nobody can say now."""
+    """The shard of a group, or why it is not available now."""
 
     def __call__(self, group_id: str, *, empty_is_valid: bool) -> tuple[GroupShard | None, ErrorCode]: ...
 
 
 class MemberRequests:
-    """One a coordinator. Methods never raise for what a client did: the reply carries the error."""
+    """Of one coordinator. Methods never raise for a client's mistake: the response carries the error."""
 
     def __init__(
-        self, shard_of: ShardOf, performer: GroupEffects, memory: MemoryUsage, rng: Rng, config: GroupConfig
+        self, shard_of: ShardOf, effects: GroupEffects, memory: MemoryUsage, rng: Rng, config: GroupConfig
     ) -> None:
         self._shard_of_any = shard_of
-        self._performer = performer
+        self._effects = effects
         self._memory = memory
         self._rng = rng
         self._config = config
@@ -58,8 +53,8 @@ class MemberRequests:
         return self._shard_of_any(group_id, empty_is_valid=False)
 
     async def join(self, group_id: str, event: Join) -> JoinReply:
-        """Answered when the join phase ends: after the rebalance timeout of the slowest member at the latest, and for
-        new members after `new_member_join_timeout_ms`. `event`'s token and new member id are filled in here."""
+        """Answered when the join phase ends: after the longest rebalance timeout at the latest, for new members after
+        `new_member_join_timeout_ms`. `event`'s token and new member id are filled in here."""
         shard, error = self._shard_of(group_id)
         if shard is None:
             return JoinReply(error, event.member_id)
@@ -77,11 +72,11 @@ class MemberRequests:
             new_member_id=self._new_member_id(prefix, group),
             client_id=event.client_id[:CLIENT_ID_CHARS_MAX],
         )
-        self._performer.give(shard, group or shard.create(group_id), named)
+        self._effects.give(shard, group or shard.create(group_id), named)
         return await future
 
     def _new_member_id(self, prefix: str, group: Group | None) -> str:
-        while True:  # a source of randomness that begins again after a restart must not name two members alike
+        while True:  # a random source that repeats after a restart must not name two members alike
             member_id = f"{prefix}-{self._rng.uuid()}"
             if group is None or not group.machine.knows(member_id):
                 return member_id
@@ -98,11 +93,11 @@ class MemberRequests:
         if self._memory.is_full(sum(len(assignment) for _, assignment in event.assignments), new_group=False):
             return SyncReply(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         future = _future(SyncReply)
-        self._performer.give(shard, group, replace(event, token=future))
+        self._effects.give(shard, group, replace(event, token=future))
         return await future
 
     async def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
-        """While the group is being loaded everybody is alive, as in Kafka: an error would only make them rejoin."""
+        """While the group is loading every member counts as alive, as in Kafka: an error would only make it rejoin."""
         shard, error = self._shard_of(group_id)
         if shard is None:
             return ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
@@ -110,7 +105,7 @@ class MemberRequests:
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         future = _future(HeartbeatReply)
-        self._performer.give(shard, group, Heartbeat(future, member_id, generation, instance_id))
+        self._effects.give(shard, group, Heartbeat(future, member_id, generation, instance_id))
         return future.result().error
 
     async def leave(self, group_id: str, members: Sequence[Leaver]) -> LeaveReply:
@@ -124,7 +119,7 @@ class MemberRequests:
             unknown = ErrorCode.UNKNOWN_MEMBER_ID
             return LeaveReply(members=tuple(LeftMember(m.member_id, m.instance_id, unknown) for m in members))
         future = _future(LeaveReply)
-        self._performer.give(shard, group, Leave(future, tuple(members)))
+        self._effects.give(shard, group, Leave(future, tuple(members)))
         return future.result()
 
 

@@ -1,51 +1,105 @@
-"""OffsetCommit and OffsetFetch, group by group.
-
-Owns what of a commit is written and when it is answered, and which positions are shown. Always true: a commit that was
-answered with NONE is durable; what is shown is durable, and of a shard that is still led when it is answered. Must not
-know the wire, members (the machine admits a commit), nor where groups live.
-"""
+"""OffsetCommit and OffsetFetch, group by group. A commit answered with NONE is durable. Fetched positions are durable,
+and of a shard that is still led when they are sent."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
+from uuid import UUID
 
-from broker.config.groups import GroupConfig
+from broker.config.groups import GroupConfig, is_too_long
 from broker.error_codes import ErrorCode
-from broker.groups.commit_outcome import fate_of, is_over, patience
-from broker.groups.commits import CommitRow, judge
+from broker.groups.commit_outcome import deadline, is_over, outcome_of
 from broker.groups.group_effects import GroupEffects
 from broker.groups.machine.events import AdmitCommit, AdmitReply
-from broker.groups.memory_usage import MemoryUsage
-from broker.groups.offsets import FetchedOffset, GroupOffsets, Wanted
-from broker.groups.shard import GroupShard
-from broker.metadata.topic_facts import TopicLookup
+from broker.groups.offsets import (
+    OFFSET_OVERHEAD_BYTES,
+    FetchedOffset,
+    GroupOffsets,
+    TopicPosition,
+    Wanted,
+    refuses_metadata,
+)
+from broker.groups.records import NO_EXPIRY, CommittedOffset
+from broker.groups.shard import GroupShard, MemoryUsage
+from broker.metadata.image import TopicLookup
+from broker.wire.primitives import ZERO_UUID
 from seams.clock import Clock
 
+
+class CommitRow(NamedTuple):
+    """One partition of an OffsetCommit. `metadata` is "" for null, as Kafka stores it. `topic_id` names the topic that
+    is meant; zero: the current one of the name."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    topic_id: UUID = ZERO_UUID
+
+
+class Judged(NamedTuple):
+    """`codes`: one a row, in order; `values`: the commits of rows with NONE."""
+
+    codes: list[ErrorCode]
+    values: list[tuple[TopicPosition, CommittedOffset]]
+
+
+def judge(
+    rows: Sequence[CommitRow],
+    held: GroupOffsets,
+    topics: TopicLookup,
+    config: GroupConfig,
+    is_full: Callable[[int], bool],
+    *,
+    now_ms: int,
+    retention_ms: int,
+) -> Judged:
+    """Which rows of an OffsetCommit become positions. Each row is judged by itself, except for bounds: if the rows make
+    this group or all groups too large, none is taken. An accepted position belongs to the current topic of the name
+    (KIP-516). `held`: the group's positions. `is_full`: whether so many more bytes are too many. `retention_ms` −1: as
+    configured. 30 µs a row, on the loop; the caller enforces `config.commit_rows_max`."""
+    expire_at_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
+    codes: list[ErrorCode] = []
+    values: list[tuple[TopicPosition, CommittedOffset]] = []
+    growth = more = 0
+    for row in rows:
+        facts = topics(row.topic)
+        code = refuses_metadata(row.metadata, config.offset_metadata_bytes_max)
+        if facts is None or not 0 <= row.partition < facts.partitions or is_too_long(row.topic):
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif row.topic_id not in (ZERO_UUID, facts.topic_id):  # made again since the request was read
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+        codes.append(code)
+        if code is ErrorCode.NONE:
+            assert facts is not None
+            value = CommittedOffset(row.offset, row.leader_epoch, row.metadata, now_ms, expire_at_ms, facts.topic_id)
+            values.append(((row.topic, row.partition), value))
+            if held.get(row.topic, row.partition) is None:
+                growth += OFFSET_OVERHEAD_BYTES + len(row.metadata)
+                more += 1
+    if more and (held.count + more > config.group_positions_max or is_full(growth)):
+        full = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        return Judged([full if code is ErrorCode.NONE else code for code in codes], [])
+    return Judged(codes, values)
+
+
 ShardOf: TypeAlias = Callable[[str], tuple[GroupShard | None, ErrorCode]]
-"""Where a group lives, or why nobody can say now."""
+"""The shard of a group, or why it is not available now."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OffsetRequests:
-    """One a coordinator."""
-
-    def __init__(
-        self,
-        shard_of: ShardOf,
-        performer: GroupEffects,
-        memory: MemoryUsage,
-        clock: Clock,
-        config: GroupConfig,
-        topics: TopicLookup,
-    ) -> None:
-        self._shard_of = shard_of
-        self._performer = performer
-        self._memory = memory
-        self._clock = clock
-        self._config = config
-        self._topics = topics
+    _shard_of: ShardOf
+    _effects: GroupEffects
+    _memory: MemoryUsage
+    _clock: Clock
+    _config: GroupConfig
+    _topics: TopicLookup
 
     async def commit(
         self,
@@ -57,12 +111,10 @@ class OffsetRequests:
         unknown_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
         until_s: float | None = None,
     ) -> list[ErrorCode]:
-        """One error a row, in order; those that are NONE are durable. `member`'s token is filled in here.
-
-        `unknown_group` is what a member of no group is told (it depends on the API's version). `until_s`: of the whole
-        request, as `fate.patience`; one that is over is refused, and nothing is written.
-        """
-        until_s = patience(self._config) if until_s is None else until_s
+        """One error a row, in order; rows with NONE are durable. `member`'s token is filled in here. `unknown_group`:
+        the error for a member of no group (it depends on the API's version). `until_s`: of the whole request, as
+        `deadline`; after it the commit is refused and nothing is written."""
+        until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(rows)
         shard, error = self._shard_of(group_id)
@@ -78,7 +130,7 @@ class OffsetRequests:
                 return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
             group = shard.create(group_id)
         future: asyncio.Future[AdmitReply] = asyncio.get_running_loop().create_future()
-        self._performer.step(shard, group, AdmitCommit(future, member.member_id, member.generation, member.instance_id))
+        self._effects.step(shard, group, AdmitCommit(future, member.member_id, member.generation, member.instance_id))
         error = future.result().error
         if error is ErrorCode.NONE:
             is_full = partial(self._memory.is_full, new_group=False)
@@ -91,19 +143,16 @@ class OffsetRequests:
             codes, write = [error] * len(rows), None
         shard.settle(group)
         if write is not None:
-            failure = await fate_of(write, until_s)
+            failure = await outcome_of(write, until_s)
             codes = [failure if code is ErrorCode.NONE else code for code in codes]
         return codes
 
     async def fetch(
         self, group_id: str, wanted: Sequence[Wanted] | None, *, until_s: float | None = None
     ) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
-        """Durable positions; None asks for all. An unknown group has none, which is no error. `until_s`: of the whole
-        request, as `fate.patience`.
-
-        Waits for commits that were accepted before it, so that the next owner of a partition never starts behind what
-        its previous owner was allowed to commit. (Kafka waits only when the client asks for stable offsets.)
-        """
+        """Durable positions; `wanted` None: all. An unknown group has none, without an error. `until_s`: of the whole
+        request, as `deadline`. Waits for commits accepted before it, so that the next owner of a partition never starts
+        behind commits of the previous one. (Kafka waits only when the client asks for stable offsets.)"""
         shard, error = self._shard_of(group_id)
         if shard is None:
             return error, ()
@@ -112,11 +161,11 @@ class OffsetRequests:
         group = shard.groups.get(group_id)
         if group is not None and not group.writes.is_settled:
             try:
-                async with asyncio.timeout_at(patience(self._config) if until_s is None else until_s):
+                async with asyncio.timeout_at(deadline(self._config) if until_s is None else until_s):
                     await group.writes.settled()
             except TimeoutError:
-                return ErrorCode.NOT_COORDINATOR, ()  # every client asks again after this one
-            if self._shard_of(group_id)[0] is not shard:  # what it knew went to the next coordinator
+                return ErrorCode.NOT_COORDINATOR, ()  # every client retries after this one
+            if self._shard_of(group_id)[0] is not shard:  # its state moved to the next coordinator
                 return ErrorCode.NOT_COORDINATOR, ()
             group = shard.groups.get(group_id)
         if group is None:

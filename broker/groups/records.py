@@ -1,12 +1,11 @@
-"""The records of `__consumer_offsets`, byte for byte as Apache Kafka 4.3 writes them.
+"""Records of `__consumer_offsets`, byte for byte as Apache Kafka 4.3 writes them.
 
-Owns keys and values of committed offsets and of groups, and the group's partition. Always true: what
-`parse` returns encodes to the same meaning; records of other kinds (KIP-848 groups, transactions) are left out, never
-guessed. Must not know what a group does with them.
-Source: observed in Apache Kafka 4.3.1: keys 0–1 are offsets (1 is written), 2 groups; offset values are version 4 with
-the topic id, 3 without one, 1 when the client set a retention; group values are version 3. Version 1 has no room for
-the topic id, without which nobody could tell the topic from a later one of its name: with a retention version 4 is
-written here too, and the expiry as a tagged field of ours, which Kafka skips. Version 1 is read.
+Other kinds of records (KIP-848 groups, transactions) are skipped. Source: observed in Apache Kafka 4.3.1: keys 0–1 are
+offsets (1 is written), 2 groups; offset values are version 4 with the topic id, 3 without one, 1 when the client set a
+retention; group values are version 3.
+
+Version 1 has no topic id, so a later topic of the same name could not be told apart. With a retention version 4 is
+written here, with the expiry in a tagged field of ours that Kafka skips. Version 1 is read.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class OffsetKey(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """One committed position. Times in wall ms; `expire_at_ms` −1: by the broker's retention. Leader epoch −1: none."""
+    """A committed position. Times in wall ms; `expire_at_ms` −1: by the broker's retention. Leader epoch −1: none."""
 
     offset: int
     leader_epoch: int
@@ -59,7 +58,7 @@ class OffsetRecord(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """`raw` is the value as it stands in the log."""
+    """`raw` is the value in the log."""
 
     group_id: str
     metadata: GroupMetadata | None
@@ -70,12 +69,12 @@ Parsed: TypeAlias = OffsetRecord | GroupRecord
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """Where Kafka keeps a group: the magnitude of Java's String.hashCode (Utils.abs), modulo `partitions`."""
+    """Kafka's partition of a group: the magnitude of Java's String.hashCode (Utils.abs), modulo `partitions`."""
     value = 0
     units = group_id.encode("utf-16-be", "surrogatepass")
     for i in range(0, len(units), 2):
         value = (31 * value + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
-    # Utils.abs: the magnitude as an int32, and 0 for the one that has none.
+    # Utils.abs: the magnitude as an int32, and 0 for the one without.
     magnitude = value if value < 0x80000000 else (0x100000000 - value) & 0x7FFFFFFF
     return magnitude % partitions
 
@@ -102,7 +101,6 @@ def offset_record(key: OffsetKey, value: CommittedOffset | None) -> KeyValue:
 
 
 def group_record(group_id: str, metadata: GroupMetadata) -> KeyValue:
-    """A generation of a group."""
     message = GroupMetadataValue(
         protocol_type=metadata.protocol_type,
         generation=metadata.generation,
@@ -127,7 +125,7 @@ def group_record(group_id: str, metadata: GroupMetadata) -> KeyValue:
 
 
 def stored_group_record(group_id: str, raw: bytes | None) -> KeyValue:
-    """The same from the bytes of a value that was stored before; None is the group's tombstone."""
+    """A group record with the bytes of a value stored before; None is the group's tombstone."""
     return KeyValue(_group_key(group_id), raw)
 
 
@@ -136,7 +134,7 @@ def _group_key(group_id: str) -> bytes:
 
 
 def parse(key: bytes, value: bytes | None) -> Parsed | None:
-    """What a record says; None when it is of a kind that classic groups do not have. Raises Corrupt."""
+    """The parsed record; None for a kind that classic groups do not have. Raises Corrupt."""
     try:
         version = record_version(key)
         if version <= _OFFSET_KEY_VERSION:

@@ -1,20 +1,16 @@
-"""The groups of one partition of `__consumer_offsets`: what its records add up to, while this broker leads it.
-
-Owns the table of groups: it is the state that an internal log replays, and writes out whole. Always true: `record` and
-`offsets` of a group are what the log holds as far as it is applied, never more; a commit is applied only when its
-append in this leader epoch succeeded. Must not know requests, timers, snapshots, nor how the log is kept.
-"""
+"""The groups of one partition of `__consumer_offsets`, as its records define them while this broker leads it. It is the
+state that an internal log replays and writes out whole. `record` and `offsets` of a group are what the log holds as far
+as it is applied. A commit is applied only when its append in this leader epoch succeeded."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from broker.config.groups import GroupConfig
 from broker.groups.machine.classic import ClassicGroup
 from broker.groups.machine.events import Effect, GroupMetadata
-from broker.groups.memory_usage import MemoryUsage
 from broker.groups.offsets import GroupOffsets, TopicPosition
 from broker.groups.records import (
     CommittedOffset,
@@ -25,13 +21,35 @@ from broker.groups.records import (
     stored_group_record,
 )
 from broker.internal_topics.batches import KeyValue
+from broker.internal_topics.interfaces import Live
 from broker.internal_topics.led_shard import Shard
-from broker.internal_topics.replayed_state import Live
 from seams.clock import Clock
+
+if TYPE_CHECKING:
+    from broker.groups.coordinator import GroupCoordinator
+
+
+class MemoryUsage:
+    """Memory and number of all groups of a coordinator, and their limits."""
+
+    def __init__(self, config: GroupConfig) -> None:
+        self.bytes = 0
+        self.group_count = 0
+        self._config = config
+
+    def is_full(self, more_bytes: int, *, new_group: bool) -> bool:
+        over = self.bytes + more_bytes > self._config.state_bytes_max
+        return over or (new_group and self.group_count >= self._config.groups_max)
+
+    def resize(self, before: int, after: int) -> int:
+        """A group takes `after` bytes instead of `before`; 0 is none. Returns `after`."""
+        self.bytes += after - before
+        self.group_count += (after > 0) - (before > 0)
+        return after
 
 
 class Writes:
-    """Commits of one group on their way to the log, which decides them in the order they were begun."""
+    """Commits of one group in flight to the log, which decides them in order."""
 
     __slots__ = ("_begun", "_ended", "_waiters")
 
@@ -62,7 +80,7 @@ class Writes:
 
 
 class Group:
-    """Everything known of one group: the machine's present, and what the log holds."""
+    """The machine of one group, and what the log holds of it."""
 
     __slots__ = ("accounted", "group_id", "machine", "offsets", "record", "record_writes", "writes")
 
@@ -87,22 +105,12 @@ class Group:
         return not busy and self.machine.is_idle
 
 
-class ShardOwner(Protocol):
-    """What the coordinator does for its shards."""
-
-    def restored(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
-        """A group came to life with these effects; its positions may want owners."""
-        ...
-
-    def unloaded(self, shard: GroupShard) -> None:
-        """The shard goes: answer whoever waits in its groups, stop their timers."""
-        ...
-
-
 class GroupShard:
-    """Groups are in order of their creation. It is a `ReplayedState`."""
+    """A `ReplayedState`. Groups are in order of their creation."""
 
-    def __init__(self, shard: Shard, clock: Clock, config: GroupConfig, memory: MemoryUsage, owner: ShardOwner) -> None:
+    def __init__(
+        self, shard: Shard, clock: Clock, config: GroupConfig, memory: MemoryUsage, owner: GroupCoordinator
+    ) -> None:
         self.partition = shard.index
         self.groups: dict[str, Group] = {}
         self._shard = shard
@@ -114,7 +122,6 @@ class GroupShard:
 
     @property
     def is_ready(self) -> bool:
-        """Requests may see the groups and change them."""
         return self._shard.is_ready
 
     # ---- as the log's state ----------------------------------------------------------------------------------------
@@ -133,7 +140,7 @@ class GroupShard:
                 self._loaded[record.group_id] = record.metadata
 
     def restore(self) -> Iterator[None]:
-        """Bring the groups to life; forget those without state."""
+        """Restore the groups' machines; forget groups without state."""
         for group in list(self.groups.values()):
             metadata = self._loaded.pop(group.group_id, None)
             effects: tuple[Effect, ...] = ()
@@ -151,7 +158,7 @@ class GroupShard:
         return Live(count, _live_records(groups))
 
     def live_again(self) -> Iterator[KeyValue]:
-        yield stored_group_record("", None)  # there never is such a group's: members have to name theirs
+        yield stored_group_record("", None)  # no such group exists: members have to name theirs
         for group in list(self.groups.values()):
             if self.groups.get(group.group_id) is not group:
                 continue
@@ -171,14 +178,13 @@ class GroupShard:
     # ---- groups ----------------------------------------------------------------------------------------------------
 
     def create(self, group_id: str) -> Group:
-        """The group, empty if it was not there."""
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = Group(group_id, ClassicGroup(self._config, self._clock.wall_ms()))
         return group
 
     def settle(self, group: Group) -> None:
-        """After a change: count what the group takes; forget it when nothing is left of it."""
+        """After a change: account the group's memory; forget it when nothing of it is left."""
         if self.groups.get(group.group_id) is not group:
             return
         if group.is_gone:
@@ -190,7 +196,7 @@ class GroupShard:
     def write_positions(
         self, group: Group, values: Sequence[tuple[TopicPosition, CommittedOffset | None]]
     ) -> asyncio.Future[Exception | None]:
-        """Queue commits and tombstones; the future gets the failure, or None when they are durable and applied."""
+        """Queue commits and tombstones. The future gets the failure, or None when they are durable and applied."""
         positions = [position for position, _ in values]
         records = [offset_record(OffsetKey(group.group_id, *position), value) for position, value in values]
         write: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -211,7 +217,7 @@ class GroupShard:
         return write
 
     def write_group(self, group: Group, record: KeyValue, then: Callable[[Exception | None], None]) -> None:
-        """Queue a metadata record or tombstone; `then` hears of its fate after the group knows."""
+        """Queue a metadata record or tombstone. `then` gets the outcome after the group was updated."""
         group.record_writes += 1
 
         def done(failure: Exception | None) -> None:

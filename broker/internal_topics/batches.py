@@ -1,9 +1,5 @@
-"""Records of an internal topic, in and out of batches.
-
-Owns the framing: which batches count, and how large one that is written may become. Always true: a batch is believed
-only with a right CRC; what a control batch (a gap, a marker) or a transactional one holds is left out. Pure. Must not
-know what keys and values mean.
-"""
+"""Records of an internal topic, to and from batches. Pure. A batch counts only with a correct CRC. Control batches (a
+gap, a marker) and transactional ones are skipped."""
 
 from __future__ import annotations
 
@@ -14,8 +10,7 @@ from logformat.errors import Corrupt
 from logformat.record_batch import check_stored, walk
 from logformat.records import Header, Record, encode_batch, iter_records
 
-BATCH_BYTES_MAX: Final = 16 << 20
-"""The largest batch that is ever appended: the topic's max.message.bytes must not be below it."""
+BATCH_BYTES_MAX: Final = 16 << 20  # of an append: the topic's max.message.bytes must not be below it
 _REWRITE: Final[Header] = ("thermocline.rewrite", None)
 
 
@@ -31,8 +26,8 @@ class KeyValue(NamedTuple):
 
 
 def batch_of(records: Sequence[KeyValue], now_ms: int, base_offset: int = 0, *, begins_rewrite: bool = False) -> bytes:
-    """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too). `begins_rewrite`: everything alive
-    follows from its first record on, and that record says so."""
+    """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too). `begins_rewrite`: marks its first
+    record, from which on everything live follows."""
     stamped = [Record(base_offset + i, now_ms, key, value) for i, (key, value) in enumerate(records)]
     if begins_rewrite:
         stamped[0] = stamped[0]._replace(headers=(_REWRITE,))
@@ -47,10 +42,8 @@ def is_begin_of_rewrite(batch: bytes) -> bool:
 
 
 def batches_in(data: bytes) -> Iterator[tuple[int, Iterator[KeyValue]]]:
-    """For each batch: the offset after it, and its records with a key. Raises Corrupt, also for a wrong CRC, a cut end.
-
-    Control batches say nothing. Transactional ones cannot be believed without their markers, which are not served here.
-    """
+    """For each batch: the offset after it, and its records with a key. Raises Corrupt, also for a wrong CRC or a
+    truncated end. Control batches have no state. Transactional ones need their markers, which are not served here."""
     end = 0
     for position, header in walk(data):
         end = position + header.size
@@ -66,7 +59,7 @@ def _records(data: bytes, position: int) -> Iterator[KeyValue]:
 
 
 def chunks(records: Iterable[KeyValue], count_max: int, bytes_max: int) -> Iterator[list[KeyValue]]:
-    """`records` in groups that make batches of bounded size (one record larger than that goes alone)."""
+    """`records` in groups that make batches of bounded size (a larger record is alone)."""
     chunk: list[KeyValue] = []
     size = 0
     for record in records:

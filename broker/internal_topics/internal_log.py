@@ -1,21 +1,18 @@
-"""The log of one internal topic: what groups keep there now, and transactions later.
-
-Owns the shards that this broker leads, and performs what their life commands. Always true: when `resign` returns the
-shard is gone: nobody waits, nothing of it is seen any more; a load that ends in another epoch than it began in is
-forgotten; at most `LOADS_AT_ONCE` shards are loaded at a time, and one that cannot be loaded keeps no other waiting.
-Must not know what records mean, nor how partitions come to be led (`broker.partition.replica_manager`).
-"""
+"""The log of one internal topic: the shards that this broker leads, loaded and dropped as leadership moves. When
+`resign` returns the shard is gone: waiting requests are answered and nothing of it is visible. A load that ends in
+another epoch than it began in is discarded. At most `LOADS_AT_ONCE` shards load at a time; a failing one delays no
+other."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from broker.internal_topics.interfaces import LogLimits, ReplayedState, ShardLog
 from broker.internal_topics.led_shard import LedShard, Shard
-from broker.internal_topics.partition_door import LogLimits, PartitionDoor
-from broker.internal_topics.replayed_state import ReplayedState
 from broker.internal_topics.shard_life import (
     Closed,
     Command,
@@ -42,60 +39,50 @@ log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=ReplayedState)
 
-LOADS_AT_ONCE: Final = 4
-"""A load holds one snapshot and a few MiB of the log in memory."""
+LOADS_AT_ONCE: Final = 4  # each holds one snapshot and a few MiB of the log in memory
 _IDLE_LOOK_S: Final = 0.01
 
 
 class _Partition(Generic[S]):
     """One partition of the topic, over all its leader epochs."""
 
-    __slots__ = ("door", "life", "loading", "shard")
+    __slots__ = ("life", "loading", "shard", "shard_log")
 
     def __init__(self) -> None:
         self.life = Life()
-        self.door: PartitionDoor | None = None
+        self.shard_log: ShardLog | None = None
         self.shard: LedShard[S] | None = None
         self.loading: asyncio.Task[None] | None = None
 
 
+@dataclass(eq=False, repr=False)
 class InternalLog(Generic[S]):
-    """`make`: an empty state for a shard; `loaded` is told of each that becomes ready; `keep_objects` as in
-    `seams.world`. All of it runs on the loop."""
+    """`make`: an empty state for a shard. `loaded` is called with each state that becomes ready. `keep_objects` as in
+    `seams.world`. Everything runs on the loop."""
 
-    def __init__(
-        self,
-        name: str,
-        clock: Clock,
-        rng: Rng,
-        limits: LogLimits,
-        tasks: Tasks,
-        report: FailureReport,
-        make: Callable[[Shard], S],
-        loaded: Callable[[S], None],
-        keep_objects: Callable[[], None],
-    ) -> None:
-        self.name = name
-        self.limits = limits
-        self._clock = clock
-        self._rng = rng
-        self._tasks = tasks
-        self._report = report
-        self._make = make
-        self._told_loaded = loaded
-        self._keep_objects = keep_objects
+    name: str
+    _clock: Clock
+    _rng: Rng
+    limits: LogLimits
+    _tasks: Tasks
+    _report: FailureReport
+    _make: Callable[[Shard], S]
+    _told_loaded: Callable[[S], None]
+    _keep_objects: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._partitions: dict[int, _Partition[S]] = {}
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
         self._moved = asyncio.Event()  # some shard's state
 
     # ---- leadership ------------------------------------------------------------------------------------------------
 
-    def lead(self, door: PartitionDoor) -> None:
-        """This broker leads that partition in `door.leader_epoch`: load its shard. Said again, it changes nothing."""
-        partition = self._partitions.setdefault(door.index, _Partition())
-        if door.leader_epoch > partition.life.leader_epoch:
-            partition.door = door
-        self._happened(door.index, partition, Led(door.leader_epoch))
+    def lead(self, shard_log: ShardLog) -> None:
+        """This broker leads that partition in `shard_log.leader_epoch`: load its shard. Repeating has no effect."""
+        partition = self._partitions.setdefault(shard_log.index, _Partition())
+        if shard_log.leader_epoch > partition.life.leader_epoch:
+            partition.shard_log = shard_log
+        self._happened(shard_log.index, partition, Led(shard_log.leader_epoch))
 
     def resign(self, index: int) -> None:
         """It leads that partition no longer. The shard is gone when this returns."""
@@ -104,19 +91,18 @@ class InternalLog(Generic[S]):
             self._happened(index, partition, Resigned())
 
     def forget(self) -> None:
-        """The topic is gone: one that is made again begins anew, whatever its epochs are."""
+        """The topic is gone: a new one starts over, whatever its epochs are."""
         for index in tuple(self._partitions):
             self.resign(index)
         self._partitions.clear()
 
-    # ---- what requests ask -----------------------------------------------------------------------------------------
+    # ---- queries ---------------------------------------------------------------------------------------------------
 
     def state_of(self, index: int) -> ShardState:
         partition = self._partitions.get(index)
         return ShardState.ABSENT if partition is None else partition.life.state
 
     def ready(self, index: int) -> S | None:
-        """The state of that partition, while it may be seen."""
         partition = self._partitions.get(index)
         return (
             partition.shard.state
@@ -128,7 +114,7 @@ class InternalLog(Generic[S]):
         return [shard.state for shard in self.shards() if shard.is_ready]
 
     def shards(self) -> Iterator[LedShard[S]]:
-        """Those that hold everything their log held, also after `close`."""
+        """Those that are completely loaded, also after `close`."""
         for partition in tuple(self._partitions.values()):
             if partition.shard is not None and partition.life.is_whole:
                 yield partition.shard
@@ -138,23 +124,21 @@ class InternalLog(Generic[S]):
         return any(partition.life.state is ShardState.LOADING for partition in self._partitions.values())
 
     async def wait_loaded(self) -> None:
-        """Until every shard that is led was loaded or given up."""
+        """Until every led shard is loaded or failed."""
         while self.is_loading:
             self._moved.clear()
             await self._moved.wait()
 
     async def close(self) -> None:
-        """Load nothing more, serve nothing more; let appends under way end, for `limits.close_timeout_ms` at most.
-
-        Snapshots can still be taken afterwards: state and log do not change any more.
-        """
+        """Load and serve nothing more; let appends in flight end, for `limits.close_timeout_ms` at most. Snapshots can
+        still be taken afterwards: state and log do not change any more."""
         for index, partition in self._partitions.items():
             self._happened(index, partition, Closed())
         deadline_s = self._clock.monotonic_s() + self.limits.close_timeout_ms / 1000
         while any(not shard.is_idle for shard in self.shards()) and self._clock.monotonic_s() < deadline_s:
             await asyncio.sleep(_IDLE_LOOK_S)
 
-    # ---- the machine's shell ---------------------------------------------------------------------------------------
+    # ---- performing commands ---------------------------------------------------------------------------------------
 
     def _happened(self, index: int, partition: _Partition[S], event: Event) -> None:
         partition.life, commands = step(partition.life, event)
@@ -200,16 +184,16 @@ class InternalLog(Generic[S]):
         if after_s:
             await asyncio.sleep(after_s * self._rng.uniform(0.8, 1.2))
         async with self._slots:
-            door = partition.door
-            assert door is not None and door.leader_epoch == leader_epoch
-            self._drop(partition, f"{door.name}: loaded again")
-            partition.shard = shard = LedShard(door, self._clock, self.limits, self._tasks, self._make)
+            shard_log = partition.shard_log
+            assert shard_log is not None and shard_log.leader_epoch == leader_epoch
+            self._drop(partition, f"{shard_log.name}: loaded again")
+            partition.shard = shard = LedShard(shard_log, self._clock, self.limits, self._tasks, self._make)
             try:
                 await shard.load(self._keep_objects)
             except (ThermoclineError, OSError) as failure:
                 is_passing = isinstance(failure, Retryable | OSError)
                 outcome: Event = Refused(leader_epoch, str(failure) or repr(failure), is_lasting=not is_passing)
-                self._drop(partition, f"{door.name}: {failure}")
+                self._drop(partition, f"{shard_log.name}: {failure}")
             else:
                 outcome = Loaded(leader_epoch)
         partition.loading = None

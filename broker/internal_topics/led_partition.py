@@ -1,20 +1,21 @@
-"""A partition that this broker leads, as the log of an internal topic uses it.
+"""A led partition as the log of an internal topic.
 
-Owns the way to local log and bucket, for one leader epoch. An internal topic is not tiered. Every replica's disk holds
-all of what lives from the log start on, which moves only to where a rewrite began; so a replay asks no bucket (ADR 17).
-For a disk that was lost the manifest names one snapshot of the live state. Always true: a log is believed to hold all
-of it only where it was never cut at its start, or where it starts says so; else a replay is the newest snapshot, then
-the local log above it. Must not know what the records say.
+- An internal topic is not tiered. Every replica's disk holds all live records from the log start on, which moves only
+  to where a rewrite began. So a replay needs no bucket (ADR 17).
+- For a lost disk the manifest names one snapshot of the live state.
+- A log counts as complete only if its start was never moved, or its first batch marks a rewrite. Otherwise a replay is
+  the newest snapshot, then the local log above it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 from broker.internal_topics.batches import is_begin_of_rewrite
-from broker.internal_topics.partition_door import Piece
+from broker.internal_topics.interfaces import Piece
+from broker.internal_topics.internal_log import InternalLog
 from broker.partition.leading.leader_replica import LeaderReplica
 from hotstore.errors import ReservationExhausted
 from logformat.errors import Corrupt, Fenced, Retryable
@@ -29,8 +30,6 @@ _REPLAY_BYTES: Final = 4 * 1024 * 1024
 
 
 class LedPartition:
-    """`PartitionDoor` over a `LeaderReplica`."""
-
     def __init__(self, partition: LeaderReplica, clock: Clock, workers: Workers) -> None:
         self.name = f"{partition.topic}-{partition.index}"
         self.index = partition.index
@@ -45,7 +44,7 @@ class LedPartition:
         try:
             last_offset = self._append(batch)
         except ReservationExhausted as short:
-            # `tier seal` gave them back (ADR 13), or appends outran the bucket: as producers do, it waits.
+            # `tier seal` gave them back (ADR 13), or appends outran the bucket: wait as producers do.
             await self._partition.more_offsets(short.end_offset, _RESERVATION_TIMEOUT_S)
             if self._is_resigned:
                 raise Fenced(f"{self.name}: leader epoch {self.leader_epoch} is over") from short
@@ -93,11 +92,11 @@ class LedPartition:
         for found in log.batch_ranges(offset, end) if offset < end else ():
             async for batches in self._pieces(FileRange(found.file, found.position, found.length)):
                 yield Piece(offset, batches)
-        # What is above the high watermark may still be cut: a commit that was read must not be shown and then be gone.
+        # Records above the high watermark may still be truncated: a commit must not be shown and then be gone.
         await self._committed(end)
 
     async def _holds_all(self) -> bool:
-        """Whether everything that lives is in the local log from its start on. Raises Corrupt, OSError."""
+        """Whether the local log holds all live records from its start on. Raises Corrupt, OSError."""
         log = self._partition.log
         start = log.log_start_offset
         if log.local_log_start_offset > start or start == 0:
@@ -108,7 +107,7 @@ class LedPartition:
         return False
 
     async def _pieces(self, found: FileRange) -> AsyncIterator[bytes]:
-        """Whole batches of a range, a few MiB at a time (one batch at least)."""
+        """Whole batches of a range, a few MiB at a time (at least one batch)."""
         position, end = found.position, found.position + found.length
         size = _REPLAY_BYTES
         while position < end:
@@ -129,7 +128,7 @@ class LedPartition:
         return not self._partition.tier.partition_state.is_alone
 
     async def start_at(self, offset: int) -> None:
-        await self._partition.flusher.flush()  # `os`: what is committed need not be on the disk
+        await self._partition.flusher.flush()  # `os`: committed records need not be on the disk
         await self._partition.tier.delete_records(offset)
 
     async def snapshot_end(self) -> int:
@@ -137,3 +136,24 @@ class LedPartition:
 
     async def commit_snapshot(self, end_offset: int, batches: bytes) -> None:
         await self._partition.tier.commit_snapshot(end_offset, batches)
+
+
+class InternalTopicWatcher:
+    """A `LeadershipWatcher` that passes the leadership of one internal topic's partitions to its log."""
+
+    def __init__(self, internal_log: InternalLog[Any], clock: Clock, workers: Workers) -> None:
+        self._log = internal_log
+        self._clock = clock
+        self._workers = workers
+
+    def led(self, partition: LeaderReplica) -> None:
+        if partition.topic == self._log.name:
+            self._log.lead(LedPartition(partition, self._clock, self._workers))
+
+    def resigned(self, topic: str, index: int) -> None:
+        if topic == self._log.name:
+            self._log.resign(index)
+
+    def withdrawn(self, topic: str) -> None:
+        if topic == self._log.name:
+            self._log.forget()

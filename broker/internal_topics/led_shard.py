@@ -1,84 +1,106 @@
-"""One shard: what a broker holds of a partition of an internal topic while it leads it in one leader epoch.
-
-Owns state, appender and books, made together for one load and dropped together. Always true: a dropped shard
-answers nobody and writes nothing; what comes back late from its log changes nothing. Must not know what the state
-means, nor when a shard is loaded or dropped (internal_log).
-"""
+"""One shard: a partition of an internal topic while this broker leads it in one leader epoch. State, appender and
+bookkeeping are made together for one load and dropped together. A dropped shard answers and writes nothing; late
+results of its log change nothing."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from broker.internal_topics.appender import Appender, Cut, Done
 from broker.internal_topics.batches import KeyValue
-from broker.internal_topics.growth import Growth
-from broker.internal_topics.loading import encode, load
-from broker.internal_topics.partition_door import LogLimits, PartitionDoor
-from broker.internal_topics.replayed_state import ReplayedState
-from broker.internal_topics.snapshot_book import SnapshotBook
+from broker.internal_topics.interfaces import LogLimits, ReplayedState, ShardLog
+from broker.internal_topics.loading import SnapshotBook, encode, load
 from logformat.errors import Fenced
 from seams.clock import Clock
 from seams.tasks import Tasks
+
+GROWTH_BYTES: Final = 4 << 20  # beyond twice the live bytes: bounds a load to some hundreds of ms
+
+
+@dataclass(slots=True)
+class Growth:
+    """How far the log of one shard grew beyond its live records, and when it is rewritten. `log_bytes`: since the
+    last rewrite began. `is_whole`: a load needs only the local log, not the bucket. `live_bytes`: as measured last;
+    None: not in this leader epoch. `start`: where a committed rewrite began, while the log start is still to be
+    moved there."""
+
+    log_bytes: int
+    is_whole: bool
+    live_bytes: int | None = None
+    start: int | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """A rewrite costs the live bytes, once for at least as many bytes of changes. While `live_bytes` is unknown
+        this is the least that makes measuring worthwhile."""
+        needs_bucket = not self.is_whole and self.start is None
+        return needs_bucket or self.log_bytes > 2 * (self.live_bytes or 0) + GROWTH_BYTES
+
+    def rewritten(self, start: int, bytes_before: int, live_bytes: int) -> None:
+        """All live records are committed from `start` on, `bytes_before` bytes after the last rewrite began."""
+        self.start = start
+        self.log_bytes -= bytes_before
+        self.live_bytes = live_bytes
+
+    def start_moved(self) -> None:
+        self.start = None
+        self.is_whole = True
+
 
 S = TypeVar("S", bound=ReplayedState)
 
 
 class Snapshot(NamedTuple):
-    """The live state at `end_offset` (exclusive), as whole batches whose offsets end there; b"" when nothing lives."""
+    """The live state at `end_offset` (exclusive), as whole batches whose offsets end there; b"" without live
+    records."""
 
     end_offset: int
     batches: bytes
 
 
 class Shard(Protocol):
-    """What a state knows of the shard it is the state of."""
-
     @property
-    def index(self) -> int:
-        """Of the partition."""
-        ...
+    def index(self) -> int: ...
 
     @property
     def is_ready(self) -> bool:
-        """Requests may see and change the state: from the end of its load until it is dropped, or the broker stops."""
-        ...
+        """Requests may use the state: from the end of its load until it is dropped or the broker stops."""
 
     def submit(self, records: Sequence[KeyValue], done: Done) -> None:
-        """Append, in one batch with others'; `done` is called exactly once, never before this returns."""
-        ...
+        """Append, in one batch with other writes. `done` is called exactly once, never before this returns."""
 
 
 class LedShard(Generic[S]):
-    """See the module. It is a `Shard` to its state, which `make` makes."""
+    """The `Shard` of the state that `make` creates."""
 
     def __init__(
-        self, door: PartitionDoor, clock: Clock, limits: LogLimits, tasks: Tasks, make: Callable[[Shard], S]
+        self, shard_log: ShardLog, clock: Clock, limits: LogLimits, tasks: Tasks, make: Callable[[Shard], S]
     ) -> None:
-        self.door = door
-        self.index = door.index
+        self.shard_log = shard_log
+        self.index = shard_log.index
         self.is_ready = False
         self.book = SnapshotBook(clock.monotonic_s())
         self.growth = Growth(0, is_whole=False)
         self.is_dropped = False
         self._clock = clock
         self._limits = limits
-        self._appender = Appender(door, clock, limits, tasks, self._appended)
+        self._appender = Appender(shard_log, clock, limits, tasks, self._appended)
         self.state = make(self)
 
     async def load(self, keep_objects: Callable[[], None]) -> None:
-        """Replay everything; requests are not served by that alone. Raises as `PartitionDoor.replay`."""
-        loaded = await load(self.door, self.state, keep_objects)
+        """Replay everything; requests are not served by that alone. Raises as `ShardLog.replay`."""
+        loaded = await load(self.shard_log, self.state, keep_objects)
         self.book = SnapshotBook(self._clock.monotonic_s(), loaded.end_offset, loaded.snapshot_end)
-        self.growth = Growth(loaded.log_bytes, is_whole=self.door.is_whole)
+        self.growth = Growth(loaded.log_bytes, is_whole=self.shard_log.is_whole)
 
     def submit(self, records: Sequence[KeyValue], done: Done) -> None:
         self._appender.submit(records, done)
 
     @property
     def is_idle(self) -> bool:
-        """No append is under way."""
         return self._appender.is_idle
 
     def _appended(self, end_offset: int, size: int) -> None:
@@ -86,8 +108,8 @@ class LedShard(Generic[S]):
         self.growth.log_bytes += size
 
     async def append_cut(self, cut: Cut, *, begins_rewrite: bool) -> tuple[int, Sequence[KeyValue]]:
-        """Append what `cut` says, all before it being applied (`Appender.submit_cut`); its first offset, and what it
-        was. Raises as `PartitionDoor.append`."""
+        """Append the records of `cut`, after all earlier writes were applied (`Appender.submit_cut`). Returns the first
+        offset and the records. Raises as `ShardLog.append`."""
         appended: asyncio.Future[tuple[int, Sequence[KeyValue]]] = asyncio.get_running_loop().create_future()
         records: Sequence[KeyValue] = ()
 
@@ -98,7 +120,7 @@ class LedShard(Generic[S]):
 
         def done(failure: Exception | None) -> None:
             if appended.done():
-                return  # whoever waited was cancelled
+                return  # the caller was cancelled
             if failure is None:
                 appended.set_result((self.book.end_offset - len(records), records))
             else:
@@ -108,15 +130,15 @@ class LedShard(Generic[S]):
         return await appended
 
     def drop(self, why: Fenced) -> None:
-        """It is led no longer: whoever waits is answered, what is pending fails with `why`; all of it now."""
+        """It is led no longer: waiting requests are answered, pending writes fail with `why`, all at once."""
         self.is_ready = False
         self.is_dropped = True
-        self.door.resign()
+        self.shard_log.resign()
         self.state.unload()
         self._appender.resign(why)
 
     async def snapshot(self) -> Snapshot:
-        """Cut at the moment of the call; the encoding takes turns with everybody else. One at a time."""
+        """Cut at the time of the call; the encoding yields to the loop. One at a time."""
         end_offset = self.book.cut(self._clock.monotonic_s())
         live = self.state.live()
         batches = await encode(live, end_offset, self._clock.wall_ms(), self._limits.append_batch_bytes_max)

@@ -1,18 +1,16 @@
-"""From a partition's snapshot and log to a state in memory, and from the state to a snapshot.
-
-Owns how both are cut into turns. Always true: between two turns everybody else is served; a turn is a few ms, however
-large a batch, a snapshot or a state is. Must not know what records mean, nor where they are kept.
-"""
+"""Loads a state from a partition's snapshot and log, encodes a state as a snapshot, and tracks when a snapshot is due.
+Loading and encoding yield to the loop every few ms, however large a batch, a snapshot or a state is."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
 from broker.internal_topics.batches import batch_of, batches_in, chunks
-from broker.internal_topics.partition_door import PartitionDoor
-from broker.internal_topics.replayed_state import Live, ReplayedState
+from broker.internal_topics.interfaces import Live, ReplayedState, ShardLog
 from seams.turns import Turns, next_turn
 
 _RECORDS_PER_TURN: Final = 250  # 15 µs each, decoded and applied
@@ -20,23 +18,21 @@ _SNAPSHOT_CHUNK: Final = 200  # 20 µs each, encoded
 
 
 class Loaded(NamedTuple):
-    """`end_offset`: below it everything is applied. `snapshot_end`: where the snapshot ended, None where none was read.
-    `log_bytes`: of the local log, that were replayed."""
+    """Everything below `end_offset` is applied. `snapshot_end`: the end of the snapshot, None without one. `log_bytes`:
+    replayed from the local log."""
 
     end_offset: int
     snapshot_end: int | None
     log_bytes: int
 
 
-async def load(door: PartitionDoor, state: ReplayedState, keep_objects: Callable[[], None]) -> Loaded:
-    """Replay into an empty state and bring it to life. Raises as `PartitionDoor.replay`.
-
-    `keep_objects` is called at every turn: 100 000 groups are two million objects that stay, and Python's collector,
-    which looks at all of them again and again while they are made, took three fifths of the time, 1.1 s at once.
-    """
+async def load(shard_log: ShardLog, state: ReplayedState, keep_objects: Callable[[], None]) -> Loaded:
+    """Replay into an empty state and restore it. Raises as `ShardLog.replay`. `keep_objects` is called at every turn:
+    100 000 groups are two million lasting objects. Without it Python's garbage collector took three fifths of the time,
+    1.1 s at once."""
     end_offset, snapshot_end, log_bytes = 0, None, 0
     turns = Turns(_RECORDS_PER_TURN)
-    async for piece in door.replay():
+    async for piece in shard_log.replay():
         for next_offset, records in batches_in(piece.batches):
             while some := list(islice(records, _RECORDS_PER_TURN)):
                 state.apply(some)
@@ -57,8 +53,8 @@ async def load(door: PartitionDoor, state: ReplayedState, keep_objects: Callable
 
 
 async def encode(live: Live, end_offset: int, now_ms: int, batch_bytes_max: int) -> bytes:
-    """Whole batches of `live` whose offsets end at `end_offset`; b"" when nothing lives."""
-    # Each live record came from an offset of its own, so they fit below the end; the last one lies just below it.
+    """Whole batches of `live` whose offsets end at `end_offset`; b"" without live records."""
+    # Each live record came from an offset of its own, so they fit below the end.
     base = max(end_offset - live.records_count, 0)
     batches = bytearray()
     for chunk in chunks(live.records, _SNAPSHOT_CHUNK, batch_bytes_max):
@@ -66,3 +62,63 @@ async def encode(live: Live, end_offset: int, now_ms: int, batch_bytes_max: int)
         base += len(chunk)
         await next_turn()
     return bytes(batches)
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A snapshot that was cut and is not confirmed; `is_behind`: something changed after the cut."""
+
+    end_offset: int
+    cut_s: float
+    is_behind: bool = False
+
+
+class SnapshotBook:
+    """What the bucket's snapshot of a shard lacks, and since when, in one leader epoch. Everything below `end_offset`
+    is applied; a batch in flight is above it. Times are monotonic seconds."""
+
+    def __init__(self, now_s: float, end_offset: int = 0, found_end: int | None = None) -> None:
+        """After a load that ended at `end_offset`. `found_end`: the end of the snapshot that the load began with."""
+        self.end_offset = end_offset
+        self._cut_s = now_s  # when the newest written snapshot was cut; at first the time of the load
+        self._taken: _Taken | None = None
+        # Records replayed above the newest snapshot are of unknown age, so a snapshot is due now: a broker that
+        # restarts again and again would never reach the end of an interval (simulated seed 2346).
+        self._is_dirty = end_offset > (found_end or 0)
+        if self._is_dirty:
+            self._cut_s = -math.inf
+
+    def applied(self, end_offset: int) -> None:
+        self.end_offset = max(self.end_offset, end_offset)
+        self._is_dirty = True
+        if self._taken is not None:
+            self._taken.is_behind = True
+
+    def found(self, end_offset: int) -> bool:
+        """The bucket's snapshot ends at `end_offset` (a load from the local log does not ask). Returns whether it lacks
+        nothing."""
+        if end_offset >= self.end_offset:
+            self._is_dirty = False
+        return not self._is_dirty
+
+    @property
+    def dirty_since_s(self) -> float | None:
+        """Since when a lost disk would lose changes: the cut of the newest written snapshot; −∞ after a load that
+        replayed records of unknown age. None while nothing changed after it. A snapshot is due when it is an interval
+        old: at once for a change after a quiet time."""
+        return self._cut_s if self._is_dirty else None
+
+    def hurry(self) -> None:
+        """A snapshot is due at the next check, if the newest lacks anything."""
+        self._cut_s = -math.inf
+
+    def cut(self, now_s: float) -> int:
+        """A snapshot is cut now. Returns its end. One at a time."""
+        self._taken = _Taken(self.end_offset, now_s)
+        return self.end_offset
+
+    def written(self, end_offset: int) -> None:
+        """The snapshot with that end is committed in the bucket."""
+        if self._taken is not None and self._taken.end_offset == end_offset:
+            self._cut_s, self._is_dirty = self._taken.cut_s, self._taken.is_behind
+            self._taken = None

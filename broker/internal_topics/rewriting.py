@@ -1,11 +1,10 @@
-"""Rewrites of an internal topic's shards: what lives is appended again, so that what lies below may go (R11).
+"""Rewrites of an internal topic's shards: live records are appended again, so that the log below can be deleted (R11).
 
-Owns their order, and the move of the log start. Always true: one shard keeps no other waiting; each batch of a rewrite
-holds values as they are applied at the moment it is taken to be appended, alone and with none under way, so nothing
-newer lies below it in the log; the log start moves when the last one is committed, to the first, and where that cannot
-be done now (the root of a log with replicas names it, and must not pass its snapshot) nothing is written again for
-that; a rewrite that is cut off has changed nothing, and begins anew. Must not know what records mean, when one is due
-(growth), nor snapshots but where the newest one ends.
+- Each batch holds values as they are applied when it is appended, alone and with no other batch in flight. So nothing
+  newer is below it in the log.
+- When the last batch is committed, the log start moves to the first one. If that is not possible now, nothing is
+  rewritten for it: the root of a replicated log names the start, which must not pass its snapshot.
+- An interrupted rewrite changed nothing and starts over. A shard delays no other.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from broker.internal_topics.batches import KeyValue
+from broker.internal_topics.interfaces import Live
 from broker.internal_topics.internal_log import InternalLog
 from broker.internal_topics.led_shard import LedShard
-from broker.internal_topics.replayed_state import Live
 from logformat.errors import ThermoclineError
 from seams.turns import Turns, next_turn
 
@@ -29,30 +28,27 @@ _RECORDS_PER_BATCH: Final = 200  # 20 µs each, encoded
 
 
 class Rewrites:
-    """Of one internal log."""
-
     def __init__(self, internal_log: InternalLog[Any]) -> None:
         self._log = internal_log
-        self._failing: set[str] = set()  # shards of which that was told
+        self._failing: set[str] = set()  # shards whose failure was logged
 
     async def keep(self) -> None:
-        """Until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             await self.write_due()
 
     async def write_due(self) -> None:
-        """Look at each shard; what fails is due again at the next look."""
+        """Check each shard; a failed one is due again at the next check."""
         await asyncio.gather(*[self._try(shard) for shard in self._log.shards() if shard.is_ready])
 
     async def _try(self, shard: LedShard[Any]) -> None:
-        name = shard.door.name
+        name = shard.shard_log.name
         try:
             await self._look(shard)
         except (ThermoclineError, OSError) as failure:
             if not shard.is_dropped and name not in self._failing:
                 self._failing.add(name)
-                log.warning("%s is not rewritten yet, its log grows on: %s", name, failure)
+                log.warning("%s is not rewritten yet, its log keeps growing: %s", name, failure)
         else:
             self._failing.discard(name)
 
@@ -63,14 +59,13 @@ class Rewrites:
         if growth.is_due:
             await self._write(shard)
         if (start := growth.start) is not None and shard.is_ready:
-            if shard.door.is_shared and await shard.door.snapshot_end() < start:
-                shard.book.hurry()  # who lost all disks begins where the root says, with the snapshot
+            if shard.shard_log.is_shared and await shard.shard_log.snapshot_end() < start:
+                shard.book.hurry()  # after losing all disks the log begins where the root says, with the snapshot
                 return
-            await shard.door.start_at(start)
+            await shard.shard_log.start_at(start)
             growth.start_moved()
 
     async def _write(self, shard: LedShard[Any]) -> None:
-        """Raises as `PartitionDoor.append`."""
         live: Iterator[KeyValue] = shard.state.live_again()
         bytes_before, live_bytes = shard.growth.log_bytes, 0
         bytes_max = self._log.limits.append_batch_bytes_max
@@ -84,7 +79,7 @@ class Rewrites:
 
 
 def _take(live: Iterator[KeyValue], bytes_max: int) -> list[KeyValue]:
-    """The next records, none of them looked at before: one that was might have changed since."""
+    """The next records, none of them read before, because it might have changed since."""
     records: list[KeyValue] = []
     size = 0
     while len(records) < _RECORDS_PER_BATCH and size < bytes_max:

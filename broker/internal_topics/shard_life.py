@@ -1,12 +1,11 @@
-"""The life of one shard: from the moment its partition is led here until it is not, as events and commands.
+"""State machine of one shard: loading, serving and failing with the leadership of its partition. Pure.
 
-Owns which leader epoch counts. Always true: a shard is loaded once per (partition, leader epoch), from nothing; what is
-said of another epoch than the present one changes nothing (KAFKA-20634); requests are served in READY only. Pure: no
-clock, no loop. Must not know what a state holds, nor how it is loaded.
+A shard is loaded once per (partition, leader epoch), from nothing. Events of another epoch than the current one change
+nothing (KAFKA-20634). Requests are served in READY only.
 
     ABSENT ─led─► LOADING ─loaded─► READY           resigned: from anywhere back to ABSENT, the state is dropped
                      │ refused for good             led in a newer epoch: the state is dropped and loaded again
-                     ▼                              closed: the broker stops; what was loaded may still be written out
+                     ▼                              closed: the broker stops; a loaded state may still be written out
                   FAILED ─loaded─► READY
 """
 
@@ -19,7 +18,7 @@ from typing import Final, TypeAlias
 NO_EPOCH: Final = -1
 _AGAIN_S: Final = 0.5
 _AGAIN_MAX_S: Final = 30.0
-_FAILED_AGAIN_S: Final = 5.0  # what comes back does so after some seconds; replaying what is damaged costs reads
+_FAILED_AGAIN_S: Final = 5.0  # a recovery takes some seconds; replaying a damaged log costs reads
 _FAILED_AGAIN_MAX_S: Final = 60.0
 
 
@@ -27,14 +26,14 @@ class ShardState(Enum):
     ABSENT = "absent"  # not led here
     LOADING = "loading"
     READY = "ready"
-    FAILED = "failed"  # its log cannot be read: an operator's business, and tried again
+    FAILED = "failed"  # its log cannot be read: an operator has to act; it is tried again
     CLOSED = "closed"
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """`leader_epoch`: the newest one led here. `refusals`: in a row, in this state. `is_whole`: the state holds all
-    that the log held when it was loaded, so a snapshot of it may replace an older one."""
+    """`leader_epoch`: the newest one led here. `refusals`: in a row, in this state. `is_whole`: the state holds
+    everything that the log held when it was loaded, so its snapshot may replace an older one."""
 
     state: ShardState = ShardState.ABSENT
     leader_epoch: int = NO_EPOCH
@@ -52,7 +51,7 @@ class Led:
 
 @dataclass(frozen=True, slots=True)
 class Resigned:
-    """Another broker leads, nobody does, or the topic is gone."""
+    """Another broker leads, none does, or the topic is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A load ended with `why`. `is_lasting`: waiting alone will not mend it (damage)."""
+    """A load ended with `why`. `is_lasting`: waiting alone will not help (damage)."""
 
     leader_epoch: int
     why: str
@@ -90,17 +89,17 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """Stop loading, drop the state, fail what is pending: now, before anything else happens."""
+    """Stop loading, drop the state, fail pending writes: now, before anything else happens."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopLoading:
-    """Stop loading; what is loaded stays, for a last snapshot."""
+    """Stop loading; a loaded state stays, for a last snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellTrouble:
-    """Say it in the log: `is_lasting` as an error."""
+    """Log it; `is_lasting` as an error."""
 
     why: str
     is_lasting: bool
@@ -108,7 +107,7 @@ class TellTrouble:
 
 @dataclass(frozen=True, slots=True)
 class TellOver:
-    """What was told as trouble is over."""
+    """The logged trouble is over."""
 
 
 Command: TypeAlias = Load | Unload | StopLoading | TellTrouble | TellOver
@@ -116,7 +115,7 @@ Step: TypeAlias = tuple[Life, tuple[Command, ...]]
 
 
 def step(life: Life, event: Event) -> Step:
-    """The next state, and what must be done for it, in this order."""
+    """The next state, and the commands to perform, in order."""
     if life.state is ShardState.CLOSED:
         return life, ()
     match event:
@@ -139,7 +138,7 @@ def step(life: Life, event: Event) -> Step:
 
 def _led(life: Life, leader_epoch: int) -> Step:
     if leader_epoch <= life.leader_epoch:
-        return life, ()  # said twice, or late
+        return life, ()  # repeated, or late
     load = Load(leader_epoch)
     commands = (load,) if life.state is ShardState.ABSENT else (Unload(), load)
     return Life(ShardState.LOADING, leader_epoch), commands
@@ -157,6 +156,6 @@ def _refused(life: Life, refused: Refused) -> Step:
     refusals = 1 if fails_now else life.refusals + 1
     state = ShardState.FAILED if fails_now else life.state
     first_s, most_s = (_FAILED_AGAIN_S, _FAILED_AGAIN_MAX_S) if state is ShardState.FAILED else (_AGAIN_S, _AGAIN_MAX_S)
-    # Doubled at most ten times: the power itself stays small.
+    # Doubled at most ten times, so that the power stays small.
     after_s = min(first_s * 2 ** min(refusals - 1, 10), most_s)
     return replace(life, state=state, refusals=refusals), (*told, Load(refused.leader_epoch, after_s))

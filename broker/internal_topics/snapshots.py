@@ -1,10 +1,7 @@
-"""Snapshots of an internal topic's shards in the bucket.
-
-Owns when they are written, and what is told of it. Always true: one shard whose snapshot fails keeps no other from its
-own; trouble is told when it begins and when it ends, however many shards and rounds it has; a snapshot is committed
-for the leader epoch it was cut in, or not at all. It is for a disk that is lost: nothing local goes because of one, and
-a load with the log at hand asks for none. Must not know what a state holds.
-"""
+"""Writes snapshots of an internal topic's shards to the bucket, for a lost disk. A failing shard delays no other.
+Failures are logged when they begin and when they end, however many shards fail. A snapshot is committed for the leader
+epoch it was cut in, or not at all. Nothing local is deleted because of a snapshot, and a load with the local log reads
+none."""
 
 from __future__ import annotations
 
@@ -25,8 +22,6 @@ _LOOKS_PER_INTERVAL: Final = 4
 
 
 class Snapshots:
-    """Of one internal log."""
-
     def __init__(self, internal_log: InternalLog[Any], clock: Clock) -> None:
         self._log = internal_log
         self._clock = clock
@@ -35,17 +30,16 @@ class Snapshots:
 
     @property
     def topic(self) -> str:
-        """The internal topic's name."""
         return self._log.name
 
     async def keep(self) -> None:
-        """Until cancelled: look a few times an interval for shards whose snapshot is due."""
+        """Until cancelled: check a few times an interval for due snapshots."""
         while True:
             await asyncio.sleep(self._interval_s / _LOOKS_PER_INTERVAL)
             await self._write_and_tell(self._interval_s)
 
     async def write_changed(self) -> None:
-        """What changed since its last snapshot, also a moment ago; what fails stays due, and is told."""
+        """Write every shard that changed since its last snapshot. Failures stay due, and are logged."""
         await self._write_and_tell(0.0)
 
     async def _write_and_tell(self, age_s: float) -> None:
@@ -58,7 +52,7 @@ class Snapshots:
             log.warning("snapshots of %s are written again, after %s", self._log.name, lasted)
 
     async def write_all(self) -> None:
-        """The same at the end of a broker: a failure is raised, after every shard had its turn."""
+        """As `write_changed` at the end of a broker. A failure is raised after every shard was tried."""
         _, failures = await self._round(0.0)
         for failure in failures.values():
             raise failure
@@ -77,7 +71,8 @@ class Snapshots:
         )
 
     async def _round(self, age_s: float) -> tuple[int, dict[str, Exception]]:
-        """Write those whose last snapshot is `age_s` old; how many succeeded, and what failed, by the shard's name."""
+        """Write those whose last snapshot is `age_s` old. Returns how many succeeded, and the failures by shard
+        name."""
         written, failures = 0, dict[str, Exception]()
         for shard in tuple(self._log.shards()):
             dirty_since_s = shard.book.dirty_since_s
@@ -86,16 +81,16 @@ class Snapshots:
             try:
                 written += await self._write(shard)
             except (ThermoclineError, OSError) as failure:
-                failures[shard.door.name] = failure
+                failures[shard.shard_log.name] = failure
         return written, failures
 
     @staticmethod
     async def _write(shard: LedShard[Any]) -> bool:
-        if shard.book.dirty_since_s == -math.inf and shard.book.found(await shard.door.snapshot_end()):
+        if shard.book.dirty_since_s == -math.inf and shard.book.found(await shard.shard_log.snapshot_end()):
             return False
         end_offset, batches = await shard.snapshot()
         if shard.is_dropped:
-            return False  # its epoch ended during the encoding: the next leader replays what this would have named
-        await shard.door.commit_snapshot(end_offset, batches)
+            return False  # its epoch ended during the encoding: the next leader replays these records
+        await shard.shard_log.commit_snapshot(end_offset, batches)
         shard.book.written(end_offset)
         return True

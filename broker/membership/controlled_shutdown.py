@@ -1,9 +1,6 @@
-"""A clean stop as the cluster sees it: others lead first, then the session ends, then nobody waits for the lease (R9).
-
-Owns those words, the first and the last. Always true: each has its time and no more, `LEAVE_S`: a stop that finds
-neither controller nor store goes on without them, which costs the others a wait and nobody a record (D48). Must not
-know what is done between the two.
-"""
+"""A controlled shutdown: first others take over leaderships, last the session ends and the lease is released (R9). Each
+step has `LEAVE_S`. Without a controller or store the stop continues; others then wait for the session or lease, and no
+record is lost (D48)."""
 
 from __future__ import annotations
 
@@ -25,8 +22,8 @@ LEAVE_S: Final = 5.0
 
 
 async def hand_over(controller_term: ControllerTerm, heartbeats: Heartbeats) -> None:
-    """Wait until others lead what they can, now that this broker said that it stops. What fails costs them the wait
-    for its end."""
+    """Wait until others lead what they can, after this broker reported that it stops. A failure costs them the wait for
+    its session to end."""
     try:
         async with asyncio.timeout(LEAVE_S):
             if controller_term.is_controller and controller_term.listener is not None:
@@ -35,7 +32,7 @@ async def hand_over(controller_term: ControllerTerm, heartbeats: Heartbeats) -> 
                 await heartbeats.hand_over()
     except (ThermoclineError, OSError) as failure:  # TimeoutError and ConnectionError are OSErrors
         log.warning(
-            "leaderships not handed over: %s; others lead when this broker left", str(failure) or "no answer in time"
+            "leaderships not handed over: %s; others lead once this broker left", str(failure) or "no answer in time"
         )
 
 
@@ -48,7 +45,7 @@ async def leave(
     *,
     is_controller: bool,
 ) -> None:
-    """End the session where others are, and let nobody wait for the lease. A failure only costs them that wait."""
+    """End the session where there are others, and release the lease. A failure only costs others that wait."""
     try:
         async with asyncio.timeout(LEAVE_S):
             if not is_controller:

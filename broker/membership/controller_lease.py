@@ -1,9 +1,6 @@
-"""The lease: when somebody may try to become the controller, and the beat of who is.
-
-Owns `lease.json`, the shell around `lease_watch`. Always true: it is written by compare-and-set only, in the writer's
-controller epoch; an older controller's says nothing. It tells *when* to try; who won stands in `cluster.json`. Must not
-know nodes, directories or what a controller does.
-"""
+"""`lease.json`: when a broker may try to become the controller, and the controller's bumps. It is written by
+compare-and-set in the writer's controller epoch; a lease of an older epoch is ignored. It says *when* to try;
+`cluster.json` names the controller."""
 
 from __future__ import annotations
 
@@ -18,7 +15,8 @@ from seams.world import World
 
 
 class ControllerLease:
-    """One process's. `lease_s`: how long the holder must be silent; `interval_s`: how often it beats, others look."""
+    """Of one process. `lease_s`: how long the holder must be silent. `interval_s`: between bumps, and between others'
+    polls."""
 
     def __init__(
         self, store: ObjectStore, world: World, incarnation: str, *, lease_s: float, interval_s: float
@@ -26,8 +24,7 @@ class ControllerLease:
         self._world = world
         self._incarnation = incarnation
         self._lease_s = lease_s
-        self.cluster_id = ""
-        """Of the cluster that this process joined."""
+        self.cluster_id = ""  # of the cluster that this process joined
         self._watch = LeaseWatch(lease_s)
         self._lease: RootStore[Lease] = RootStore(
             store, lease_key(), Lease, world.rng, world.clock, deadline_s=interval_s
@@ -35,40 +32,38 @@ class ControllerLease:
 
     @property
     def counter(self) -> int:
-        """Of the lease as it was read last, whoever bumped it; NO_LEASE: there was none, or it was not read."""
+        """Of the lease as read last; NO_LEASE: there was none, or it was not read."""
         lease = self._lease.known
         return NO_LEASE if lease is None else lease.content.counter
 
     async def look(self, controller_epoch: int) -> LeaseSight:
-        """Poll the lease beside a `cluster.json` of `controller_epoch`; what all polls so far show (C19)."""
+        """Poll the lease, after a read of `cluster.json` of `controller_epoch`. Returns what all polls so far show
+        (C19)."""
         before_read = self._world.clock.monotonic_s()
         self._watch.look_begins(before_read)
         lease = await self._lease.load()
         if lease is not None and lease.content.controller_epoch < controller_epoch:
-            lease = None  # an older controller's: neither its counter nor its release says anything
+            lease = None  # an older controller's: its counter and release mean nothing
         return self._watch.polled(None if lease is None else lease.content, before_read, controller_epoch)
 
     @property
     def has_moved(self) -> bool:
-        """As `LeaseWatch.has_moved`."""
         return self._watch.has_moved
 
     @property
     def stood_s(self) -> float:
-        """As `LeaseWatch.stood_s`."""
         return self._watch.stood_s
 
     @property
     def no_claim_s(self) -> float:
-        """As `LeaseWatch.no_claim_s`, from now."""
         return self._watch.no_claim_s(self._world.clock.monotonic_s())
 
     def left_s(self) -> tuple[float, float]:
-        """As `LeaseWatch.left_s`."""
         return self._watch.left_s()
 
     async def beat(self, epoch: int) -> int:
-        """The controller of `epoch` lives: the counter it wrote. Raises Fenced when a later one has beaten."""
+        """Bump the lease of controller epoch `epoch`; the counter written. Raises Fenced when a later controller bumped
+        it."""
 
         def bump(lease: Lease) -> Lease:
             if lease.incarnation != self._incarnation:
@@ -79,7 +74,7 @@ class ControllerLease:
         return root.content.counter
 
     async def release(self, epoch: int) -> None:
-        """The controller of `epoch` beats no more: nobody needs to wait. Errors as `beat`."""
+        """The controller of `epoch` stops: no broker has to wait. Errors as `beat`."""
         await self._lease.commit(
             lambda lease: replace(lease, released=True), epoch=epoch, claim=True, initial=self._first(epoch)
         )

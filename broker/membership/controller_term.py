@@ -1,9 +1,9 @@
-"""Being the controller, or trying to: the lease's beat, claims, and stepping back (R27).
+"""Whether this process is the controller: bumps of the lease, claims, and stepping back (R27).
 
-Owns whether this process decides, as its images say, and when it claims. Always true: being the controller is an effect
-of the image, as leading is, so a claim whose answer was lost comes true when its author reads it (D12); nobody claims
-while it hears a controller; who stepped back does not beat, and claims again where nobody else did. Must not know
-heartbeats' bytes, nor what a controller decides.
+- Being the controller follows from the image, as leading does. So a claim whose response was lost takes effect when its
+  author reads it (D12).
+- A broker that hears a controller does not claim.
+- A controller that stepped back stops bumping, and claims again if no other broker did.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import SessionRequest
-from broker.controller.decisions.fitness import Fitness
+from broker.controller.cluster_control import ClusterControl
 from broker.controller.decisions.registrations import claim_records
 from broker.membership.controller_lease import ControllerLease
+from broker.membership.heartbeat import Heartbeats
 from broker.membership.lease_watch import LeaseSight
 from broker.membership.session_start import FREE
 from broker.metadata.cluster_content import Controller
@@ -30,35 +31,12 @@ log = logging.getLogger(__name__)
 
 _FIRST_S: Final = 0.3  # candidates wait up to so long, so that they do not claim at one moment (D11)
 PAUSE_S: Final = 10.0
-"""After giving the lease away: for whoever sees more to take it, which looks once an interval, so two of those at
-least; doubled each time."""
+"""After a step back: time for a broker that hears more of the cluster to claim, at least two polls. It doubles."""
 PAUSE_MAX_S: Final = 160.0
 
 
-class ControllerListener(Protocol):
-    """What being the controller means: `broker.controller.cluster_control.ClusterControl`."""
-
-    def begin(self, at: ImageAt, *, is_sure: bool, claimed_s: float) -> None: ...
-    def end(self) -> None: ...
-    def obey(self, at: ImageAt) -> None: ...
-    def beaten(self, counter: int, sent_s: float) -> None: ...
-    @property
-    def is_disputed(self) -> bool: ...
-    def told(self, node_id: int, broker_epoch: int, fitness: Fitness) -> bool: ...
-    async def settled(self) -> None: ...
-
-
-class ControllerLiveness(Protocol):
-    """What this broker hears of the controller: `broker.membership.heartbeat.Heartbeats`."""
-
-    is_refused: bool
-
-    @property
-    def is_heard(self) -> bool: ...
-
-
 class ControllerTerm:
-    """Of the process that `asked` for its session. `take` obeys an image that was read."""
+    """Of the process that `asked` for its session. `take` applies an image that was read."""
 
     def __init__(
         self,
@@ -79,17 +57,16 @@ class ControllerTerm:
         self._times = times
         self._take = take
         self.is_controller = is_controller
-        self.listener: ControllerListener | None = None
-        """None before this broker follows its images."""
-        self._rules: int | None = None  # the controller epoch that `listener` was begun in
+        self.listener: ClusterControl | None = None  # None before this broker follows its images
+        self._rules: int | None = None  # the controller epoch in which `listener` began
         self._claimed_s = claimed_s  # when the last claim was sent, boot clock; it landed then or later
-        self._is_sure = False  # the next claim follows a step back that nobody answered
+        self._is_sure = False  # the next claim follows a step back after which no other broker claimed
         self._stepped_back_s = self._stepped_back_until_s = 0.0  # when last, and until when
         self._first_pause_s = self._pause_s = max(PAUSE_S, 2 * times.interval_s)
         self._pause_max_s = max(PAUSE_MAX_S, self._first_pause_s)
 
-    def obeyed(self, at: ImageAt) -> None:
-        """The first fence, and its other side: who the image names decides."""
+    def image_applied(self, at: ImageAt) -> None:
+        """The first fence: the process that the image names is the controller."""
         listener, controller = self.listener, at.controller
         assert listener is not None
         if controller is None or controller.incarnation != self._asked.incarnation:
@@ -98,7 +75,7 @@ class ControllerTerm:
                     "controller epoch %d is over, %d decides now: serving on", self._cluster.epoch, controller.epoch
                 )
             if controller is not None:
-                self._pause_s = self._first_pause_s  # somebody saw more: the next step back is another story
+                self._pause_s = self._first_pause_s  # another broker took over: the doubling is over
             self.is_controller, self._rules, self._stepped_back_until_s = False, None, 0.0
             listener.end()
         elif self._rules != controller.epoch:
@@ -106,15 +83,15 @@ class ControllerTerm:
             self._stepped_back_until_s = 0.0
             listener.begin(at, is_sure=self._is_sure, claimed_s=self._claimed_s)
             self._is_sure = False
-        listener.obey(at)
+        listener.apply_image(at)
 
     # ── the lease ────────────────────────────────────────────────────────────────────────────────────────────────
     async def beat(self) -> None:
-        """Bump the lease, where this process is the controller. Errors as `ControllerLease.beat`, but Fenced."""
+        """Bump the lease if this process is the controller. Errors as `ControllerLease.beat`, except Fenced."""
         if not self.is_controller:
             return
         try:
-            if self._stepped_back_until_s:  # and did not come to claim again
+            if self._stepped_back_until_s:  # and has not claimed again
                 await self._controller_lease.release(self._cluster.epoch)
                 return
             sent_s = self._world.clock.boottime_s()
@@ -122,15 +99,15 @@ class ControllerTerm:
         except RootVanished:
             raise
         except Fenced as fenced:
-            # The lease says when, cluster.json says who: ask it before giving up.
+            # The lease says when, cluster.json says who: read it before giving up.
             log.warning("lease.json: %s", fenced)
             self._take((await self._cluster.poll()).at)
         else:
             if self.listener is not None:
-                self.listener.beaten(counter, sent_s)
+                self.listener.lease_bumped(counter, sent_s)
 
-    async def claim_controller(self, seen: Loaded, sight: ControllerLiveness) -> None:
-        """Claim the controller epoch, where the lease lets one and nobody is heard who has it."""
+    async def claim_controller(self, seen: Loaded, sight: Heartbeats) -> None:
+        """Claim the controller epoch where the lease is free and no controller is heard."""
         if seen.controller is None:
             return
         if self.is_controller:
@@ -163,12 +140,12 @@ class ControllerTerm:
 
     # ── stepping back (R27) ──────────────────────────────────────────────────────────────────────────────────────
     def step_back(self) -> None:
-        """Give the lease to whoever sees more of the cluster; where nobody takes it in a while, claim it again."""
+        """Give the lease to a broker that hears more of the cluster. If none claims in a while, claim it again."""
         if self._is_stepping_back or not self.is_controller:
             return
         now = self._world.clock.monotonic_s()
         if self._stepped_back_s and now - self._stepped_back_s > 2 * self._pause_max_s:
-            self._pause_s = self._first_pause_s  # it saw enough for long: the doubling is over
+            self._pause_s = self._first_pause_s  # it heard enough for long: the doubling is over
         self._stepped_back_s = now
         self._stepped_back_until_s = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, self._pause_max_s)

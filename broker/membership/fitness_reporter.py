@@ -1,13 +1,11 @@
-"""How fit this broker is to lead, told to whoever decides, which may be this process itself.
-
-Owns what was told last. Always true: what is new is told at once, to the controller's own ears or behind the heartbeat
-that is parked; a broker that stops says so first (R9). Must not know what makes a broker unfit (broker_fitness), but
-for how long the bucket has been away from it alone; nor what follows (controller.fitness).
-"""
+"""Reports this broker's fitness to lead to the controller, here or on another node. A change is reported at once:
+directly to the own controller, or by a second heartbeat beside the parked one. A broker that stops reports that first
+(R9)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from broker.controller.decisions.fitness import FIT
 from broker.membership import controlled_shutdown
@@ -18,26 +16,20 @@ from broker.metadata.cluster_root import ImageAt
 from broker.metrics.outage_log import OutageLog
 
 
+@dataclass(eq=False, repr=False)
 class FitnessReporter:
-    """Of node `node_id`. `at`: the image obeyed now; `outage`: of the bucket, as this process finds it."""
+    """Of node `node_id`. `at`: the applied image. `outage`: of the bucket, for this process."""
 
-    def __init__(
-        self,
-        node_id: int,
-        fitness: BrokerFitness,
-        heartbeats: Heartbeats,
-        controller_term: ControllerTerm,
-        outage: OutageLog,
-        at: Callable[[], ImageAt],
-    ) -> None:
-        self._node_id = node_id
-        self._fitness = fitness
-        self._heartbeats = heartbeats
-        self._controller_term = controller_term
-        self._outage = outage
-        self._at = at
+    _node_id: int
+    _fitness: BrokerFitness
+    _heartbeats: Heartbeats
+    _controller_term: ControllerTerm
+    _outage: OutageLog
+    _at: Callable[[], ImageAt]
+
+    def __post_init__(self) -> None:
         self._told = FIT
-        fitness.watch(self.look)
+        self._fitness.watch(self.look)
 
     @property
     def unfit_because(self) -> str:
@@ -45,7 +37,6 @@ class FitnessReporter:
         return self._fitness.why
 
     def look(self) -> None:
-        """What is new about it is told at once."""
         fitness, controller_term = self._fitness, self._controller_term
         fitness.is_cut_off = min(self._outage.seconds, self._heartbeats.heard_for_s) >= CUT_OFF_S
         now = fitness.now()
@@ -56,7 +47,6 @@ class FitnessReporter:
         self._told = now
 
     async def hand_over(self) -> None:
-        """This broker stops: others lead what they can."""
         self._fitness.is_stopping = True
         if self._controller_term.is_controller:
             self.look()

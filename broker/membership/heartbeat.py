@@ -1,10 +1,6 @@
-"""The heartbeats of this broker to whoever is the controller, and what their answers show.
-
-Owns one loop: a heartbeat is sent when the one before it was answered; what cannot wait goes behind the one that is
-parked (`tell`). Always true: an answer of an older controller than the one known says nothing, nor does "store away"
-of how fresh anything is; while none is heard, this broker may campaign. Must not know how images are obeyed, nor how a
-session begins.
-"""
+"""This broker's heartbeats to the controller. A heartbeat is sent when the previous one was answered. An urgent report
+(`tell`) is a second heartbeat beside the parked one. Responses of an older controller than the known one are ignored.
+"Store away" proves no freshness. While no controller is heard, this broker may claim."""
 
 from __future__ import annotations
 
@@ -33,9 +29,9 @@ _AGAIN_S: Final = 0.3  # after one that failed
 
 
 class Heartbeats:
-    """Of node `node_id`, process `incarnation`. `at`: the image obeyed now; `observe` takes a root's bytes; `ended` is
-    asked when the controller knows no such session: it brings a new one, when the image shows the same; `lost` is told
-    when nobody answers where the controller was; `no_claim_s` as in `SessionHeartbeat`."""
+    """Of node `node_id`, process `incarnation`. `at`: the applied image. `observe` takes a root's bytes. `ended` is
+    called while the image shows no session: it registers again. `lost` is called when the controller does not answer.
+    `no_claim_s` as in `SessionHeartbeat`."""
 
     def __init__(
         self,
@@ -69,26 +65,22 @@ class Heartbeats:
         self._heard_s: float | None = None
         self._heard_since_s: float | None = None
         self.fresh_s = float("-inf")
-        """When the last one was sent whose answer said how fresh this broker's image is; boot clock."""
+        """When the last heartbeat was sent whose response proved how fresh this broker's image is; boot clock."""
         self.answered_s = float("-inf")
-        """The same, of those too that were answered "store away": there is a controller, and this broker is in
-        session with it."""
-        self.is_refused = False
-        """Whether nobody listens where the controller should be (D64)."""
-        self._after_pause: tuple[int, int] | None = None  # the gate's pause, and the lease's counter first told in it
+        """The same, "store away" included: there is a controller, and this broker is in session with it."""
+        self.is_refused = False  # whether the controller's port refuses (D64)
+        self._after_pause: tuple[int, int] | None = None  # the gate's pause, and the first lease counter heard in it
 
     @property
     def is_heard(self) -> bool:
-        """Whether the controller answered lately."""
         return self._heard_s is not None and self._clock.monotonic_s() - self._heard_s <= self._times.heard_s
 
     @property
     def heard_for_s(self) -> float:
-        """For how long the controller has answered, and beaten its lease."""
+        """For how long the controller has answered and bumped its lease."""
         return 0.0 if self._heard_since_s is None else self._clock.monotonic_s() - self._heard_since_s
 
     async def keep(self) -> None:
-        """Until cancelled."""
         while True:
             at = self._at()
             node = self._controller(at)
@@ -104,18 +96,18 @@ class Heartbeats:
                 await asyncio.sleep(_AGAIN_S)
 
     def tell(self) -> None:
-        """Say how fit this broker is, now: the parked heartbeat's answer is not waited for."""
+        """Report this broker's fitness now, without waiting for the parked heartbeat."""
         self._to_tell.set()
 
     async def keep_telling(self) -> None:
-        """Until cancelled. One that fails costs no more than the wait for the loop's next one."""
+        """Until cancelled. A report that fails is made up for by the next heartbeat."""
         while True:
             await self._to_tell.wait()
             self._to_tell.clear()
             try:
                 await self._say()
             except (ConnectionError, TimeoutError, ApiError, Retryable) as unheard:
-                log.info("the controller did not hear yet how fit this broker is: %s", unheard)
+                log.info("this broker's fitness is not reported to the controller yet: %s", unheard)
 
     async def _beat(self, node: Node, own: Node, at: ImageAt) -> bool:
         pauses, sent_s, sent_boot_s = self._gate.paused_count, self._clock.monotonic_s(), self._clock.boottime_s()
@@ -127,7 +119,7 @@ class Heartbeats:
             self._heard_s = self._heard_since_s = None
             self._lost()
             return False
-        except (ApiError, Retryable) as refused:  # our image, or its, is behind: a poll tells
+        except (ApiError, Retryable) as refused:  # our image, or its, is behind: the next poll shows it
             self.is_refused = False
             log.info("the controller, broker %d, takes no heartbeat: %s", node.node_id, refused)
             return False
@@ -148,7 +140,7 @@ class Heartbeats:
         return True
 
     async def _take(self, answer: SessionHeartbeatResponse, pauses: int) -> bool:
-        """Whether this broker obeys what was sent."""
+        """Whether this broker applied the root."""
         if answer.root is not None:
             try:
                 await self._observe(answer.root)
@@ -165,13 +157,13 @@ class Heartbeats:
         return True
 
     async def hand_over(self) -> None:
-        """Let the controller hear that this broker stops, and obey what it decides. Raises as `Brokers.heartbeat`."""
+        """Report that this broker stops, and apply what the controller decides. Raises as `BrokerRpc.heartbeat`."""
         answer = await self._say()
         if answer is not None and answer.root is not None:
             await self._observe(answer.root)
 
     async def leave(self) -> None:
-        """Ask the controller to end this session: the last thing a broker says. Raises as `Brokers.heartbeat`."""
+        """Ask the controller to end this session, as the last request. Raises as `BrokerRpc.heartbeat`."""
         await self._say(wants_shutdown=True)
 
     async def _say(self, *, wants_shutdown: bool = False) -> SessionHeartbeatResponse | None:
@@ -192,7 +184,7 @@ class Heartbeats:
         )
 
     def _controller(self, at: ImageAt) -> Node | None:
-        """The node of the controller, where that is another process."""
+        """The node of the controller, if it is another process."""
         controller = at.controller
         if controller is None or controller.node_id == self._node_id:
             return None

@@ -1,9 +1,6 @@
-"""Who may serve a bucket: a pure decision (design 1, scenario C31).
-
-Owns the rule table. Always true: a data directory that another one replaced is refused for ever; an empty one takes a
-bucket over only when the lease stood still, was released, or the operator gave his word. Must not know how identities
-and leases are stored.
-"""
+"""Whether a directory may serve a bucket: a pure decision (design 1, scenario C31). A data directory that another one
+replaced is refused for ever. An empty one takes over a bucket only after the lease stood still, was released, or an
+operator gave --take-over."""
 
 from __future__ import annotations
 
@@ -11,18 +8,16 @@ from dataclasses import dataclass
 from enum import Enum
 
 from broker.membership.lease_watch import LeaseSight
+from broker.metadata.image import ClusterImage
 from broker.metadata.records import FORGOTTEN
 from logformat.values import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryIdentity:
-    """`meta.properties` of the data directory, None fields where it was never formatted.
-
-    `logs` lie in it. `is_unsynced`: what was acknowledged may lie in the page cache alone (`thermocline.flush=os`, no
-    clean stop), so that it is there while the machine runs on, and perhaps not after. `incarnations` may have written
-    here; None: unknown.
-    """
+    """`meta.properties` of the data directory; None fields where it was never formatted. `logs`: the logs in it.
+    `is_unsynced`: acknowledged records may be only in the page cache (`thermocline.flush=os`, no clean stop), and lost
+    after a reboot. `incarnations`: processes that may have written here; None: unknown."""
 
     cluster_id: str | None
     node_id: int | None
@@ -35,8 +30,8 @@ class DirectoryIdentity:
 
 @dataclass(frozen=True, slots=True)
 class BucketIdentity:
-    """`cluster.json`: its cluster, and for each node the directory id it last served from. `is_rebuilt`: from the
-    manifests, which do not tell who there was."""
+    """`cluster.json`: its cluster, and the directory id that each node last served from. `is_rebuilt`: from manifests,
+    which do not name brokers."""
 
     cluster_id: str
     directories: dict[int, str]
@@ -44,8 +39,6 @@ class BucketIdentity:
 
 
 class Verdict(Enum):
-    """What to do at start."""
-
     FORMAT = "format"  # both are new
     RESUME = "resume"  # our own bucket: a new incarnation at once
     TAKE_OVER = "take over"  # a new directory replaces the lost one
@@ -56,7 +49,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Admittance:
-    """The verdict, and why, in words an operator can act on."""
+    """The verdict, and why, in words for an operator."""
 
     verdict: Verdict
     reason: str = ""
@@ -92,7 +85,7 @@ def admit(
         return _replacement(lease, take_over=take_over)
     if served_from is None:
         return Admittance(Verdict.JOIN, f"node {node_id} is new to the cluster")
-    # Whether the process that it replaces is dead is the controller's to say, who hears it or not.
+    # The controller knows whether the process that it replaces is alive.
     return Admittance(Verdict.TAKE_OVER, f"a new directory for node {node_id}")
 
 
@@ -106,7 +99,7 @@ def _formatted(
         )
     if served_from == directory.directory_id:
         return Admittance(Verdict.RESUME, "same directory as before")
-    if served_from == FORGOTTEN:  # it has no seat: what lies here is compared with what the others went on with
+    if served_from == FORGOTTEN:  # it is in no set: its logs are compared with the others'
         return Admittance(Verdict.RESUME, "the node was given up and is back, as one that lost everything")
     if served_from is None and bucket.is_rebuilt:
         return Admittance(Verdict.RESUME, "the cluster was rebuilt, and hears what lies here")
@@ -141,3 +134,19 @@ def _replacement(lease: LeaseSight, *, take_over: bool) -> Admittance:
 
 def _refuse(reason: str) -> Admittance:
     return Admittance(Verdict.REFUSE, reason)
+
+
+class Standing(Enum):
+    """What an image says about a process that registered."""
+
+    IN_SESSION = "in session"
+    ENDED = "its session ended"  # by silence or by leaving; no other process replaced it
+    REPLACED = "another process serves as the node"  # exit 3: this one must answer no more
+
+
+def standing(image: ClusterImage, node_id: int, incarnation: str) -> Standing:
+    """Of the process `incarnation`, registered as `node_id` (R1)."""
+    node = image.nodes.get(node_id)
+    if node is not None and node.incarnation != incarnation:
+        return Standing.REPLACED
+    return Standing.IN_SESSION if node is not None and node.active else Standing.ENDED

@@ -1,9 +1,8 @@
-"""What a watcher may conclude from polling `lease.json`: a pure machine.
+"""What polls of `lease.json` prove. Pure.
 
-Owns the rule "the counter stood still over a whole lease of *successful* polls, by my own monotonic clock" (C19:
-after an outage everyone would think so). Always true: failed polls prove nothing; a released lease is free at once; a
-claim is a sign of life, too: who claimed has a whole lease from then on, though it has not bumped yet.
-Must not know the store.
+- The lease is free when its counter stood still over a whole lease of *successful* polls by the own monotonic clock
+  (C19). Failed polls prove nothing; after an outage every broker would claim.
+- A released lease is free at once. A claim counts as a bump: its author has a whole lease from then on.
 """
 
 from __future__ import annotations
@@ -14,35 +13,27 @@ import msgspec
 
 
 class LeaseSight(Enum):
-    """What watching `lease.json` has shown so far."""
-
-    WATCHING = "watching"  # not yet watched over a whole lease by successful polls
+    WATCHING = "watching"  # less than a whole lease of successful polls
     STILL = "still"  # the counter stood still over a whole lease, or there is no lease
     RELEASED = "released"
     MOVING = "moving"  # it still moved after two leases
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Content of `lease.json`.
-
-    `counter` is bumped by the active controller; `released` is its last act of a clean stop.
-    """
+    """Content of `lease.json`. The active controller bumps `counter`, and sets `released` at the end of a clean stop.
+    `lease_ms`: how long its holder must be silent before a takeover; a watcher with a shorter lease waits for this.
+    `cluster_id`: empty when written by older software; a lost `cluster.json` is rebuilt under it."""
 
     controller_epoch: int
     incarnation: str
     counter: int
     released: bool = False
     lease_ms: int = 0
-    """How long its holder must be silent before anybody may take over.
-
-    A watcher with a shorter lease waits for this.
-    """
     cluster_id: str = ""
-    """Whose it is; empty: written by older software. A lost `cluster.json` is made anew in its name."""
 
 
 class LeaseWatch:
-    """Feed it every successful poll; `sight` says what is known. `lease_s`: length of a lease in seconds."""
+    """Gets every successful poll; `sight` says what is proved. `lease_s`: length of a lease in seconds."""
 
     __slots__ = (
         "_epoch",
@@ -64,28 +55,28 @@ class LeaseWatch:
         self._started_at: float | None = None
         self._moved_at = 0.0
         self._polled_at = 0.0
-        self._look_began_at: float | None = None  # of a look under way, or of one that failed
+        self._look_began_at: float | None = None  # of a poll in flight, or of a failed one
         self._of_holder_s = lease_s
         self.sight = LeaseSight.WATCHING
         self.has_moved = False
-        """Whether the controller that was polled last bumped the counter between two polls: this bucket is the one that
-        it serves, and no copy."""
+        """Whether the controller polled last bumped the counter between two polls. Then this bucket is the one it
+        serves, and no copy."""
 
     def look_begins(self, now_s: float) -> None:
-        """A look at the lease begins at monotonic `now_s`; where it succeeds, `polled` gets the same time."""
+        """A poll begins at monotonic `now_s`. If it succeeds, `polled` gets the same time."""
         self._look_began_at = now_s
 
     def polled(self, lease: Lease | None, now_s: float, controller_epoch: int = 0) -> LeaseSight:
-        """A poll succeeded at monotonic `now_s` and read `lease` (None: there is none, or none of the controller that
-        `cluster.json` names, which is of `controller_epoch`)."""
+        """A poll succeeded at monotonic `now_s` and read `lease`; None: there is none of the controller that
+        `cluster.json` names, of epoch `controller_epoch`."""
         self._look_began_at = None
         if self._started_at is None:
             self._started_at = self._moved_at = self._polled_at = now_s
             self._last = lease
-        # The length belongs to the bucket: a watcher configured with a shorter one must not oust a healthy holder.
+        # The holder's length counts: a watcher configured with a shorter one must not replace a healthy holder.
         lease_s = self._lease_s if lease is None else max(self._lease_s, lease.lease_ms / 1000)
         self._of_holder_s = lease_s
-        # A gap between polls longer than a lease means we slept: what we saw before it says nothing about now.
+        # A gap between polls longer than a lease means that this process slept: earlier polls prove nothing.
         slept = now_s - self._polled_at > lease_s
         self._polled_at = now_s
         if lease != self._last or slept or controller_epoch > self._epoch:
@@ -111,16 +102,16 @@ class LeaseWatch:
         return self._polled_at - self._moved_at
 
     def no_claim_s(self, now_s: float) -> float:
-        """For how many seconds from now the lease cannot be seen to stand still: no poll brings that forward; where the
-        last one lies a lease back, the next one begins anew. A look under way counts from when it began."""
+        """Seconds from now for which the lease cannot be seen to stand still. No poll shortens it; a poll a lease after
+        the last one starts over. A poll in flight counts from when it began."""
         began_s = now_s if self._look_began_at is None else self._look_began_at
         if self._started_at is None or began_s - self._polled_at > self._of_holder_s:
             return self._lease_s
         return max(self._moved_at + self._of_holder_s - now_s, 0.0)
 
     def left_s(self) -> tuple[float, float]:
-        """Seconds from the last poll until the lease counts as still, when it does not move, and until it counts as
-        another's, when it goes on to."""
+        """Seconds from the last poll until the lease counts as still if it does not move, and until it counts as
+        another's if it does."""
         still = self._moved_at + self._of_holder_s - self._polled_at
         moving = (self._started_at or 0.0) + 2 * self._of_holder_s - self._polled_at
         return max(still, 0.0), max(moving, 0.0)

@@ -1,15 +1,14 @@
-"""Logs that a returning directory does not hold as its place in an in-sync set promises: which they are. Pure.
+"""Which logs of a returning directory lack what their place in an in-sync set promises. Pure.
 
-Owns the judgement, made before a session begins: the registering commit then takes the node out of those sets, so that
-it copies them from others instead of leading without what was acknowledged (R18, R22; scenarios D6, D70, D75). Always
-true: a log is named where others are assigned the partition, be they in its set or not: where nobody is left there,
-all are asked what they hold, and the best of them begins uncleanly (R20); a log that nobody else may have is looked
-into by who leads it (C30). One that is not in the set is named while its last session stands: a proposal that takes it
-in may be decided before the next session begins. A log that is named without need is copied again, no more. Must not
-know directories, nor how a session begins.
+Judged before the session begins. The registering commit removes the node from those sets, so it copies the logs from
+others instead of leading without acknowledged records (R18, R22; scenarios D6, D70, D75).
 
-Of a cluster that was rebuilt nobody knows who held what (R29): there a directory says what lies in it, by topic id, for
-a topic that was deleted and made again has its name twice.
+- A log is named where other brokers are assigned the partition, in sync or not. If no in-sync replica is left, all are
+  asked and the best one leads uncleanly (R20). The leader itself checks a log that no other broker may have (C30).
+- A replica outside the set is named while its last session stands, because a proposal may add it before the next
+  session begins. A log named without need is only copied again.
+- After a rebuild no holder is known (R29). Then the directory reports its logs by topic id, because a deleted and
+  re-created topic has the same name.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from logformat.values import TopicPartition
 
 
 def lost_logs(image: ClusterImage, node_id: int, boot_id: str, directory: DirectoryIdentity) -> tuple[LogPlace, ...]:
-    """Of the directory that `node_id` served from before, now that its machine runs as `boot_id`: logs that are gone
-    from it; all of them where a power cut may have taken what was written last, or where the node's last process did
-    not write here: this is an older copy of the directory."""
+    """The lost logs of the directory that `node_id` served from, on a machine that runs as `boot_id`: logs that are
+    gone. All logs, where a power cut may have lost the last records, or where this is an older copy of the
+    directory."""
     node = image.nodes.get(node_id)
     if node is None:
         return ()
@@ -44,15 +43,14 @@ def lost_logs(image: ClusterImage, node_id: int, boot_id: str, directory: Direct
 
 
 def is_older_copy(image: ClusterImage, node_id: int, directory: DirectoryIdentity) -> bool:
-    """Whether the node's last process did not write here: what it acknowledged, and the offsets it gave, are not known
-    here. Where none was ever noted nobody can tell."""
+    """Whether the node's last process did not write here, so that what it acknowledged and reserved is unknown here.
+    Without any recorded process it is not known, and False."""
     node, noted = image.nodes.get(node_id), directory.incarnations
     return node is not None and noted is not None and node.incarnation not in noted
 
 
 def held_logs(image: ClusterImage, found: Mapping[TopicPartition, UUID]) -> tuple[LogPlace, ...]:
-    """Of the logs that lie in a directory of this cluster, and the topics that they say they are of, those of
-    partitions that nobody is known to hold."""
+    """The logs in this directory of partitions without a known holder. `found`: topic ids of the logs here."""
     return tuple(
         (topic.topic_id, index)
         for topic in image.topics.values()

@@ -1,11 +1,10 @@
-"""This process in its cluster: its session, following `cluster.json`, and three fences (R1).
+"""This process in its cluster: its session, its polls of `cluster.json`, and the fences between processes (R1).
 
-Owns the shell around `session_start`, `heartbeat`, `controller_term`, `fitness_reporter` and `serving_gate`. Always
-true: whoever loses the controller epoch decides nothing more and goes on serving what it leads; whoever reads another
-incarnation under its node id answers nothing more and ends; who loses the leader epoch of a partition is the
-partition's business (`broker.partition`), not this room's. A session that ended is begun anew when the image shows its
-end. The lease is released as the last act; a store that is away stops nothing but decisions. Must not know topics or
-partitions, nor how fresh what it obeys is (image_freshness).
+- A process that loses the controller epoch decides nothing more and keeps serving its partitions.
+- A process that reads another incarnation under its node id answers nothing more and exits. Leader epochs fence
+  partitions (`broker.partition`).
+- A session that ended is begun again when the image shows its end. The lease is released last. Without the store only
+  decisions stop.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from typing import Final
 
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import SessionRequest
+from broker.controller.cluster_control import ClusterControl
 from broker.controller.remote_controller import RemoteController
 from broker.errors import ApiError
 from broker.following.image_feed import ImageFeed
 from broker.membership import controlled_shutdown
 from broker.membership.broker_fitness import BrokerFitness
 from broker.membership.controller_lease import ControllerLease
-from broker.membership.controller_term import ControllerListener, ControllerTerm
+from broker.membership.controller_term import ControllerTerm
 from broker.membership.fitness_reporter import FitnessReporter
 from broker.membership.heartbeat import Heartbeats
-from broker.membership.identity import DirectoryIdentity
+from broker.membership.identity import DirectoryIdentity, Standing, standing
 from broker.membership.image_freshness import ImageFreshness
-from broker.membership.registration import Standing, standing
 from broker.membership.serving_gate import ServingGate
 from broker.membership.session_start import Doubt, Refused, SessionStart, StartedSession, Whose
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
@@ -49,14 +48,13 @@ __all__ = ["Refused", "Session", "StartedSession"]
 
 log = logging.getLogger(__name__)
 
-_TICK_S: Final = 1.0  # how often the gate's clock is looked at when no request does it
-_POLL_HEARD_S: Final = 5.0  # between polls of who hears the controller
+_TICK_S: Final = 1.0  # between checks of the gate's clock without requests
+_POLL_HEARD_S: Final = 5.0  # between polls while the controller is heard
 _POLL_LEAST_S: Final = 4.0  # a slow store is no outage
 
 
 class Session:
-    """One process's life in one cluster. `waits_for` is told what joining waits for, and how long that may still
-    take."""
+    """One process in one cluster. `waits_for` gets what joining waits for, and how long that may take."""
 
     def __init__(
         self,
@@ -86,15 +84,14 @@ class Session:
         self.incarnation = world.rng.uuid().hex
         lease_s, interval_s = times.lease_s, times.interval_s
         self._controller_lease = ControllerLease(store, world, self.incarnation, lease_s=lease_s, interval_s=interval_s)
-        # Others count a lease from our last beat, which may lie two intervals back (one that failed) when we are
-        # stopped: a shorter pause than a lease may be enough for them to take over.
+        # Others count a lease from our last bump, which may be two intervals old (one failed) when we are stopped. So
+        # they may take over after a pause shorter than a lease.
         self.gate = ServingGate(world.clock.boottime_s, max(lease_s - 2 * interval_s, lease_s / 3))
         self.fresh = ImageFreshness(world.clock, times.session_s)
         self.outage = OutageLog(world.clock)  # why the last polls failed, for /readyz, /metrics and `tier status`
 
     @property
     def is_controller(self) -> bool:
-        """Whether this process decides, as of the image it obeys."""
         return self._controller_term is not None and self._controller_term.is_controller
 
     async def join(
@@ -108,11 +105,9 @@ class Session:
         rack: str | None = None,
         take_over: bool = False,
     ) -> StartedSession:
-        """Wait until this broker has a session as `node_id`. Raises Refused.
-
-        A store that does not answer is waited for, saying why; the caller decides how long. `whose` and `doubt`: see
-        `SessionStart`; `take_over`: the operator's word that the broker that served from another directory is dead.
-        """
+        """Wait until this broker has a session as `node_id`. Raises Refused. A store that does not answer is waited
+        for, with a logged reason; the caller bounds the wait. `whose` and `doubt`: see `SessionStart`. `take_over`: an
+        operator vouches that the broker that served from another directory is dead."""
         boot_id = self._world.clock.boot_id()
         who = SessionRequest(node_id, "", self.incarnation, "", boot_id, listeners, rack, take_over=take_over)
         joining = SessionStart(
@@ -142,12 +137,10 @@ class Session:
         )
         return joined
 
-    # ── staying ──────────────────────────────────────────────────────────────────────────────────────────────────
-    def follow(
-        self, feed: ImageFeed, listener: ControllerListener, joined: StartedSession, fitness: BrokerFitness
-    ) -> None:
-        """From now on `feed` gets each image that is found, `listener` hears whether this process is the controller,
-        and whoever is hears of `broker_fitness`; feed and ruling know `joined`."""
+    # ── polls ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def follow(self, feed: ImageFeed, listener: ClusterControl, joined: StartedSession, fitness: BrokerFitness) -> None:
+        """From now on `feed` gets each new image, `listener` learns whether this process is the controller, and the
+        controller gets `fitness`. Feed and listener know `joined` already."""
         controller_term = self._controller_term
         assert controller_term is not None
         self._feed, controller_term.listener = feed, listener
@@ -170,11 +163,11 @@ class Session:
         )
         self.fresh.follow(controller_term, heartbeats)
         self._followed.set()
-        feed.watch(self._obeyed)
-        self._obeyed(joined.at)
+        feed.watch(self._image_applied)
+        self._image_applied(joined.at)
 
     async def keep(self) -> None:
-        """Beat and poll `cluster.json`; returns when another process serves as this node."""
+        """Bump the lease and poll `cluster.json`; returns when another process serves as this node."""
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(self._watch_clock())
             beating = group.create_task(self._keep_heartbeats())
@@ -188,7 +181,7 @@ class Session:
         await asyncio.gather(self._heartbeats.keep(), self._heartbeats.keep_telling())
 
     async def _watch_clock(self) -> None:
-        """Until cancelled. Beside the polls: one that hangs is no pause of ours, and must not pass for one."""
+        """Until cancelled. It runs beside the polls, because a poll that hangs is no pause of this process."""
         while True:
             self.gate.is_open()
             if self._fitness_reporter is not None:
@@ -245,16 +238,16 @@ class Session:
             self._unreachable(failure)
 
     async def _show_that_it_lives(self) -> None:
-        """The root is gone or rotted: a controller bumps its lease all the same, which tells whoever would make the
-        root anew that brokers run (R29). It is no word on how fresh anything is: nobody who asks hears of it."""
+        """The root is missing or damaged. The controller still bumps its lease, so that a rebuild of the root sees that
+        brokers run (R29). It proves no freshness."""
         if self.is_controller and self.gate.superseded_by is None:
             with suppress(ThermoclineError, TimeoutError):
                 async with asyncio.timeout(self._times.interval_s):
                     await self._controller_lease.beat(self._cluster.epoch)
 
     def _unreachable(self, failure: Exception) -> None:
-        # A root that is gone is an outage too, a directory that was unmounted perhaps; so are credentials that expired
-        # (fault O8), and a root that rotted: nobody took our place in it.
+        # A missing root is an outage too, perhaps an unmounted directory. So are expired credentials (fault O8) and a
+        # damaged root: no other controller took over.
         if self.outage.failed(failure):
             log.warning(
                 "the bucket does not answer (cluster.json, lease.json: %s); produce and hot reads go on, nothing is "
@@ -266,9 +259,9 @@ class Session:
         if lasted := self.outage.answered():
             log.info("the bucket answers again, after %s", lasted)
 
-    # ── images, and what they say of this process ────────────────────────────────────────────────────────────────
+    # ── images ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _take(self, at: ImageAt) -> None:
-        """Obey an image that was read: the second fence first, for what another process leads it leads."""
+        """Apply an image that was read, after the second fence: another process of this node leads its partitions."""
         if standing(at.image, self._node_id, self.incarnation) is Standing.REPLACED:
             other = at.image.nodes[self._node_id]
             epoch = "?" if at.controller is None else at.controller.epoch
@@ -282,24 +275,23 @@ class Session:
     async def _observe(self, data: bytes) -> None:
         self._take((await self._cluster.observe(data)).at)
 
-    def _obeyed(self, at: ImageAt) -> None:
+    def _image_applied(self, at: ImageAt) -> None:
         assert self._controller_term is not None
         self._at = at
         self.fresh.is_alone = at.image.nodes.keys() == {self._node_id}
-        self._controller_term.obeyed(at)
+        self._controller_term.image_applied(at)
 
     def poll_soon(self) -> None:
-        """Poll, and bump the lease, now: somebody wants to see that."""
+        """Poll and bump the lease now."""
         self._polls_soon = True
         self._look_again.set()
 
     def step_back(self) -> None:
-        """As `ControllerTerm.step_back`."""
         assert self._controller_term is not None
         self._controller_term.step_back()
 
     async def _register_again(self) -> None:
-        """The image shows that our session ended: by silence, or because another took us for dead."""
+        """The image shows that our session ended: by silence, or because the controller took this process for dead."""
         asked, controller = self._asked, self._at.controller
         assert asked is not None
         if controller is None or controller.node_id == self._node_id:
@@ -314,14 +306,13 @@ class Session:
         except (ConnectionError, TimeoutError, ApiError, Retryable, AccessRefused, Corrupt, RootVanished) as refused:
             log.warning("not registered again yet: %s", refused)
 
-    # ── the end ──────────────────────────────────────────────────────────────────────────────────
+    # ── stop ─────────────────────────────────────────────────────────────────────────────────────────────────────
     async def hand_over(self) -> None:
-        """The first act of a clean stop: others lead what they can (R9)."""
+        """The first step of a clean stop: others lead what they can (R9)."""
         if self._fitness_reporter is not None and len(self._at.image.nodes) > 1:
             await self._fitness_reporter.hand_over()
 
     async def release(self) -> None:
-        """The last act of a clean stop."""
         await controlled_shutdown.leave(
             self._cluster,
             self._controller_lease,

@@ -1,11 +1,12 @@
-"""How a process comes to have a session: with itself, as the controller, or with the controller that the image names.
+"""How a process gets its session: it claims the controller epoch, or registers with the controller that the image
+names.
 
-Owns the shell of `identity.admit` and of registering. Always true: nothing is served before the session is committed to
-`cluster.json` and was read there; a claim is made by whoever is alone in the image, or when the lease was released or
-stood still: over two bumps where the controller's port refuses, or served from this directory; everybody else asks the
-controller: who has nothing here yet once its lease was seen to move, everybody with the counter that was read, for this
-bucket may be a copy of the one that the controller serves. A store that does not answer is waited for. Must not know
-what happens once the session stands (session).
+- Nothing is served before the session is committed to `cluster.json` and was read there.
+- A process claims if it is alone in the image, or the lease was released or stood still. Two bumps without movement are
+  enough if the controller's port refuses, or the controller served from this directory.
+- Any other process registers with the controller and names the lease counter it read, because its bucket may be a copy
+  of the controller's. A new directory first waits until that lease moved.
+- A store that does not answer is waited for.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ Doubt: TypeAlias = Callable[[], Awaitable[None]]
 FREE: Final = (LeaseSight.STILL, LeaseSight.RELEASED)
 _RETRY_MAX_S: Final = 10.0
 _SOON_S: Final = 0.25
-_TELL_S: Final = 3.0  # between two lines about one wait
+_TELL_S: Final = 3.0  # between two log lines about one wait
 
 
 async def _no_doubt() -> None:
-    """Nothing lies there."""
+    """The default: no log here is doubted."""
 
 
 class Refused(InvalidRequest):
@@ -61,9 +62,8 @@ class Refused(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class StartedSession:
-    """What joining settled. `identity` is what `meta.properties` must say; `at` holds the image it was settled in;
-    `verdict` how it came about; `asked` is what was registered; `claimed_s`: when this process sent its last claim,
-    of the boot clock; −inf: none."""
+    """The result of joining. `identity`: for `meta.properties`. `at`: the image with the session. `asked`: what was
+    registered. `claimed_s`: when this process sent its last claim, of the boot clock; −inf: none."""
 
     identity: DirectoryIdentity
     at: ImageAt
@@ -74,8 +74,6 @@ class StartedSession:
 
 
 class SessionStart:
-    """One process's."""
-
     def __init__(
         self,
         cluster: ClusterRoot,
@@ -95,23 +93,23 @@ class SessionStart:
         self._gate = gate
         self._outage = outage
         self._times = times
-        self._pause_s = min(times.interval_s, times.lease_s / 4)  # between looks that found nothing to do yet
-        self._looks_soon = False  # what is waited for comes within a bump
+        self._pause_s = min(times.interval_s, times.lease_s / 4)  # between attempts without a result
+        self._looks_soon = False  # the result is expected within a bump
         self._waits_for = waits_for
-        # One for every attempt to enter: an attempt whose answer was lost may have been the first one.
+        # One for all attempts: an attempt whose response was lost may have been the first one.
         self._new_directory_id = uuid_text(world.rng.uuid().bytes)
-        self._duplicate: tuple[int, float] | None = None  # the controller's epoch that said so first, and when
-        self._told = "", 0.0  # what was logged to be waited for, numbers left out, and when
+        self._duplicate: tuple[int, float] | None = None  # controller epoch of the first such error, and when
+        self._told = "", 0.0  # the last logged wait without its numbers, and when
         self._doubt: Doubt = _no_doubt
         self._claimed_s = float("-inf")
-        self._not_there: int | None = None  # the epoch of the controller whose port refused when it was asked last
+        self._not_there: int | None = None  # epoch of the controller whose port refused the last attempt
 
     async def join(
         self, directory: DirectoryIdentity, who: SessionRequest, whose: Whose, doubt: Doubt = _no_doubt
     ) -> StartedSession:
-        """Wait until this broker has a session. Raises Refused. `who` has no ids of cluster and directory yet; `whose`
-        tells of the directory's logs which topics they are of, and is asked where the cluster was rebuilt; `doubt` has
-        no log there be believed to know its end, and is asked where this is an older copy."""
+        """Wait until this broker has a session. Raises Refused. `who` has no ids of cluster and directory yet. `whose`
+        reads the topic ids of the directory's logs, used after a rebuild of the cluster. `doubt` marks the end of every
+        log here as unknown, used where this is an older copy of the directory."""
         wait_s, self._doubt = 0.2, doubt
         while True:
             try:
@@ -123,7 +121,7 @@ class SessionStart:
                 wait_s = min(wait_s * 2, _RETRY_MAX_S)
                 continue
             except Fenced:
-                log.info("another broker committed to cluster.json at the same moment; looking again")
+                log.info("another broker committed to cluster.json at the same moment; reading again")
                 continue
             if lasted := self._outage.answered():
                 log.info("the bucket answers again, after %s", lasted)
@@ -158,7 +156,7 @@ class SessionStart:
         held: tuple[LogPlace, ...] = ()
         if found is not None and admission.verdict is Verdict.RESUME:
             if is_older_copy(found.image, who.node_id, directory):
-                await self._doubt()  # before the session: the next start finds its process noted here, and cannot tell
+                await self._doubt()  # before the session: afterwards this process is noted here, and no start can tell
             lost = lost_logs(found.image, who.node_id, who.boot_id, directory)
             held = held_logs(found.image, await whose()) if bucket is not None and bucket.is_rebuilt else ()
         directory_id = directory.directory_id or self._new_directory_id
@@ -172,8 +170,8 @@ class SessionStart:
             return True
         if self._controller_lease.stood_s < 2 * self._times.interval_s:
             return False
-        # Nobody listens where it was, nor bumps its lease (D64). Or it served from this directory, whose lock is ours:
-        # alone that proves nothing, this may be a copy of the one it serves from (D40).
+        # Its port refuses and its lease stands still (D64). Or it served from this directory, whose lock is ours: that
+        # alone proves nothing, this may be a copy of its directory (D40).
         was_here = admission.verdict is Verdict.RESUME and found.controller.node_id == asked.node_id
         return was_here or self._not_there == found.epoch
 
@@ -185,11 +183,11 @@ class SessionStart:
         found: Loaded | None,
         sight: LeaseSight,
     ) -> StartedSession:
-        """Register with ourselves: nobody decides, so this commit takes the controller epoch too."""
+        """Register with ourselves: no controller is active, so this commit takes the controller epoch too."""
         replaced = None
         if found is not None and found.controller is not None and sight is not LeaseSight.RELEASED:
             replaced = found.controller.node_id
-        self._gate.begin()  # before the claim: from its landing on somebody may count our lease
+        self._gate.begin()  # before the claim: once it lands, others may count our lease
         self._claimed_s = self._world.clock.boottime_s()
         controller = Controller(asked.node_id, asked.incarnation)
         at = await self._cluster.claim(
@@ -206,7 +204,7 @@ class SessionStart:
         found: Loaded,
         sight: LeaseSight,
     ) -> StartedSession | None:
-        """Register with the controller; a session counts when it is read in the image."""
+        """Register with the controller. The session counts once it is read in the image."""
         mine = found.image.nodes.get(asked.node_id)
         if mine is not None and mine.active and mine.incarnation == asked.incarnation:
             return self._joined(asked, directory, admission, found.at)
@@ -227,7 +225,7 @@ class SessionStart:
         self._gate.begin()
         last = NO_EPOCH if mine is None else mine.broker_epoch
         self._not_there = None
-        # Ids of cluster, nodes and sessions are the same in a copy of a bucket, and lead to the other's controller.
+        # All ids are the same in a copy of a bucket, and lead to the original's controller.
         self._looks_soon = admission.verdict is not Verdict.RESUME and not self._controller_lease.has_moved
         question = replace(
             asked,
@@ -249,11 +247,11 @@ class SessionStart:
         at = (await self._cluster.poll()).at
         registered = at.image.nodes.get(asked.node_id)
         if registered is None or registered.incarnation != asked.incarnation or not registered.active:
-            return None  # ended again, or the poll was older: look once more
+            return None  # ended again, or the poll was older: try again
         return self._joined(asked, directory, admission, at)
 
     def _refused(self, refused: ApiError, controller_epoch: int) -> None:
-        """What may pass is waited for."""
+        """Wait where the reason may pass."""
         if refused.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             now = self._world.clock.monotonic_s()
             if self._duplicate is None or self._duplicate[0] != controller_epoch:
@@ -286,6 +284,6 @@ class SessionStart:
     def _wait(self, what: str) -> None:
         self._waits_for(f"waiting for {what}" if not what.startswith("watching") else what)
         kind, now = re.sub(r"\d+", "", what), self._world.clock.monotonic_s()
-        if kind != self._told[0] or now - self._told[1] >= _TELL_S:  # each look counts down, the log need not
+        if kind != self._told[0] or now - self._told[1] >= _TELL_S:  # each attempt counts down, the log need not
             self._told = kind, now
             log.info("not ready: %s", what)

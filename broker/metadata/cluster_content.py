@@ -1,9 +1,5 @@
-"""What `cluster.json` of format 2 and its pages hold, and what image they make. Pure.
-
-Owns the shape of the root's content and the bytes of a page (docs/formats/cluster.md). Always true: an image that comes
-out was checked; a page is believed only with its size, its checksum and the length it says it inflates to. Must not
-know how roots and pages are read or written (cluster_root), nor what format 1 meant (format_1).
-"""
+"""The content of `cluster.json` (format 2) and its pages, and their image. Pure. Format: docs/formats/cluster.md. Every
+image was checked. A page must match its size, checksum and inflated length."""
 
 from __future__ import annotations
 
@@ -22,13 +18,13 @@ from logformat.errors import Corrupt
 from seams.typed_json import decoder_of
 
 IMAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # of JSON: a page is read whole at every start, so nothing is added above it
-PAGE_BYTES_MAX: Final = 4 * IMAGE_BYTES_MAX  # of JSON: what is neither written nor believed
+PAGE_BYTES_MAX: Final = 4 * IMAGE_BYTES_MAX  # of JSON: a larger page is neither written nor read
 PAGE_SUFFIX: Final = "zz"  # JSON, deflated
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 class PagePointer(msgspec.Struct, frozen=True):
-    """Names an immutable page. `size` and `crc32c` are of the object; `json_bytes` it has when inflated."""
+    """An immutable page. `size` and `crc32c` are of the object, `json_bytes` of its inflated content."""
 
     key: str
     size: int
@@ -37,8 +33,7 @@ class PagePointer(msgspec.Struct, frozen=True):
 
 
 class Controller(msgspec.Struct, frozen=True):
-    """Who decides, in the controller epoch that is the root's. `looks` counts commits made only to learn what became
-    of the one before."""
+    """The controller; its epoch is the root's. `looks` counts commits made only to resolve an unknown outcome."""
 
     node_id: int
     incarnation: str
@@ -46,7 +41,7 @@ class Controller(msgspec.Struct, frozen=True):
 
 
 class ControllerAt(NamedTuple):
-    """Who decides, as a root said: the process `incarnation` of node `node_id`, in the controller epoch `epoch`."""
+    """The controller by a root: the process `incarnation` of node `node_id`, in controller epoch `epoch`."""
 
     node_id: int
     incarnation: str
@@ -54,7 +49,7 @@ class ControllerAt(NamedTuple):
 
 
 class ClusterContent(msgspec.Struct, frozen=True):
-    """What `cluster.json` holds: the image at `page` (None: empty), of the first `folded` records, plus `records`."""
+    """The image at `page` (None: empty), of the first `folded` records, plus `records`."""
 
     cluster_id: str
     controller: Controller
@@ -64,7 +59,6 @@ class ClusterContent(msgspec.Struct, frozen=True):
 
     @property
     def position(self) -> int:
-        """How many records there ever were."""
         return self.folded + len(self.records)
 
 
@@ -73,27 +67,27 @@ CLUSTER_FORMAT: Final[RootFormat[Content]] = RootFormat(2, {1: Content1, 2: Clus
 
 
 def controller_of(content: Content, epoch: int) -> ControllerAt | None:
-    """Who decides in the root's `epoch`; None in a root of format 1, which names nobody."""
+    """The controller in the root's `epoch`; None in a root of format 1, which names none."""
     if isinstance(content, Content1):
         return None
     return ControllerAt(content.controller.node_id, content.controller.incarnation, epoch)
 
 
 def check_page(data: bytes, pointer: PagePointer | format_1.PagePointer) -> bytes:
-    """The bytes of the object as they are. Raises Corrupt for others than the pointer names."""
+    """The bytes of the object unchanged. Raises Corrupt unless they match the pointer."""
     if len(data) != pointer.size or crc32c(data) != pointer.crc32c:
         raise Corrupt(f"metadata page {pointer.key} fails its checksum; restore the object from a version")
     return data
 
 
 def encode_page(image: ClusterImage) -> tuple[bytes, int]:
-    """The bytes of a page, and how many they are when inflated."""
+    """The bytes of a page, and their inflated length."""
     raw = _ENCODER.encode(image)
     return zlib.compress(raw), len(raw)
 
 
 def decode_page(data: bytes, pointer: PagePointer) -> ClusterImage:
-    """The image of a page, not checked yet; raises Corrupt for bytes that hold none."""
+    """The image of a page, unchecked. Raises Corrupt for unreadable bytes."""
     try:
         inflating = zlib.decompressobj()
         raw = inflating.decompress(data, min(pointer.json_bytes, PAGE_BYTES_MAX) + 1)
@@ -105,7 +99,7 @@ def decode_page(data: bytes, pointer: PagePointer) -> ClusterImage:
 
 
 def image_of(content: Content, page: bytes | None) -> ClusterImage:
-    """The image of a root's content and the bytes of the page it names (None: it names none). Raises Corrupt."""
+    """The checked image of a root's content and its page's bytes (None: no page). Raises Corrupt."""
     if isinstance(content, Content1):
         image = format_1.image_of(content, page)
     else:

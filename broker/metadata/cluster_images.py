@@ -1,10 +1,5 @@
-"""Which image a `cluster.json` makes: its page, and the records since then.
-
-Owns the newest image that was made, and whether a page has to be read for the next. Always true: an image that comes
-out was checked; a page is read and made in a worker, and a root that adds records to the newest one costs the loop only
-what they change. Must not know when a root is read or written (cluster_root), nor what a page looks like
-(cluster_content).
-"""
+"""Images made of `cluster.json`: its page, and the records since then. Every image was checked. A page is read and
+decoded in a worker; a root that adds records to the newest image costs the loop only those."""
 
 from __future__ import annotations
 
@@ -17,11 +12,11 @@ from broker.metadata.records import MetadataRecord, RowsSet, TopicCreated
 from coldstore.object_store import ObjectStore
 from seams.workers import Workers
 
-_ROWS_ON_LOOP_MAX: Final = 1000  # of a commit: 3 ms of the loop; what has more is applied and checked in a worker
+_ROWS_ON_LOOP_MAX: Final = 1000  # of a commit: 3 ms of the loop; a larger one is applied and checked in a worker
 
 
 class Made(NamedTuple):
-    """The image that the first `position` records make."""
+    """The image of the first `position` records."""
 
     position: int
     image: ClusterImage
@@ -45,11 +40,10 @@ class Images:
         return made
 
     def note(self, content: Content, made: Made) -> None:
-        """This content, which was just written, makes that image."""
         self._newest = content, made
 
     async def after(self, before: Made, records: Sequence[MetadataRecord]) -> Made:
-        """What `records` make of `before`. Raises Corrupt where that is impossible."""
+        """`before` with `records` applied. Raises Corrupt where that is impossible."""
         rows = sum(len(record.rows) for record in records if isinstance(record, RowsSet | TopicCreated))
         if rows > _ROWS_ON_LOOP_MAX:
             image = await self._workers.run(_applied, before.image, records)

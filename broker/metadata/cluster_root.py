@@ -1,11 +1,9 @@
 """The cluster's metadata in the bucket: `cluster.json` and its pages.
 
-Owns how the image is kept: a page under a unique name, and the records since then in the root itself. Always true: the
-root alone says what the cluster is; what a batch of records makes is checked before it is written; a page is written
-before the root that names it, and one that no root names is garbage; the root stays below 64 KiB, because a commit that
-does not fit beside the records there writes a page of all of them instead (two PUTs), made in a worker. Must not know
-what content and pages look like (cluster_content), how an image is made of them (cluster_images), nor who may decide
-(membership).
+- The root alone defines the cluster: a page under a unique name, and the records since then.
+- The result of records is checked before they are written. A page is written before the root that names it. A page
+  without a root is garbage.
+- The root stays below 64 KiB. A commit that does not fit writes a page of all records (two PUTs), made in a worker.
 """
 
 from __future__ import annotations
@@ -43,15 +41,15 @@ from seams.workers import Workers
 
 log = logging.getLogger(__name__)
 
-COMMIT_BYTES_MAX: Final = 8 * 1024  # of changes that are put together into one commit; what needs more goes alone
+COMMIT_BYTES_MAX: Final = 8 * 1024  # of changes combined into one commit; a larger change is committed alone
 _CONTENT_BYTES_MAX: Final = ROOT_BYTES_MAX - ENVELOPE_BYTES_MAX
 _TRIES: Final = 3
 _CODEC: Final[RootCodec[Content]] = RootCodec(CLUSTER_FORMAT)
 
 
 class ImageAt(NamedTuple):
-    """The image that the first `position` records make, and who decided when it was read or written (None: a root of
-    format 1 said it, which names nobody)."""
+    """The image of the first `position` records, and the controller when it was read or written (None: a root of format
+    1, which names none)."""
 
     position: int
     image: ClusterImage
@@ -59,7 +57,7 @@ class ImageAt(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """`cluster.json` as it stood when it was read. `epoch`: the controller's."""
+    """`cluster.json` as it was read. `epoch`: the controller's."""
 
     cluster_id: str
     image: ClusterImage
@@ -73,7 +71,7 @@ class Loaded(NamedTuple):
 
 
 class CommitTooLarge(InvalidRequest):
-    """Records that make more than a page may hold: whoever takes them from a client bounds them."""
+    """The records make more than a page may hold. The caller bounds what clients send."""
 
 
 class _Moved(Retryable):
@@ -81,15 +79,14 @@ class _Moved(Retryable):
 
 
 class ClusterRoot:
-    """`cluster.json` as this process sees it. Errors are those of `coldstore.roots.root.RootStore.commit`."""
+    """`cluster.json` for this process. Errors are those of `coldstore.roots.root.RootStore.commit`."""
 
     def __init__(self, store: ObjectStore, rng: Rng, clock: Clock, workers: Workers) -> None:
         self._store = store
         self._rng = rng
         self._workers = workers
         self._clock = clock
-        self.commit_times = Latencies(1)
-        """Of commits, however they end."""
+        self.commit_times = Latencies(1)  # of commits, however they end
         self._root: RootStore[Content] = RootStore(store, cluster_key(), CLUSTER_FORMAT, rng, clock)
         self._images = Images(store, workers)
         self.epoch = 0
@@ -100,7 +97,6 @@ class ClusterRoot:
 
     @property
     def image_bytes(self) -> int:
-        """About what the image takes, encoded."""
         known = self._root.known
         if known is None:
             return 0
@@ -109,25 +105,22 @@ class ClusterRoot:
         return self._root.content_size(known.content) + in_page
 
     async def is_formatted(self) -> bool:
-        """Whether there is a cluster here."""
         return await self._root.load() is not None
 
     async def load(self) -> Loaded | None:
-        """The cluster as it stands now; None where the bucket was never formatted."""
+        """The current cluster; None where the bucket was never formatted."""
         root = await self._root.load()
         return None if root is None else await self._loaded(root)
 
     async def poll(self) -> Loaded:
-        """The newest that is known, after a conditional GET; the same again where nothing changed."""
+        """The newest known root, after a conditional GET."""
         root = await self._root.load_if_changed() or self._root.known
         assert root is not None, "poll before load"
         return await self._loaded(root)
 
     async def observe(self, data: bytes) -> Loaded:
-        """A root that the controller saw committed, from its bytes. It is not what commits are made on.
-
-        Raises Corrupt, also for another cluster's; NewerFormat; and as `poll` when its page has to be read.
-        """
+        """A committed root from the controller, by its bytes. Commits are not based on it. Raises Corrupt, also for
+        another cluster's; NewerFormat; and as `poll` when its page has to be read."""
         root = _CODEC.decode(cluster_key(), Got(data, "", len(data)))
         known = self._root.known
         if known is not None and known.content.cluster_id != root.content.cluster_id:
@@ -136,8 +129,8 @@ class ClusterRoot:
 
     @property
     def encoded(self) -> tuple[int, bytes] | None:
-        """The newest root that was read or seen committed: its position and bytes, for brokers that obey an older one.
-        None before the first, and of format 1."""
+        """Position and bytes of the newest root that was read or committed, for brokers with an older one. None before
+        the first, and of format 1."""
         known = self._root.known
         if known is None or not isinstance(known.content, ClusterContent):
             return None
@@ -150,7 +143,7 @@ class ClusterRoot:
                 controller = controller_of(root.content, root.epoch)
                 return Loaded(root.content.cluster_id, image, position, root.epoch, controller)
             except ObjectMissing as missing:
-                # The controller folded between our two reads and deleted the page we were about to get.
+                # The controller wrote a new page between our two reads and deleted this one.
                 folded = await self._root.load_if_changed()
                 if folded is None:
                     raise Corrupt(f"cluster.json names a page that is gone: {missing}") from missing
@@ -159,11 +152,8 @@ class ClusterRoot:
     async def claim(
         self, cluster_id: str, controller: Controller, records: Callable[[ClusterImage], Sequence[MetadataRecord]]
     ) -> ImageAt:
-        """Become the controller.
-
-        Commit the next controller epoch, and with it the records that the image last loaded asks for. Fenced: another
-        was first, or has followed already.
-        """
+        """Become the controller. Commits the next controller epoch together with `records` of the image loaded last.
+        Fenced: another process claimed first, or since."""
         known = self._root.known
         epoch = 1 if known is None else known.epoch + 1
         before = ClusterContent(cluster_id, controller) if known is None else known.content
@@ -177,12 +167,10 @@ class ClusterRoot:
         return await self._ours(root)
 
     async def commit(self, records: Sequence[MetadataRecord]) -> ImageAt:
-        """Make `records` facts; the image with them.
-
-        Raises Fenced when this process is not the controller any more, also where the records stand and another claimed
-        since; Corrupt for records that make an impossible image, CommitTooLarge for more than a page may hold: nothing
-        is written then. The epoch is that of the call: one that is claimed meanwhile commits nothing of it.
-        """
+        """Commit `records`; the image with them. Raises Fenced when this process is not the controller any more, also
+        where the records stand and another process claimed since; Corrupt for an impossible image and CommitTooLarge
+        for more than a page may hold: nothing is written then. The epoch is that of the call: a later claim commits
+        nothing of it."""
         epoch = self.epoch
         for _ in range(_TRIES):
             known = self._root.known
@@ -198,11 +186,8 @@ class ClusterRoot:
         raise Retryable("cluster.json changed under every attempt to commit")
 
     async def settle(self) -> ImageAt:
-        """After a commit with an unknown outcome: the image in which it is a fact, or never will be.
-
-        Whatever was under way was conditional on a state that this commit, which always changes the root, replaces.
-        Errors as `commit`.
-        """
+        """Resolve a commit of unknown outcome: the image in which it is a fact, or never will be. This commit always
+        changes the root, so that any request in flight fails its condition. Errors as `commit`."""
 
         def look(now: Content) -> Content:
             assert isinstance(now, ClusterContent), "settle before claim"
@@ -212,8 +197,8 @@ class ClusterRoot:
         return await self._ours(root)
 
     async def _ours(self, root: Root[Content]) -> ImageAt:
-        """The image of a root that a commit of ours gave. Raises Fenced where another controller's claim stands on it:
-        an image with another's session may name our node, and what it leads there, the other process leads."""
+        """The image of a root that our commit returned. Raises Fenced where another controller's claim is based on it,
+        because its image may name another process as our node."""
         if root.epoch != self.epoch:
             raise Fenced(f"controller epoch {self.epoch} is over: {root.epoch} was claimed on top of its last commit")
         position, image = await self._images.of(root.content)
@@ -228,14 +213,14 @@ class ClusterRoot:
         *,
         claim: bool = False,
     ) -> Root[Content]:
-        """Replace `before`, the newest content known. Raises _Moved when that is not what stands there."""
+        """Replace `before`, the newest known content. Raises _Moved when the root differs."""
         added = tuple(records)
         after = await self._images.after(await self._images.of(before), added)
         content = await self._content(before, after, added, controller, epoch)
 
         def edit(now: Content) -> Content:
-            # A commit that is made again after an unknown outcome finds its records at the end: the controller is the
-            # only writer, and it makes one commit at a time.
+            # A retry after an unknown outcome finds its records at the end: the controller is the only writer, and
+            # makes one commit at a time.
             if now == content or (added and not claim and now.records[-len(added) :] == added):
                 return now
             if now != before:
@@ -252,16 +237,17 @@ class ClusterRoot:
         return root
 
     async def _delete_page(self, key: str) -> None:
-        """A page that no root names any more. The commit stands, whether it goes or not."""
+        """Delete a page that no root names. A failure does not matter to the commit."""
         try:
             await self._store.delete([key])
         except (Retryable, AccessRefused) as refused:
-            log.warning("metadata page %s, which nothing names any more, stays in the bucket: %s", key, refused)
+            log.warning("metadata page %s, which no root names any more, stays in the bucket: %s", key, refused)
 
     async def _content(
         self, before: Content, after: Made, added: tuple[MetadataRecord, ...], controller: Controller, epoch: int
     ) -> ClusterContent:
-        """What holds `after`, which is `before` and the records `added`: with a new page where that does not fit."""
+        """The content with the image `after`, which is `before` and the records `added`; with a new page if it does not
+        fit."""
         if isinstance(before, ClusterContent):
             content = replace(before, controller=controller, records=before.records + added)
             if self._root.content_size(content) <= _CONTENT_BYTES_MAX:

@@ -1,10 +1,6 @@
-"""What a `cluster.json` of format 1, with its page, means in format 2. Pure, and only read.
-
-Owns the record kinds of format 1 (docs/formats/cluster.md). Always true: one node led everything in its own epoch, so
-replicas and in-sync set are that node, and a row's leader epoch is the node's; whoever leads next begins one above. The
-first broker epoch lies above every producer id given so far (they are made of it: `broker.metadata.producer_ids`).
-Must not know how roots and pages are read.
-"""
+"""Reads a `cluster.json` of format 1 as format 2 (docs/formats/cluster.md). Pure. In format 1 one node led everything
+in its own epoch: replicas and in-sync set are that node, and a row's leader epoch is the node's. The first broker epoch
+lies above every producer id given so far (`broker.metadata.producer_ids`)."""
 
 from __future__ import annotations
 
@@ -17,11 +13,11 @@ from broker.metadata.records import Listener, Node, Row
 from logformat.errors import Corrupt
 from seams.typed_json import decoder_of
 
-_PARTITIONS_MAX = 10_000  # of a topic, as every controller of format 1 saw to
+_PARTITIONS_MAX = 10_000  # of a topic, in format 1
 
 
 class PagePointer(msgspec.Struct, frozen=True):
-    """Names an immutable snapshot page; its bytes are not compressed."""
+    """An immutable page, not compressed."""
 
     key: str
     size: int
@@ -84,7 +80,7 @@ Record = (
 
 
 class Content1(msgspec.Struct, frozen=True):
-    """What the root holds: the image at `snapshot` (None: empty), then `records`."""
+    """The image at `snapshot` (None: empty), then `records`."""
 
     cluster_id: str
     snapshot: PagePointer | None = None
@@ -113,7 +109,7 @@ class OldTopic(msgspec.Struct, frozen=True):
 
 
 class OldImage(msgspec.Struct):
-    """As it stood in a page."""
+    """The content of a page."""
 
     topics: dict[str, OldTopic] = {}
     deleted: dict[str, OldTopic] = {}
@@ -123,7 +119,7 @@ class OldImage(msgspec.Struct):
     node_configs: dict[int, dict[str, str]] = {}
 
     def apply(self, record: Record) -> None:
-        """Take one record in; one that was applied before changes nothing."""
+        """Apply a record; one applied before changes nothing."""
         match record:
             case NodeStarted(node_id, directory_id, incarnation, host, port):
                 before = self.nodes.get(node_id)
@@ -153,10 +149,8 @@ class OldImage(msgspec.Struct):
 
 
 def image_of(content: Content1, page: bytes | None) -> ClusterImage:
-    """The image that `content` and the bytes of its page (None: it names none) add up to.
-
-    Raises Corrupt for bytes that hold none. `broker.metadata.image.check` is not run here.
-    """
+    """The image of `content` and its page's bytes (None: no page). Raises Corrupt. `broker.metadata.image.check` is not
+    run here."""
     old = OldImage()
     if page is not None:
         try:
@@ -196,7 +190,7 @@ def lifted(old: OldImage) -> ClusterImage:
 
 
 def _row_of(nodes: dict[int, OldNode]) -> Row | None:
-    """What every partition is: led by the one node there was."""
+    """The row of every partition: led by the one node."""
     if not nodes:
         return None
     node = nodes[min(nodes)]

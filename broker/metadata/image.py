@@ -1,15 +1,16 @@
-"""The cluster as a value: `image = apply(records)`.
+"""The cluster as a value: what applying its records gives, and what an image must satisfy.
 
-Owns what the records mean, and what an image must satisfy. Always true: applying the same records in the same order
-gives the same image; a record that was applied before changes nothing (a commit whose answer was lost is applied
-again), nor does an older row or session; epochs only grow; an image, once made, is never changed. Must not know the
-bucket, the broker's partitions or Kafka's protocol.
+- The same records in the same order give the same image. A record applied twice, or an older row or session, changes
+  nothing, because a commit whose response was lost is applied again.
+- Epochs only grow. An image is never changed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
+from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
@@ -38,10 +39,8 @@ _TOPIC_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 
 class Topic(msgspec.Struct, frozen=True, gc=False):
-    """A topic that exists; `rows` are its partitions by index, `configs` its explicit overrides.
-
-    `topic_id`: a UUID in canonical text form.
-    """
+    """An existing topic; `rows` are its partitions by index, `configs` its overrides. `topic_id`: a UUID in canonical
+    text form."""
 
     topic_id: str
     name: str
@@ -51,13 +50,12 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def partitions(self) -> int:
-        """How many."""
         return len(self.rows)
 
 
 class ClusterImage(msgspec.Struct):
-    """Topics by id, deleted topics whose bytes remain, nodes by id, the first broker epoch not given yet, configs set
-    on all brokers and on nodes by id."""
+    """Topics by id, deleted topics whose bytes remain, nodes by id, the next broker epoch, configs of all brokers and
+    of single nodes."""
 
     topics: dict[str, Topic] = {}
     deleted: dict[str, Topic] = {}
@@ -67,16 +65,15 @@ class ClusterImage(msgspec.Struct):
     node_configs: dict[int, dict[str, str]] = {}
 
     def configs_of(self, node_id: int) -> tuple[dict[str, str], dict[str, str]]:
-        """What was set on all brokers, and on this one."""
         return self.cluster_configs, self.node_configs.get(node_id, {})
 
     def has_session(self, node_id: int, broker_epoch: int) -> bool:
-        """Whether this very session is the node's, and did not end."""
+        """Whether this session is the node's and did not end."""
         node = self.nodes.get(node_id)
         return node is not None and node.active and node.broker_epoch == broker_epoch
 
     def topic_named(self, name: str) -> Topic | None:
-        """A scan: for decisions, not for the request path (broker.partition.registry has the index)."""
+        """A scan: for decisions, not for the request path (`MetadataCache` has the index)."""
         return next((topic for topic in self.topics.values() if topic.name == name), None)
 
     def with_records(self, records: Iterable[MetadataRecord]) -> ClusterImage:
@@ -121,7 +118,7 @@ class ClusterImage(msgspec.Struct):
                 self.cluster_configs = configs
 
     def _register(self, record: Node) -> None:
-        """A new session, or the end of the one there is. A session that ended never begins again."""
+        """A new session, or the end of the current one. An ended session never resumes."""
         known = self.nodes.get(record.node_id)
         is_new = record.broker_epoch >= self.next_broker_epoch
         if is_new:
@@ -147,16 +144,13 @@ _EMPTY = ClusterImage()
 
 
 def check(image: ClusterImage, before: ClusterImage = _EMPTY) -> None:
-    """Raises Corrupt unless a controller can have made this image.
-
-    Run on what a batch of records makes before it is written, and on what was read: names become local paths, ids
-    become keys. `before`: an image that passed, and from which records made this one; what is the same object in both
-    is not looked at again, rows only while the nodes are the same.
-    """
+    """Raises Corrupt unless a controller can have made this image. Run on the result of records before they are
+    written, and on what was read: names become local paths, ids become keys. `before`: a checked image from which
+    records made this one; objects that are in both are skipped, rows only while the nodes are the same."""
     for node_id, node in image.nodes.items():
         if node.node_id != node_id or not 0 <= node.broker_epoch < image.next_broker_epoch:
             raise _impossible(f"node {node.node_id} in broker epoch {node.broker_epoch}")
-    # No record gives a topic another name: two of one name can only come with a new topic.
+    # No record renames a topic: a duplicate name can only come with a new topic.
     if before.topics.keys() != image.topics.keys() and _is_a_name_twice(image):
         raise _impossible("two topics of one name")
     same_nodes = before.nodes == image.nodes
@@ -202,7 +196,8 @@ def _check_rows(image: ClusterImage, topic: Topic, known: tuple[Row, ...], *, sk
 
 
 def _are_sets(row: Row, nodes: dict[int, Node]) -> bool:
-    """Nobody twice, all registered, in sync only who is assigned, and led only by one of those, in session."""
+    """No duplicates, all registered; in sync only assigned replicas; led by an in-sync replica with a session, or
+    none."""
     assigned = (*row.replicas, *row.target)
     return (
         bool(row.replicas)
@@ -215,3 +210,12 @@ def _are_sets(row: Row, nodes: dict[int, Node]) -> bool:
 
 def _impossible(what: str) -> Corrupt:
     return Corrupt(f"cluster metadata: {what}: impossible")
+
+
+class TopicFacts(NamedTuple):
+    topic_id: UUID
+    partitions: int
+
+
+TopicLookup: TypeAlias = Callable[[str], TopicFacts | None]
+"""By name; None when there is no such topic."""

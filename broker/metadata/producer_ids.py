@@ -1,8 +1,5 @@
-"""Producer ids, made of the broker epoch and a counter in memory. Pure.
-
-Always true: an id is given once, in the whole cluster, because the broker epoch in it was committed for one session
-only; giving one needs no store. Must not know who asks.
-"""
+"""Producer ids, made of the broker epoch and a counter in memory. Pure. An id is unique in the cluster, because its
+broker epoch was committed for one session only. Giving one needs no store."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ PER_EPOCH: Final = 1 << 36  # 2**27 sessions of 2**36 ids fill an int64
 
 
 class ProducerIds:
-    """Those of one session."""
-
     def __init__(self, broker_epoch: int) -> None:
         self._next = broker_epoch * PER_EPOCH
         self._end = self._next + PER_EPOCH

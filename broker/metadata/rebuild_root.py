@@ -1,9 +1,5 @@
-"""Writing a `cluster.json` that was lost: the one commit that follows no other.
-
-Owns the bytes and the order: the page first, then the root that names it, made only where there is none, or in the
-place of one that cannot be read. Always true: a root that somebody else wrote meanwhile is never replaced. Must not
-know what the image holds (rebuilt), nor whether it is right to write it.
-"""
+"""Writes a rebuilt `cluster.json` in the place of a missing or unreadable one: the page first, then the root. A root
+that another process wrote meanwhile is never replaced."""
 
 from __future__ import annotations
 
@@ -25,16 +21,16 @@ from coldstore.roots.root_format import RING_LENGTH, RootCodec
 from seams.rng import Rng
 
 _VERSIONS_AN_EPOCH = 1 << 32
-"""A rebuilt root's version lies above that of any root before, and does not continue it: who still runs, and knew that
-one, takes it for damage and obeys neither."""
+"""A rebuilt root's version is above that of any earlier root and does not continue it. A running broker that knew the
+earlier one takes it for damage and applies neither."""
 _POSITION = 1  # as if one record had made the image
 
 
 async def write_rebuilt(
     store: ObjectStore, rng: Rng, cluster_id: str, image: ClusterImage, epoch: int, damaged: str | None
 ) -> None:
-    """`epoch`: the controller's; `damaged`: the ETag of the root that cannot be read, None where there is none. Raises
-    PreconditionFailed when another one is there by now, StoreError, Corrupt for an impossible image."""
+    """`epoch`: the controller's. `damaged`: the ETag of the unreadable root, None where there is none. Raises
+    PreconditionFailed when there is another root by now, StoreError, Corrupt for an impossible image."""
     check(image)
     data, json_bytes = encode_page(image)
     version = epoch * _VERSIONS_AN_EPOCH

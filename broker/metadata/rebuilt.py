@@ -1,10 +1,6 @@
-"""The mark of a cluster whose `cluster.json` was lost and made anew from the manifests (R29). Pure.
-
-Owns the node that stands for replicas nobody knows, and how those that have a log take its side. Always true: an image
-that has it was rebuilt and no operator said yet that all is there, so nothing is deleted by what such an image lacks;
-it has no session and never gets one, so that where it is assigned nobody begins before it is given up, as with any
-machine that may hold more than the others. Must not know how an image is rebuilt, nor who looks for the mark.
-"""
+"""The mark of a cluster whose `cluster.json` was rebuilt from manifests (R29), a node that stands for unknown replicas.
+Pure. While an image has the mark, no operator confirmed that all brokers are back, so nothing missing from it is
+deleted. The node never has a session, so no partition assigned to it starts before it is given up."""
 
 from __future__ import annotations
 
@@ -17,21 +13,19 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import LogPlace, Node, RowsSet
 from logformat.record_batch import INT32_MAX
 
-UNKNOWN_REPLICA: Final = INT32_MAX
-"""Its node id: whoever held a partition before."""
+UNKNOWN_REPLICA: Final = INT32_MAX  # the node id for any earlier holder of a partition
 EPOCHS_ABOVE: Final = 1 << 20
-"""So far above any epoch that the bucket shows a rebuilt cluster goes on: claims are lazy, so roots lag."""
+"""A rebuilt cluster continues so far above the epochs in the bucket, because partitions' roots lag."""
 _NO_DIRECTORY: Final = "rebuilt"
 
 
 def unknown_replica(broker_epoch: int) -> Node:
-    """The mark itself."""
     return Node(UNKNOWN_REPLICA, broker_epoch, _NO_DIRECTORY, "", "", (), None, active=False)
 
 
 def said_to_hold(image: ClusterImage, node_id: int, places: Collection[LogPlace]) -> list[RowsSet]:
-    """`node_id` says that it has logs of partitions that nobody is known to hold: it is a replica of them, and is asked
-    for what is there when the others were given up."""
+    """`node_id` reports logs of partitions without a known holder: it becomes their replica, and is asked what it holds
+    when the unknown one is given up."""
     found: list[RowsSet] = []
     if not places:
         return found

@@ -1,11 +1,6 @@
-"""One maker of rows: what becomes of partitions when something happens to them or to a broker (R4). Pure.
-
-Owns what follows from every event: a session began or ended, its leader proposed another in-sync set, the minimum
-changed, an election was asked for, others are to hold a partition, a log is gone, a node is given up, one replica is to
-begin uncleanly. Always true: every row made has a partition epoch one above the row it follows, and follows it by the
-steps of `row_steps`, but where a partition begins uncleanly; nodes a row names are registered. Each event is taken with
-the image in which its session or config stands already. Must not know who asks, nor how rows are committed.
-"""
+"""Partition rows after each event (R4): a session began or ended, a proposal, an election, a reassignment, a lost log.
+Pure. Every new row has the next partition epoch, and follows by `row_steps` unless it begins uncleanly. The image
+passed in has the event's session or config already."""
 
 from __future__ import annotations
 
@@ -14,35 +9,34 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from broker.metadata.data_configs import effective_min, min_in_sync_set
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.minimum import effective_min, min_in_sync_set
 from broker.metadata.records import NO_LEADER, LogPlace, Row, RowsSet
 from broker.metadata.row_steps import (
     Said,
-    arrived,
-    assigned_to,
     in_order,
     is_alone,
-    led_by,
     led_from,
-    log_gone,
     next_row,
-    settled,
+    with_leader,
+    with_leader_elected,
+    with_log_lost,
+    with_move_completed,
+    with_replicas,
     without_member,
 )
 
 _Change: TypeAlias = Callable[[int, Row, int], Row]
-"""From a partition's index, its row and min.insync.replicas to the row after it, or the same."""
+"""From a partition's index, its row and min.insync.replicas to its next row, or the same."""
 
 _Choice: TypeAlias = Callable[[LogPlace, Row, Sequence[int]], int]
-"""The leader of a partition, among its in-sync replicas with a session in the order of assignment; NO_LEADER: nobody.
-The leader there is: no change."""
+"""The leader among in-sync replicas with a session, in the order of assignment; NO_LEADER: none; the current one: no
+change."""
 
 
 # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def new_rows(image: ClusterImage, replicas: Iterable[tuple[int, ...]]) -> tuple[Row, ...]:
-    """Rows of partitions that did not exist, by the replicas of each: in sync are those that have a session, and the
-    first of them leads."""
+    """Rows of new partitions, by their replicas. Replicas with a session are in sync; the first of them leads."""
     return tuple(_new_row(image, assigned) for assigned in replicas)
 
 
@@ -58,18 +52,16 @@ def session_began(
     is_other_directory: bool,
     lost_logs: Collection[tuple[str, int]] = (),
 ) -> list[RowsSet]:
-    """`node_id` registered, which ended its session before: what it led it leads on, in a new leader epoch.
-
-    From another directory nothing that was acknowledged is there, nor is it of `lost_logs` (by topic id and index): it
-    leaves those in-sync sets, below the minimum too (R16, R18). A partition that nobody else holds begins uncleanly.
-    """
+    """`node_id` registered, which ends its earlier session. It keeps its leaderships, each with the next leader epoch.
+    From another directory nothing acknowledged is there, nor is it of `lost_logs` (topic id, index): the node leaves
+    those in-sync sets, even below the minimum (R16, R18). A partition without another replica begins uncleanly."""
 
     def change(topic_id: str) -> _Change:
         def of(index: int, row: Row, minimum: int) -> Row:
             is_lost = (topic_id, index) in lost_logs
             if (is_other_directory and node_id in row.in_sync) or is_lost:
-                return log_gone(image, row, node_id, minimum, is_lost=is_lost)
-            return settled(image, row, minimum, begins_again=node_id)
+                return with_log_lost(image, row, node_id, minimum, is_lost=is_lost)
+            return with_leader_elected(image, row, minimum, begins_again=node_id)
 
         return of
 
@@ -77,17 +69,15 @@ def session_began(
 
 
 def lost(image: ClusterImage, node_id: int, places: Collection[tuple[str, int]]) -> list[RowsSet]:
-    """Logs of `node_id`, by topic id and index, are gone or damaged while it runs: it leaves those in-sync sets, below
-    the minimum too, in a new leader epoch whether it was in the set or not (R16, R18).
-
-    Where nobody else has all of it, everything stays as it is: what is left there is more than the others have, a
-    person decides."""
+    """Logs of the running `node_id` (topic id, index) are gone or damaged: it leaves those in-sync sets, even below the
+    minimum. The leader epoch grows, whether it was in the set or not (R16, R18). Where no other replica has everything
+    nothing changes: the damaged log still has more than the others, and an operator decides."""
 
     def change(topic_id: str) -> _Change:
         def of(index: int, row: Row, minimum: int) -> Row:
             if (topic_id, index) not in places or row.in_sync == (node_id,) or is_alone(row, node_id):
                 return row
-            return log_gone(image, row, node_id, minimum, is_lost=True)
+            return with_log_lost(image, row, node_id, minimum, is_lost=True)
 
         return of
 
@@ -95,8 +85,8 @@ def lost(image: ClusterImage, node_id: int, places: Collection[tuple[str, int]])
 
 
 def forgotten(image: ClusterImage, node_id: int) -> list[RowsSet]:
-    """What lies on `node_id`, which has no session any more, counts for nothing: it leaves every in-sync set, below the
-    minimum too. A set that is empty then has no promise left to keep: its partition begins uncleanly somewhere."""
+    """Everything on `node_id`, which has no session, counts as lost: it leaves every in-sync set, even below the
+    minimum. A partition whose set is empty then begins uncleanly on another replica."""
 
     def of(_: int, row: Row, minimum: int) -> Row:
         return without_member(image, row, node_id, minimum) if node_id in row.in_sync else row
@@ -105,9 +95,9 @@ def forgotten(image: ClusterImage, node_id: int) -> list[RowsSet]:
 
 
 def sessions_ended(image: ClusterImage, node_ids: Collection[int]) -> list[RowsSet]:
-    """These have no session any more, by silence or by leaving: what they led an in-sync replica with a session leads,
-    or nobody; the rest of them leave in-sync sets down to the minimum."""
-    return _changed(image, lambda _: lambda _, row, minimum: settled(image, row, minimum), *node_ids)
+    """These nodes have no session any more. Their partitions are led by an in-sync replica with a session, or by none.
+    They leave in-sync sets down to the minimum."""
+    return _changed(image, lambda _: lambda _, row, minimum: with_leader_elected(image, row, minimum), *node_ids)
 
 
 def handed_over(
@@ -116,9 +106,8 @@ def handed_over(
     chosen: _Choice,
     failed: Callable[[LogPlace], Collection[int]] = lambda _: (),
 ) -> list[RowsSet]:
-    """What one of `node_ids` leads, or nobody does, whoever is `chosen` leads, or nobody. Those of whose log of a
-    partition is said that it `failed` report nothing any more: they leave its set down to the minimum, everybody else
-    stays."""
+    """Partitions led by `node_ids`, and leaderless ones, get the `chosen` leader or none. Replicas with a `failed` log
+    report nothing any more: they leave the set down to the minimum; all others stay."""
     found = []
     for topic in image.topics.values():
         changed = []
@@ -127,7 +116,7 @@ def handed_over(
             after = row
             if row.leader in node_ids or row.leader == NO_LEADER:
                 leader = chosen(place, row, led_from(image, row))
-                after = row if leader == row.leader else led_by(row, leader)
+                after = row if leader == row.leader else with_leader(row, leader)
             if silent := [node_id for node_id in failed(place) if node_id in row.in_sync and node_id != after.leader]:
                 least = effective_min(topic, row, image) if after.leader != NO_LEADER else len(row.in_sync)
                 going = silent[: max(len(row.in_sync) - least, 0)]
@@ -141,9 +130,9 @@ def handed_over(
 
 
 def config_changed(image: ClusterImage, topic_id: str | None = None) -> list[RowsSet]:
-    """Another `min.insync.replicas` of one topic, or (None) of all: members without session, which only the minimum
-    kept, go with the commit that lowers it (D7)."""
-    return _changed(image, lambda _: lambda _, row, minimum: settled(image, row, minimum), only=topic_id)
+    """`min.insync.replicas` of one topic, or (None) of all, changed: members without a session that only the minimum
+    kept leave with that commit (D7)."""
+    return _changed(image, lambda _: lambda _, row, minimum: with_leader_elected(image, row, minimum), only=topic_id)
 
 
 def proposed(
@@ -155,8 +144,8 @@ def proposed(
     is_done: bool,
     said: Said | None = None,
 ) -> Row:
-    """The leader's proposal, which was found right, is the set; a move may be over with it. A row also where nothing
-    else changed: so a leader gets rid of a proposal whose outcome it does not know (R17)."""
+    """The row of a valid proposal, which may complete a move. It is new even if nothing else changed, so that the
+    leader can settle a proposal of unknown outcome (R17)."""
     row = topic.rows[index]
     done = is_done and not row.clean
     wanted = replace(
@@ -166,20 +155,19 @@ def proposed(
         served_epoch=row.leader_epoch if done else row.served_epoch,
     )
     minimum = min_in_sync_set(topic, image)
-    return next_row(row, settled(image, arrived(image, wanted, minimum, said), minimum))
+    return next_row(row, with_leader_elected(image, with_move_completed(image, wanted, minimum, said), minimum))
 
 
 def ended(image: ClusterImage, topic: Topic, index: int, said: Said | None = None) -> Row | None:
-    """The move under way is over, by something else than a proposal: a session that began, a log that is fit again;
-    None: it is not."""
+    """Complete a move without a proposal: a session began, or a log is fit again. None: it is not complete."""
     row, minimum = topic.rows[index], min_in_sync_set(topic, image)
-    after = arrived(image, row, minimum, said)
-    return None if after is row else next_row(row, settled(image, after, minimum))
+    after = with_move_completed(image, row, minimum, said)
+    return None if after is row else next_row(row, with_leader_elected(image, after, minimum))
 
 
 def begun_uncleanly(image: ClusterImage, topic: Topic, index: int, leader: int) -> Row:
-    """`leader`, an assigned replica with a session, begins alone and without all that was acknowledged; it serves when
-    it reports that its start is done (`proposed`, R20)."""
+    """`leader`, an assigned replica with a session, leads alone without all acknowledged records. It serves when it
+    reports that its start is done (`proposed`, R20)."""
     row = topic.rows[index]
     assert leader in (*row.replicas, *row.target) and image.nodes[leader].active, (leader, row)
     epoch = row.leader_epoch + 1
@@ -190,41 +178,41 @@ def begun_uncleanly(image: ClusterImage, topic: Topic, index: int, leader: int) 
 
 
 def elected(image: ClusterImage, topic: Topic, index: int) -> Row | None:
-    """The preferred replica, the first assigned, leads, where it is in sync and has a session; None: no change."""
+    """The preferred replica, the first assigned, leads if it is in sync and has a session; None: no change."""
     row = topic.rows[index]
     preferred = row.assigned[0]
     if row.leader == preferred or preferred not in led_from(image, row):
         return None
-    return next_row(row, led_by(row, preferred))
+    return next_row(row, with_leader(row, preferred))
 
 
 def reassigned(
     image: ClusterImage, topic: Topic, index: int, target: tuple[int, ...], said: Said | None = None
 ) -> Row | None:
-    """`target`, the one to lead first, is to hold the partition alone: those who join copy it, and when all of it are
-    in sync the others go (KIP-455); None: no change. The same nodes in another order are at their goal. A move under
-    way goes on from what it began with; who joined for it and is to hold nothing now is out at once."""
+    """Reassign the partition to `target`, its leader first: new replicas copy it, and when all of them are in sync the
+    others leave (KIP-455). None: no change. The same nodes in another order are complete at once. A new move continues
+    from the replicas before the ongoing one; replicas only in that one leave at once."""
     row = topic.rows[index]
     is_there = set(target) == set(row.replicas)
-    after = assigned_to(image, row, target) if is_there else assigned_to(image, row, row.replicas, target)
+    after = with_replicas(image, row, target) if is_there else with_replicas(image, row, row.replicas, target)
     if after == row:
         return None
     minimum = min_in_sync_set(topic, image)
-    after = settled(image, arrived(image, after, minimum, said), minimum)
-    if after.leader_epoch > row.leader_epoch + 1:  # some left, and it is at its goal, so that more did
-        after = led_by(replace(after, leader_epoch=row.leader_epoch), after.leader)
+    after = with_leader_elected(image, with_move_completed(image, after, minimum, said), minimum)
+    if after.leader_epoch > row.leader_epoch + 1:  # replicas left in both steps
+        after = with_leader(replace(after, leader_epoch=row.leader_epoch), after.leader)
     return next_row(row, after)
 
 
 def cancelled(image: ClusterImage, topic: Topic, index: int) -> Row:
-    """The move under way is off: who held the partition before does, who joined for it is out at once."""
+    """Cancel the ongoing move: the earlier replicas stay, those that joined for it leave at once."""
     row = topic.rows[index]
-    after = assigned_to(image, row, row.replicas)
-    return next_row(row, settled(image, after, min_in_sync_set(topic, image)))
+    after = with_replicas(image, row, row.replicas)
+    return next_row(row, with_leader_elected(image, after, min_in_sync_set(topic, image)))
 
 
 def rows_set(made: Mapping[tuple[str, int], Row]) -> tuple[RowsSet, ...]:
-    """The records of rows, which stand by topic id and index: one a topic, as each one copies the topic's rows."""
+    """Records of rows by topic id and index: one a topic, because each copies the topic's rows."""
     by_topic: dict[str, list[tuple[int, Row]]] = {}
     for (topic_id, index), row in made.items():
         by_topic.setdefault(topic_id, []).append((index, row))

@@ -158,7 +158,7 @@ class Peer:
     produce_route: object = None
     """What the dispatcher remembers of its last produce request; while it is None, `dispatch_run` is not asked."""
     sent_away: object = None
-    """What the leader remembers of the replicas that it sent it to (`broker.replication.redirect_memory`)."""
+    """What the leader remembers of the replicas that it sent it to (`broker.replication.read_replica_selection`)."""
 
 
 class Dispatcher(Protocol):

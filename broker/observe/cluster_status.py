@@ -14,8 +14,8 @@ import msgspec
 
 from broker.config.addresses import show_address
 from broker.metadata.cluster_content import ControllerAt
+from broker.metadata.data_configs import effective_min
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.minimum import effective_min
 from broker.metadata.records import FORGOTTEN, NO_LEADER, Node, Row
 from seams.turns import Turns, next_turn
 

@@ -48,4 +48,4 @@ def lease_age_s(sources: Sources) -> float:
     """Since this controller bumped the lease; 0 for whoever is none."""
     if not decides(sources):
         return 0.0
-    return max(sources.context.world.clock.monotonic_s() - sources.cluster_control.beaten_s, 0.0)
+    return max(sources.context.world.clock.monotonic_s() - sources.cluster_control.lease_bumped_s, 0.0)

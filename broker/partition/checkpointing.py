@@ -1,9 +1,5 @@
-"""What partitions that serve need from time to time: ticks, and checkpoints of what changed.
-
-Owns which partitions changed since the last checkpoint. Always true: an idle partition costs nothing here, whatever
-others do; what a checkpoint on a full disk did not write is written by the next one, which is not due any sooner for it
-and samples nothing twice (the directory's checkpoints remember). Must not know how partitions are opened or closed.
-"""
+"""Ticks and checkpoints of the partitions that changed. An idle partition costs nothing here. A checkpoint that a full
+disk refused is written with the next one, at its usual time; the directory's checkpoints remember what was sampled."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from broker.config.live import LiveConfig
-from broker.partition.hosted_replica import HostedReplica
+from broker.partition.readable import HostedReplica
 from broker.partition.registry import Registry
 from hotstore.host.log_host import LogHost
 from seams.disk import is_full
@@ -23,8 +19,6 @@ _TICK_S: Final = 1.0
 
 
 class Checkpointing:
-    """Of one broker's partitions."""
-
     def __init__(self, config: LiveConfig, world: World, logs: LogHost, registry: Registry) -> None:
         self._live = config
         self._clock = world.clock
@@ -36,13 +30,13 @@ class Checkpointing:
         self._is_due = asyncio.Event()
 
     def opened(self, partitions: Iterable[HostedReplica]) -> None:
-        """They lead or follow in another epoch now: the next checkpoint notes them, soon."""
+        """They lead or follow in another epoch: the next checkpoint records them, soon."""
         self._changed.update(partitions)
         self._has_new = True
 
     async def checkpoint(self) -> None:
-        """Note recovery points, log starts and high watermarks of what was written to or opened since the last time, so
-        that the next start looks at less. Raises OSError."""
+        """Write recovery points, log starts and high watermarks of every partition changed since the last checkpoint,
+        so that the next start recovers less. Raises OSError."""
         changed = [p for p in self._changed | self._registry.touched if self._registry.is_open(p)]
         self._has_new = False
         self._changed.clear()
@@ -50,8 +44,8 @@ class Checkpointing:
         await self._logs.checkpoint({partition.log: partition.high_watermark for partition in in_order})
 
     async def keep_checkpoints(self) -> None:
-        """Until cancelled: the checkpoints are written together, as often as the most frequent one asks, and when a
-        replica saw a leader epoch that they do not name."""
+        """Checkpoint until cancelled: at the shortest of the three configured intervals, and when a replica saw a
+        leader epoch that is not recorded."""
         config = self._live.now
         interval_ms = min(
             config.recovery_point_checkpoint_interval_ms,
@@ -71,11 +65,11 @@ class Checkpointing:
                 self._logs.ballast.met_full = True
 
     async def keep_ticking(self) -> None:
-        """Until cancelled: once a second, the logs that were written to lately look at flush.ms and at late acks."""
+        """Once a second until cancelled, check flush.ms and overdue acknowledgements of the logs written to lately."""
         while True:
             await self._beats.wait(_TICK_S)
             self._changed |= self._registry.touched
-            if self._has_new:  # those that lead or follow in another epoch now are to say so soon (R20)
+            if self._has_new:  # a new leader epoch is recorded soon (R20)
                 self._is_due.set()
             now_ms = self._clock.wall_ms()
             now_s = asyncio.get_running_loop().time()

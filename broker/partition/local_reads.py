@@ -1,9 +1,5 @@
-"""Reading one partition's log where it lies on this disk, without holding the loop up.
-
-Owns which indexes were asked for. Always true: nothing is sent that is not in the page cache, nor that nobody looked at
-since the start (C25); what has to come from the disk first is brought by a worker, once for all who ask; damage is
-told. Must not know who reads, nor what is visible.
-"""
+"""Reads one partition's log on this disk without blocking the loop. Only bytes in the page cache that were checked
+since the start are sent (C25). A worker loads or checks the rest first, once for all readers. Damage is reported."""
 
 from __future__ import annotations
 
@@ -28,25 +24,24 @@ _ROLES: Final = count()
 
 
 class LocalReads:
-    """Of one log, for the role that holds `lease`. `damaged` hears of what a read found."""
+    """For the role that holds `lease`. `damaged` is called with damage that a read found."""
 
     __slots__ = ("_damaged", "_lease", "_log", "_name", "_prepared")
 
     def __init__(self, lease: Lease, damaged: Callable[[DamagedLog], None]) -> None:
         self._lease = lease
         self._log = lease.log
-        self._name = f"{lease.log.path} (role {next(_ROLES)})"  # what is asked for one role answers no other
+        self._name = f"{lease.log.path} (role {next(_ROLES)})"  # roles share no work
         self._damaged = damaged
         self._prepared: set[int] = set()
 
     def read(
         self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool
     ) -> LogSlice | asyncio.Future[None] | None:
-        """Local bytes below `end_offset` (the high watermark, but for replicas) from the batch that holds `offset`,
-        which may be sent now; None: there are none yet; or a future: ask again when it is done, for something has to
-        come from the disk first: an index, the check of the offsets that nobody looked at since the start, the bytes.
-
-        Raises as `PartitionLog.read`, Retryable, and the OSError that a worker met for an earlier call."""
+        """Local bytes below `end_offset` from the batch that holds `offset`, ready to be sent; None: there are none
+        yet. A future: read again when it is done, because an index, a check or the bytes come from the disk first.
+        `end_offset` is the high watermark, except for replicas. Raises as `PartitionLog.read`, Retryable, and the
+        OSError that a worker met for an earlier call."""
         log = self._log
         if not log.is_cheap(offset) and offset not in self._prepared:
             return residency.once(f"index of {self._name} at", offset, partial(self._call, self._load_index, offset))
@@ -61,7 +56,7 @@ class LocalReads:
         # The end of the log was written a moment ago; an old segment was not.
         if found.sealed and (loading := residency.ready(found.file, found.position, found.length)) is not None:
             return loading
-        if not log.is_checked(found):  # damage is reported, and told by `sound` from then on
+        if not log.is_checked(found):  # damage found by the check is raised by `sound` from then on
             check = partial(self._call, log.check, found)
             return residency.once(f"check of {self._name} at", found.segment_base, check)
         return found
@@ -75,13 +70,13 @@ class LocalReads:
         return await self._call(self._log.offset_for_timestamp, timestamp_ms)
 
     async def _call(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """In a worker. The role may have ended since it was asked for: then nothing is looked at for it."""
+        """Run in a worker, unless the role ended meanwhile."""
         self._lease.check()
         return await self._lease.call(function, *args, lane=Lane.HOT_READ)
 
     def _load_index(self, offset: int) -> None:
-        """Blocking. The next read at `offset` is done on the loop, also where this failed: it meets the failure, and
-        its client is told."""
+        """Blocking. The next read at `offset` runs on the loop even where this failed: it meets the failure, and its
+        client gets the error."""
         try:
             self._log.prepare_read(offset)
         finally:

@@ -1,10 +1,6 @@
-"""What is wrong with the logs here, as the controller has to know it.
-
-Owns two lists by place: logs that failed (`unfit`: their replica leads nothing until the log is opened again), and logs
-found damaged (`lost`: they do not hold what their place in an in-sync set promises, R18). Always true: a place stands
-there from the moment it was told until its log is opened anew or gone; whoever watches hears of each change on the
-loop. Must not know heartbeats, nor what the controller makes of it.
-"""
+"""Logs here that failed or lost records, for the controller. `unfit`: the log failed, so its replica leads nothing
+until the log is opened again. `lost`: the log is damaged and lacks what its in-sync replica promises (R18). An entry
+stays until the log is reopened or gone."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from broker.metadata.records import LogPlace
 
 
 class LogFailures:
-    """Of one broker's replicas, in whatever role. Values say why, for logs and views."""
+    """By place, for every role. Values say why, for logs and views."""
 
     def __init__(self) -> None:
         self.unfit: dict[LogPlace, str] = {}
@@ -22,29 +18,29 @@ class LogFailures:
         self._watchers: list[Callable[[], None]] = []
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` after each change from now on. It must neither wait nor raise."""
+        """Call `changed` on the loop after each later change. It must neither wait nor raise."""
         self._watchers.append(changed)
 
     def failed(self, place: LogPlace, why: str) -> None:
-        """A write or a sync of this log failed, the disk refuses to open it, or it cannot follow its leader: it takes
-        nothing more (D38)."""
+        """A write or sync failed, the disk refuses to open the log, or it cannot follow its leader. It takes no more
+        records (D38)."""
         if place not in self.unfit:
             self.unfit[place] = why
             self._changed()
 
     def damaged(self, place: LogPlace, why: str) -> None:
-        """This log lacks what it held, or holds what nobody wrote: the controller has to take it out of its set."""
+        """The log lacks records it held, or holds foreign bytes. The controller removes its replica from the in-sync
+        set."""
         if place not in self.lost:
             self.lost[place] = why
             self._changed()
 
     def works(self, place: LogPlace) -> None:
-        """It takes what comes, in a new role."""
         if self.unfit.pop(place, None) is not None:
             self._changed()
 
     def over(self, place: LogPlace) -> None:
-        """The log was opened anew, or is gone."""
+        """The log was reopened or is gone."""
         was = self.unfit.pop(place, None), self.lost.pop(place, None)
         if was != (None, None):
             self._changed()

@@ -1,9 +1,6 @@
-"""What consumers ask of a partition, whatever serves it: a log that is led here, or copied, or only the bucket's part.
-
-Owns the protocol between the handlers that read (Fetch, ListOffsets, OffsetForLeaderEpoch, Metadata) and partitions.
-Always true: no call blocks or awaits, but for the searches that say so; a partition that has to be looked up first says
-so by `NotKnownYet`, and is asked again. Must not know who serves, nor Kafka's requests.
-"""
+"""The interface between handlers that read (Fetch, ListOffsets, OffsetForLeaderEpoch, Metadata) and a partition: led
+here, followed, or only in the bucket. No call blocks. Only the searches await. `NotKnownYet` means that the partition
+is looked up first."""
 
 from __future__ import annotations
 
@@ -13,8 +10,10 @@ from typing import Protocol
 from uuid import UUID
 
 from broker.fetch_sessions.session import Source
+from hotstore.host.open_log import OpenLog
 from hotstore.host.residency import Residency
 from hotstore.log.locator import LogSlice
+from hotstore.log.partition_log import PartitionLog
 from hotstore.log.timestamps import TimestampedOffset
 from logformat.errors import Retryable
 from logformat.leader_epochs import EpochEnd, LeaderEpochs
@@ -22,7 +21,7 @@ from tiering.reading.batch_slices import ColdSlice
 
 
 class NotKnownYet(Retryable):
-    """What would answer is being read: ask again when `known` is done, which carries no error."""
+    """The log is being looked up: retry when `known` is done, which carries no error."""
 
     def __init__(self, message: str, known: asyncio.Future[None]) -> None:
         super().__init__(message)
@@ -30,20 +29,17 @@ class NotKnownYet(Retryable):
 
 
 class ReadableLog(Protocol):
-    """Where the log begins on the local disk, and where it ends."""
-
     @property
     def local_log_start_offset(self) -> int: ...
     @property
     def log_end_offset(self) -> int: ...
     @property
     def epochs(self) -> LeaderEpochs:
-        """The lineage, as far as it is known without asking anybody."""
-        ...
+        """As far as they are known without waiting."""
 
 
 class FetchableTier(Protocol):
-    """What a fetch needs of what lies in the bucket (`tiering.opening.cold_view.ColdView`)."""
+    """The bucket's part, for a fetch (`tiering.opening.cold_view.ColdView`)."""
 
     @property
     def remote_end_offset(self) -> int: ...
@@ -51,7 +47,7 @@ class FetchableTier(Protocol):
 
 
 class ReadableTier(FetchableTier, Protocol):
-    """All of it (`tiering.partition_tier.PartitionTier`)."""
+    """The bucket's part, for every request (`tiering.partition_tier.PartitionTier`)."""
 
     @property
     def enabled(self) -> bool: ...
@@ -71,9 +67,8 @@ class ReadableLocal(Protocol):
 
 
 class Fetchable(Source, Protocol):
-    """One partition as a consumer's fetch needs it; a follower serves no more than that. `leader_epoch`: that clients
-    are told. Offsets are −1 while nothing is known of it: `log` and `tier` then raise NotKnownYet, or why it cannot be
-    known."""
+    """One partition for a consumer's fetch; a follower serves no more than this. `leader_epoch`: as clients see it.
+    Offsets are −1 while unknown; `log` and `tier` then raise NotKnownYet, or why it cannot be known."""
 
     topic: str
     topic_id: UUID
@@ -97,23 +92,43 @@ class Fetchable(Source, Protocol):
 
     def epoch_end(self, epoch: int) -> EpochEnd:
         """See `LeaderEpochs.end_offset_for`, at the log's end. Raises NotKnownYet."""
-        ...
 
     def watch(self, watcher: Callable[[], None], *, at_tail: bool = False) -> None:
-        """Call `watcher` whenever something new may be readable, until `unwatch`; `at_tail`: also by replicas."""
-        ...
+        """Call `watcher` whenever more may be readable, until `unwatch`. `at_tail`: also when only replicas may read
+        it."""
 
     def unwatch(self, watcher: Callable[[], None]) -> None: ...
 
 
 class Readable(Fetchable, Protocol):
-    """One partition, of which clients may ask everything."""
-
     @property
     def is_end_known(self) -> bool: ...
     @property
     def tier(self) -> ReadableTier: ...
 
-    def settling(self, wait_s: float) -> asyncio.Future[None] | None:
-        """What to wait for, `wait_s` at most, until what is there by now is visible; None: it is, or never will be."""
-        ...
+    def end_visible(self, wait_s: float) -> asyncio.Future[None] | None:
+        """A future that is done when everything appended so far is visible, after `wait_s` at most; None: it is, or
+        never will be."""
+
+
+class HostedReplica(Protocol):
+    """A replica with an open log on this broker, leader or follower: what checkpoints and ticks need of it."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def log(self) -> PartitionLog: ...
+
+    @property
+    def opened(self) -> OpenLog: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    def tick(self, now_ms: int, now_s: float) -> bool:
+        """Called once a second while the log is written to. Returns whether it needs another tick. `now_ms`: wall
+        clock; `now_s`: the loop's clock."""

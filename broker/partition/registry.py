@@ -1,9 +1,5 @@
-"""Which partitions this broker leads.
-
-Owns the look-up tables of the request path, and what is said of a partition that is not in them. Always true: a
-partition is in `partitions` from the moment it may be served until it resigns or its topic is deleted; one that the
-image knows and somebody else is to lead is never told to be unknown. Must not know how partitions come to be.
-"""
+"""Look-up tables of this broker's partitions, by role. A partition is in `partitions` from the moment it serves until
+it resigns or its topic is deleted. A partition that the image gives to another leader is never answered as unknown."""
 
 from __future__ import annotations
 
@@ -18,16 +14,15 @@ from broker.metadata.image import Topic
 from broker.metadata.records import Row
 from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.following.follower_replica import FollowerReplica
-from broker.partition.hosted_replica import HostedReplica
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.log_failures import LogFailures
-from broker.partition.readable import Fetchable, Readable
-from broker.replication.replication_counters import ReplicationCounters
+from broker.partition.readable import Fetchable, HostedReplica, Readable
+from broker.replication.catch_up import ReplicationCounters
 from hotstore.host.open_log import Remains
 
 
 class RefusedCopy(NamedTuple):
-    """A log that a follower role could not open: the part of it that is whole counts among the candidates (R20)."""
+    """A log that a follower role could not open. Its intact part counts among the candidates (R20)."""
 
     topic_id: UUID
     leader_epoch: int
@@ -35,36 +30,28 @@ class RefusedCopy(NamedTuple):
 
 
 class Registry:
-    """Partitions by (topic name, index); topics by name. `node_id`: this broker's."""
+    """Partitions by (topic name, index), topics by name. `node_id`: this broker's."""
 
     def __init__(self, metadata: MetadataCache, node_id: int) -> None:
         self._metadata = metadata
         self._node_id = node_id
-        self.partitions: dict[tuple[str, int], LeaderReplica] = {}
-        """Those led here: what clients may write to and read from."""
-        self.readable: Mapping[tuple[str, int], Readable] = self.partitions
-        """Those that consumers may read here."""
+        self.partitions: dict[tuple[str, int], LeaderReplica] = {}  # led here: clients write to and read from these
+        self.readable: Mapping[tuple[str, int], Readable] = self.partitions  # consumers may read these here
         self.resigned: dict[tuple[str, int], LeaderReplica] = {}
-        """Those that were led in this process and are no more: their logs are open."""
+        """Led earlier in this process; their logs are still open."""
         self.starting: dict[tuple[str, int], LeaderReplica] = {}
-        """Those that began uncleanly here and serve when the image says that it is done (R20)."""
-        self.topics: dict[str, Topic] = {}
-        """Those of which something was opened to be led here."""
+        """Led here after an unclean election, hidden until the image says that the recovery is done (R20)."""
+        self.topics: dict[str, Topic] = {}  # topics of which a partition was opened to be led here
         self.changes = 0
-        """How often something began or ceased to be led: which topics and partitions these are, and in which epochs, is
-        still so while this stands."""
-        self.followed: dict[tuple[str, int], FollowerReplica] = {}
-        """Those copied from another broker."""
-        self.refused: dict[tuple[str, int], RefusedCopy] = {}
-        """Those whose logs are too damaged to be copied to, as long as their roles last."""
-        self.log_failures = LogFailures()
-        """Logs here that are not as the cluster believes."""
-        self.copied = ReplicationCounters()
-        """What came from other brokers."""
-        self.restless: dict[LeaderReplica, None] = {}
-        """Those led here about whose in-sync sets something may be to do: what proposals are made of, never all."""
+        """Counts changes of leadership here. Topics, partitions and leader epochs are unchanged while it stands."""
+        self.followed: dict[tuple[str, int], FollowerReplica] = {}  # copied from another broker
+        self.refused: dict[tuple[str, int], RefusedCopy] = {}  # too damaged to open, as long as their roles last
+        self.log_failures = LogFailures()  # logs that failed or lost records
+        self.copied = ReplicationCounters()  # counts of what other brokers sent
+        self.isr_pending: dict[LeaderReplica, None] = {}
+        """Led partitions whose in-sync set may need a change. Proposals visit these only."""
         self.touched: set[HostedReplica] = set()
-        """Partitions appended to since they were last seen clean: what a tick looks at, never all of them."""
+        """Partitions appended to since they were last clean. A tick visits these only."""
 
     def publish(self, topic: Topic, partitions: list[LeaderReplica]) -> None:
         """Make a topic and (more of) its partitions visible to clients."""
@@ -76,12 +63,12 @@ class Registry:
             self.starting.pop((topic.name, partition.index), None)
 
     def start(self, partition: LeaderReplica) -> None:
-        """It is led, and not to be seen by clients or replicas yet."""
+        """The partition is led, but hidden from clients and replicas."""
         self.starting[partition.topic, partition.index] = partition
         self.resigned.pop((partition.topic, partition.index), None)
 
     def withdraw(self, topic: Topic) -> None:
-        """Take a topic away from clients; one of its name that came since stays."""
+        """Hide a deleted topic from clients. A newer topic of the same name stays."""
         self.changes += 1
         if (known := self.topics.get(topic.name)) is not None and known.topic_id == topic.topic_id:
             del self.topics[topic.name]
@@ -90,11 +77,11 @@ class Registry:
                 found = table.get((topic.name, index))
                 if found is not None and found.topic_id == UUID(topic.topic_id):
                     del table[topic.name, index]
-                    self.touched.discard(found)  # a closed log is never seen clean again: ticks would hold it for ever
+                    self.touched.discard(found)  # a closed log never becomes clean: ticks would retain it for ever
 
     def resign(self, partition: LeaderReplica) -> None:
-        """Take a partition that is led no longer away from clients. Its topic stays, and so do its ticks: what was
-        appended has to be synced in time."""
+        """Hide a partition that is no longer led from clients. It still ticks, because its appended records have to be
+        synced in time."""
         self.changes += 1
         key = partition.topic, partition.index
         for table in (self.partitions, self.starting):
@@ -103,11 +90,10 @@ class Registry:
         self.resigned[key] = partition
 
     def is_starting(self, partition: LeaderReplica) -> bool:
-        """Whether it is led, and not to be seen by clients or replicas yet."""
         return self.starting.get((partition.topic, partition.index)) is partition
 
     def forget(self, partition: LeaderReplica) -> None:
-        """It is led no more, and its log is another role's, or goes."""
+        """Its log passes to another role or is removed."""
         key = partition.topic, partition.index
         if self.resigned.get(key) is partition:
             del self.resigned[key]
@@ -123,15 +109,14 @@ class Registry:
             del self.refused[topic, index]
 
     def unfollow(self, followed: FollowerReplica) -> None:
-        """It is copied no more."""
         key = followed.topic, followed.index
         if self.followed.get(key) is followed:
             del self.followed[key]
         self.touched.discard(followed)
 
     def refusal(self, name: str, index: int) -> ErrorCode:
-        """What a client hears who asks for a partition that is not led here: that somebody else leads it, or nobody;
-        unknown where there is none, and where this broker is to lead it and did not come to open it."""
+        """The error for a client that asks for a partition not led here: NOT_LEADER_OR_FOLLOWER where another broker
+        leads it, or none does. UNKNOWN_TOPIC_OR_PARTITION where it does not exist, or is not opened here yet."""
         if (
             (name, index) in self.resigned
             or (name, index) in self.starting
@@ -142,7 +127,7 @@ class Registry:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def led_elsewhere(self, name: str, index: int) -> Row | None:
-        """The row of a partition that another broker is to lead, or nobody; None for any other."""
+        """The row of a partition that another broker leads, or none; None for any other."""
         topic = self._metadata.topic_named(name)
         if topic is None or not 0 <= index < topic.partitions:
             return None
@@ -150,27 +135,24 @@ class Registry:
         return None if row.leader == self._node_id else row
 
     def copy(self, name: str, index: int) -> FollowerFetch | None:
-        """What consumers may fetch of a partition that is followed here."""
         followed = self.followed.get((name, index))
         return None if followed is None else followed.readable()
 
     @property
     def reads(self) -> Iterator[FollowerFetch]:
-        """Of all partitions that consumers read as they are followed here."""
+        """Of every followed partition that consumers have read."""
         return (followed.reads for followed in self.followed.values() if followed.reads is not None)
 
     def serves(self, partition: Fetchable) -> bool:
-        """Whether consumers are answered from it."""
         key = partition.topic, partition.index
         return (self.readable.get(key) or self.copy(*key)) is partition
 
     def high_watermark(self, name: str, index: int) -> int | None:
-        """Of a partition that serves."""
         partition = self.readable.get((name, index))
         return None if partition is None else partition.high_watermark
 
     def led(self, name: str, index: int) -> LeaderReplica | None:
-        """The one that is led here, whether it serves or is starting."""
+        """The partition that is led here, visible or starting."""
         return self.partitions.get((name, index)) or self.starting.get((name, index))
 
     def of_topic(self, name: str) -> list[LeaderReplica]:
@@ -183,14 +165,13 @@ class Registry:
 
     @property
     def written(self) -> list[HostedReplica]:
-        """All whose logs are open here, in whatever role."""
+        """Every partition with an open log here, in any role."""
         return [*self, *self.followed.values()]
 
     def is_open(self, written: HostedReplica) -> bool:
-        """Whether it is led here, or followed."""
         key = written.topic, written.index
         return any(of.get(key) is written for of in (self.partitions, self.starting, self.followed))
 
     def __iter__(self) -> Iterator[LeaderReplica]:
-        """All that were led here, and still are or not, followed ones left out."""
+        """Every partition that is or was led in this process, except those followed now."""
         return chain(self.partitions.values(), self.resigned.values(), self.starting.values())

@@ -1,11 +1,6 @@
-"""The replicas of this broker: from a topic in the image to roles that partitions have here, and back.
-
-Has an owner for each replica, and gives it what the publisher of the image asks for (its `Effects`). No call waits:
-each begins what it names, and goes on with it until a later call says otherwise. Always true: once `close` began no
-role begins; a stop is clean only where every log's tail is known. Must not know how a role begins or ends
-(replica_owner), how a deleted topic's objects go (topic_deletion), what nobody assigned here (stray_logs), nor what
-partitions need while they serve (checkpointing).
-"""
+"""The replicas of this broker: gives each `ReplicaOwner` the role that the metadata image asks for. It implements the
+publisher's `Effects`. No call waits: each starts work that continues until a later call changes the goal. Once `close`
+began, no role begins. A stop is clean only where the tail of every log is known."""
 
 from __future__ import annotations
 
@@ -17,7 +12,6 @@ from broker.config.live import LiveConfig
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.partition.checkpointing import Checkpointing
-from broker.partition.config_updates import ConfigUpdates
 from broker.partition.following.fetcher_manager import FetcherManager
 from broker.partition.following.follower_retention import expire_all
 from broker.partition.following.follower_role import FollowerRole
@@ -29,7 +23,7 @@ from broker.partition.removing.stray_logs import StrayLogs
 from broker.partition.removing.topic_deletion import TopicDeletion
 from broker.partition.replica_owner import ReplicaOwner
 from broker.partition.roles import LeadershipWatcher, Roles
-from broker.partition.topic_configs import TopicConfigs
+from broker.partition.topic_configs import ConfigUpdates, TopicConfigs
 from broker.peers.links import Links
 from hotstore.host.log_host import LogHost
 from logformat.errors import Fenced, Retryable
@@ -41,8 +35,7 @@ from tiering.service import TierService
 
 
 class ReplicaManager:
-    """See the module. `forget` asks the controller to forget a deleted topic of which nothing is left; it raises while
-    it cannot."""
+    """`forget` asks the controller to forget a deleted topic of which nothing is left. It raises while it cannot."""
 
     def __init__(
         self,
@@ -63,13 +56,13 @@ class ReplicaManager:
         self._tiers = tiers
         self._registry = registry
         self._report = report
-        self._is_closing = False  # no role begins any more, whatever an image says: the clean marker vouches for it
+        self._is_closing = False  # once set no role begins: the clean-shutdown marker depends on it
         self._topics: dict[str, Topic] = {}  # by id, as last decided
         self._owners: dict[str, dict[int, ReplicaOwner]] = {}  # by topic id and index
         self._publications: dict[str, list[Publication]] = {}  # by topic id, until they are over
-        self._configuring = ConfigUpdates(self._topics, self._configure, tasks)
-        self.aside = StrayLogs(node_id, logs, metadata, report)
-        self.upkeep = Checkpointing(config, world, logs, registry)
+        self._config_updates = ConfigUpdates(self._topics, self._configure, tasks)
+        self.stray_logs = StrayLogs(node_id, logs, metadata, report)
+        self.checkpointing = Checkpointing(config, world, logs, registry)
         self._roles = Roles(
             config,
             world,
@@ -81,20 +74,20 @@ class ReplicaManager:
             FetcherManager(config, world.rng, metadata, links.to, tasks, report),
             tasks,
             report,
-            self.upkeep.opened,
-            self.aside.make_way,
+            self.checkpointing.opened,
+            self.stray_logs.move_if_stray,
         )
-        self._purging = TopicDeletion(
+        self._topic_deletion = TopicDeletion(
             node_id, metadata, logs, tiers, self._closed, forget, tasks, world.rng, report, session_s
         )
 
     @property
     def damaged(self) -> dict[TopicPartition, str]:
-        """Partitions that refuse to open, and why."""
+        """Why partitions refuse to open, by place."""
         return {owner.place: owner.damaged for owner in self._all() if owner.damaged}
 
     def watch(self, watcher: LeadershipWatcher) -> None:
-        """Tell `watcher` of everything that happens from now on, in the order in which watchers came."""
+        """Notify `watcher` of every later change of leadership, after the watchers added before it."""
         self._roles.watchers.append(watcher)
 
     # ── owners ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -118,18 +111,16 @@ class ReplicaManager:
         if not owners:
             del self._owners[topic_id]
 
-    def _decided(self, topic: Topic) -> None:
-        """The topic as it is now, for all that have a role in it."""
+    def _update_topic(self, topic: Topic) -> None:
         self._topics[topic.topic_id] = topic
         for owner in self._of(topic):
             owner.update(topic)
 
-    # ── what the publisher asks for ──────────────────────────────────────────────────────────────────────────────
+    # ── effects of the image ─────────────────────────────────────────────────────────────────────────────────────
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Begin to lead these partitions; they are published when all of them are open (`opened` waits for it).
-
-        Opening is tried until it succeeds, and is given up by `withdraw` and `close` only."""
-        self._decided(topic)
+        """Begin to lead these partitions. They are published when all are open (`opened` waits for it). Opening is
+        retried until it succeeds. Only `withdraw` and `close` abandon it."""
+        self._update_topic(topic)
         if self._is_closing:
             return
         if new := [index for index in indexes if topic.rows[index].partition_epoch == 0]:
@@ -154,59 +145,58 @@ class ReplicaManager:
             publish(self._roles, topic, ready)
 
     async def opened(self, topic_id: str) -> None:
-        """Wait until what was asked so far of the topic serves, or is withdrawn. Raises Retryable when the broker stops
-        first. Whoever waits no longer ends the wait only."""
+        """Wait until every partition of the topic asked for so far serves or is withdrawn. Raises Retryable when the
+        broker stops first. Cancelling the caller ends only the wait."""
         for publication in tuple(self._publications.get(topic_id, ())):
             await publication.over.wait()
             if publication.was_given_up and (topic := self._topics.get(topic_id)) is not None:
                 raise Retryable(f"the broker stops before topic {topic.name!r} is open")
 
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Stop leading or copying these partitions: who waits for an acknowledgement learns at once that this is not
-        the leader (NOT_LEADER_OR_FOLLOWER), their jobs at the bucket end, their logs stay open."""
-        self._decided(topic)
+        """Stop leading or following these partitions. Pending acknowledgements fail at once with
+        NOT_LEADER_OR_FOLLOWER, the jobs at the bucket end, the logs stay open."""
+        self._update_topic(topic)
         for index in indexes:
             self._owner(topic, index).rest()
 
     @property
     def opened_count(self) -> int:
-        """Partitions that are open, those of topics that are still being opened too."""
+        """Open partitions, including those of topics still being opened."""
         ready = sum(of.ready_count for publications in self._publications.values() for of in publications)
         return len(self._registry.partitions) + ready
 
     def apply(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Their leaders count by the image as it is now; those on their way to be led do when they got there."""
-        self._decided(topic)
+        """Their leaders apply the rows of the image. A partition still opening applies its row when it is published."""
+        self._update_topic(topic)
         for index in indexes:
             role = self._owner(topic, index).role
             if isinstance(role, LeaderRole):
                 role.apply()
 
     def follow(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Begin to copy these partitions from those who lead them."""
-        self._decided(topic)
+        self._update_topic(topic)
         if not self._is_closing:
             for index in indexes:
                 self._owner(topic, index).follow(topic)
 
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
-        """Let go of the logs of these partitions, which others hold now."""
+        """Remove the logs of these partitions: other brokers hold them."""
         if self._is_closing:
             return  # the next start finds them strays
         for index in indexes:
             self._owner(topic, index).drop(is_seen=is_seen)
 
     def reconfigure(self, topic: Topic) -> None:
-        """Let the partitions of `topic` follow its configs: those that are being opened, when they are open."""
-        self._decided(topic)
+        """Apply the topic's configs to its partitions; to those being opened when they are open."""
+        self._update_topic(topic)
         self._configure(topic.topic_id)
         registry = self._registry
         if (known := registry.topics.get(topic.name)) is not None and known.topic_id == topic.topic_id:
             registry.topics[topic.name] = topic
 
     def follow_config(self) -> None:
-        """Let every partition obey what was set on brokers as it is now; those being opened do when they are open."""
-        self._configuring.all()
+        """Apply the broker's new configs to every partition; to those being opened when they are open."""
+        self._config_updates.all()
 
     def _configure(self, topic_id: str) -> None:
         topic = self._topics.get(topic_id)
@@ -220,10 +210,10 @@ class ReplicaManager:
                 role.reconfigure()
 
     def withdraw(self, topic: Topic) -> None:
-        """Stop serving a deleted topic: its waiters learn it now. Its logs are closed in the background, before a new
-        topic of the name is opened."""
+        """Stop serving a deleted topic. Its waiters fail at once. Its logs are closed in the background, before a new
+        topic of that name is opened."""
         if self._is_closing:
-            return  # its logs are closed with all others; the next start sees that it is deleted
+            return  # its logs are closed with all others; the next start finds it deleted
         reach("topic.deleted")
         self._topics.pop(topic.topic_id, None)
         registry = self._registry
@@ -233,7 +223,7 @@ class ReplicaManager:
 
         def is_remembered() -> bool:
             deleted = self._roles.metadata.image.deleted
-            return self._purging.removes(topic.topic_id) or topic.topic_id in deleted
+            return self._topic_deletion.removes(topic.topic_id) or topic.topic_id in deleted
 
         for owner in self._of(topic):
             owner.delete(is_remembered)
@@ -242,18 +232,17 @@ class ReplicaManager:
         self._publications.pop(topic.topic_id, None)
 
     def purge(self, topic: Topic) -> None:
-        """See `TopicDeletion.purge`."""
         if not self._is_closing:
-            self._purging.purge(topic)
+            self._topic_deletion.purge(topic)
 
     async def _closed(self, topic_id: str) -> None:
-        """Wait until no log of a withdrawn topic is open, or about to be."""
+        """Wait until no log of a withdrawn topic is open or opening."""
         for owner in tuple(self._owners.get(topic_id, {}).values()):
-            await owner.settled()
+            await owner.aim_reached()
 
-    # ── for as long as the broker serves ─────────────────────────────────────────────────────────────────────────
+    # ── background and shutdown ──────────────────────────────────────────────────────────────────────────────────
     async def keep_expiring(self) -> None:
-        """Until cancelled: local retention of what is copied; what is led expires with its tier."""
+        """Apply local retention to followed logs until cancelled. Led logs expire with their tier."""
         while True:
             await asyncio.sleep(self._live.now.retention_check_interval_ms / 1000)
             copies = [
@@ -264,9 +253,9 @@ class ReplicaManager:
             await expire_all(copies, self._roles.configs.of, self._roles.world.clock.wall_ms())
 
     async def close(self, *, clean: bool) -> bool:
-        """See `LogShutdown.close`. Whether every log could be left clean."""
+        """See `LogShutdown.close`. Returns whether every log was left clean."""
         self._is_closing = True
-        # A log whose tail is in doubt until the bucket answers must be in doubt at the next start, too.
+        # A log whose tail is unknown until the bucket answers must be unknown at the next start, too.
         owners = tuple(self._all())
         all_known = not any(owner.is_in_doubt for owner in owners)
         self._roles.fetchers.cancel()
@@ -276,7 +265,7 @@ class ReplicaManager:
 
         async def others_end() -> None:
             for owner in owners:
-                await owner.settled()
+                await owner.aim_reached()
 
         ending = LogShutdown(self._logs, self._tiers, self._report, clean=clean)
         return await ending.close(serving, others_end()) and all_known

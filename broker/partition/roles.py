@@ -1,7 +1,4 @@
-"""What the roles of all partitions on this broker work with.
-
-Owns no state of its own but the places for logs that are being opened. Must not know which roles there are.
-"""
+"""What every role on this broker works with: its services, its watchers, and the slots for opening logs."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from typing import Final, Protocol
 from broker.config.live import LiveConfig
 from broker.following.metadata_cache import MetadataCache
 from broker.partition.following.fetcher_manager import FetcherManager
-from broker.partition.hosted_replica import HostedReplica
 from broker.partition.leading.leader_replica import LeaderReplica
+from broker.partition.readable import HostedReplica
 from broker.partition.registry import Registry
 from broker.partition.topic_configs import TopicConfigs
 from hotstore.host.log_host import LogHost
@@ -23,30 +20,26 @@ from seams.tasks import FailureReport, Tasks
 from seams.world import World
 from tiering.service import TierService
 
-OPENING_MAX: Final = 16  # logs that are opened for one kind of role at once: bounded files and requests
+OPENING_MAX: Final = 16  # concurrent openings per kind of role: bounds files and requests
 
 
 class LeadershipWatcher(Protocol):
-    """Who lives and dies with this broker's leadership of partitions. Called on the loop, after the tables changed; a
+    """Notified when this broker gains or loses the leadership of a partition, on the loop, after the tables changed. A
     call must neither wait nor raise."""
 
     def led(self, partition: LeaderReplica) -> None:
-        """It serves from now on: opened, or led again in a higher epoch."""
-        ...
+        """The partition serves: it was opened, or is led again in a higher epoch."""
 
     def resigned(self, topic: str, index: int) -> None:
-        """Somebody else leads it, or nobody: whoever waited for it was told."""
-        ...
+        """Another broker leads it, or none. Its waiters already have their error."""
 
-    def withdrawn(self, topic: str) -> None:
-        """The topic was deleted, however that came about."""
-        ...
+    def withdrawn(self, topic: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Of one broker. `made_open` is told of partitions just before they serve, or follow; `make_way` moves the closed
-    log of a topic that nobody knows out of a place."""
+    """Shared by all roles of one broker. `on_opened` is called with partitions just before they serve or follow.
+    `move_if_stray` moves a closed stray log out of a place."""
 
     config: LiveConfig
     world: World
@@ -58,10 +51,9 @@ class Roles:
     fetchers: FetcherManager
     tasks: Tasks
     report: FailureReport
-    made_open: Callable[[Iterable[HostedReplica]], None]
-    make_way: Callable[[TopicPartition], Awaitable[None]]
-    watchers: list[LeadershipWatcher] = field(default_factory=list)
-    """In the order in which they are told."""
+    on_opened: Callable[[Iterable[HostedReplica]], None]
+    move_if_stray: Callable[[TopicPartition], Awaitable[None]]
+    watchers: list[LeadershipWatcher] = field(default_factory=list)  # in the order in which they are called
     to_lead: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENING_MAX))
     to_follow: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENING_MAX))
 

@@ -1,30 +1,31 @@
-"""What the configs of a topic mean for its partitions here: for the log, for the tier, for the leader.
-
-Owns the last resolution: partitions of a topic come together. Always true: a topic's own configs come before the
-broker's as they are now. Must not know roles, nor when configs change.
-"""
+"""A topic's configs resolved for its partitions here (log, tier, leader), and applied when they change. Topic configs
+override the broker's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
 from broker.config.topic.topic_config import TopicConfig, log_config_of, resolve_topic
 from broker.metadata.image import Topic
 from broker.partition.leading.leader_replica import LeaderReplica
+from seams.tasks import Tasks
+from seams.turns import next_turn
 from tiering.tier_config import TierConfig
 
 
 class TopicConfigs:
-    """Of one broker."""
+    """Caches the last resolution, because partitions of one topic come together."""
 
     def __init__(self, config: LiveConfig) -> None:
         self._live = config
         self._resolved: tuple[BrokerConfig, Topic, TopicConfig] | None = None
 
     def of(self, topic: Topic) -> TopicConfig:
-        """Resolved against the broker's configs; 80 µs where another topic was asked for last."""
+        """Resolved against the broker's configs: 80 µs unless the same topic was asked for last."""
         broker, last = self._live.now, self._resolved
         if last is None or last[0] is not broker or last[1] is not topic:
             config = resolve_topic(broker, topic.configs, internal=topic.internal)
@@ -32,7 +33,6 @@ class TopicConfigs:
         return last[2]
 
     def of_tier(self, topic: Topic) -> TierConfig:
-        """As the tier of its partitions is to be."""
         config = self.of(topic)
         return TierConfig(
             enabled=config.remote_storage_enable,
@@ -48,9 +48,40 @@ class TopicConfigs:
         )
 
     def apply(self, topic: Topic, partitions: Iterable[LeaderReplica]) -> None:
-        """Let led partitions obey the topic's configs as they are now."""
         config = self.of(topic)
         for partition in partitions:
             partition.config = config
             partition.log.reconfigure(log_config_of(config))
             partition.tier.reconfigure(self.of_tier(topic))
+
+
+_TOPICS_PER_TURN: Final = 50
+
+
+class ConfigUpdates:
+    """Applies changed broker configs to every partition, 50 topics a turn of the loop. `topics`: the current topic ids.
+    `configure` applies the configs to one topic, if it still exists. A change meanwhile starts over, so that in the end
+    each topic has the newest configs."""
+
+    def __init__(self, topics: Collection[str], configure: Callable[[str], None], tasks: Tasks) -> None:
+        self._topics = topics
+        self._configure = configure
+        self._tasks = tasks
+        self._behind: deque[str] = deque()
+
+    def all(self) -> None:
+        """Begin. 5 000 partitions take a tenth of a second. The first topics are done when this returns."""
+        is_running = bool(self._behind)
+        self._behind = deque(self._topics)
+        self._some()
+        if self._behind and not is_running:
+            self._tasks.spawn("follow configs", self._rest())
+
+    def _some(self) -> None:
+        for _ in range(min(_TOPICS_PER_TURN, len(self._behind))):
+            self._configure(self._behind.popleft())
+
+    async def _rest(self) -> None:
+        while self._behind:
+            await next_turn()
+            self._some()

@@ -139,7 +139,7 @@ class ArchivedPartition:
     def epoch_end(self, epoch: int) -> EpochEnd:
         return self._roots.epochs_of(self).end_offset_for(epoch, self.high_watermark)
 
-    def settling(self, wait_s: float) -> asyncio.Future[None] | None:
+    def end_visible(self, wait_s: float) -> asyncio.Future[None] | None:
         """Nothing is on its way here."""
         return None
 

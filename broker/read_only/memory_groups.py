@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from broker.internal_topics.partition_door import Piece
+from broker.internal_topics.interfaces import Piece
 from logformat.errors import Fenced
 from logformat.record_batch import read_header
 
@@ -16,7 +16,7 @@ GROUPS_PARTITION = 0
 
 
 class MemoryPartition:
-    """`PartitionDoor` whose batches live on only in the state that the shard makes of them."""
+    """`ShardLog` whose batches live on only in the state that the shard makes of them."""
 
     name = "groups in memory"
     index = GROUPS_PARTITION

@@ -1,12 +1,7 @@
-"""A follower's half of a fetch session: what its next question names, and what its leader knows already (KIP-227).
-
-Owns the session's number, what is wanted, and the positions that were told. Always true: an answer is of the positions
-told last; after anything unexpected, and in another session of this broker, the next question names all of them anew,
-as the first of another fetch session: a leader forgets what a broker reported before its session ended, and looks in
-vain at a fetch session in which nothing moves (R16); any other question costs what changed since the last one, however
-much is wanted. Pure. Must not know connections, logs, nor what is done with answers. Source: Kafka's
-FetchSessionHandler.
-"""
+"""The follower's side of a fetch session: which positions the next request names (KIP-227). Pure. Each response belongs
+to the last request. After an error, and in a new session of this broker, the next request starts a new fetch session
+with all positions: a leader discards reports of an ended broker session (R16). Any other request costs only what
+changed. Source: Kafka's FetchSessionHandler."""
 
 from __future__ import annotations
 
@@ -31,22 +26,20 @@ _INT32_MAX: Final = (1 << 31) - 1
 _NO_SESSION: Final = 0
 
 Key = tuple[int, int]
-"""A partition by topic id, as its integer, and index: a UUID is hashed and compared in Python, fifty times a round."""
+"""A partition: topic id as an integer, and index. Hashing and comparing a UUID runs in Python, fifty times a round."""
 
 
 def key_of(topic_id: UUID, index: int) -> Key:
-    """Of one partition."""
     return topic_id.int, index
 
 
 @lru_cache(1024)
 def topic_id_of(number: int) -> UUID:
-    """Of a key's first half."""
     return UUID(int=number)
 
 
 class Limits(NamedTuple):
-    """Of one question. `wait_ms`: how long the leader may park it when there is nothing to tell."""
+    """Of one fetch. `wait_ms`: how long the leader may park it."""
 
     wait_ms: int
     bytes_max: int
@@ -54,45 +47,41 @@ class Limits(NamedTuple):
 
 
 class FetchSessionHandler:
-    """With one leader, over one connection after the other."""
-
     def __init__(self) -> None:
-        self.told: dict[Key, FetchPosition] = {}
-        """As of the last question."""
+        self.sent: dict[Key, FetchPosition] = {}  # of the last request
         self._wanted: dict[Key, FetchPosition] = {}
-        self._changed: dict[Key, None] = {}  # of which `told` may say something else
-        self._anew: set[Key] = set()
+        self._changed: dict[Key, None] = {}  # `sent` may differ
+        self._resend: set[Key] = set()
         self._session_id = _NO_SESSION
         self._epoch = 0
         self._broker_epoch = -1
-        self._was_refused = False  # the leader has no room for a session
+        self._was_refused = False  # the leader has no room for another session
 
     @property
     def wants_any(self) -> bool:
-        """Whether there is anything to ask for."""
         return bool(self._wanted)
 
     def want(self, key: Key, at: FetchPosition | None) -> None:
-        """From the next question on; None: it is not asked for, and its leader is told to forget it."""
+        """Fetch `key` from the next request on; None: no longer, and the leader forgets it."""
         if at is None:
             self._wanted.pop(key, None)
         else:
             self._wanted[key] = at
         self._changed[key] = None
 
-    def question(self, node_id: int, broker_epoch: int, incarnation: str, of: Limits) -> FetchRequest:
-        """The next question, of all that is wanted; it names what its leader does not know."""
+    def next_request(self, node_id: int, broker_epoch: int, incarnation: str, of: Limits) -> FetchRequest:
+        """The next request. It names the positions that its leader does not know."""
         if broker_epoch != self._broker_epoch:
             self._broker_epoch = broker_epoch
-            self.lost()
+            self.reset()
         is_full = self._epoch == 0
         forgotten: list[Key] = []
         if is_full:
-            self.told = named = dict(self._wanted)
+            self.sent = named = dict(self._wanted)
         else:
             named = self._news(forgotten)
         self._changed.clear()
-        self._anew.clear()
+        self._resend.clear()
         return FetchRequest(
             replica_state=FetchRequestReplicaState(node_id, broker_epoch, incarnation),
             max_wait_ms=of.wait_ms,
@@ -105,21 +94,21 @@ class FetchSessionHandler:
         )
 
     def _news(self, forgotten: list[Key]) -> dict[Key, FetchPosition]:
-        """What the leader does not know of what is wanted; from here on it counts as told."""
-        told, named = self.told, {}
+        """The wanted positions that the leader does not know. They count as sent."""
+        sent, named = self.sent, {}
         for key in self._changed:
             at = self._wanted.get(key)
             if at is None:
-                if told.pop(key, None) is not None:
+                if sent.pop(key, None) is not None:
                     forgotten.append(key)
-            elif told.get(key) != at or key in self._anew:
-                told[key] = named[key] = at
+            elif sent.get(key) != at or key in self._resend:
+                sent[key] = named[key] = at
         return named
 
     def answered(self, answer: FetchResponse) -> bool:
-        """Whether `answer` says anything of partitions."""
+        """Whether the response is about partitions."""
         if answer.error_code != ErrorCode.NONE:
-            self.lost()
+            self.reset()
             return False
         if self._epoch == 0:
             self._session_id = answer.session_id
@@ -128,16 +117,16 @@ class FetchSessionHandler:
             self._epoch = 1 if self._epoch == _INT32_MAX else self._epoch + 1
         return True
 
-    def anew(self, key: Key) -> None:
-        """Name it in the next question that has it, also where it asks for the same again: what the answer said was not
-        taken, and its leader tells nothing twice."""
-        self._anew.add(key)
+    def resend(self, key: Key) -> None:
+        """Name the key in the next request even if its position is the same: the response was not taken, and the leader
+        answers nothing twice."""
+        self._resend.add(key)
         self._changed[key] = None
 
-    def lost(self) -> None:
-        """No answer came, or one that cannot be used: begin another session."""
+    def reset(self) -> None:
+        """No usable response came: start a new fetch session."""
         self._session_id, self._epoch = _NO_SESSION, 0
-        self.told = {}
+        self.sent = {}
 
 
 def _by_topic(named: Mapping[Key, FetchPosition], bytes_max: int) -> list[FetchRequestTopic]:

@@ -1,11 +1,11 @@
-"""What a follower of one partition does next: fetch, cut its log where it diverges, or append (R3, KIP-101, 279, 595).
+"""The follower's state machine of one partition: fetch, truncate where the logs diverge, or append (R3, KIP-101, 279,
+595). Pure.
 
-Owns how far the replica agrees with its leader, and its high watermark. Always true: every leader epoch begins with a
-fetch that may show divergence, also under the same leader (KAFKA-7164); before the first answer without divergence
-nothing is appended and the high watermark stands (KAFKA-14704); it asks only for what follows its flushed end, so that
-its next fetch is its durable acknowledgement; the high watermark is min(leader's, own end), and never falls in an
-epoch; nothing below it is cut, unless the row names an unclean start that this replica has not seen. Pure.
-`broker.partition.following.follower_replica` runs it. Must not know requests, files, connections.
+- Every leader epoch begins with a fetch that may show divergence, also under the same leader (KAFKA-7164). Before the
+  first response without divergence nothing is appended, and the high watermark stands still (KAFKA-14704).
+- It fetches only from its flushed end, so a fetch is its durable acknowledgement.
+- The high watermark is min(leader's, own end) and never falls within an epoch. Nothing below it is truncated, unless
+  the row names an unclean start that this replica has not seen.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ from logformat.leader_epochs import UNDEFINED_EPOCH, EpochEnd, LeaderEpochs
 
 
 class Phase(Enum):
-    """How far it is in this leader epoch."""
-
     RECONCILING = "reconciling"  # nothing is known to agree
-    CUTTING = "cutting"  # it diverges, and its log is being cut
+    CUTTING = "cutting"  # its log diverges and is being truncated
     FOLLOWING = "following"
-    OFFLINE = "offline"  # what it would have to cut is committed: a person decides, or an unclean start
+    OFFLINE = "offline"  # it would have to truncate committed records: an operator or an unclean start decides
 
 
 class FetchPosition(NamedTuple):
-    """What to ask the leader for. `last_fetched_epoch`: of the last record before `offset`; −1: there is none.
-    `log_start_offset`: where this replica's log starts, durably: the leader answers DeleteRecords by it (R7).
-    `copies_on`: what the bucket holds there is of no use: copied is all that the leader has."""
+    """What to fetch. `last_fetched_epoch`: of the last record before `offset`; −1: there is none. `log_start_offset`:
+    this replica's durable log start, for the leader's DeleteRecords (R7). `copies_on`: the bucket is no use there, so
+    the leader sends everything it has."""
 
     offset: int
     last_fetched_epoch: int
@@ -40,20 +38,19 @@ class FetchPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Drop what lies at or above `offset`, epochs that begin there too, then say `cut`."""
+    """Truncate to `offset`, including epochs that begin there, then call `cut`."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Append what came, flush it, then say `flushed`."""
+    """Append and flush the records, then call `flushed`."""
 
 
 class Follower:
-    """Of one replica. `end`: its flushed end; `seen_epoch`: the last leader epoch in which it had a clean
-    answer (who runs it makes that durable); `log_start_offset`: what is durable of its log start (R26); `copies_on`:
-    see `FetchPosition`."""
+    """Of one replica. `end`: its flushed end. `seen_epoch`: the last leader epoch with a clean response; the caller
+    makes it durable. `log_start_offset`: the durable log start (R26). `copies_on`: see `FetchPosition`."""
 
     def __init__(self, lineage: LeaderEpochs, end: int, high_watermark: int, seen_epoch: int = UNDEFINED_EPOCH) -> None:
         self.lineage = lineage
@@ -68,7 +65,7 @@ class Follower:
         self._leader_high_watermark = 0
 
     def begin(self, leader_epoch: int, unclean_epoch: int = UNDEFINED_EPOCH) -> None:
-        """Follow in this epoch from now on, whoever leads; `unclean_epoch`: the last one that began uncleanly."""
+        """Follow in this leader epoch. `unclean_epoch`: the last epoch that began uncleanly."""
         assert leader_epoch > self._leader_epoch, (leader_epoch, self._leader_epoch)
         self._leader_epoch = leader_epoch
         self._unclean_epoch = unclean_epoch
@@ -77,13 +74,13 @@ class Follower:
             self.phase = Phase.RECONCILING
 
     def next_fetch(self) -> FetchPosition | None:
-        """None while it has to be cut, or is offline."""
+        """None while it has to be truncated, or is offline."""
         if self._asks_nothing:
             return None
         return FetchPosition(self.end, self._last_epoch, self._leader_epoch, self.log_start_offset, self.copies_on)
 
     def is_at(self, asked: FetchPosition) -> bool:
-        """Whether what comes for `asked` goes on where the replica is now."""
+        """Whether the response to `asked` fits where the replica is now."""
         return (
             asked.offset == self.end
             and asked.leader_epoch == self._leader_epoch
@@ -103,9 +100,8 @@ class Follower:
     def answered(
         self, asked: FetchPosition, diverging: EpochEnd | None, leader_high_watermark: int
     ) -> Cut | Take | None:
-        """The leader's answer to `asked`; None: it is of another epoch, comes twice, or nothing may be done.
-
-        `diverging`: the leader's last epoch that is not above the one asked for, and where that ends there."""
+        """The leader's response to `asked`. None: it is outdated, or nothing may be done. `diverging`: the leader's
+        last epoch that is not above the one asked for, and its end there."""
         if not self.is_at(asked):
             return None
         if diverging is not None:
@@ -124,16 +120,16 @@ class Follower:
 
     @property
     def _led_without_a_record(self) -> bool:
-        """Whether an epoch begins at its end: one that it led itself. The leader may go on in an older one there, whose
-        records would not follow it (KAFKA-10706)."""
+        """Whether an epoch begins at its end: one that it led itself without a record. The leader may continue in an
+        older epoch there, whose records would not follow it (KAFKA-10706)."""
         latest = self.lineage.latest
         return latest is not None and latest.start_offset >= self.end
 
     def _diverged(self, leaders: EpochEnd) -> Cut | None:
-        """Cut where the two lineages part: what follows is of an epoch that the leader does not have there."""
+        """Truncate where the two lineages part."""
         mine = self.lineage.end_offset_for(leaders.epoch, self.end)
         at = min(self.end, leaders.end_offset)
-        if mine.end_offset >= 0:  # where we lack that epoch, our own of before ends here, and is asked for next
+        if mine.end_offset >= 0:  # where we lack that epoch, our previous one ends here and is fetched next
             at = min(at, mine.end_offset)
         if at < self.high_watermark:
             if self._unclean_epoch <= self.seen_epoch:
@@ -144,34 +140,35 @@ class Follower:
         return Cut(at)
 
     def cut(self, lineage: LeaderEpochs, end: int) -> None:
-        """The log ends there now: ask again, the epoch before may part earlier still."""
+        """The log ends at `end` now. Fetch again: the previous epoch may diverge even earlier."""
         assert self.phase is Phase.CUTTING, self.phase
         self.lineage, self.end, self.phase = lineage, end, Phase.RECONCILING
 
     def leave(self) -> None:
-        """Its log does not go on where its leader's still is: it is to begin elsewhere, then say `began_at`."""
+        """Its log does not continue where its leader's still is: it has to restart at another offset, then call
+        `began_at`."""
         assert self.phase is not Phase.OFFLINE
         self.phase = Phase.CUTTING
 
     def began_at(self, lineage: LeaderEpochs, end: int) -> None:
-        """The log begins at `end` now, below which all is committed and in the bucket, verified, or expired."""
+        """The log restarted at `end`. Everything below is committed, and verified in the bucket or expired."""
         self.high_watermark = max(self.high_watermark, end)
         self.cut(lineage, end)
 
     def began_with(self, lineage: LeaderEpochs, end: int, leader_high_watermark: int) -> None:
-        """The log was begun anew with what a clean answer of this epoch brought, and ends with that, durably: what the
-        answer said holds. A leader says it once."""
+        """The log restarted with the records of a clean response of this epoch and ends with them, durably. The
+        response's high watermark counts, because a leader says it once."""
         self.cut(lineage, end)
         self._agrees(leader_high_watermark)
 
     def flushed(self, lineage: LeaderEpochs, end: int) -> None:
-        """What was taken is durable: the next fetch says so."""
+        """The records are durable: the next fetch reports them."""
         assert self.phase is Phase.FOLLOWING and end >= self.end, (self.phase, end, self.end)
         self.lineage, self.end = lineage, end
         self._advance()
 
-    def hears_of(self, offset: int) -> bool:
-        """Whether its leader said, in this epoch, that all below `offset` is committed."""
+    def knows_committed(self, offset: int) -> bool:
+        """Whether its leader reported, in this epoch, that everything below `offset` is committed."""
         return offset <= self._leader_high_watermark
 
     def _advance(self) -> None:

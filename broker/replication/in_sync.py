@@ -1,9 +1,6 @@
-"""Which replicas a leader has to wait for: the committed in-sync set, united with all it proposed (R4, R16, R17).
-
-Owns that union and what the applied row allows. Always true: only an applied row with a higher partition epoch drops a
-proposal, never an answer or a time-out, because a commit whose answer was lost may stand; nothing about the set or the
-minimum is read anywhere else than in the applied row. Pure. Must not know offsets, requests, nor who commits rows.
-"""
+"""The replicas a leader waits for: the committed in-sync set united with every proposed one (R4, R16, R17). Pure. Only
+an applied row with a higher partition epoch drops a proposal. A response or a time-out does not, because a commit whose
+response was lost may stand. Set and minimum come from the applied row only."""
 
 from __future__ import annotations
 
@@ -11,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-NO_SESSION: Final = -1
-"""Broker epoch of who has none."""
+from broker.metadata.data_configs import effective_min
+from broker.metadata.image import ClusterImage, Topic
+
+NO_SESSION: Final = -1  # broker epoch of a broker without a session
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedRow:
-    """One partition as its leader's applied image has it.
-
-    `min_in_sync` is the effective one, min(min.insync.replicas, |replicas|); `sessions` holds the broker epoch of every
-    replica that has an active session, by node."""
+    """One partition in the image that its leader applied. `min_in_sync` is the effective one, min(min.insync.replicas,
+    |replicas|). `sessions`: broker epoch of every replica with an active session, by node."""
 
     leader_epoch: int
     partition_epoch: int
@@ -30,7 +27,7 @@ class AppliedRow:
 
 
 class InSync:
-    """Of one leader epoch. `union`: those whose flushed ends make the high watermark."""
+    """Of one leader epoch. The high watermark is the least flushed end over `union`."""
 
     __slots__ = ("_proposals", "row", "union")
 
@@ -40,7 +37,7 @@ class InSync:
         self._proposals: list[tuple[int, frozenset[int]]] = []  # partition epoch it was sent at, whole new set
 
     def apply(self, row: AppliedRow) -> None:
-        """Another row of the same leader epoch; one of a lower partition epoch says nothing new."""
+        """Another row of the same leader epoch. A lower partition epoch is ignored."""
         assert row.leader_epoch == self.row.leader_epoch, (row, self.row)
         if row.partition_epoch < self.row.partition_epoch:
             return
@@ -49,7 +46,7 @@ class InSync:
         self._unite()
 
     def propose(self, target: frozenset[int]) -> int:
-        """Count `target` from now on, before the proposal is sent; the partition epoch to send it at."""
+        """Count `target` from now on, before the proposal is sent. Returns the partition epoch to send it at."""
         self._proposals.append((self.row.partition_epoch, target))
         self._unite()
         return self.row.partition_epoch
@@ -59,11 +56,27 @@ class InSync:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no proposal is out whose outcome is not applied."""
+        """Whether the outcome of every proposal is applied."""
         return not self._proposals
 
     @property
     def has_enough(self) -> bool:
-        """Whether as many members of the committed set have a session as records need to count as committed."""
+        """Whether at least `min_in_sync` members of the committed set have a session."""
         row = self.row
         return sum(node in row.sessions for node in row.in_sync) >= row.min_in_sync
+
+
+def applied_row(topic: Topic, index: int, image: ClusterImage) -> AppliedRow:
+    """The row of a partition of `topic`, with the minimum and the sessions that `image` knows (R2, R16). The proof of
+    `leader` needs all three from one image, so nothing else makes an `AppliedRow`. `topic` is as `image` has it or
+    newer."""
+    row = topic.rows[index]
+    nodes = image.nodes
+    sessions = {
+        node_id: node.broker_epoch
+        for node_id in (*row.replicas, *row.target)
+        if (node := nodes.get(node_id)) is not None and node.active
+    }
+    return AppliedRow(
+        row.leader_epoch, row.partition_epoch, frozenset(row.in_sync), effective_min(topic, row, image), sessions
+    )

@@ -1,9 +1,9 @@
-"""Which in-sync set a leader wants: who caught up joins, who stays behind leaves (R4, KIP-497, KIP-841). Pure.
+"""Which in-sync set a leader proposes: caught-up replicas join, lagging ones leave (R4, KIP-497, KIP-841). Pure.
 
-Owns the two judgements. Always true: nobody leaves below the minimum, those without a session first; who lags is judged
-by what the log held a while ago, so that it need not reach an end that runs ahead of it, and by where it started then:
-DeleteRecords waits for whoever does not know; while a proposal's outcome is not applied, all that is proposed is the
-set as it is, which settles it (R17). Must not know requests, nor who commits.
+- The set never shrinks below the minimum. Members without a session leave first.
+- Lag is judged by the log end a while ago, so a replica need not reach an end that runs ahead of it. The log start of
+  that time counts too, because DeleteRecords waits for members that do not know it.
+- While the outcome of a proposal is not applied, only the committed set is proposed, which settles it (R17).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.metadata.records import LogPlace
-from broker.replication.leader import NOT_LED, Held, Leader
+from broker.replication.leader import NOT_LED, Leader, LogExtent
 
 _SAMPLES: Final = 4  # of the log's end within the longest time a replica may lag
 
@@ -21,8 +21,8 @@ _SAMPLES: Final = 4  # of the log's end within the longest time a replica may la
 @dataclass(frozen=True, slots=True)
 class PartitionProposal:
     """One partition of AlterPartition (56): the leader in `leader_epoch` proposes `in_sync`, pairs of node id and
-    broker epoch, on top of the row of `partition_epoch`. A member that joins is named with the broker epoch of its
-    report (R16, KIP-903). `is_done`: an unclean start came to its end (R20, LeaderRecoveryState 0)."""
+    broker epoch, on the row of `partition_epoch`. A joiner is named with the broker epoch of its report (R16, KIP-903).
+    `is_done`: an unclean start is complete (R20, LeaderRecoveryState 0)."""
 
     place: LogPlace
     leader_epoch: int
@@ -31,16 +31,16 @@ class PartitionProposal:
     is_done: bool = True
 
 
-class Behind:
-    """What a leader's log held, of one leader epoch."""
+class LagSamples:
+    """Samples of a leader's log extent in one leader epoch."""
 
     __slots__ = ("_samples",)
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[int, Held]] = deque()  # monotonic ms
+        self._samples: deque[tuple[int, LogExtent]] = deque()  # monotonic ms
 
-    def look(self, now_ms: int, held: Held, lag_ms_max: int) -> Held:
-        """What the log held `lag_ms_max` ago, or a quarter longer; NOT_LED while it is led for less."""
+    def sample(self, now_ms: int, held: LogExtent, lag_ms_max: int) -> LogExtent:
+        """The extent `lag_ms_max` ago, or a quarter longer; NOT_LED while it leads for less."""
         samples = self._samples
         if not samples or now_ms - samples[-1][0] >= lag_ms_max / _SAMPLES:
             samples.append((now_ms, held))
@@ -50,8 +50,8 @@ class Behind:
         return before if now_ms - at_ms >= lag_ms_max else NOT_LED
 
 
-def wanted(leader: Leader, before: Held, log_start: int = 0) -> frozenset[int] | None:
-    """The set to propose; None: the one there is. `before`: see `Behind.look`; `log_start`: of the log."""
+def wanted(leader: Leader, before: LogExtent, log_start: int = 0) -> frozenset[int] | None:
+    """The set to propose; None: the committed one. `before`: see `LagSamples.sample`; `log_start`: of the log."""
     row = leader.in_sync.row
     if not leader.in_sync.is_settled:
         return row.in_sync

@@ -1,10 +1,10 @@
-"""What a leader of one partition knows of its replicas: their flushed ends, and from them the high watermark (R2).
+"""The leader's state machine of one leader epoch: flushed ends of the replicas, and the high watermark (R2). Pure.
 
-Owns the high watermark of one leader epoch. Always true: it is the least flushed end over the committed in-sync set
-united with what was proposed, or what the bucket holds, if that is more; it never falls; it stands still while a member
-has not reported in this epoch and session, and while fewer than the minimum have a session, for every acks; what
-clients are told of the log's end is nothing until it reached the start of the epoch (KIP-207). A leader alone is this
-machine with a set of one. Pure. Must not know the log, who waits, nor how reports come.
+- The high watermark is the least flushed end over the committed in-sync set united with every proposed one, or the
+  bucket's end if that is greater. It never falls.
+- It stands still while a member has not reported in this epoch and session, and while fewer than the minimum have a
+  session, for every acks.
+- Clients get no log end until it reached the start of the epoch (KIP-207). A leader alone has a set of one.
 
 Hot path: `flushed` runs once a sync, in `os` mode once a batch: 0.2 µs for a leader alone.
 """
@@ -17,8 +17,7 @@ from broker.replication.in_sync import NO_SESSION, AppliedRow, InSync
 
 
 class Report(NamedTuple):
-    """A replica's flushed end, and where its log starts, durably, as its fetch said it; void once its session is
-    another one (R16)."""
+    """A replica's flushed end and durable log start, by its fetch. Void once its session is another one (R16)."""
 
     end_offset: int
     broker_epoch: int
@@ -28,19 +27,18 @@ class Report(NamedTuple):
 _NO_REPORT: Final = Report(-1, -1, -1)
 
 
-class Held(NamedTuple):
-    """Of a leader's log at some time: where it ended, and where it started."""
+class LogExtent(NamedTuple):
+    """End and start of a leader's log at some time."""
 
     end: int
     start: int = -1
 
 
-NOT_LED: Final = Held(-1)
-"""It was not led then: nobody lacks anything of it."""
+NOT_LED: Final = LogExtent(-1)  # it was not led then: no replica is behind it
 
 
 class Leader:
-    """Of one leader epoch. `epoch_start`: the log's end when it began; `high_watermark`: what this replica knew before;
+    """Of one leader epoch. `epoch_start`: the log end when it began. `high_watermark`: as this replica knew it before.
     `own_end`: its flushed end."""
 
     __slots__ = (
@@ -63,21 +61,21 @@ class Leader:
         self.high_watermark = high_watermark
         self._own_end = own_end
         self._reports: dict[int, Report] = {}
-        self._held: tuple[int, int] | None = None  # when the log's end was looked at last, and that
+        self._held: tuple[int, int] | None = None  # the last sample: time in ms, log end
         self.late_since_ms: dict[int, int] = {}
-        """Since when replicas in session lack something that the log held then (`look`)."""
+        """Since when replicas in session lack records that the log held then (`sample`)."""
         self._look()
         self._advance()
 
-    # ── what happens ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────
     def flushed(self, end_offset: int) -> bool:
-        """Our own flushed end is this; whether the high watermark moved."""
+        """The own flushed end moved. Returns whether the high watermark did."""
         self._own_end = end_offset
         return self._advance()
 
     def held(self, end_offset: int) -> bool:
-        """The bucket holds everything below, so it was committed in an epoch before (R2); whether the high watermark
-        moved. What is not on our disk, which a clean leader does not lack, is not said to be there."""
+        """The bucket holds everything below, so it was committed in an earlier epoch (R2). Returns whether the high
+        watermark moved. The own flushed end bounds it."""
         end_offset = min(end_offset, self._own_end)
         if end_offset <= self.high_watermark:
             return False
@@ -85,8 +83,8 @@ class Leader:
         return True
 
     def reported(self, node_id: int, report: Report, leader_epoch: int) -> bool:
-        """A replica's fetch passed the check for divergence; whether the high watermark moved. One of another leader
-        epoch, or of another session than the applied row knows, says nothing (R5, R16)."""
+        """A replica's fetch passed the divergence check. Returns whether the high watermark moved. Reports of another
+        leader epoch or session are ignored (R5, R16)."""
         row = self.in_sync.row
         if leader_epoch != row.leader_epoch or row.sessions.get(node_id) != report.broker_epoch:
             return False
@@ -94,7 +92,7 @@ class Leader:
         return self._advance()
 
     def applied(self, row: AppliedRow) -> bool:
-        """The image has another row of this leader epoch; whether the high watermark moved."""
+        """The image has another row of this leader epoch. Returns whether the high watermark moved."""
         self.in_sync.apply(row)
         self._reports = {
             node_id: report
@@ -105,8 +103,8 @@ class Leader:
         return self._advance()
 
     def propose(self, target: frozenset[int]) -> tuple[int, dict[int, int]]:
-        """Propose another set; the partition epoch to send it at, and each member's broker epoch: of a joiner that of
-        its report, not the image's (KIP-903). Its members count at once."""
+        """Propose another set, whose members count at once. Returns the partition epoch to send it at and each member's
+        broker epoch: a joiner's is that of its report, not the image's (KIP-903)."""
         reports, sessions = self._reports, self.in_sync.row.sessions
         epochs = {
             node_id: reports[node_id].broker_epoch if node_id in reports else sessions.get(node_id, NO_SESSION)
@@ -116,8 +114,9 @@ class Leader:
         self._look()
         return at, epochs
 
-    def look(self, now_ms: int, log_end_offset: int) -> None:
-        """Now and then: who lacks what the log held at the last look is late since that. Half a microsecond."""
+    def sample(self, now_ms: int, log_end_offset: int) -> None:
+        """Sample the log end: a replica that lacks records of the previous sample is late since then. Half a
+        microsecond."""
         held, self._held = self._held, (now_ms, log_end_offset)
         if held is None:
             return
@@ -130,50 +129,48 @@ class Leader:
         if behind or late:
             self.late_since_ms = {node_id: late.get(node_id, at_ms) for node_id in behind}
 
-    # ── what it means ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
     def report(self, node_id: int) -> Report | None:
-        """What another replica said last in this epoch and session; None: nothing."""
         return self._reports.get(node_id)
 
     def reported_end(self, node_id: int) -> int:
-        """The flushed end of another replica, as it said in this epoch and session; −1: it said nothing."""
+        """The replica's flushed end by its last report of this epoch and session; −1: no report."""
         report = self._reports.get(node_id)
         return -1 if report is None else report.end_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided: all of them, until transactions are served."""
+        """All transactions below are decided: every one, until transactions are served."""
         return self.high_watermark
 
     @property
     def is_end_known(self) -> bool:
-        """Whether clients may be told the end of the log: OFFSET_NOT_AVAILABLE before (KIP-207)."""
+        """Whether clients may get the log end; OFFSET_NOT_AVAILABLE before (KIP-207)."""
         return self.high_watermark >= self.epoch_start
 
     @property
     def takes_all(self) -> bool:
-        """Whether acks=all is taken: NOT_ENOUGH_REPLICAS while fewer than the minimum have a session."""
+        """Whether acks=all is accepted; NOT_ENOUGH_REPLICAS while fewer than the minimum have a session."""
         return not self._holds
 
     def may_join(self, node_id: int, log_start: int = 0) -> bool:
-        """Whether to propose a replica: it has all that is committed and all that came before this epoch (KIP-841), and
-        knows where the log starts: as a member it may lead without asking (R7)."""
+        """Whether to propose a replica: it has every committed record and all from before this epoch (KIP-841). It
+        knows the log start, because a member may lead without asking (R7)."""
         report = self._reports.get(node_id)
         if report is None or node_id in self.in_sync.union or report.log_start_offset < log_start:
             return False
         return report.end_offset >= max(self.high_watermark, self.epoch_start)
 
-    def is_behind(self, node_id: int, before: Held) -> bool:
-        """Whether another one lacks what the log held a while ago, or does not know where it started then, or never
-        reported since."""
+    def is_behind(self, node_id: int, before: LogExtent) -> bool:
+        """Whether another replica lacks records of `before` or its log start, or never reported since."""
         if node_id == self.node_id:
             return False
         report = self._reports.get(node_id, _NO_REPORT)
         return report.end_offset < before.end or report.log_start_offset < before.start
 
-    def is_at_rest(self, held: Held) -> bool:
-        """Whether there is nothing to propose until the row or the log is another one: who has a session is in the set,
-        the set has sessions, and everybody holds the whole log and knows where it starts."""
+    def is_steady(self, held: LogExtent) -> bool:
+        """Whether there is nothing to propose until the row or the log changes: set and sessions are equal, and every
+        member holds the whole log and knows its start."""
         row, reports = self.in_sync.row, self._reports
         if self.late_since_ms or not self.in_sync.is_settled or row.sessions.keys() != row.in_sync:
             return False
@@ -183,13 +180,13 @@ class Leader:
                 return False
         return True
 
-    def rests(self) -> None:
-        """It is not looked at for a while: who lacks something then lacks it since the look after the next."""
+    def mark_steady(self) -> None:
+        """Sampling pauses: lag counts from the second sample after this."""
         self._held = None
 
     def all_know_start(self, offset: int) -> bool:
-        """Whether every other member of the union that has a session fetched with a log start at or above `offset`: no
-        record below it comes back, whoever leads next (R7)."""
+        """Whether every other member of the union with a session fetched with a log start at or above `offset`. Then no
+        record below comes back, whichever of them leads next (R7)."""
         sessions, reports = self.in_sync.row.sessions, self._reports
         return all(
             node_id in reports and reports[node_id].log_start_offset >= offset
@@ -199,11 +196,11 @@ class Leader:
 
     @property
     def is_shared(self) -> bool:
-        """Whether others may join, or are in the set, or were proposed."""
+        """Whether other replicas may join, are in the set, or were proposed."""
         return len(self.in_sync.row.sessions) > 1 or len(self.in_sync.union) > 1
 
     def _look(self) -> None:
-        """Remember what `_advance` asks: the others of the union, and whether the high watermark has to stand."""
+        """Cache what `_advance` needs: the other members of the union, and whether the high watermark stands still."""
         self._others = tuple(sorted(self.in_sync.union - {self.node_id}))
         self._holds = not self.in_sync.has_enough
 

@@ -1,26 +1,22 @@
-"""Which replica a consumer of a rack is sent to by its partition's leader (KIP-392).
-
-Owns Kafka's choice, of `RackAwareReplicaSelector` and of what it is offered. Always true: whoever is chosen is in sync,
-has a session, reported in this leader epoch that it holds the offset asked for, and stands in the client's rack; the
-leader sends nobody away who stands in its own. Pure. Must not know requests, nor how a follower serves.
-Source: Kafka 4.3.1's `ReplicaManager.findPreferredReadReplica`, `RackAwareReplicaSelector`, `ReplicaView.comparator`.
-"""
+"""Which replica a consumer reads from (KIP-392): the leader's choice by rack, and its memory of redirects that failed.
+Pure. The chosen replica is in sync, has a session, reported in this leader epoch that it holds the offset, and is in
+the client's rack. The leader keeps clients of its own rack. Source: Kafka 4.3.1's
+`ReplicaManager.findPreferredReadReplica`, `RackAwareReplicaSelector`, `ReplicaView.comparator`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.replication.leader import Leader
 
-HERE: Final = -1
-"""The leader serves the fetch itself."""
+HERE: Final = -1  # the leader serves the fetch itself
 _NOT_LATE: Final = 1 << 63
 
 
 def nearest(leader: Leader, offset: int, rack: str, rack_of: Callable[[int], str | None]) -> int:
-    """The node to read `offset` from, for a client of `rack`; `HERE`: the leader. `rack_of`: where a node stands; None
-    also where the client cannot reach it."""
+    """The node to read `offset` from, for a client of `rack`; `HERE`: the leader. `rack_of`: a node's rack; None also
+    where the client cannot reach the node."""
     if rack_of(leader.node_id) == rack:
         return HERE
     found, most = HERE, (-1, 0, 0)
@@ -28,8 +24,44 @@ def nearest(leader: Leader, offset: int, rack: str, rack_of: Callable[[int], str
         report = leader.report(node_id)
         if report is None or not report.log_start_offset <= offset <= report.end_offset or rack_of(node_id) != rack:
             continue
-        # As Kafka: the greater end, then who is late for less long, then the higher id.
+        # As Kafka: the greater end, then late for the shorter time, then the higher id.
         caught_up = (report.end_offset, leader.late_since_ms.get(node_id, _NOT_LATE), node_id)
         if found == HERE or caught_up > most:
             found, most = node_id, caught_up
     return found
+
+
+STAY_S: Final = 10.0
+PLACES_MAX: Final = 1_000
+
+Place = tuple[str, int]
+
+
+class _Sent(NamedTuple):
+    offset: int
+    at_s: float
+    stays: bool  # it came back: served here since
+
+
+class RedirectMemory:
+    """The redirects of one connection. A reader that comes back for the same offset within `STAY_S` is served by the
+    leader for as long, then redirected again. So a replica that was just killed or cannot reach the bucket costs a
+    reader one redirect (Kafka's leader redirects it again and again). At most `PLACES_MAX` entries. Times are seconds
+    of one clock that never goes back."""
+
+    __slots__ = ("_sent",)
+
+    def __init__(self) -> None:
+        self._sent: dict[Place, _Sent] = {}  # the oldest first
+
+    def may_go(self, place: Place, offset: int, now_s: float) -> bool:
+        """Whether to redirect a reader of `place` at `offset`; if so, it counts as redirected."""
+        known = self._sent.pop(place, None)
+        is_recent = known is not None and now_s - known.at_s < STAY_S
+        if known is not None and is_recent and (known.stays or known.offset == offset):
+            self._sent[place] = known if known.stays else _Sent(offset, now_s, True)
+            return False
+        self._sent[place] = _Sent(offset, now_s, False)
+        if len(self._sent) > PLACES_MAX:
+            del self._sent[next(iter(self._sent))]
+        return True

@@ -1,23 +1,22 @@
-"""How fast replicas that catch up may be copied: a rate over a sliding window, and which replicas it holds (KIP-73).
-
-Owns the arithmetic of `follower.replication.throttled.rate` and the lists of `follower.replication.throttled.replicas`.
-Always true: what came is counted whether it was allowed or not, so that what was too much is waited for; the rate is
-what came in the last windows by the time since the first of them began, of one window at least (Kafka's SimpleRate);
-who is over it is told when that ends. Pure. Must not know clocks, fetches, nor who is in sync. Source: Kafka's
-ReplicationQuotaManager.
-"""
+"""Replication throttling (KIP-73): the follower rate over a sliding window, and the replicas it applies to. Pure. Bytes
+count whether the quota allowed them or not, so an excess delays the next fetch. The rate is the bytes of the last
+windows divided by the time since the first of them began, at least one window (Kafka's SimpleRate). Configs:
+`follower.replication.throttled.rate`, `follower.replication.throttled.replicas`. Source: Kafka's
+ReplicationQuotaManager."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from broker.replication.fetch_session_handler import Key, Limits
+from broker.replication.follower import FetchPosition
+
 THROTTLED_REPLICAS: Final = "follower.replication.throttled.replicas"
-NO_LIMIT: Final = (1 << 63) - 1
-"""Of the rate: Kafka's default."""
+NO_LIMIT: Final = (1 << 63) - 1  # bytes a second; Kafka's default
 
 
 @dataclass(slots=True)
@@ -27,9 +26,9 @@ class _Window:
 
 
 class ReplicationQuota:
-    """Of one broker, over all that it copies and that is throttled. `limit`: bytes a second; it may be changed at any
-    time, what came already counts for the new one too. `window_s` and `windows`: how far is looked back
-    (`replication.quota.window.size.seconds`, `replication.quota.window.num`). `now_s` of each call never goes back."""
+    """Of one broker, over all throttled replicas. `limit`: bytes a second; a change applies to earlier bytes too.
+    `window_s`, `windows`: the span measured (`replication.quota.window.size.seconds`, `replication.quota.window.num`).
+    `now_s` never goes back between calls."""
 
     def __init__(self, limit: int = NO_LIMIT, window_s: float = 1.0, windows: int = 11) -> None:
         self.limit = limit
@@ -43,7 +42,6 @@ class ReplicationQuota:
         return self.limit != NO_LIMIT
 
     def record(self, size: int, now_s: float) -> None:
-        """So many bytes came."""
         self._forget(now_s)
         if not self._windows or now_s - self._windows[-1].began_s >= self._window_s:
             self._windows.append(_Window(now_s))
@@ -51,7 +49,7 @@ class ReplicationQuota:
         self._total += size
 
     def free_s(self, now_s: float) -> float:
-        """From when on more may come: `now_s`, or later where too much came."""
+        """When more may come: `now_s`, or later where the quota is exceeded."""
         self._forget(now_s)
         total, at_s = self._total, now_s
         for first in self._windows:
@@ -79,8 +77,84 @@ def is_throttled(configs: Mapping[str, str], index: int, node_id: int) -> bool:
 
 @lru_cache(maxsize=64)
 def _named(text: str) -> frozenset[tuple[int, int]] | None:
-    """`partition:broker,…` as it was accepted; None: `*`, all of them."""
+    """Pairs of `partition:broker,…`, validated earlier; None: `*`, all."""
     if text.strip() == "*":
         return None
     pairs = (entry.partition(":") for entry in text.split(","))
     return frozenset((int(index), int(node_id)) for index, _, node_id in pairs)
+
+
+class ThrottledReplicas:
+    """The throttled replicas of one fetcher, and those left out while the quota is exceeded. Only a replica that is
+    throttled, not in sync and lacks committed records is left out, so none leaves the in-sync set by it. Bytes of
+    throttled replicas always count, over all leaders together. A check costs something only when the rate begins or
+    ceases to be exceeded. `is_in_sync`: by the image. `now_s` never goes back between calls. Source: Kafka's
+    RemoteLeaderEndPoint.shouldFollowerThrottle."""
+
+    def __init__(self, rate: ReplicationQuota, is_in_sync: Callable[[Key], bool]) -> None:
+        self._rate = rate
+        self._is_in_sync = is_in_sync
+        self._high_watermarks: dict[Key, int | None] = {}  # of throttled replicas, by their leader's last response
+        self._held: dict[Key, None] = {}
+        self._free_s = float("-inf")
+        self._is_over = False
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._high_watermarks
+
+    def set(self, key: Key, *, is_throttled: bool) -> None:
+        """Takes effect at the next fetch."""
+        if not is_throttled:
+            self._high_watermarks.pop(key, None)
+            self._held.pop(key, None)
+        else:
+            self._high_watermarks.setdefault(key, None)
+
+    def began(self, key: Key) -> None:
+        """It follows in a new leader epoch, whose high watermark is unknown."""
+        if key in self._high_watermarks:
+            self._high_watermarks[key] = None
+
+    def came(self, key: Key, size: int, high_watermark: int, now_s: float) -> None:
+        """A response for a throttled replica."""
+        self._high_watermarks[key] = high_watermark
+        if size:
+            self._rate.record(size, now_s)
+
+    def look(self, now_s: float) -> Iterable[Key]:
+        """The replicas to visit: all where the rate began or ceased to be exceeded, else none."""
+        if not self._high_watermarks:
+            return ()
+        was_over, self._is_over = self._is_over, False
+        if self._rate.is_limited:
+            self._free_s = self._rate.free_s(now_s)
+            self._is_over = self._free_s > now_s
+        if self._is_over == was_over:
+            return ()
+        if self._is_over:
+            return tuple(self._high_watermarks)
+        held, self._held = self._held, {}
+        return held
+
+    def holds(self, key: Key, at: FetchPosition) -> bool:
+        """Whether it is left out of the next fetch, in which it would ask for `at`."""
+        if not self._is_over or key not in self._high_watermarks:
+            return False
+        committed = self._high_watermarks[key]
+        if (committed is not None and at.offset >= committed) or self._is_in_sync(key):
+            return False
+        self._held[key] = None
+        return True
+
+    def wait_s(self, now_s: float) -> float | None:
+        """Until the replicas left out come back; None: there are none."""
+        return max(self._free_s - now_s, 0.0) if self._held else None
+
+    def limits(self, of: Limits, now_s: float) -> Limits:
+        """Limits of the next fetch: at most the bytes of a second, parked no longer than a replica is left out."""
+        if not self._high_watermarks or not self._rate.is_limited:
+            return of
+        bytes_max = min(of.bytes_max, max(self._rate.limit, of.partition_bytes_max))
+        held_s = self.wait_s(now_s)
+        wait_ms = of.wait_ms if held_s is None else min(of.wait_ms, int(1000 * held_s) + 1)
+        return of._replace(bytes_max=bytes_max, wait_ms=wait_ms)

@@ -11,7 +11,7 @@ from typing import Final
 from broker.config.broker_config import BrokerConfig
 from broker.controller.controller_requests import ControllerRequests
 from broker.following.metadata_cache import MetadataCache
-from broker.groups.topic import OFFSETS_TOPIC
+from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.metadata.records import NO_LEADER
 from broker.partition.registry import Registry
 from logformat.errors import Retryable

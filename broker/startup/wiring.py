@@ -14,10 +14,9 @@ from broker.config.live import LiveConfig
 from broker.controller import unclean_recovery_manager
 from broker.controller.cluster_control import ClusterControl
 from broker.controller.commit_queue import CommitQueue
-from broker.controller.controller_client import ControllerClient
+from broker.controller.controller_client import ControllerClient, RemoteTopicCreator
 from broker.controller.controller_requests import ControllerRequests
 from broker.controller.leader_rebalance import LeaderRebalance
-from broker.controller.remote_topic_creator import RemoteTopicCreator
 from broker.controller.unclean_recovery_manager import UncleanRecoveryManager
 from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
@@ -85,7 +84,7 @@ def obeying(
     feed = ImageFeed(Publisher(replicas, metadata, live, node_id))
     feed.watch(lambda at: links.obey(at.image.nodes))
     turnover = Turnover(node_id, world.clock.monotonic_s)
-    feed.watch(turnover.obey)
+    feed.watch(turnover.apply_image)
     forward = Forward(metadata, feed, links, node_id, config.brokers_listener)
     commit_queue = CommitQueue(cluster, feed)
     times, refuses = config.times, links.refuses

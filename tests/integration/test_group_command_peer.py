@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.groups.records import partition_of
-from broker.groups.topic import OFFSETS_TOPIC
 from tests.support.buckets import DirectoryBucket
 from tests.support.kafka_console import kafka_console
 from tests.support.kafka_peer import kafka_peer

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.groups.records import partition_of
-from broker.groups.topic import OFFSETS_TOPIC
 from tests.integration.test_replacement import metrics
 from tests.support.buckets import manifest_of
 from tests.support.committing import CLIENTS, PARTITIONS, Run

@@ -25,11 +25,10 @@ from broker.membership.lost_logs import lost_logs
 from broker.metadata.image import ClusterImage, Topic, check
 from broker.metadata.records import NO_EPOCH, NO_LEADER, ConfigsSet, MetadataRecord, Row, TopicCreated
 from broker.metadata.rows import config_changed, elected, new_rows, rows_set
-from broker.replication.applied import applied_row
 from broker.replication.follower import Cut, FetchPosition, Follower, Take
-from broker.replication.in_sync import InSync
+from broker.replication.in_sync import InSync, applied_row
 from broker.replication.isr_policy import PartitionProposal, wanted
-from broker.replication.leader import Held, Leader, Report
+from broker.replication.leader import Leader, LogExtent, Report
 from logformat.leader_epochs import EpochEnd, kept_end
 from logformat.values import TopicPartition
 from tests.playbooks.disks import Disk, Record
@@ -376,7 +375,7 @@ class Core:
     def propose(self, node: int, *, end_before: int = -1) -> bool:
         """Whether there is something to propose. `end_before`: what a replica has to hold not to lag."""
         led = self.leader_at(node)
-        target = wanted(led, Held(end_before))
+        target = wanted(led, LogExtent(end_before))
         if target is None:
             return False
         self._propose_set(node, target)

@@ -8,7 +8,7 @@ role; nobody shows what is not committed; nobody has to go offline. Must not kno
 
 from __future__ import annotations
 
-from broker.metadata.minimum import effective_min
+from broker.metadata.data_configs import effective_min
 from broker.metadata.records import NO_LEADER, Row
 from broker.replication.follower import Phase
 from tests.playbooks.core import TOPIC, Core, Process

@@ -23,8 +23,8 @@ from broker.controller.unclean_recovery import Chosen, begin
 from broker.errors import ApiError
 from broker.membership.identity import DirectoryIdentity
 from broker.membership.lost_logs import lost_logs as lost_of_directory
+from broker.metadata.data_configs import effective_min
 from broker.metadata.image import ClusterImage, Row, check
-from broker.metadata.minimum import effective_min
 from broker.metadata.records import NO_LEADER, ConfigsSet, MetadataRecord, RowsSet, TopicCreated
 from broker.metadata.rows import config_changed, new_rows
 from logformat.values import TopicPartition

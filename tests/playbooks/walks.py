@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.replication.isr_policy import wanted
-from broker.replication.leader import Held
+from broker.replication.leader import LogExtent
 from logformat.errors import ThermoclineError
 from seams.rng import Rng, SeededRng
 from tests.playbooks.core import Core
@@ -88,7 +88,7 @@ class Walk:
                 if core.names < RECORDS_MAX:
                     leads.append((f"append {node}", lambda node=node: core.append(node)))
                 behind = core.disks[node].end if self.rng.randrange(4) == 0 else -1
-                if len(core.proposals) < MESSAGES_MAX and wanted(process.leader, Held(behind)) is not None:
+                if len(core.proposals) < MESSAGES_MAX and wanted(process.leader, LogExtent(behind)) is not None:
                     act = lambda node=node, behind=behind: core.propose(node, end_before=behind)  # noqa: E731
                     propose.append((f"propose {node} {behind}", act))
             if core.disks[node].flushed < core.disks[node].end:

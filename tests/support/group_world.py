@@ -9,14 +9,14 @@ from typing import Any
 
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.commits import CommitRow
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.machine.events import AdmitCommit, Join, JoinReply, Leaver, Protocol, Sync, SyncReply
+from broker.groups.offset_requests import CommitRow
 from broker.groups.offsets import Wanted, any_topic
 from broker.groups.records import Parsed, parse
 from broker.internal_topics.batches import batches_in
 from broker.internal_topics.led_shard import LedShard, Snapshot
-from broker.metadata.topic_facts import TopicFacts
+from broker.metadata.image import TopicFacts
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.collector import without_collector

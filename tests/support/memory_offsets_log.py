@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from broker.internal_topics.batches import batches_in, is_begin_of_rewrite
-from broker.internal_topics.partition_door import Piece
+from broker.internal_topics.interfaces import Piece
 from logformat.record_batch import read_header
 from tests.support.stamped import stamp
 
@@ -71,7 +71,7 @@ class MemoryOffsetsLog:
 
 
 class MemoryPartition:
-    """`PartitionDoor` of one leader epoch."""
+    """`ShardLog` of one leader epoch."""
 
     def __init__(self, log: MemoryOffsetsLog, index: int, leader_epoch: int) -> None:
         self.name = f"memory-{index}"

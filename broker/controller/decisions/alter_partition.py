@@ -1,9 +1,6 @@
-"""Another in-sync set, as the leader of a partition proposes it: a decision (R4, R17; KIP-497, KIP-903, KIP-841). Pure.
-
-Owns what makes a proposal right, in Kafka's order and codes. Always true: one that is right becomes a row, whether it
-changes the set or not; who joins has a session, and the broker epoch it reported in; the set stays at the effective
-minimum or above it. Must not know offsets, nor how a row follows another (rows).
-"""
+"""Decides in-sync set proposals of leaders (R4, R17; KIP-497, KIP-903, KIP-841), in Kafka's order and codes. Pure. A
+valid proposal becomes a row, whether it changes the set or not. A joiner has a session with the broker epoch of its
+report. The set stays at or above the effective minimum."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from broker.controller.decisions.decision import Decision
 from broker.controller.decisions.fitness import FitnessByNode, judge
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
+from broker.metadata.data_configs import effective_min
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.minimum import effective_min
 from broker.metadata.records import LogPlace, Row
 from broker.metadata.rows import proposed, rows_set
 from broker.replication.isr_policy import PartitionProposal
@@ -22,8 +19,8 @@ from broker.replication.isr_policy import PartitionProposal
 def decide(
     image: ClusterImage, asked: ProposalsRequest, told: FitnessByNode | None = None
 ) -> Decision[tuple[ErrorCode, ...]]:
-    """One code for each proposal, in order. `broker_reports`: see `moves.reassign`. ApiError STALE_BROKER_EPOCH: the
-    asker has not this session."""
+    """One code for each proposal, in order. `told`: see `reassignments.reassign`. ApiError STALE_BROKER_EPOCH: the
+    leader has not this session."""
     if not image.has_session(asked.node_id, asked.broker_epoch):
         raise ApiError(
             ErrorCode.STALE_BROKER_EPOCH, f"node {asked.node_id} has no session of broker epoch {asked.broker_epoch}"
@@ -36,7 +33,7 @@ def decide(
         if topic is None:
             codes.append(ErrorCode.UNKNOWN_TOPIC_ID)
             continue
-        # Named twice: the first one's row stands by then.
+        # Named twice: the first proposal changed the row.
         again = proposal.place in rows
         code = ErrorCode.INVALID_UPDATE_VERSION if again else _judged(image, topic, asked.node_id, proposal)
         codes.append(code)
@@ -54,7 +51,7 @@ def _judged(image: ClusterImage, topic: Topic, node_id: int, proposal: Partition
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     row = topic.rows[index]
     if proposal.leader_epoch > row.leader_epoch or proposal.partition_epoch > row.partition_epoch:
-        return ErrorCode.NOT_CONTROLLER  # its image is ahead of ours: another one decides
+        return ErrorCode.NOT_CONTROLLER  # its image is ahead of ours: there is another controller
     if proposal.leader_epoch < row.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if node_id != row.leader:
@@ -68,8 +65,8 @@ def _judged_set(image: ClusterImage, topic: Topic, row: Row, in_sync: tuple[tupl
     members = {node_id for node_id, _ in in_sync}
     if len(members) < len(in_sync) or not members <= {*row.replicas, *row.target} or row.leader not in members:
         return ErrorCode.INVALID_REQUEST
-    # Nobody leaves a set that is below the minimum, not for another either. A leader that knows another minimum than we
-    # do learns ours with the image, and proposes anew.
+    # No member leaves a set below the minimum, not even in exchange. A leader with another minimum learns ours from the
+    # image and proposes again.
     if set(row.in_sync) - members and len(members) < effective_min(topic, row, image):
         return ErrorCode.INVALID_REQUEST
     for node_id, broker_epoch in in_sync:

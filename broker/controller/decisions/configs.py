@@ -1,9 +1,5 @@
-"""Configs as decisions: of topics, of one broker, of all brokers.
-
-Pure. Owns what replaces what. Always true: the overrides of a topic or broker are written whole, with the rows that
-follow from them; a change that changes nothing writes nothing. Must not know which values are right: the `change` that
-comes with a request judges them.
-"""
+"""Decides configs of topics and brokers. Pure. Overrides are written whole, with the rows that follow from them. A
+change without effect writes nothing. `change` validates the values."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from broker.metadata.rows import config_changed
 def set_on_topic(
     image: ClusterImage, name: str, change: Callable[[Topic], Mapping[str, str]], image_bytes: int
 ) -> Decision[None]:
-    """Replace a topic's explicit overrides by what `change` makes of the topic."""
+    """Replace a topic's overrides by the result of `change`."""
     topic = image.topic_named(name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
@@ -35,7 +31,7 @@ def set_on_topic(
 def set_on_brokers(
     image: ClusterImage, node_id: int | None, change: Callable[[Mapping[str, str]], Mapping[str, str]]
 ) -> Decision[Mapping[str, str]]:
-    """Replace what was set on a node (None: on every broker) by what `change` makes of it: the answer."""
+    """Replace the configs of a node (None: of every broker) by the result of `change`, which is the answer."""
     existing = image.cluster_configs if node_id is None else image.node_configs.get(node_id, {})
     configs = dict(change(existing))
     if configs == existing:
@@ -44,6 +40,7 @@ def set_on_brokers(
 
 
 def _with_rows(image: ClusterImage, changed: ConfigsSet) -> tuple[MetadataRecord, ...]:
-    """Where it lowers `min.insync.replicas`, members that only the minimum kept go in the same commit (D7)."""
+    """Where the change lowers `min.insync.replicas`, members that only the minimum kept leave in the same commit
+    (D7)."""
     after = image.with_records([changed])
     return (changed, *(config_changed(after, changed.topic_id) if changed.node_id is None else ()))

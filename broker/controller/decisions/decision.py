@@ -1,9 +1,5 @@
-"""What the controller decides with: an image goes in, records and an answer come out.
-
-Owns the shape that every decider has, and the one rule that all which adds to the image obey: it has a largest size.
-Deciders are pure functions of an image; they refuse with an ApiError in Kafka's code and words, and never see what is
-done with their records. Must not know how records are committed.
-"""
+"""The shape of the controller's decisions: a pure function of an image returns records and an answer. A decider refuses
+with an ApiError in Kafka's code and words."""
 
 from __future__ import annotations
 
@@ -23,33 +19,32 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[R]):
-    """`records` make it a fact (none: nothing has to change); `answer` is for whoever asked, once it is one."""
+    """`records` (none: nothing changes) are committed before `answer` is given."""
 
     records: tuple[MetadataRecord, ...]
     answer: R
 
 
 Decider: TypeAlias = Callable[[ClusterImage], Decision[T]]
-"""Raises ApiError, or what `broker.config` refuses values with."""
+"""Raises ApiError, or the errors of `broker.config`."""
 
 
 class MetadataWriter(Protocol):
-    """Who has deciders decide: the office, or nobody where a broker only reads."""
+    """Runs deciders: the commit queue, or a refusal where a broker only reads."""
 
     @property
     def epoch(self) -> int:
-        """The controller epoch; -1: there is none."""
+        """The controller epoch; −1: none."""
 
     @property
     def image_bytes(self) -> int:
-        """What the image takes in the bucket, about."""
+        """About the image's size in the bucket."""
 
-    async def decide(self, decider: Decider[T]) -> T:
-        """See `CommitQueue.decide`."""
+    async def decide(self, decider: Decider[T]) -> T: ...
 
 
 def check_room(image_bytes: int) -> None:
-    """Before topics or configs are added; what takes some away is always welcome. `image_bytes`: as it is kept."""
+    """Called before topics or configs are added. `image_bytes`: of the committed image."""
     if image_bytes > IMAGE_BYTES_MAX:
         raise ApiError(
             ErrorCode.POLICY_VIOLATION,
@@ -59,13 +54,13 @@ def check_room(image_bytes: int) -> None:
 
 
 def not_controller() -> ApiError:
-    """What whoever asks hears where another broker decides, in Kafka's words."""
+    """The error where another broker is the controller, in Kafka's words."""
     return ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
 
 
 class RemoteMetadataWriter:
-    """`MetadataWriter` of a broker that asked another one, and does not know whether it was heard: it decides nothing
-    itself, also where it is the controller by now."""
+    """`MetadataWriter` of a broker that forwarded a request and does not know whether it arrived: it decides nothing
+    itself, even if it is the controller by now."""
 
     epoch = -1
     image_bytes = 0

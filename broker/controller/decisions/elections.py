@@ -1,12 +1,7 @@
-"""Elections that somebody asked for, as decisions.
-
-Pure. Owns who becomes a leader by request: the preferred replica, where it is in sync, has a session and says that it
-is fit; or, of a partition that nobody may lead, the best of the replicas that were heard just now, which begins
-uncleanly (R20): who asks for that does not want to wait for those that are off. Always true: what has the leader that
-was asked for is left alone; each partition is answered by itself, in Kafka's words. Must not know who asks, nor how
-replicas are heard.
-Source: Kafka's ReplicationControlManager.electLeader; KIP-183, KIP-460.
-"""
+"""Decides requested elections (ElectLeaders; KIP-183, KIP-460). Pure. Source: Kafka's
+ReplicationControlManager.electLeader. A preferred replica must be in sync, have a session and be fit. A leaderless
+partition goes to the best replica that answered just now, uncleanly (R20), without waiting for replicas that are off.
+Each partition has its own result in Kafka's words."""
 
 from __future__ import annotations
 
@@ -30,8 +25,6 @@ class ElectionType(IntEnum):
 
 
 class Election(NamedTuple):
-    """What became of one partition."""
-
     error: ErrorCode
     message: str | None
 
@@ -49,7 +42,7 @@ _NOT_AVAILABLE = {
 
 
 def leaderless(image: ClusterImage, wanted: Iterable[tuple[str, int]]) -> list[LogPlace]:
-    """Of the partitions named, those that nobody leads: whose replicas to hear before an unclean election."""
+    """The leaderless ones of these partitions, whose replicas are asked before an unclean election."""
     topics = {topic.name: topic for topic in image.topics.values()}
     return [
         (topic.topic_id, index)
@@ -67,8 +60,8 @@ def elect(
     heard: HeardNow = MappingProxyType({}),
     unfit: Unfit = MappingProxyType({}),
 ) -> Decision[dict[tuple[str, int], Election]]:
-    """Of each partition, by topic and index, what became of it. One named twice is elected once. `heard`: what replicas
-    said of `leaderless` ones."""
+    """The outcome of each partition, by topic and index. One named twice is elected once. `heard`: answers of the
+    replicas of `leaderless` ones."""
     topics = {topic.name: topic for topic in image.topics.values()}
     rows: dict[LogPlace, Row] = {}
     answers: dict[tuple[str, int], Election] = {}

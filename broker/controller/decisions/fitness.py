@@ -1,12 +1,11 @@
-"""Who is fit to lead, and what follows where somebody unfit does (R9; D20, D38, D39). Pure.
+"""Fitness to lead: which broker leads instead of an unfit one (R9; D20, D38, D39). Pure.
 
-Owns the preference: a log that failed leads nothing, where others are assigned too; an unfit broker leads only what no
-fit one can. Always true: leadership moves by a clean election; nobody leaves an in-sync set for it but whose log
-failed, down to the minimum: it reports nothing any more, and the rest would wait for it; what nobody is fitter for
-stays where it is, so two unfit brokers do not pass it to and fro. It is a correction of what stands, made again after
-each image: elections that follow from a session's end know nothing of it, those of the preferred replica do; and what
-nobody led for it is led again when a log is fit.
-Must not know heartbeats, nor why somebody is unfit.
+- A failed log leads nothing where other replicas are assigned. An unfit broker leads only what no fit one can.
+- Leadership moves by a clean election. Only a replica with a failed log leaves the in-sync set for it, down to the
+  minimum, because it reports nothing any more.
+- Without a fitter replica leadership stays, so two unfit brokers do not pass it to and fro.
+- Corrections follow each image. Elections after a session's end ignore fitness; preferred elections respect it. A
+  leaderless partition is led again when a log is fit.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from broker.metadata.rows import handed_over
 
 
 class Fitness(NamedTuple):
-    """What a broker says of itself. `unfit_all`: it is to lead only what no other can (it stops, its disk is full, the
-    bucket is away from it). `unfit`: logs that failed here: none of them leads. `lost_logs`: logs that were found
-    damaged (R18)."""
+    """A broker's health report. `unfit_all`: lead only what no other can (it stops, its disk is full, or the bucket
+    does not answer it). `unfit`: failed logs, which do not lead. `lost_logs`: damaged logs (R18)."""
 
     unfit_all: bool = False
     unfit: tuple[LogPlace, ...] = ()
@@ -32,24 +30,23 @@ class Fitness(NamedTuple):
 
     @property
     def may_lead_all(self) -> bool:
-        """Whether nothing of what it leads has to move."""
+        """Whether nothing it leads has to move."""
         return not (self.unfit_all or self.unfit)
 
 
 FIT: Final = Fitness()
 
 Unfit = Mapping[int, Fitness]
-"""Brokers with a session that say that they are not fit to lead everything, by node id."""
+"""Sessions that report that they are not fit to lead everything, by node id."""
 
 FitnessByNode = Mapping[int, Fitness]
-"""What sessions said of themselves to this controller, by node id; of who is missing nothing is known yet."""
+"""Reports of sessions to this controller, by node id. A missing session has not reported yet."""
 
 _CAN, _RATHER_NOT, _NEVER = range(3)
 
 
 def waits(image: ClusterImage) -> bool:
-    """Whether nobody leads a partition of which a member has a session: its log failed when that was decided. 30 000
-    rows take 1 ms."""
+    """Whether a partition is leaderless although a member has a session: its log had failed. 30 000 rows take 1 ms."""
     return any(
         row.leader == NO_LEADER and any(image.nodes[node_id].active for node_id in row.in_sync)
         for topic in image.topics.values()
@@ -58,13 +55,13 @@ def waits(image: ClusterImage) -> bool:
 
 
 def may_lead(place: LogPlace, node_id: int, unfit: Unfit) -> bool:
-    """Whether leadership of this may be moved to a broker with a session."""
+    """Whether leadership of this partition may move to a broker with a session."""
     told = unfit.get(node_id)
     return told is None or not (told.unfit_all or place in told.unfit)
 
 
 def judge(told: FitnessByNode | None) -> Callable[[LogPlace], Said | None]:
-    """What `broker_reports` means for who holds a partition, by its place; None: nobody is asked."""
+    """What the reports mean for the replicas of a place; None: reports are ignored."""
     if told is None:
         return lambda _: None
     failed: dict[LogPlace, set[int]] = {}
@@ -82,8 +79,8 @@ def judge(told: FitnessByNode | None) -> Callable[[LogPlace], Said | None]:
 
 
 def moved(image: ClusterImage, unfit: Unfit) -> Decision[None]:
-    """What the brokers of `unfit`, by node id, lead and fitter ones can lead instead, or nobody may; and what nobody
-    leads though the log of a member with a session is fit."""
+    """Leaderships that move from unfit brokers to fitter ones or to none, and leaderless partitions that a fit member
+    can lead."""
     failed = {node_id: frozenset(fitness.unfit) for node_id, fitness in unfit.items()}
 
     def rank(node_id: int, place: LogPlace) -> int:

@@ -1,10 +1,7 @@
-"""Which brokers hold the partitions that are made: as a request says, or as the controller chooses.
-
-Pure. Owns the choice. Always true: what comes out names registered brokers only, none twice for a partition; the first
-replica is the one to lead, and it has a session; a refusal is in Kafka's words. The controller spreads leaders evenly
-over the brokers in session, a topic's first and then those of all, and replicas over fault domains (R15): racks, or
-machines where no rack is told. More replicas than domains are allowed. Must not know topics, nor how rows are made.
-"""
+"""Chooses the replicas of new partitions, or checks requested ones. Pure. The first replica leads and has a session.
+Only registered brokers are named, none twice. Leaders are spread evenly over the brokers in session: within the topic,
+then over all topics. Replicas are spread over fault domains (R15): racks, or machines without a rack. More replicas
+than domains are allowed. Errors are in Kafka's words."""
 
 from __future__ import annotations
 
@@ -18,18 +15,15 @@ from broker.errors import ApiError
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Row
 
-Replicas: TypeAlias = tuple[int, ...]
-"""Node ids of one partition, the one to lead first."""
+Replicas: TypeAlias = tuple[int, ...]  # node ids of one partition, its leader first
 
 _WRONG = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-_COUNTED_MAX: Final = 2_000  # rows, the newest topics' first, that say who leads how much: 0.2 ms
+_COUNTED_MAX: Final = 2_000  # rows in which leaders are counted, newest topics first: 0.2 ms
 
 
 def spread(image: ClusterImage, count: int, replication_factor: int, rows: Sequence[Row] = ()) -> list[Replicas]:
-    """The replicas of `count` partitions of a topic that has `rows` already, over the brokers in session.
-
-    Raises ApiError INVALID_REPLICATION_FACTOR when there are too few.
-    """
+    """Replicas of `count` new partitions of a topic with `rows`, over the brokers in session. Raises ApiError
+    INVALID_REPLICATION_FACTOR when there are too few brokers."""
     nodes = [node for _, node in sorted(image.nodes.items()) if node.active]
     if replication_factor > len(nodes):
         raise ApiError(
@@ -47,19 +41,19 @@ def spread(image: ClusterImage, count: int, replication_factor: int, rows: Seque
 
 
 def preferences(domains: Mapping[int, str], count: int) -> list[Replicas]:
-    """For each of `count` partitions all of these nodes, in the order in which it is to be held by them. `domains`:
-    what fails together with each."""
+    """For each of `count` partitions all of these nodes, in order of preference. `domains`: the fault domain of each
+    node."""
     order = _striped(domains)
     return [_replicas(order, domains, turn, len(order)) for turn in range(count)]
 
 
 def domain(rack: str | None, boot_id: str) -> str:
-    """What fails together: a rack, else a machine since its last boot."""
+    """The fault domain: a rack, else a machine since its last boot."""
     return f"rack {rack}" if rack is not None else f"boot {boot_id}"
 
 
 def _striped(domains: Mapping[int, str]) -> list[int]:
-    """One of each domain after the other, the largest domains first, so that neighbours are of different ones."""
+    """Nodes of alternating domains, the largest domains first, so that neighbours are in different ones."""
     members: dict[str, list[int]] = {}
     for node_id in sorted(domains):
         members.setdefault(domains[node_id], []).append(node_id)
@@ -68,7 +62,7 @@ def _striped(domains: Mapping[int, str]) -> list[int]:
 
 
 def _from_the_idlest(order: list[int], image: ClusterImage, rows: Sequence[Row]) -> list[int]:
-    """`order` begun with who leads fewest of the topic's partitions, of those who leads fewest at all."""
+    """`order`, starting with the node that leads fewest partitions of the topic; among equals, fewest of all."""
     own = Counter(row.leader for row in rows)
     newest = chain.from_iterable(topic.rows for topic in reversed(image.topics.values()))
     all_led = Counter(row.leader for row in islice(newest, _COUNTED_MAX))
@@ -77,10 +71,8 @@ def _from_the_idlest(order: list[int], image: ClusterImage, rows: Sequence[Row])
 
 
 def _replicas(order: Sequence[int], domains: Mapping[int, str], turn: int, count: int) -> Replicas:
-    """The `turn`-th partition's: its leader, then the next of other domains, then who is left.
-
-    Who comes next moves on by one with every round of leaders, so that the partitions of a broker that fails are not
-    all led by the same other one."""
+    """Of the `turn`-th partition: its leader, then nodes of other domains, then the rest. The followers shift by one
+    with every round of leaders, so that a failed broker's partitions are spread over several new leaders."""
     around, at = divmod(turn, len(order))
     others = len(order) - 1
     follow = [order[(at + 1 + (around + further) % others) % len(order)] for further in range(others)]
@@ -96,7 +88,7 @@ def _replicas(order: Sequence[int], domains: Mapping[int, str], turn: int, count
 
 
 def assigned(image: ClusterImage, assignments: Sequence[tuple[int, Sequence[int]]]) -> list[Replicas]:
-    """The replicas of a new topic by (partition, replicas) pairs; ApiError for what makes no topic."""
+    """Replicas of a new topic by (partition, replicas) pairs. ApiError for an invalid assignment."""
     found: dict[int, Replicas] = {}
     replication_factor = None
     for index, node_ids in assignments:
@@ -110,8 +102,8 @@ def assigned(image: ClusterImage, assignments: Sequence[tuple[int, Sequence[int]
 
 
 def added(image: ClusterImage, assignments: Sequence[Sequence[int]], count: int, rows: Sequence[Row]) -> list[Replicas]:
-    """The replicas of `count` partitions that a topic of these rows gets; ApiError unless there is one for each, with
-    as many replicas."""
+    """Replicas of `count` new partitions of a topic with these rows. ApiError unless there is one assignment each, of
+    the topic's replication factor."""
     if len(assignments) != count:
         raise ApiError(
             _WRONG,
@@ -140,7 +132,7 @@ def _checked(image: ClusterImage, index: int, node_ids: Sequence[int], replicati
 
 
 def check_assignment(image: ClusterImage, node_ids: Sequence[int]) -> None:
-    """ApiError for what can hold no partition: nobody, somebody who is not registered, or twice the same."""
+    """ApiError for an empty list, an unregistered node or a node named twice."""
     if not node_ids:
         raise ApiError(_WRONG, "The manual partition assignment includes an empty replica list.")
     last = None

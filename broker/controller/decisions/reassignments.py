@@ -1,11 +1,10 @@
-"""Who is to hold a partition, as somebody asks for it: moves, decided and listed (KIP-455, KIP-860). Pure.
-
-Owns what makes a move right, in Kafka's order, codes and words. Always true: each partition is answered by itself; a
-move begins at whatever is under way; who leaves at once, because a move is called off or goes elsewhere, leaves as many
-in sync as have to acknowledge, logs that failed not counted, and one of them in session and fit (R19); what is so
-already makes no row. Must not know who asks, how replicas come in sync, nor what makes a move over
-(`broker.metadata.row_steps`). Source: Kafka's
+"""Decides and lists partition reassignments (KIP-455, KIP-860). Pure. Source: Kafka's
 ReplicationControlManager.alterPartitionReassignments.
+
+- Each partition has its own result, in Kafka's order, codes and words. A move replaces an ongoing one.
+- A cancelled or replaced move removes replicas at once. The minimum must stay in sync without failed logs, one of them
+  in session and fit (R19).
+- A move without effect makes no row.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ from broker.controller.decisions.fitness import FitnessByNode, judge
 from broker.controller.decisions.placement import check_assignment
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
+from broker.metadata.data_configs import effective_min
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.minimum import effective_min
 from broker.metadata.records import NO_LEADER, LogPlace, Row
 from broker.metadata.row_steps import Said
 from broker.metadata.rows import cancelled, ended, reassigned, rows_set
 
 
 class Move(NamedTuple):
-    """What is asked of one partition: the replicas that are to hold it, the one to lead first; None: who held it before
-    the move that is under way."""
+    """The requested replicas of one partition, its leader first; None: those before the ongoing move."""
 
     topic: str
     partition: int
@@ -35,7 +33,7 @@ class Move(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of one partition."""
+    """The result for one partition."""
 
     error: ErrorCode
     message: str | None
@@ -45,7 +43,7 @@ DONE = Outcome(ErrorCode.NONE, None)
 
 
 class OngoingReassignment(NamedTuple):
-    """A partition that moves: all who hold it or are to, of those who join and who leave."""
+    """A partition being moved: all replicas old and new, those that join and those that leave."""
 
     partition: int
     replicas: tuple[int, ...]
@@ -56,8 +54,8 @@ class OngoingReassignment(NamedTuple):
 def reassign(
     image: ClusterImage, wanted: Sequence[Move], told: FitnessByNode | None = None, *, allows_factor_change: bool = True
 ) -> Decision[tuple[Outcome, ...]]:
-    """One outcome for each of `wanted`, in order; of a partition named twice the last one that is right counts.
-    `broker_reports`: what brokers say of their logs (None: they are all sound)."""
+    """One outcome for each of `wanted`, in order; of a partition named twice the last valid one counts. `told`:
+    brokers' reports about their logs (None: all are sound)."""
     topics = {topic.name: topic for topic in image.topics.values()}
     rows: dict[LogPlace, Row] = {}
     outcomes, said_of = [], judge(told)
@@ -89,8 +87,8 @@ def _found(topics: dict[str, Topic], move: Move) -> Topic:
 
 
 def over(image: ClusterImage, told: FitnessByNode | None = None) -> Decision[None]:
-    """Moves that something else than a proposal ended: who was waited for has a session, or is fit again. 30 000 rows
-    that do not move take 1 ms."""
+    """Moves completed without a proposal: the replica waited for has a session, or is fit again. 30 000 rows without
+    moves take 1 ms."""
     said_of = judge(told)
     rows = {
         (topic.topic_id, index): after
@@ -102,7 +100,7 @@ def over(image: ClusterImage, told: FitnessByNode | None = None) -> Decision[Non
 
 
 def _one(image: ClusterImage, topic: Topic, move: Move, said: Said | None, *, allows_factor_change: bool) -> Row | None:
-    """The row that makes it so; None: it is so."""
+    """The new row; None: nothing changes."""
     row = topic.rows[move.partition]
     if move.replicas is None:
         if not row.target:
@@ -121,7 +119,7 @@ def _one(image: ClusterImage, topic: Topic, move: Move, said: Said | None, *, al
 
 
 def _check_who_stays(image: ClusterImage, topic: Topic, move: Move, named: tuple[int, ...], said: Said | None) -> None:
-    """R19: whoever is not `named` any more goes with the row, before anybody else joined."""
+    """R19: replicas that are not `named` any more leave with the row, before others joined."""
     row = topic.rows[move.partition]
     stay = [node_id for node_id in row.in_sync if node_id in named]
     if len(stay) == len(row.in_sync):
@@ -149,7 +147,7 @@ def _revert(move: Move) -> str:
 def under_way(
     image: ClusterImage, wanted: Iterable[tuple[str, Sequence[int]]] | None = None
 ) -> list[tuple[str, list[OngoingReassignment]]]:
-    """Partitions that move, by topic: all of them, or those of `wanted`. Topics without any are left out."""
+    """Ongoing moves by topic: all, or those of `wanted`. Topics without any are left out."""
     topics = {topic.name: topic for topic in image.topics.values()}
     asked = [(name, range(topics[name].partitions)) for name in sorted(topics)] if wanted is None else wanted
     found = []

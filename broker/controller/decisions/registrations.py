@@ -1,9 +1,9 @@
-"""Sessions as decisions: who gets one, and whose ends. Pure.
+"""Decides sessions: which process gets one, and which end. Pure.
 
-Owns the records of both. Always true: a session begins in a broker epoch never given before, in one commit with the
-rows that follow from it, and with the end of the session that the node had; one whose process lives is refused to
-another; a session that ended never begins again; a node that rows name stays in the image, whatever becomes of it. Must
-not know how long silence may last (sessions), nor how records are committed.
+- A session has a new broker epoch. It begins in one commit with the rows that follow from it and with the end of the
+  node's earlier session.
+- While the process of a session lives, another process is refused. An ended session never resumes.
+- A node named in rows stays in the image.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from broker.metadata.rebuilt import UNKNOWN_REPLICA, said_to_hold
 from broker.metadata.records import FORGOTTEN, NO_EPOCH, LogPlace, MetadataRecord, Node, NodeGone
 from broker.metadata.rows import forgotten, lost, session_began, sessions_ended
 
-SessionId = tuple[int, int]
-"""A session by its node id and broker epoch."""
+SessionId = tuple[int, int]  # node id and broker epoch
 
 
 def session_records(image: ClusterImage, asked: SessionRequest) -> list[MetadataRecord]:
-    """`asked` serves from its directory from now on. Another id than before: nothing of what was acknowledged lies
-    there (C30)."""
+    """`asked` gets a session. A directory id other than before means that nothing acknowledged is there (C30)."""
     before = image.nodes.get(asked.node_id)
     session = Node(
         asked.node_id,
@@ -45,7 +43,7 @@ def session_records(image: ClusterImage, asked: SessionRequest) -> list[Metadata
 
 
 def end_records(image: ClusterImage, sessions: Iterable[SessionId]) -> list[MetadataRecord]:
-    """Those of `sessions` that there still are end, and others lead what they led."""
+    """Those of `sessions` that still exist end, and other brokers lead their partitions."""
     gone = [node_id for node_id, broker_epoch in sessions if image.has_session(node_id, broker_epoch)]
     if not gone:
         return []
@@ -59,9 +57,9 @@ def end(image: ClusterImage, sessions: Collection[SessionId]) -> Decision[None]:
 
 
 def claim_records(image: ClusterImage, asked: SessionRequest, replaced: int | None) -> list[MetadataRecord]:
-    """`asked` takes the controller epoch: the session of the controller it replaces (None: that one released its lease)
-    ends, and its own begins where it has none. Both are known before a row is made: what a directory lacks is not left
-    to it because the other one's session ended."""
+    """`asked` takes the controller epoch. The session of the controller it replaces (None: that one released its lease)
+    ends, and its own begins where it has none. Both are in the image before a row is made, so that a directory gets no
+    leadership of a log that it lacks."""
     node = None if replaced is None or replaced == asked.node_id else image.nodes.get(replaced)
     gone = [] if node is None or not node.active else [node]
     records: list[MetadataRecord] = [replace(node, active=False) for node in gone]
@@ -76,22 +74,19 @@ def claim_records(image: ClusterImage, asked: SessionRequest, replaced: int | No
 def register(
     image: ClusterImage, asked: SessionRequest, cluster_id: str, *, is_live: bool, is_silent: bool
 ) -> Decision[int]:
-    """The broker epoch of the session that `asked` gets. `is_live`: the session that its node has is another process's,
-    heard of lately; `is_silent`: it has had none for a lease.
-
-    ApiError as `BrokerRpc.register`.
-    """
+    """The broker epoch of the session that `asked` gets. `is_live`: the node's session belongs to another process that
+    was heard lately. `is_silent`: it has had none for a lease. ApiError as `BrokerRpc.register`."""
     if asked.cluster_id != cluster_id:
         raise ApiError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
             f"Expected cluster ID {cluster_id}, but got cluster ID {asked.cluster_id}",
         )
     if asked.node_id == UNKNOWN_REPLICA:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"node {asked.node_id} stands for replicas that nobody knows")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"node {asked.node_id} stands for unknown replicas")
     node = image.nodes.get(asked.node_id)
     last = NO_EPOCH if node is None else node.broker_epoch
     if node is not None and node.active and node.incarnation == asked.incarnation:
-        return Decision((), last)  # the answer to its first request was lost
+        return Decision((), last)  # the response to its first request was lost
     if node is not None and node.active and is_live and not asked.take_over:
         raise ApiError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
@@ -113,15 +108,15 @@ def register(
 
 
 def _takes_the_last_seat(image: ClusterImage, node: Node, asked: SessionRequest) -> bool:
-    """Whether another directory registers where the one before is all that holds some partition (R22)."""
+    """Whether another directory registers although the earlier one is the only holder of some partition (R22)."""
     return asked.directory_id != node.directory_id != FORGOTTEN and any(
         row.in_sync == (node.node_id,) for topic in image.topics.values() for row in topic.rows
     )
 
 
 def lost_logs(image: ClusterImage, session: SessionId, places: Collection[LogPlace]) -> Decision[frozenset[LogPlace]]:
-    """What this session says of logs that it lost while it runs (R18); those that got a row. The others stay as they
-    are until somebody else has all of them: to be asked again with another image."""
+    """The logs that this running session lost (R18) and that got a row. Without another replica that has everything a
+    log keeps its row and is tried again with another image."""
     if not image.has_session(*session):
         return Decision((), frozenset())
     rows = tuple(lost(image, session[0], places))
@@ -144,8 +139,8 @@ def unregister(image: ClusterImage, node_id: int) -> Decision[None]:
 
 
 def forget(image: ClusterImage, node_id: int) -> Decision[None]:
-    """What lies on the node counts for nothing any more: its directory returns only as one that lost everything. One
-    that no partition is assigned to leaves the cluster. Errors as `unregister`, but for assignments."""
+    """Everything on the node counts as lost: its directory returns only as an empty one. A node without partitions
+    leaves the cluster. Errors as `unregister`, except for assignments."""
     node = _gone(image, node_id)
     if not _assigned(image, node_id):
         return unregister(image, node_id)

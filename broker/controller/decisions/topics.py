@@ -1,9 +1,5 @@
-"""Topics as decisions: made, grown, deleted, forgotten.
-
-Pure. Owns what makes a topic acceptable. Always true: a name has one topic, and none that differs from it in '.' and
-'_' only; a deleted topic's name is free at once, and its id is remembered until its bytes are gone (C9). Must not know
-who asks, or how a partition comes to serve.
-"""
+"""Decides the creation, growth, deletion and removal of topics. Pure. Names are unique, also when '.' and '_' are taken
+as equal. A deleted topic's name is free at once; its id is recorded until its bytes are gone (C9)."""
 
 from __future__ import annotations
 
@@ -29,8 +25,8 @@ PARTITIONS_PER_TOPIC_MAX: Final = 10_000  # one request must not make the broker
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """What somebody asks for. `topic_id`: a UUID never used before. `assignments`: (partition, replicas) pairs, which
-    stand instead of the two numbers; empty where the controller chooses."""
+    """A requested topic. `topic_id`: a UUID never used before. `assignments`: (partition, replicas) pairs instead of
+    the two numbers; empty where the controller chooses."""
 
     topic_id: str
     name: str
@@ -42,10 +38,8 @@ class NewTopic:
 
 
 def create(image: ClusterImage, wanted: NewTopic, broker: BrokerConfig, image_bytes: int) -> Decision[Topic]:
-    """The topic exists, and its partitions are to be led. Refused in Kafka's order: name, configs, partitions.
-
-    Raises ApiError, InvalidTopicName, InvalidConfig. `broker`: the defaults its configs are judged with.
-    """
+    """Create the topic. Refused in Kafka's order: name, configs, partitions. Raises ApiError, InvalidTopicName,
+    InvalidConfig. `broker`: the defaults for its configs."""
     check_topic_name(wanted.name)
     if wanted.name in INTERNAL_TOPICS and not wanted.internal:
         # A client's ordinary topic of that name would be tiered, deletable, and where groups write.
@@ -91,7 +85,7 @@ def _check_free(image: ClusterImage, name: str) -> None:
     for topic in image.topics.values():
         if topic.name == name:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        # Kafka refuses these because its metric names map both to one; so do our directory-independent tools.
+        # Kafka refuses these because both have one metric name; our directory-independent tools have the same limit.
         if topic.name.replace(".", "_") == name.replace(".", "_"):
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {topic.name}"
@@ -101,11 +95,11 @@ def _check_free(image: ClusterImage, name: str) -> None:
 def add_partitions(
     image: ClusterImage, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None
 ) -> Decision[Topic]:
-    """The topic has `count` partitions in all. `assignments`: replicas of each that is added, None where the controller
-    chooses. The answer is the topic as it was."""
+    """Grow the topic to `count` partitions. `assignments`: replicas of each new one, None where the controller chooses.
+    The answer is the topic as it was."""
     topic = _named(image, name)
     if topic.internal:
-        # Kafka takes it, and finds groups in other partitions than it stored them in from then on.
+        # Kafka accepts it, and from then on looks for groups in other partitions than it stored them in.
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"{name} is internal: with another number of partitions every group would lose what it stored",
@@ -129,7 +123,7 @@ def add_partitions(
 
 
 def delete(image: ClusterImage, name: str, topic_id: str | None = None) -> Decision[Topic]:
-    """The name is free. `topic_id`: only the topic of this id, whoever has the name now (KIP-516)."""
+    """Free the name. `topic_id`: only the topic of this id, whichever topic has the name now (KIP-516)."""
     if topic_id is not None and topic_id not in image.topics:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
     topic = _named(image, name)

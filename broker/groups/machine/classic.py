@@ -1,16 +1,14 @@
-"""The classic consumer-group protocol as a machine: events in, effects out.
+"""State machine of the classic consumer-group protocol: events in, effects out.
 
-Owns what heartbeats, leaving, commits, timers and stored records mean to one group; `joins` and `syncs` own those two
-requests, `rebalance` below all of them the phases. Always true: a token is answered at most once, and every parked
-token has a running timer or a pending store behind it, so it will be.
-Must not know clocks (delays come out, timers come back), randomness, the log, the wire, or committed offsets.
+Handles heartbeats, leaving, commits, timers and stored records of one group; `joins` and `syncs` handle those requests,
+`rebalance` the phases. A token is answered at most once. Every parked token has a running timer or a pending store.
 
       Empty ──Join──► PreparingRebalance ──all joined, or time──► CompletingRebalance ──leader's Sync stored──► Stable
         ▲                │  ▲                                          │                                         │
-        └── nobody left ─┘  └───────── a member comes, goes, changes, is silent, or its Sync never came ─────────┘
+        └─no member left─┘  └───────── a member joins, leaves, changes, is silent, or never sent its Sync ───────┘
 
 Source: Kafka 4.3's group coordinator (classic groups); KIP-345 (static members), KIP-394 (member id required), KIP-559
-(protocol in SyncGroup), KIP-814 (skip assignment). Where it differs from Kafka the code says so.
+(protocol in SyncGroup), KIP-814 (skip assignment). Differences from Kafka are marked in the code.
 """
 
 from __future__ import annotations
@@ -56,11 +54,11 @@ from broker.groups.machine.syncs import AssignmentStore, SyncingGroup
 
 
 class ClassicGroup(JoiningGroup, SyncingGroup):
-    """One group. `step` is the only way to change it."""
+    """One group, changed only by `step`."""
 
     @classmethod
     def restore(cls, config: GroupConfig, metadata: GroupMetadata) -> tuple[ClassicGroup, tuple[Effect, ...]]:
-        """The group as its last record left it: Stable with everybody's session starting now, or Empty."""
+        """The group of its last record: Stable with every session starting now, or Empty."""
         group = cls(config, metadata.state_since_ms)
         group.generation = metadata.generation
         group.protocol_type = metadata.protocol_type or None
@@ -86,15 +84,15 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
                 group.members.leader = metadata.leader
         for member in group.members:
             group._start_session(member)
-        if len(group.members) > config.group_size_max:  # the limit was lowered: let them commit, then sort it out
+        if len(group.members) > config.group_size_max:  # the limit was lowered: they may commit, then rebalance
             group._prepare_rebalance()
         return group, group._take_effects()
 
-    # ---- what others may ask ---------------------------------------------------------------------------------------
+    # ---- queries ---------------------------------------------------------------------------------------------------
 
     @property
     def is_idle(self) -> bool:
-        """Nobody here, nobody coming, nothing being stored: only committed offsets can keep this group alive."""
+        """No member, no pending member, no store: only committed offsets can keep this group alive."""
         return self.state is EMPTY and not self._pending and not self._stores
 
     def knows(self, member_id: str) -> bool:
@@ -106,7 +104,7 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
         return self.protocol_type == "consumer"
 
     def step(self, event: Event, now_ms: int) -> tuple[Effect, ...]:
-        """Take one event at wall time `now_ms`; the effects must be performed in order, before the next step."""
+        """Handle one event at wall time `now_ms`. The effects must be performed in order, before the next step."""
         self._now_ms = now_ms
         match event:
             case Heartbeat():
@@ -176,7 +174,7 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
         if event.generation < 0 and self.state is EMPTY:
             return ErrorCode.NONE
         if event.generation < 0 and event.member_id == NO_MEMBER and event.instance_id is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID  # somebody outside group management, while the group has members
+            return ErrorCode.UNKNOWN_MEMBER_ID  # a consumer outside group management, while the group has members
         error = self._check_identity(event.member_id, event.instance_id, event.generation)
         if error is ErrorCode.NONE and self.state is COMPLETING:
             # It knows the new generation but has no assignment in it yet.
@@ -215,7 +213,7 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
             self._on_assignments_stored(store, event.error)
         elif isinstance(store, StaticStore):
             self._on_static_stored(store, event.error)
-        # An empty generation that was not stored: after a restart the one before it is back, and times out.
+        # An empty generation that was not stored: after a restart the previous one is back, and times out.
 
     def _on_unload(self, event: Unload) -> None:
         if self.state is DEAD:

@@ -1,8 +1,5 @@
-"""What a classic group is told and what it wants done: the vocabulary of the machine in `classic`.
-
-Owns values only. Always true: they are immutable, and a `token` is opaque: the machine hands back, at most once, what
-it was given. Must not know the wire: versions appear here only as what they allow ("may skip the assignment").
-"""
+"""Events and effects of the classic group machine. Immutable values. A `token` is opaque: the machine returns it at
+most once. Versions appear only as what they allow."""
 
 from __future__ import annotations
 
@@ -27,18 +24,18 @@ class GroupState(Enum):
 
 
 class Protocol(NamedTuple):
-    """An assignor a member can run, and what it tells the leader about itself (opaque here)."""
+    """An assignor that a member supports, and its metadata for the leader (opaque here)."""
 
     name: str
     metadata: bytes
 
 
-# ---- what happens -------------------------------------------------------------------------------------------------
+# ---- events -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """JoinGroup. `new_member_id` is used if the group has to name the member; times in ms, as the client sent them."""
+    """JoinGroup. `new_member_id` is used if the group has to name the member. Times in ms, as the client sent them."""
 
     token: object
     new_member_id: str
@@ -56,7 +53,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """SyncGroup. Names are None in versions that do not carry them; only the leader's assignments count."""
+    """SyncGroup. Names are None in versions without them; only the leader's assignments count."""
 
     token: object
     member_id: str
@@ -76,7 +73,7 @@ class Heartbeat:
 
 
 class Leaver(NamedTuple):
-    """One member of a LeaveGroup. Without a member id the instance id alone names it (an administrator's removal)."""
+    """One member of a LeaveGroup. Without a member id the instance id names it (an administrator's removal)."""
 
     member_id: str
     instance_id: str | None = None
@@ -90,7 +87,8 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class AdmitCommit:
-    """May these identities commit offsets now? Generation −1 and no member id: a consumer outside group management."""
+    """Whether this member may commit offsets now. Generation −1 and no member id: a consumer outside group
+    management."""
 
     token: object
     member_id: str = NO_MEMBER
@@ -99,9 +97,9 @@ class AdmitCommit:
 
 
 class TimerKind(Enum):
-    SESSION = "session"  # a member was not heard of; also how long a pending or new member may take
-    JOIN = "join"  # the join phase has lasted long enough
-    SYNC = "sync"  # somebody joined and never asked for its assignment
+    SESSION = "session"  # a member is silent; also limits a pending or new member
+    JOIN = "join"  # the end of the join phase
+    SYNC = "sync"  # a member joined and never sent SyncGroup
 
 
 class Timer(NamedTuple):
@@ -116,7 +114,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The outcome of a `Store`: NONE when it is durable, else what members are to be told."""
+    """The outcome of a `Store`: NONE when it is durable, else the error for members."""
 
     ticket: int
     error: ErrorCode = ErrorCode.NONE
@@ -124,7 +122,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """This coordinator stops: everyone parked is told `error`, the group is dead."""
+    """This coordinator stops: every parked request gets `error`, and the group is dead."""
 
     error: ErrorCode = ErrorCode.NOT_COORDINATOR
 
@@ -132,7 +130,7 @@ class Unload:
 Event: TypeAlias = Join | Sync | Heartbeat | Leave | AdmitCommit | TimedOut | Stored | Unload
 
 
-# ---- what is to be done -------------------------------------------------------------------------------------------
+# ---- effects ------------------------------------------------------------------------------------------------------
 
 
 class JoinedMember(NamedTuple):
@@ -196,7 +194,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class StartTimer:
-    """(Re)start `timer`: one of its name runs at a time, the later call wins."""
+    """(Re)start `timer`. One timer of each name runs; a later call replaces it."""
 
     timer: Timer
     delay_ms: int
@@ -208,7 +206,7 @@ class StopTimer:
 
 
 class MemberMetadata(NamedTuple):
-    """A member as `__consumer_offsets` keeps it (times in ms)."""
+    """A member in `__consumer_offsets` (times in ms)."""
 
     member_id: str
     instance_id: str | None
@@ -222,7 +220,7 @@ class MemberMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """A group as `__consumer_offsets` keeps it: one finished generation. `state_since_ms` is wall time, −1 unknown."""
+    """A finished generation of a group in `__consumer_offsets`. `state_since_ms` is wall time, −1: unknown."""
 
     protocol_type: str
     generation: int
@@ -234,7 +232,7 @@ class GroupMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Make `metadata` durable, in the order given, then answer with `Stored(ticket)`."""
+    """Make `metadata` durable, in the order given, then send `Stored(ticket)`."""
 
     ticket: int
     metadata: GroupMetadata

@@ -1,9 +1,6 @@
-"""JoinGroup: who may come, who comes back, and static members that come back under a new id.
-
-Owns what a join means to one group; the phases are `rebalance`'s. Always true: each join is answered once, at once or
-when the join phase ends; a static member's old id is fenced before its new one is answered. Must not know other
-requests, nor the log (a store goes out, its fate comes back by `classic`). Source: KIP-345, KIP-394, KIP-814.
-"""
+"""JoinGroup: new members, rejoins, and static members that return under a new id. Source: KIP-345, KIP-394, KIP-814.
+Each join is answered once, at once or at the end of the join phase. A static member's old id is fenced before its new
+one is answered."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from broker.groups.machine.rebalance import COMPLETING, DEAD, EMPTY, PREPARING, 
 
 @dataclass(frozen=True, slots=True)
 class StaticStore:
-    """A replaced static member on its way to the log, with what undoes the replacement."""
+    """A replaced static member being stored, with what undoes the replacement."""
 
     generation: int
     new_id: str
@@ -41,8 +38,6 @@ class StaticStore:
 
 
 class JoiningGroup(RebalancingGroup):
-    """A group that members come to."""
-
     def _on_join(self, event: Join) -> None:
         error = self._refuses_join(event)
         if error is not ErrorCode.NONE:
@@ -79,7 +74,7 @@ class JoiningGroup(RebalancingGroup):
         return ErrorCode.NONE
 
     def _has_room(self, event: Join) -> bool:
-        """group.max.size. A static member that comes back under a new id takes no new place (in Kafka it may not)."""
+        """group.max.size. A static member that returns under a new id takes no new place (in Kafka it may)."""
         if self.state is EMPTY:
             return True
         known_id = event.member_id
@@ -87,7 +82,7 @@ class JoiningGroup(RebalancingGroup):
             known_id = self.members.static_id(event.instance_id) or NO_MEMBER
         known = self.members.get(known_id)
         if self.state is PREPARING:
-            # Those who wait are counted, so that after the limit was lowered the last ones to rejoin are kicked out.
+            # Waiting members count, so that after the limit was lowered the last ones to rejoin are removed.
             waiting = known is not None and known.join_token is not None
             return waiting or self.members.awaiting_join < self._config.group_size_max
         return known is not None or len(self.members) < self._config.group_size_max
@@ -139,8 +134,8 @@ class JoiningGroup(RebalancingGroup):
         self._pending.discard(member_id)
         self.members.add(member)
         self.members.park_join(member, event.token)
-        # Not the session timeout: it cannot send heartbeats while its join is parked, and if its connection died
-        # nobody tells us. One that is alive simply asks again.
+        # Not the session timeout: it cannot send heartbeats while its join is parked, and a dead connection is not
+        # reported. A live member simply joins again.
         self._start_session(member, self._config.new_member_join_timeout_ms)
         self._rebalance_or_complete()
 
@@ -150,19 +145,19 @@ class JoiningGroup(RebalancingGroup):
         unchanged = member.protocols == event.protocols
         leads = self.members.is_leader(member.member_id)
         if self.state is COMPLETING and unchanged:
-            # It probably never got the answer to its first join.
+            # It probably never got the response to its first join.
             self._reply(event.token, self._joined(member))
         elif self.state is STABLE and unchanged and not leads:
             self._reply(event.token, self._joined(member))
         else:
-            # A leader that joins again wants new assignments: it saw something the metadata does not say.
+            # A leader that joins again wants new assignments, for a reason that its metadata does not show.
             self.members.update(member, event.protocols, event.session_timeout_ms, event.rebalance_timeout_ms)
             self._park_join(member, event.token)
             self._rebalance_or_complete()
 
     def _park_join(self, member: Member, token: object) -> None:
         previous = self.members.park_join(member, token)
-        # Kafka forgets the earlier request of a member that asks twice; here every request gets an answer.
+        # Kafka drops the earlier request of a member that joins twice; here every request is answered.
         self._reply(previous, JoinReply(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
 
     # ---- static members --------------------------------------------------------------------------------------------
@@ -183,7 +178,7 @@ class JoiningGroup(RebalancingGroup):
         self._park_join(member, event.token)
         self._start_session(member)
         if self.state is STABLE and self.members.elect_protocol() == self.protocol_name:
-            # Nothing changes for the others: store the new id, then answer with the running generation.
+            # Nothing changes for the others: store the new id, then answer with the current generation.
             undo = StaticStore(
                 self.generation, event.new_member_id, old_id, *old, leader_before, event.may_skip_assignment
             )
@@ -195,13 +190,13 @@ class JoiningGroup(RebalancingGroup):
     def _on_static_stored(self, store: StaticStore, error: ErrorCode) -> None:
         member = self.members.get(store.new_id)
         if self.state is not STABLE or self.generation != store.generation or member is None:
-            return  # a rebalance took the parked join over, or the member is gone
+            return  # a rebalance answers the parked join, or the member is gone
         if error is ErrorCode.NONE:
             leads = self.members.is_leader(store.new_id)
             if store.may_skip_assignment:
                 reply = self._joined(member, skip_assignment=leads)
             else:
-                # Before v9 one told that it leads would assign; told that its old id leads, it only syncs.
+                # Before v9 a member named leader would assign; with its old id as leader it only syncs.
                 reply = self._joined(member, leader=store.leader_before)
             self._reply(self.members.take_join(member), reply)
             self._start_session(member)

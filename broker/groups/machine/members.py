@@ -1,9 +1,5 @@
-"""Who is in a classic group: members, static names, votes for a protocol.
-
-Owns the counts that follow from the member set. Always true: a static name maps to exactly one member; the leader, if
-any, is a member; `awaiting_join` and the protocol counts are those of the members present. Must not know states,
-generations or timers: those are the machine's (`classic`).
-"""
+"""The member set of a classic group: members, static names, votes for a protocol. A static name maps to one member. The
+leader, if any, is a member. `awaiting_join` and the protocol counts are those of the current members."""
 
 from __future__ import annotations
 
@@ -12,13 +8,12 @@ from dataclasses import dataclass, field
 
 from broker.groups.machine.events import NO_MEMBER, JoinedMember, MemberMetadata, Protocol
 
-MEMBER_OVERHEAD_BYTES = 2_000
-"""What a member costs besides its metadata: the object, its ids, its timer (measured: 0.7 to 1.9 KB, CPython 3.11)."""
+MEMBER_OVERHEAD_BYTES = 2_000  # of a member besides its metadata (measured: 0.7 to 1.9 KB, CPython 3.11)
 
 
 @dataclass(slots=True)
 class Member:
-    """One member. A token is present while the member waits for that answer."""
+    """A token is present while the member waits for that response."""
 
     member_id: str
     instance_id: str | None
@@ -30,14 +25,13 @@ class Member:
     assignment: bytes = b""
     join_token: object | None = None
     sync_token: object | None = None
-    is_new: bool = False  # has never got a JoinGroup answer, so its silence says nothing yet
+    is_new: bool = False  # has never got a JoinGroup response, so its silence means nothing yet
     subscriptions: dict[str, bytes] = field(init=False)
 
     def __post_init__(self) -> None:
         self.set_protocols(self.protocols)
 
     def set_protocols(self, protocols: Iterable[Protocol]) -> None:
-        """A name given twice counts once, the first wins."""
         self.subscriptions = {}
         for name, metadata in protocols:
             self.subscriptions.setdefault(name, metadata)
@@ -45,7 +39,7 @@ class Member:
 
     @property
     def excuses_silence(self) -> bool:
-        """A parked request is as good as a heartbeat, once the member knows its id."""
+        """A parked request counts as a heartbeat, once the member knows its id."""
         return not self.is_new and (self.join_token is not None or self.sync_token is not None)
 
     @property
@@ -67,7 +61,7 @@ class Member:
 
 
 class Members:
-    """The member set, in order of arrival. Callers change a member's protocols, token or id only through it."""
+    """In order of arrival. A member's protocols, token and id change only through these methods."""
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
@@ -90,14 +84,14 @@ class Members:
         return self._members.get(member_id)
 
     def static_id(self, instance_id: str) -> str | None:
-        """Member id behind a static name."""
+        """Member id of a static name."""
         return self._static.get(instance_id)
 
     def is_leader(self, member_id: str) -> bool:
         return self.leader == member_id
 
     def add(self, member: Member) -> None:
-        """The first one leads until somebody else has to."""
+        """The first member leads until another has to."""
         assert member.member_id not in self._members
         if member.instance_id is not None:
             assert member.instance_id not in self._static
@@ -108,7 +102,7 @@ class Members:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> Member:
-        """Its tokens stay on the returned member: whoever removes it answers them. The oldest other one leads."""
+        """The caller answers the tokens that stay on the returned member. The oldest other member leads."""
         member = self._members.pop(member_id)
         self._count(member, -1)
         if member.instance_id is not None and self._static.get(member.instance_id) == member_id:
@@ -118,7 +112,6 @@ class Members:
         return member
 
     def rename(self, member: Member, new_id: str) -> None:
-        """The same static member under another id, in the same place, with the same role."""
         old_id = member.member_id
         assert new_id not in self._members and member.instance_id is not None
         self._members = {new_id if key == old_id else key: value for key, value in self._members.items()}
@@ -134,7 +127,7 @@ class Members:
         self._count(member, +1)
 
     def park_join(self, member: Member, token: object) -> object | None:
-        """The member waits for the end of the join phase. Returns the token it waited with before, if any."""
+        """The member waits for the end of the join phase. Returns its earlier token, if any."""
         previous, member.join_token = member.join_token, token
         self.awaiting_join += previous is None
         return previous
@@ -159,7 +152,7 @@ class Members:
         self.size_bytes += sign * member.size_bytes
 
     def elect_joined_leader(self) -> bool:
-        """Make sure the leader is one who joined; False when nobody did."""
+        """Make a member that joined the leader; False when none did."""
         current = self._members.get(self.leader or NO_MEMBER)
         if current is not None and current.join_token is not None:
             return True
@@ -170,11 +163,10 @@ class Members:
         return False
 
     def common(self, names: Iterable[str]) -> bool:
-        """Whether one of `names` is spoken by every member."""
         return any(self._supporters.get(name, 0) == len(self._members) for name in names)
 
     def elect_protocol(self) -> str:
-        """Each member votes for its first protocol that all speak; most votes win, the earlier vote in a tie."""
+        """Each member votes for its first protocol that all support. Most votes win, the earlier vote in a tie."""
         votes: dict[str, int] = {}
         for member in self._members.values():
             choice = next(n for n in member.subscriptions if self._supporters[n] == len(self._members))
@@ -182,7 +174,7 @@ class Members:
         return max(votes, key=votes.__getitem__)
 
     def rebalance_timeout_ms(self) -> int:
-        """The slowest member sets the pace."""
+        """The longest of all members."""
         return max(0, max((member.rebalance_timeout_ms for member in self._members.values()), default=0))
 
     def listed(self, protocol_name: str) -> tuple[JoinedMember, ...]:

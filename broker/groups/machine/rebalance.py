@@ -1,10 +1,6 @@
-"""The phases of a rebalance: how a classic group gets from one generation to the next.
-
-Owns one group's state, generation, member set and the three timers behind them. Always true: transitions follow
-`PREDECESSORS`; the generation only grows; whoever is removed gets an answer to what it had parked. Must not know which
-request started what: `classic` reads requests and calls in here.
-Source: Kafka 4.3's group coordinator (classic groups); KIP-134 (initial rebalance delay).
-"""
+"""The phases of a rebalance: from one generation of a classic group to the next. Transitions follow `PREDECESSORS`; the
+generation only grows. A removed member's parked requests are answered. Source: Kafka 4.3's group coordinator (classic
+groups); KIP-134 (initial rebalance delay)."""
 
 from __future__ import annotations
 
@@ -45,14 +41,12 @@ PREDECESSORS: Final[dict[GroupState, frozenset[GroupState]]] = {
 
 JOIN_TIMER: Final = Timer(TimerKind.JOIN)
 SYNC_TIMER: Final = Timer(TimerKind.SYNC)
-GROUP_OVERHEAD_BYTES: Final = 2_000
-"""A group with its sets and dicts, without members (measured: 1.8 KB, CPython 3.11)."""
-PENDING_OVERHEAD_BYTES: Final = 600
-"""An id that was handed out, with its timer (measured: 0.5 KB)."""
+GROUP_OVERHEAD_BYTES: Final = 2_000  # without members (measured: 1.8 KB, CPython 3.11)
+PENDING_OVERHEAD_BYTES: Final = 600  # an id that was handed out, with its timer (measured: 0.5 KB)
 
 
 class RebalancingGroup:
-    """State, members and phases of one group; effects gather until `_take_effects`."""
+    """State, members and phases of one group. Effects gather until `_take_effects`."""
 
     def __init__(self, config: GroupConfig, now_ms: int) -> None:
         self.state = EMPTY
@@ -64,21 +58,20 @@ class RebalancingGroup:
         self._config = config
         self._pending: set[str] = set()  # ids given out with MEMBER_ID_REQUIRED, not yet joined
         self._unsynced: set[str] = set()  # members of this generation whose SyncGroup has not come
-        self._is_initial = False  # preparing from Empty: the delay decides, not the count
+        self._is_initial = False  # preparing from Empty: the delay ends the phase, not the count
         self._initial_left_ms = 0
         self._initial_extends = False
         self._now_ms = now_ms
         self._last_ticket = 0
-        self._stores: dict[int, object] = {}  # ticket of a record being stored, and what follows from it
+        self._stores: dict[int, object] = {}  # by ticket: a record being stored, and what follows from it
         self._effects: list[Effect] = []
 
     @property
     def size_bytes(self) -> int:
-        """Estimate of what the group keeps in memory."""
         return GROUP_OVERHEAD_BYTES + self.members.size_bytes + PENDING_OVERHEAD_BYTES * len(self._pending)
 
     def metadata(self, assignments: dict[str, bytes] | None = None) -> GroupMetadata:
-        """The record of this generation; `assignments` (of those not yet given out) replace the members' own."""
+        """The record of this generation. `assignments` (not yet given out) replace the members' own."""
         rows = tuple(
             member.stored(
                 self.protocol_name, member.assignment if assignments is None else assignments.get(member.member_id, b"")
@@ -108,7 +101,7 @@ class RebalancingGroup:
         self._is_initial = self.state is EMPTY
         self._move_to(PREPARING)
         if self._is_initial:
-            # A new group: others are probably starting too, and one rebalance is cheaper than one for each.
+            # A new group: other members are probably starting too, and one rebalance is cheaper than several.
             delay_ms = self._config.initial_rebalance_delay_ms
             self._initial_left_ms = max(self.members.rebalance_timeout_ms() - delay_ms, 0)
             self._initial_extends = False
@@ -173,7 +166,7 @@ class RebalancingGroup:
             members=self.members.listed(self.protocol_name) if leads else (),
         )
 
-    # ---- small parts -----------------------------------------------------------------------------------------------
+    # ---- helpers ---------------------------------------------------------------------------------------------------
 
     def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
         if instance_id is not None:
@@ -193,7 +186,7 @@ class RebalancingGroup:
         return error
 
     def _remove(self, member_id: str) -> None:
-        """Out, with an answer that makes a live client start over as a new member."""
+        """Remove a member, with an error that makes a live client join as a new member."""
         member = self.members.get(member_id)
         assert member is not None
         self._reply(self.members.take_join(member), JoinReply(ErrorCode.UNKNOWN_MEMBER_ID))
@@ -215,7 +208,7 @@ class RebalancingGroup:
         token, member.sync_token = member.sync_token, None
         if token is not None:
             self._reply(token, reply)
-            self._start_session(member)  # it may have run out unnoticed while the member waited
+            self._start_session(member)  # it may have expired while the member waited
 
     def _move_to(self, state: GroupState) -> None:
         assert self.state in PREDECESSORS[state], f"{self.state} to {state}"

@@ -1,9 +1,5 @@
-"""SyncGroup: the leader's assignments, from its request through the log to every member.
-
-Owns what a sync means to one group. Always true: nobody gets an assignment before it is stored; one that cannot be
-stored is told to all who wait, and the group begins anew. Must not know other requests, nor the log (a store goes out,
-its fate comes back by `classic`). Source: KIP-559.
-"""
+"""SyncGroup: the leader's assignments, stored and then sent to every member. Source: KIP-559. No member gets an
+assignment before it is stored. If it cannot be stored, every waiting member gets the error and the group rebalances."""
 
 from __future__ import annotations
 
@@ -16,15 +12,13 @@ from broker.groups.machine.rebalance import COMPLETING, DEAD, PREPARING, STABLE,
 
 @dataclass(frozen=True, slots=True)
 class AssignmentStore:
-    """A generation's assignments on their way to the log."""
+    """A generation's assignments being stored."""
 
     generation: int
     assignments: dict[str, bytes]
 
 
 class SyncingGroup(RebalancingGroup):
-    """A group whose members ask for their assignments."""
-
     def _on_sync(self, event: Sync) -> None:
         error = self._refuses_sync(event)
         if error is not ErrorCode.NONE:
@@ -62,17 +56,17 @@ class SyncingGroup(RebalancingGroup):
     def _store_assignments(self, given: dict[str, bytes]) -> None:
         for store in self._stores.values():
             if isinstance(store, AssignmentStore) and store.generation == self.generation:
-                return  # the leader asks again while its first answer is being stored
+                return  # the leader asks again while its first assignments are being stored
         assignments = {member.member_id: given.get(member.member_id, b"") for member in self.members}
         size = self.members.size_bytes + sum(map(len, assignments.values()))
         if size > self._config.group_record_bytes_max:
-            self._fail_assignments(ErrorCode.UNKNOWN_SERVER_ERROR)  # Kafka's answer to a record that is too large
+            self._fail_assignments(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, for a record that is too large
         else:
             self._store(self.metadata(assignments), AssignmentStore(self.generation, assignments))
 
     def _on_assignments_stored(self, store: AssignmentStore, error: ErrorCode) -> None:
         if self.state is not COMPLETING or self.generation != store.generation:
-            return  # somebody came or went meanwhile: the next generation will decide
+            return  # a member joined or left meanwhile: the next generation decides
         if error is not ErrorCode.NONE:
             self._fail_assignments(error)
             return
@@ -91,7 +85,7 @@ class SyncingGroup(RebalancingGroup):
     def _on_sync_timer(self) -> None:
         if self.state not in (COMPLETING, STABLE) or not self._unsynced:
             return
-        for member in self.members:  # in order of arrival: the same run twice must do the same
+        for member in self.members:  # in order of arrival: runs must be reproducible
             if member.member_id in self._unsynced:
                 self._remove(member.member_id)
         self._prepare_rebalance()

@@ -1,9 +1,5 @@
-"""Many deadlines, one heap: what is due, and when to look again.
-
-Owns the deadlines. Always true: a key has at most one, the last one set; the heap holds at most twice as many entries
-as there are keys, whatever is set how often (a heartbeat moves a deadline without touching the heap). Must not know
-what the keys mean, nor sleep.
-"""
+"""Deadlines by key, in a heap. A key has at most one deadline, the last one set. The heap holds at most about twice as
+many entries as there are keys: a heartbeat moves a deadline without touching the heap."""
 
 from __future__ import annotations
 
@@ -17,19 +13,19 @@ _SLACK: Final = 64  # stale entries that are never worth a rebuild
 
 
 class Timers(Generic[K]):
-    """Deadlines in seconds of whichever clock the caller reads."""
+    """Deadlines in seconds of the caller's clock."""
 
     def __init__(self) -> None:
         self._deadlines: dict[K, float] = {}
         self._queued: dict[K, float] = {}  # the earliest heap entry of a key
         self._heap: list[tuple[float, int, K]] = []
-        self._order = 0  # makes entries of one time comparable, and fire in the order they were set
+        self._order = 0  # entries of one time fire in the order they were set
 
     def __len__(self) -> int:
         return len(self._deadlines)
 
     def start(self, key: K, at_s: float) -> None:
-        """Set or move. A later deadline costs no heap operation: the entry in the heap moves on when it comes up."""
+        """Set or move a deadline. A later one costs no heap operation: the heap entry is moved when it is reached."""
         self._deadlines[key] = at_s
         queued = self._queued.get(key)
         if queued is None or at_s < queued:
@@ -43,18 +39,19 @@ class Timers(Generic[K]):
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_s: float, count_max: int) -> list[K]:
-        """Take up to `count_max` keys whose deadline is not after `now_s`, in the order of their deadlines."""
+        """Remove and return up to `count_max` keys whose deadline is not after `now_s`, in the order of their
+        deadlines."""
         keys: list[K] = []
         while self._heap and self._heap[0][0] <= now_s and len(keys) < count_max:
             at_s, _, key = heapq.heappop(self._heap)
             if self._queued.get(key) != at_s:
-                continue  # an earlier entry of this key has spoken for it
+                continue  # an earlier entry of this key was handled
             del self._queued[key]
             deadline = self._deadlines.get(key)
             if deadline is None:
                 continue
             if deadline > at_s:
-                self._push(key, deadline)  # it was moved; if that is over too, it comes up again in its order
+                self._push(key, deadline)  # it was moved; if it is due too, it is popped again in its order
             else:
                 del self._deadlines[key]
                 keys.append(key)

@@ -15,7 +15,7 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.request_deadline import deadline_s
-from broker.partition.leading.leader_replica import LeaderReplica, settled
+from broker.partition.leading.leader_replica import LeaderReplica, all_visible
 from broker.wire.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -43,7 +43,7 @@ async def handle_delete_records(context: Context, request: DeleteRecordsRequest,
         named = offsets.setdefault(topic.name, {})
         named.update((wanted.partition_index, wanted.offset) for wanted in topic.partitions)
     known = context.registry.partitions
-    await settled(
+    await all_visible(
         [known[name, index] for name, named in offsets.items() for index in named if (name, index) in known],
         _SETTLE_WAIT_S,
     )

@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
-from broker.partition.hosted_replica import HostedReplica
+from broker.partition.readable import HostedReplica
 from broker.wire.messages import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,

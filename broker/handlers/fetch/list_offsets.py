@@ -15,7 +15,7 @@ from broker.errors import ApiError, code_of
 from broker.handlers.fetch.attempt import check_leader_epoch
 from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.leading import unclean_candidates
-from broker.partition.leading.leader_replica import settled
+from broker.partition.leading.leader_replica import all_visible
 from broker.partition.readable import Readable
 from broker.wire.messages import (
     ListOffsetsRequest,
@@ -62,7 +62,7 @@ async def handle_list_offsets(context: Context, request: ListOffsetsRequest, cal
         for wanted in topic.partitions:
             key = topic.name, wanted.partition_index
             (twice if key in named else named).add(key)
-    await settled(_moving(context, request), _SETTLE_WAIT_S)
+    await all_visible(_moving(context, request), _SETTLE_WAIT_S)
     response = ListOffsetsResponse()
     turns = Turns()
     for topic in request.topics:

@@ -13,8 +13,7 @@ from broker.handlers.metadata.cluster_view import broker_at
 from broker.net.dispatch import Peer
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.readable import Fetchable
-from broker.replication.read_replica_selection import HERE, nearest
-from broker.replication.redirect_memory import RedirectMemory
+from broker.replication.read_replica_selection import HERE, RedirectMemory, nearest
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchResponsePartition
 
 

@@ -18,7 +18,7 @@ from broker.errors import ApiError
 from broker.handlers.fetch.attempt import FetchAttempt, diverges
 from broker.metadata.records import NO_EPOCH, Node
 from broker.partition.leading.leader_replica import LeaderReplica
-from broker.replication.catch_up import Behind, bytes_between, is_sent_on
+from broker.replication.catch_up import LaggingReplica, bytes_between, skips_to_bucket
 from broker.replication.leader import Report
 from broker.security.authorizer import is_from_follower
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchResponsePartition
@@ -76,7 +76,7 @@ def read(
     partition.reported(by.node_id, report, wanted.current_leader_epoch)
     answer.high_watermark = answer.last_stable_offset = partition.high_watermark
     is_member = by.node_id in partition.leader.in_sync.union
-    if not is_member and _is_sent_on(partition, wanted, answer.verified_end, skip_bytes):
+    if not is_member and _skips_to_bucket(partition, wanted, answer.verified_end, skip_bytes):
         raise ApiError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
     if offset < log.local_log_start_offset:
         answer.verified_end = max(answer.verified_end, log.local_log_start_offset)  # also where no copying goes on
@@ -87,20 +87,22 @@ def read(
     return False
 
 
-def _is_sent_on(partition: LeaderReplica, wanted: FetchRequestPartition, verified_end: int, skip_bytes: int) -> bool:
+def _skips_to_bucket(
+    partition: LeaderReplica, wanted: FetchRequestPartition, verified_end: int, skip_bytes: int
+) -> bool:
     """To the verified end. Raises ApiError while that is looked at, and may come to lie much further: ask again."""
     log, tier, offset = partition.log, partition.tier, wanted.fetch_offset
     if verified_end < 0:
         return False
-    replica = Behind(offset, is_empty=wanted.last_fetched_epoch < 0, copies_on=wanted.copies_on)
+    replica = LaggingReplica(offset, is_empty=wanted.last_fetched_epoch < 0, copies_on=wanted.copies_on)
 
     def lacks(end: int) -> int:
         return bytes_between(log.segments_between(offset, end), offset, end)
 
     held_end = tier.remote_end_offset if tier.partition_state.claimed else partition.high_watermark
-    if held_end > verified_end and is_sent_on(replica, held_end, lacks, skip_bytes) and tier.is_looking():
+    if held_end > verified_end and skips_to_bucket(replica, held_end, lacks, skip_bytes) and tier.is_looking():
         raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
-    return is_sent_on(replica, verified_end, lacks, skip_bytes)
+    return skips_to_bucket(replica, verified_end, lacks, skip_bytes)
 
 
 def _check_session(by: Asking, partition: LeaderReplica, wanted: FetchRequestPartition) -> None:

@@ -100,7 +100,7 @@ async def handle_delete_groups(
     """One result a group; one named twice is answered once, as in Kafka."""
     turns = Turns()
     answer = DeleteGroupsResponse()
-    until_s = coordinator.patience()
+    until_s = coordinator.deadline()
     for name in dict.fromkeys(request.groups_names):
         code = await coordinator.admin.delete(name, until_s=until_s)
         answer.results.append(DeleteGroupsResponseResult(group_id=name, error_code=code))
@@ -115,7 +115,7 @@ async def handle_offset_delete(
     """A code a partition; an error of the whole group leaves them out. Very many are deleted in turns."""
     positions = [(topic.name, row.partition_index) for topic in request.topics for row in topic.partitions]
     codes: list[ErrorCode] = []
-    until_s = coordinator.patience()
+    until_s = coordinator.deadline()
     for start in range(0, len(positions), _POSITIONS_PER_TURN) or (0,):
         part = positions[start : start + _POSITIONS_PER_TURN]
         error, found = await coordinator.admin.forget(request.group_id, part, until_s=until_s)

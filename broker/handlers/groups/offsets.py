@@ -14,9 +14,9 @@ from typing import Final
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
-from broker.groups.commits import CommitRow
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.machine.events import AdmitCommit
+from broker.groups.offset_requests import CommitRow
 from broker.groups.offsets import NO_OFFSET, FetchedOffset, Wanted
 from broker.handlers.groups.members import ClientInfo
 from broker.wire.messages import (
@@ -67,7 +67,7 @@ async def handle_offset_commit(
     # In turns of one write each. As in Kafka every row has its own answer; unlike there, rows of so large a commit may
     # be durable when later ones are not.
     answered: list[ErrorCode] = []
-    until_s = coordinator.patience()
+    until_s = coordinator.deadline()
     for start in range(0, len(rows), _COMMIT_ROWS_PER_TURN) or ((0,) if not strangers else ()):
         answered += await coordinator.offsets.commit(
             request.group_id,
@@ -121,7 +121,7 @@ async def handle_offset_fetch(
     """v8+ asks for several groups (KIP-709); null topics ask for all there are. Every answer is stable: commits are
     seen only when durable, and there are no transactions that could be open. What is named twice is answered once
     (Kafka answers it twice): an answer grows with what is stored, not with repetitions."""
-    room, until_s = _Room(), coordinator.patience()
+    room, until_s = _Room(), coordinator.deadline()
     if version >= _OFFSET_FETCH_GROUPS_SINCE:
         groups = []
         by_id = version >= _TOPIC_IDS_SINCE

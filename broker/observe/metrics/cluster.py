@@ -18,7 +18,7 @@ from broker.observe.metrics.families import counter, gauge, histogram
 from broker.observe.own_session import heartbeat_age_s, lease_age_s
 from broker.observe.sources import Sources
 from broker.observe.standing import LateReplica
-from broker.replication.replication_counters import ReplicationCounters
+from broker.replication.catch_up import ReplicationCounters
 
 
 def cluster_metrics(sources: Sources, looked: ClusterLook, late: list[LateReplica]) -> Iterator[Metric]:

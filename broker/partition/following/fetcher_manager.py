@@ -1,51 +1,80 @@
-"""Two fetchers for each broker that leads something of ours, and what all of them share: session, connections, rate.
-
-Owns when they begin: with the first partition that is copied from their broker; none ends before all do. Always
-true: what they fetch together is held to one rate (`follower.replication.throttled.rate`); a question goes to the
-session of its broker that the image names. Must not know logs, nor roles.
-"""
+"""The fetchers of this broker: two for each leader it follows, with shared session, connections and rate. A fetcher
+starts with the first partition followed from its broker; none ends before all do. All share the rate
+`follower.replication.throttled.rate`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.records import NO_EPOCH, Node
+from broker.peers.connection import PeerConnection
 from broker.replication.fetch_lane import FetchLane
 from broker.replication.fetch_session_handler import VERSION, Key, Limits, topic_id_of
 from broker.replication.fetcher import Fetcher, FetchTarget
-from broker.replication.leader_fetchers import LeaderFetchers
-from broker.replication.replication_quota import ReplicationQuota
-from broker.replication.throttled_replicas import ThrottledReplicas
-from broker.wire.message import Message
+from broker.replication.replication_quota import ReplicationQuota, ThrottledReplicas
 from broker.wire.messages import FetchRequest, FetchResponse
 from seams.rng import Rng
 from seams.tasks import FailureReport, Tasks, supervise
+
+
+class LeaderFetchers:
+    """The two fetchers from one broker, one a lane. A replica is in one of them. While a fetch with it is in flight,
+    the other does not fetch it, so its leader gets one position at a time. `fetcher` makes one for a lane; `quiet_ms`
+    as in `FetchLane`."""
+
+    def __init__(
+        self, fetcher: Callable[[FetchLane], Fetcher], is_in_sync: Callable[[Key], bool], quiet_ms: dict[FetchLane, int]
+    ) -> None:
+        self.keeping_up = fetcher(FetchLane(is_in_sync, quiet_ms, is_behind=False))
+        self.behind = fetcher(FetchLane(is_in_sync, quiet_ms, is_behind=True))
+        self.keeping_up.other, self.behind.other = self.behind, self.keeping_up
+        self.both = self.keeping_up, self.behind
+
+    def follow(self, key: Key, copy: FetchTarget, *, is_throttled: bool = False) -> None:
+        """Fetch into `copy` from the next request on, in the in-sync lane until a response says otherwise."""
+        first = self.behind if self.behind.is_asking(key) else self.keeping_up
+        first.follow(key, copy, is_throttled=is_throttled)
+
+    def leave(self, key: Key, copy: FetchTarget) -> None:
+        """Its role is over: later responses are dropped."""
+        for fetcher in self.both:
+            fetcher.leave(key, copy)
+
+    def throttle(self, key: Key, *, is_throttled: bool) -> None:
+        for fetcher in self.both:
+            if fetcher.has(key):
+                fetcher.throttle(key, is_throttled=is_throttled)
+
+    def wake(self, key: Key) -> None:
+        """Its next fetch position changed."""
+        for fetcher in self.both:
+            if fetcher.has(key):
+                fetcher.wake(key)
+
+    def rate_changed(self) -> None:
+        for fetcher in self.both:
+            fetcher.rate_changed()
+
 
 _LIMITS: Final = Limits(wait_ms=500, bytes_max=8 << 20, partition_bytes_max=1 << 20)
 _ANSWER_S: Final = 10.0
 
 
-class Connection(Protocol):
-    """To one session of a broker."""
-
-    async def ask(self, request: Message, version: int, timeout_s: float) -> Message: ...
-
-
 class FetcherManager:
-    """Of one broker. `to`: the connection to a node's session, for a purpose (ConnectionError where there is none)."""
+    """`to`: the connection to a node's session for a purpose; ConnectionError where there is none."""
 
     def __init__(
         self,
         config: LiveConfig,
         rng: Rng,
         metadata: MetadataCache,
-        to: Callable[[Node, str], Connection],
+        to: Callable[[Node, str], PeerConnection],
         tasks: Tasks,
         report: FailureReport,
     ) -> None:
@@ -62,10 +91,9 @@ class FetcherManager:
         self._rate = ReplicationQuota(
             now.follower_rate_max, now.replication_quota_window_s, now.replication_quota_windows
         )
-        config.tell(self._obey_rate)
+        config.tell(self._apply_rate)
 
     def of(self, leader_id: int) -> LeaderFetchers:
-        """Those that copy from this broker."""
         known = self._from.get(leader_id)
         if known is None:
             fetcher = partial(self._fetcher, leader_id)
@@ -73,20 +101,19 @@ class FetcherManager:
         return known
 
     def _fetcher(self, leader_id: int, lane: FetchLane) -> Fetcher:
-        purpose = "replicas behind" if lane.is_behind else "replicas"  # a connection each: answers come in order
+        purpose = "replicas behind" if lane.is_behind else "replicas"  # a connection each: responses are in order
         throttled = ThrottledReplicas(self._rate, self._is_in_sync)
         fetcher = Fetcher(leader_id, partial(self._ask, leader_id, purpose), self._session, _LIMITS, throttled, lane)
         name = f"fetch {purpose} from {leader_id}"
-        self._keeping.append(self._tasks.spawn(name, supervise(name, fetcher.keep, self._rng, self._report)))
+        self._keeping.append(self._tasks.spawn(name, supervise(name, fetcher.run, self._rng, self._report)))
         return fetcher
 
     def leave(self, key: Key, copy: FetchTarget) -> None:
-        """Nothing is fetched into it any more, whoever led it."""
+        """Fetch nothing more into `copy`, from any leader."""
         for of in self._from.values():
             of.leave(key, copy)
 
     def cancel(self) -> None:
-        """Ask nothing more."""
         for keeping in self._keeping:
             keeping.cancel()
 
@@ -94,11 +121,11 @@ class FetcherManager:
         node = self._metadata.image.nodes.get(self._node_id)
         return (self._node_id, NO_EPOCH, "") if node is None else (node.node_id, node.broker_epoch, node.incarnation)
 
-    def _obey_rate(self, now: BrokerConfig) -> None:
+    def _apply_rate(self, now: BrokerConfig) -> None:
         if now.follower_rate_max != self._rate.limit:
             self._rate.limit = now.follower_rate_max
             for of in self._from.values():
-                of.look_again()
+                of.rate_changed()
 
     def _is_in_sync(self, key: Key) -> bool:
         topic = self._metadata.image.topics.get(str(topic_id_of(key[0])))

@@ -1,10 +1,9 @@
-"""One partition that this broker copies from its leader: a log, and the follower's role in one leader epoch.
+"""A follower's log and its role in one leader epoch: checks and appends the leader's responses, or truncates.
 
-Owns what is done with an answer: check, append, or have the log go on elsewhere (`follower_truncation`). Always true:
-every batch's CRC and offsets are checked before it is written, and all that came is one write; offsets and epochs stay
-the leader's; what is asked next follows the flushed end (`os`: the written one); for a log that failed nothing is asked
-any more, and it is told. `fetcher` runs it, `follows` begins and ends it; the log stays open for the next role. Must
-not know requests' sessions, connections, nor who leads.
+- CRC and offsets of every batch are checked before it is written. One response is one write. Offsets and epochs stay
+  the leader's.
+- The next fetch offset follows the flushed end, with `os` the written end.
+- A failed log fetches nothing more and is reported. The log stays open for the next role.
 """
 
 from __future__ import annotations
@@ -18,13 +17,11 @@ from uuid import UUID
 from broker.error_codes import ErrorCode
 from broker.metadata.records import LogPlace, Row
 from broker.partition.following.follower_fetch import FollowerFetch
-from broker.partition.following.follower_truncation import FollowerTruncation, until
-from broker.partition.hosted_replica import HostedReplica
+from broker.partition.following.follower_truncation import FollowerTruncation, RemoteLogState, wait_for_end
 from broker.partition.log_failures import LogFailures
-from broker.partition.remote_log_state import RemoteLogState
-from broker.replication.catch_up import start_of
+from broker.partition.readable import HostedReplica
+from broker.replication.catch_up import ReplicationCounters, start_of
 from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Take
-from broker.replication.replication_counters import ReplicationCounters
 from broker.wire.messages import FetchResponsePartition
 from hotstore.errors import LogFailed, LogFull
 from hotstore.host.lease import Lease, LeaseOver
@@ -46,14 +43,13 @@ from tiering.opening.reservation import ToldEnd
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S: Final = 1.0  # between tries to note where the log starts
-_ELSEWHERE: Final = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
+_AGAIN_S: Final = 1.0  # between tries to checkpoint the log start
+_OFFSET_MOVED: Final = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
 
 
 class FollowerReplica:
-    """Made over an open log whose tail is flushed (D65). `moved` is called when what it asks for next is something else
-    (see `Copy.next_fetch`); `torn` when it is to begin again, with its log opened anew. Every method runs on the
-    loop."""
+    """Made over an open log whose tail is flushed (D65). `moved` is called when its next fetch changed (see
+    `FetchTarget.next_fetch`), `torn` when its log has to be opened again. Every method runs on the loop."""
 
     def __init__(
         self,
@@ -76,30 +72,27 @@ class FollowerReplica:
         self.topic_id = UUID(bytes=local.topic_id)
         self.index = local.partition
         self.leader_epoch = row.leader_epoch
-        self.failure = local.failure
-        """Why nothing is copied any more; empty while something is."""
-        self.verified_end = -1
-        """As its leader said last."""
+        self.failure = local.failure  # why nothing is copied any more; else empty
+        self.verified_end = -1  # as the leader reported it last
         self._cold = cold
         self._tasks = tasks
         self._clock = clock
         self._touched = touched
-        self._troubles = log_failures
+        self._log_failures = log_failures
         self._copied = copied
         self._moved = moved
         self._torn = torn
-        self._damaged_offset = -1  # where what came was damaged last
+        self._damaged_offset = -1  # of the last damaged response
         self._ended = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
         self.follower = Follower(local.epochs, local.stable_end_offset, opened.high_watermark, opened.seen_epoch)
         self.follower.begin(row.leader_epoch, row.unclean_epoch)
-        self.follower.log_start_offset = local.log_start_offset  # of a checkpoint, or of its files
-        self._elsewhere = FollowerTruncation(lease, self.follower, cold, clock, copied, self._ended)
-        self._noting: asyncio.Task[None] | None = None
-        self.reads: FollowerFetch | None = None
-        """Of consumers: made when the first one comes."""
+        self.follower.log_start_offset = local.log_start_offset  # from a checkpoint, or from its files
+        self._truncation = FollowerTruncation(lease, self.follower, cold, clock, copied, self._ended)
+        self._start_checkpoint: asyncio.Task[None] | None = None
+        self.reads: FollowerFetch | None = None  # for consumers; made for the first one
         lease.listen(self)
-        if local.failure:  # of a sync, perhaps, while nobody had a role for it
+        if local.failure:  # perhaps of a sync between two roles
             log_failures.failed(self._place, local.failure)
         else:
             log_failures.works(self._place)
@@ -113,21 +106,21 @@ class FollowerReplica:
         return self.follower.high_watermark
 
     def readable(self) -> FollowerFetch | None:
-        """What consumers may read here now (KIP-392); None before the first clean answer of the epoch (D24), while the
-        log is cut or begins elsewhere, and once nothing is copied any more."""
+        """What consumers may read here (KIP-392). None before the first clean response of the epoch (D24), while the
+        log is truncated or restarted, and after a failure."""
         if self.lease.is_over or self.failure or self.follower.phase is not Phase.FOLLOWING:
             return None
         if self.reads is None:
             log = self.log
-            # What this copy dropped, a leader before this one may have seen in the bucket.
+            # An earlier leader may have verified what this follower deleted.
             tier = self._cold.view(
                 self.topic_id, self.index, lambda: max(self.verified_end, log.local_log_start_offset)
             )
-            self.reads = FollowerFetch(self.lease, self.follower, self.leader_epoch, tier, self._troubles)
+            self.reads = FollowerFetch(self.lease, self.follower, self.leader_epoch, tier, self._log_failures)
         return self.reads
 
     def resign(self) -> None:
-        """Its role is over: nothing more is written, and who waits for something to read goes elsewhere."""
+        """End the role: nothing more is written, and waiting readers go to the leader."""
         if self.lease.is_over:
             return
         self.lease.move_high_watermark(self.high_watermark)
@@ -137,36 +130,35 @@ class FollowerReplica:
             self.reads.wake()
 
     async def over(self) -> None:
-        """Copy nothing more, and wait for what is under way in its directory."""
+        """End the role and wait for its work in the directory."""
         self.resign()
-        for work in (self._work, self._noting):
+        for work in (self._work, self._start_checkpoint):
             if work is not None:
-                await asyncio.wait([work])  # not `await work`: whoever cuts this wait off must not cut off that
+                await asyncio.wait([work])  # not `await work`: cancelling this wait must not cancel the work
                 if (failure := failure_of_task(work)) is not None and not isinstance(failure, LeaseOver):
                     log.error("%s: %s failed as its role ended: %r", self._name, work.get_name(), failure)
         await self.lease.returned()
 
-    # ── as a copy of the fetcher's ───────────────────────────────────────────────────────────────────────────────
+    # ── as the fetcher's target ──────────────────────────────────────────────────────────────────────────────────
     def next_fetch(self) -> FetchPosition | None:
-        """See `Copy`."""
         return None if self.lease.is_over or self.failure else self.follower.next_fetch()
 
     def _is_at(self, asked: FetchPosition) -> bool:
         return not self.lease.is_over and not self.failure and self.follower.is_at(asked)
 
     def answered(self, asked: FetchPosition, answer: FetchResponsePartition, broker_epoch: int) -> bool:
-        """See `Copy`. Raises CorruptBatch, DivergingAppend, LogFull."""
+        """See `FetchTarget`. Raises CorruptBatch, DivergingAppend, LogFull."""
         if records := answer.records:
             self._copied.bytes_in += len(records)
         if not self._is_at(asked):
             return False
         self.verified_end = answer.verified_end
-        # Checked before the machine moves: what cannot be taken leaves everything as it was.
+        # Checked before the machine moves: a response that cannot be taken changes nothing.
         try:
             records = memoryview(answer.records or b"")  # type: ignore[arg-type]  # decoded: a memoryview or None
             headers = _checked(records, self._least_offset(asked))
         except CorruptBatch as corrupt:
-            self._came_damaged(asked.offset, corrupt)
+            self._batch_damaged(asked.offset, corrupt)
             raise
         if headers and headers[0].base_offset < asked.offset:
             self.follower.leave()
@@ -178,51 +170,54 @@ class FollowerReplica:
         ends = None if diverging is None else EpochEnd(diverging.epoch, diverging.end_offset)
         match self.follower.answered(asked, ends, answer.high_watermark):
             case Cut(offset):
-                log.warning("%s is cut to offset %d: its leader's log goes on otherwise", self._name, offset)
-                self._begin(self._elsewhere.cut(offset))
+                log.warning("%s is truncated to offset %d: its leader's log diverges there", self._name, offset)
+                self._begin(self._truncation.cut(offset))
             case Take():
                 is_taken = bool(headers) and self._append(records, headers)
                 if is_taken:
-                    self._came_whole()
-                self._heard(ToldEnd(answer.reserved_end, broker_epoch), answer.log_start_offset)
+                    self._batch_intact()
+                self._apply_offsets(ToldEnd(answer.reserved_end, broker_epoch), answer.log_start_offset)
                 return is_taken
             case None if self.follower.phase is Phase.OFFLINE:
-                self._fail(f"would have to cut below its high watermark {self.high_watermark} to follow its leader")
+                self._fail(
+                    f"would have to truncate below its high watermark {self.high_watermark} to follow its leader"
+                )
         return False
 
-    def _heard(self, told: ToldEnd, log_start: int) -> None:
-        """What a clean answer says beside its records: a leader says it once."""
+    def _apply_offsets(self, told: ToldEnd, log_start: int) -> None:
+        """Apply what a clean response says besides its records. A leader says it once."""
         self._touched.add(self)
         self._cold.told(self.topic_id, self.index, told)
         self.lease.saw_epoch(self.leader_epoch)
         self._start_at(log_start)
         if self.reads is not None:
-            self.reads.look()
+            self.reads.advanced()
 
     async def _begin_before(
         self, records: bytes, headers: list[BatchHeader], high_watermark: int, told: ToldEnd, log_start: int
     ) -> None:
-        await self._elsewhere.begin_before(records, headers, high_watermark)
+        await self._truncation.begin_before(records, headers, high_watermark)
         if self.follower.phase is Phase.FOLLOWING and not self.lease.is_over:
-            self._came_whole()
-            self._heard(told, log_start)
+            self._batch_intact()
+            self._apply_offsets(told, log_start)
 
-    def _came_damaged(self, offset: int, corrupt: CorruptBatch) -> None:
-        """On its way, or on the leader's disk: it is asked for again, never skipped, told when it comes so twice."""
+    def _batch_damaged(self, offset: int, corrupt: CorruptBatch) -> None:
+        """In transit, or on the leader's disk. It is fetched again, never skipped, and reported after the second
+        time."""
         if self._damaged_offset == offset:
-            why = f"what comes from offset {offset} is damaged, again: {corrupt}"
+            why = f"the leader's batch at offset {offset} is damaged, again: {corrupt}"
             log.error("%s waits for its leader: %s", self._name, why)
-            self._troubles.failed(self._place, why)
+            self._log_failures.failed(self._place, why)
         self._damaged_offset = offset
 
-    def _came_whole(self) -> None:
+    def _batch_intact(self) -> None:
         if self._damaged_offset >= 0:
             self._damaged_offset = -1
-            self._troubles.works(self._place)
+            self._log_failures.works(self._place)
 
     def _least_offset(self, asked: FetchPosition) -> int:
-        """Where a batch may begin that comes for `asked`. Nothing is here yet: also before it, where the log start lies
-        within a batch, of which the leader can but give the whole."""
+        """The least base offset that a batch for `asked` may have. An empty log takes a batch below `asked` too: where
+        the log start lies within a batch, the leader sends the whole batch."""
         return 0 if asked.offset == self.log.log_end_offset == self.log.active_segment.base_offset else asked.offset
 
     def _append(self, records: memoryview, headers: list[BatchHeader]) -> bool:
@@ -237,45 +232,44 @@ class FollowerReplica:
         return True
 
     def _start_at(self, offset: int) -> None:
-        """Where the leader's log starts: not from our first file, what lies below that may be in the bucket, or deleted
-        (R7). It is reported when it is durable (R26)."""
+        """Apply the leader's log start. The first local segment does not show it: records below it may be in the bucket
+        or deleted (R7). It is reported once it is durable (R26)."""
         self.lease.advance_log_start(min(offset, self.log.log_end_offset))
-        if self.log.log_start_offset != self.follower.log_start_offset and self._noting is None:
-            self._noting = self._tasks.spawn(f"note the start of {self._name}", self._note_start(), awaited=True)
+        if self.log.log_start_offset != self.follower.log_start_offset and self._start_checkpoint is None:
+            self._start_checkpoint = self._tasks.spawn(
+                f"note the start of {self._name}", self._checkpoint_start(), awaited=True
+            )
 
-    async def _note_start(self) -> None:
-        """Until what was told last is noted: a leader tells a start once."""
+    async def _checkpoint_start(self) -> None:
+        """Retry until the newest log start is durable, because a leader reports a start once."""
         while not self.lease.is_over and self.follower.log_start_offset != (start := self.log.log_start_offset):
             try:
                 await self.lease.checkpoint_start()
             except OSError as failure:
-                log.warning("%s: its log start %d is not noted yet: %s", self._name, start, failure)
-                await until(self._ended, _AGAIN_S)
+                log.warning("%s: its log start %d is not checkpointed yet: %s", self._name, start, failure)
+                await wait_for_end(self._ended, _AGAIN_S)
             else:
                 self.follower.log_start_offset = start
                 self._moved()
-        self._noting = None
+        self._start_checkpoint = None
 
     def refused(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
-        """See `Copy`."""
-        if answer.error_code not in _ELSEWHERE or not self._is_at(asked):
+        if answer.error_code not in _OFFSET_MOVED or not self._is_at(asked):
             return False
         self.verified_end = answer.verified_end
         start = start_of(self.follower.end, answer.verified_end, answer.log_start_offset)
         if start is None:
             return False
-        log.info("%s begins at offset %d: what lies below is not copied", self._name, start.offset)
+        log.info("%s starts at offset %d: earlier records are not copied", self._name, start.offset)
         self.follower.leave()
-        self._begin(self._elsewhere.begin_at(start))
+        self._begin(self._truncation.begin_at(start))
         return True
 
     @property
-    def is_settled(self) -> bool:
-        """See `Copy`."""
+    def is_flushed(self) -> bool:
         return self.follower.end >= self.log.log_end_offset
 
-    async def settled(self) -> None:
-        """See `Copy`."""
+    async def wait_flushed(self) -> None:
         if not self.log.config.waits_for_flush:
             return
         try:
@@ -283,7 +277,7 @@ class FollowerReplica:
         except StorageFailed as failed:
             self._fail(str(failed))
 
-    # ── what takes a while ───────────────────────────────────────────────────────────────────────────────────────
+    # ── truncation and failure ───────────────────────────────────────────────────────────────────────────────────
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         if self.reads is not None:
             self.reads.wake()
@@ -293,7 +287,7 @@ class FollowerReplica:
         try:
             await work
         except LeaseOver:
-            return  # the next role goes on with the log as it is
+            return  # the next role continues with the log as it is
         except (ThermoclineError, OSError) as failure:
             if isinstance(failure, LogFull) or (isinstance(failure, OSError) and is_full(failure)):
                 log.warning("%s is opened again, once there is room: %s", self._name, failure)
@@ -306,8 +300,8 @@ class FollowerReplica:
 
     def _fail(self, why: str) -> None:
         self.failure = why
-        if not self.lease.is_over:  # else the next role says so, or the place is gone
-            self._troubles.failed(self._place, why)
+        if not self.lease.is_over:  # else the next role reports it, or the place is gone
+            self._log_failures.failed(self._place, why)
         log.error("%s is copied no more: %s", self._name, why)
         if self.reads is not None:
             self.reads.wake()
@@ -319,34 +313,32 @@ class FollowerReplica:
 
     # ── as the log's owner ───────────────────────────────────────────────────────────────────────────────────────
     def flushed(self, stable_end: int) -> None:
-        """What was taken is durable up to here: the next question says so."""
+        """The log is durable up to here: the next fetch reports it."""
         if self.follower.phase is Phase.FOLLOWING and stable_end > self.follower.end:
             self.follower.flushed(self.log.epochs, stable_end)
             if self.reads is not None:
-                self.reads.look()
+                self.reads.advanced()
             self._moved()
 
     def failed(self, why: LogFailed) -> None:
         self._fail(str(why))
 
     def awaits_flush(self) -> bool:
-        """The leader does, for every byte."""
         return True
 
     def start_moved(self) -> None:
         self._touched.add(self)
         if self.reads is not None:
-            self.reads.look()
+            self.reads.advanced()
 
-    # ── what open logs need from time to time ────────────────────────────────────────────────────────────────────
+    # ── ticks ────────────────────────────────────────────────────────────────────────────────────────────────────
     def tick(self, now_ms: int, now_s: float) -> bool:
-        """See `HostedReplica`."""
         self.opened.flusher.tick(now_ms)
         return self.log.dirty_bytes > 0
 
 
 def _checked(records: memoryview, offset: int) -> list[BatchHeader]:
-    """The headers of an answer's batches, each whole. Raises CorruptBatch."""
+    """The headers of a response's batches, each whole. Raises CorruptBatch."""
     headers, at, end = [], 0, len(records)
     while at < end:
         header = check_stored(records, at, end, offset_min=offset)

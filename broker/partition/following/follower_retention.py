@@ -1,11 +1,7 @@
-"""Local segments that followers need no more: deleted records, and what the bucket holds, verified (R6).
-
-Owns that judgement's arguments, and the walk over all copies. Always true: below the leader's log start everything may
-go; above it only what the leader saw whole in the bucket, as far as local retention asks, and never what is not
-committed; the log start is durable before a file goes; a log with nothing sealed costs a microsecond, and however many
-there are, others have the loop in between. A follower expires nothing by total retention: its leader moves the log
-start (R7). Must not know leaders, nor when it is asked.
-"""
+"""Local retention of followed logs: deletes segments with deleted records only, and those verified in the bucket (R6).
+Below the leader's log start everything may be deleted; above it only committed segments that the leader saw whole in
+the bucket, as local retention allows. The log start is durable before a file is deleted. A follower ignores total
+retention: its leader moves the log start (R7)."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from hotstore.log.local_retention import expirable
 from seams.turns import Turns, next_turn
 
 _NO_LIMIT = -1
-_COPIES_PER_TURN: Final = 100  # of which each may have a topic, and segments, of its own: 0.1 ms
+_COPIES_PER_TURN: Final = 100  # 0.1 ms each where every log has its own topic and segments
 
 
 async def expire_all(
@@ -28,9 +24,10 @@ async def expire_all(
     topic_config: Callable[[Topic], TopicConfig],
     now_ms: int,
 ) -> None:
-    """Drop what may go of each, with its topic as the image has it. Raises OSError."""
+    """Delete what may go of each log, with its topic as the image has it. The loop runs between them. Raises
+    OSError."""
     turns = Turns(_COPIES_PER_TURN)
-    known: tuple[Topic, TopicConfig] | None = None  # 80 µs, and the next one is most often of the same topic
+    known: tuple[Topic, TopicConfig] | None = None  # takes 80 µs; the next log is most often of the same topic
     for followed, topic in copies:
         if followed.log.sealed_segments() and followed.next_fetch() is not None:
             if known is None or known[0] is not topic:
@@ -42,7 +39,7 @@ async def expire_all(
 
 
 async def expire(followed: FollowerReplica, config: TopicConfig, now_ms: int) -> None:
-    """Drop what may go from this disk. Raises OSError."""
+    """Delete what may go from this disk. Raises OSError."""
     log, lease = followed.log, followed.lease
     is_tiered = config.remote_storage_enable and followed.verified_end >= 0
     wanted = expirable(
@@ -63,6 +60,6 @@ async def expire(followed: FollowerReplica, config: TopicConfig, now_ms: int) ->
     )
     if wanted.segment_count == 0 or followed.next_fetch() is None:
         return
-    await lease.checkpoint_start()  # the first local segment will not tell any more where the log starts
+    await lease.checkpoint_start()  # afterwards the first local segment no longer shows the log start
     if followed.next_fetch() is not None and lease.delete_local_before(wanted.offset):
         await lease.unlink()

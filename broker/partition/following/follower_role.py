@@ -1,10 +1,10 @@
-"""One partition copied by this broker in one leader epoch: from its log to a replica that a fetcher fetches into.
+"""One follower role of a partition on this broker in one leader epoch: opens its log and gives it to a fetcher.
 
-Owns the opening of the log. Always true: before the first question the log's tail is flushed (D65), and no reservation
-of an earlier leadership lies beside it, but where nobody else is assigned it, or nobody leads and nobody else holds it
-yet; an opening that fails is tried again while the role lasts, and told where the disk refused it; `end` takes effect
-at once, what is under way ends within `over`. Must not know how bytes are copied (`follower_replica`), nor what comes
-before or after the role.
+- The log's tail is flushed before the first fetch (D65).
+- The reservation of an earlier leadership is deleted before that. It stays where this broker is the only assigned
+  replica, and where there is no leader and it is the only holder.
+- A failed opening is retried while the role lasts, and reported where the disk refused it.
+- `end` takes effect at once; `over` waits for work in flight.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from broker.config.topic.topic_config import log_config_of
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER
 from broker.metadata.row_steps import holds_alone, is_alone
+from broker.partition.following.fetcher_manager import LeaderFetchers
 from broker.partition.following.follower_replica import FollowerReplica
 from broker.partition.registry import RefusedCopy
 from broker.partition.roles import Roles
 from broker.replication.fetch_session_handler import Key, key_of
-from broker.replication.leader_fetchers import LeaderFetchers
 from broker.replication.replication_quota import is_throttled
 from hotstore.errors import DamagedLog, ForeignLog, may_pass
 from hotstore.host.lease import Lease
@@ -43,8 +43,6 @@ _NOTHING: Final = Remains(UNDEFINED_EPOCH, 0, 0)
 
 
 class FollowerRole:
-    """See the module."""
-
     __slots__ = (
         "_has_asked",
         "_keeps_reservation",
@@ -62,16 +60,15 @@ class FollowerRole:
 
     def __init__(self, roles: Roles, topic: Topic, index: int) -> None:
         self.topic = topic
-        """As the image has it now; the row that counts is the one that the role began with."""
+        """As the image has it now. The row that counts is `row`, of the role's begin."""
         self.index = index
         self.place = TopicPartition(topic.name, index)
         self.row = topic.rows[index]
-        self.followed: FollowerReplica | None = None
-        """Once its log is open."""
+        self.followed: FollowerReplica | None = None  # once its log is open
         self.is_over = False
         self._roles = roles
-        self._keeps_reservation = False  # of when it led: its next start goes by that
-        self._has_asked = False  # something was reported in this epoch
+        self._keeps_reservation = False  # of an earlier leadership: its next start uses it
+        self._has_asked = False  # an end was reported in this epoch
         self._lease: Lease | None = None
         self._opening: asyncio.Task[None] | None = None
         self._refused: RefusedCopy | None = None
@@ -86,8 +83,8 @@ class FollowerRole:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether its log is not open, or failed, or may lack what its reservation vouches for: it is to be led again
-        by that, and nobody led it since a stop that was not clean. Only a leader settles it, with the bucket (C30)."""
+        """Whether the log is not open, failed, or may lack records that its reservation covers: it kept the
+        reservation, and no leadership followed an unclean stop. Only a leader resolves it, with the bucket (C30)."""
         if self.followed is None or self.followed.failure:
             return True
         roles = self._roles
@@ -95,7 +92,6 @@ class FollowerRole:
         return self._keeps_reservation and not is_known
 
     def begin(self) -> None:
-        """Open the log, and ask its leader for what it lacks."""
         self._try(self._begin)
 
     def _try(self, attempt: Callable[[], Awaitable[None]]) -> None:
@@ -104,11 +100,11 @@ class FollowerRole:
         async def attempt_in_place() -> None:
             try:
                 await attempt()
-            except ForeignLog:  # without a slot: topics of other names do not wait until what lies there is closed
-                await roles.make_way(self.place)
+            except ForeignLog:  # without a slot: other topics do not wait until the foreign log is closed
+                await roles.move_if_stray(self.place)
                 raise  # the next attempt finds the place free
             except (StorageFailed, OSError) as refused:
-                if not may_pass(refused):  # told, as whoever asks what it holds would wait for it (R20)
+                if not may_pass(refused):  # reported, because an unclean recovery would wait for its answer (R20)
                     of = self.topic.topic_id, self.index
                     roles.registry.log_failures.failed(of, f"it cannot be opened to be copied: {refused}")
                 raise
@@ -116,9 +112,9 @@ class FollowerRole:
         work = supervise(name, attempt_in_place, roles.world.rng, roles.report, backoff_max_s=BACKOFF_S_MAX)
         self._opening = roles.tasks.spawn(name, work)
 
-    # ── its end ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── end ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def end(self) -> None:
-        """Copy it no more: nothing is written from now on, and consumers that wait here go elsewhere."""
+        """Stop following: nothing is written from now on, and waiting consumers go to the leader."""
         if self.is_over:
             return
         self.is_over = True
@@ -132,7 +128,7 @@ class FollowerRole:
             self._lease.end()
 
     async def over(self) -> None:
-        """Wait until nothing that it began works on the log."""
+        """Wait until nothing of this role works on the log."""
         assert self.is_over, self.place
         if self._opening is not None:
             await asyncio.wait([self._opening])
@@ -145,15 +141,14 @@ class FollowerRole:
         if followed is None:
             return
         roles.fetchers.leave(self._key, followed)
-        await followed.over()  # where this is cut off, the end of the role does it again
+        await followed.over()  # if this is cancelled, the end of the role repeats it
         self.followed = None
         roles.registry.unfollow(followed)
         if followed.opened.is_torn:
             roles.tiers.forget(self.topic_id, self.index)
 
-    # ── while it lasts ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── configs ──────────────────────────────────────────────────────────────────────────────────────────────────
     def reconfigure(self) -> None:
-        """Obey the topic's configs as they are now."""
         if self.followed is not None:
             self.followed.log.reconfigure(log_config_of(self._roles.configs.of(self.topic)))
             if (fetcher := self._fetcher()) is not None:
@@ -168,7 +163,6 @@ class FollowerRole:
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
     def _again(self) -> None:
-        """Its log has to be opened again, in the same epoch."""
         if self.is_over:
             return
 
@@ -181,7 +175,7 @@ class FollowerRole:
     async def _begin(self) -> None:
         roles = self._roles
         if self._lease is not None:
-            await self._lease.returned()  # of an attempt before
+            await self._lease.returned()  # of the previous attempt
         async with roles.to_follow:
             opened = await self._open(is_new=not self._has_asked)
             if opened is None:
@@ -209,12 +203,13 @@ class FollowerRole:
             self._again,
         )
         roles.registry.followed[self.place] = followed
-        roles.made_open((followed,))
+        roles.on_opened((followed,))
         if fetcher is not None:
             fetcher.follow(self._key, followed, is_throttled=self._is_throttled)
 
     async def _open(self, *, is_new: bool) -> OpenLog | None:
-        """None: it is damaged, and not to be touched in this epoch. `is_new`: nothing was reported in it yet."""
+        """None: it is damaged and must stay untouched in this epoch. `is_new`: nothing was reported in this epoch
+        yet."""
         roles, place, topic_id, row = self._roles, self.place, self.topic_id, self.row
         log_failures, of = roles.registry.log_failures, (self.topic.topic_id, self.index)
         config, remains = log_config_of(roles.configs.of(self.topic)), _NOTHING
@@ -243,20 +238,20 @@ class FollowerRole:
         return opened or await roles.logs.create(place, topic_id, config)
 
     async def _begin_anew(self, why: str) -> None:
-        """It is out of the set, so no report of it counts, and its leader serves (R16, R18): what is left of the log
-        goes aside, and it is copied as by an empty directory."""
+        """The replica is out of the in-sync set, so none of its reports counts, and its leader serves (R16, R18). Its
+        log becomes a stray, and copying restarts in an empty directory."""
         roles, of = self._roles, (self.topic.topic_id, self.index)
 
-        def is_aside() -> None:  # whoever waits for it may be cut off: the next role finds no log, and no damage
+        def is_aside() -> None:  # also when this role is cancelled: the next one finds no log and no damage
             roles.tiers.forget(self.topic_id, self.index)
             roles.registry.log_failures.over(of)
 
-        log.error("%s is copied anew, what is here of its log goes aside: %s", self.place, why)
+        log.error("%s is copied anew, its log here becomes a stray: %s", self.place, why)
         await roles.logs.move_stray(self.place, self.topic_id, then=is_aside)
 
     async def _remove_reservation(self, lease: Lease) -> None:
-        """Of when it led: what it allowed was given by others since (R21). While nobody leads what it alone holds,
-        nobody gives any."""
+        """Others gave the offsets of an earlier leadership's reservation since (R21). Without a leader, and with this
+        broker as the only holder, none are given."""
         row, me = self.row, self._roles.node_id
         is_ours = is_alone(row, me) or (row.leader == NO_LEADER and holds_alone(row, me))
         self._keeps_reservation = is_ours and not lease.opened.is_bare

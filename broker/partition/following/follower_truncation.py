@@ -1,83 +1,99 @@
-"""A copied log that goes on elsewhere than it ends: cut where its leader's parted from it, or begun at another offset.
-
-Owns what that takes of disk and bucket, and how often the bucket is asked again. Always true: while it lasts nothing is
-asked of the leader (`replication.follower`: CUTTING), and the follower's machine hears where the log ends only once it
-does; what the bucket gives may be damaged on its way: unusable twice in a row, the leader's disk is asked to give all.
-`Followed` runs one of these at a time, and says what a failure means. Must not know answers, nor who leads.
-"""
+"""Truncates a follower's log where it diverges from its leader, or restarts it empty at another offset. Nothing is
+fetched meanwhile (`replication.follower`: CUTTING). The follower's machine gets the log's end when it is done. If the
+bucket's answer is unusable twice in a row, the leader's disk has to supply everything. `FollowerReplica` runs one of
+these at a time."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 from uuid import UUID
 
-from broker.partition.remote_log_state import RemoteLogState
-from broker.replication.catch_up import Start
+from broker.replication.catch_up import ReplicationCounters, Start
 from broker.replication.follower import Follower
-from broker.replication.replication_counters import ReplicationCounters
 from coldstore.object_store import AccessRefused, ObjectMissing
 from hotstore.host.lease import Lease
+from hotstore.host.open_log import OpenLog
+from hotstore.log.log_config import LogConfig
 from logformat.errors import Corrupt, Retryable
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import BatchHeader
+from logformat.values import TopicPartition
 from seams.clock import Clock
 from tiering.opening.cold_start import ColdStart
+from tiering.opening.cold_view import ColdView
+from tiering.opening.reservation import ToldEnd
+
+
+class RemoteLogState(Protocol):
+    """The part of `tiering` that a followed log uses: the bucket's knowledge of the log, and what the log remembers for
+    when it leads. Only `told` is called for every response; it does not wait."""
+
+    async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
+        """Leader epochs and producers at `offset`, both empty where the bucket holds nothing below it, and the bytes it
+        holds from `since` on. Raises ThermoclineError."""
+
+    async def open_copy(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
+        """The log on this disk; None where there is none. Raises as `LogHost.open`, and ThermoclineError where the
+        bucket has to fill in what its files lack."""
+
+    def view(self, topic_id: UUID, index: int, end: Callable[[], int]) -> ColdView:
+        """What consumers read of the bucket's part here. `end`: how far the bucket is known to hold the log."""
+
+    def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
+        """The leader reported the end up to which offsets may be given."""
+
+    def forget(self, topic_id: UUID, index: int) -> None:
+        """The log is closed: the reported end says nothing about the next one."""
+
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S: Final = (1.0, 30.0)  # between tries to learn from the bucket where to begin: first, and at most
+_AGAIN_S: Final = (1.0, 30.0)  # between requests to the bucket: first, and at most
 
 
+@dataclass(eq=False, repr=False)
 class FollowerTruncation:
-    """Of one copy. `ended` is set with its role. Each method tells the follower's machine where the log ends then;
-    where the bucket is away, after a pause, that it ends where it did. Raises ThermoclineError and OSError."""
+    """`ended` is set when the role ends. Each method gives the follower's machine the new log end; if the bucket does
+    not answer, the old one after a pause. Raises ThermoclineError and OSError."""
 
-    def __init__(
-        self,
-        lease: Lease,
-        follower: Follower,
-        cold: RemoteLogState,
-        clock: Clock,
-        copied: ReplicationCounters,
-        ended: asyncio.Event,
-    ) -> None:
-        self._lease = lease
-        self._log = lease.log
-        self._follower = follower
-        self._cold = cold
-        self._clock = clock
-        self._copied = copied
-        self._ended = ended
+    _lease: Lease
+    _follower: Follower
+    _cold: RemoteLogState
+    _clock: Clock
+    _copied: ReplicationCounters
+    _ended: asyncio.Event
+
+    def __post_init__(self) -> None:
+        self._log = self._lease.log
         self._pause_s = _AGAIN_S[0]
-        self._was_unusable = False  # what the bucket gave last
+        self._was_unusable = False  # the bucket's last answer
 
     async def cut(self, offset: int) -> None:
-        """Drop what lies at or above it."""
-
         async def cut() -> None:
             self._lease.check()
             await self._lease.truncate(offset)
 
-        await self._going_on(cut(), self._follower.cut)
+        await self._finish(cut(), self._follower.cut)
 
     async def begin_at(self, start: Start) -> None:
-        """With nothing, and with what the bucket knows there."""
+        """Restart empty at an offset, with the bucket's leader epochs and producers there."""
 
         async def begin() -> None:
             epochs, producers, held_bytes = await self._state_at(start.offset)
-            self._lease.check()  # the log is the next role's, however long the bucket took to answer
+            self._lease.check()  # the role may have ended while the bucket answered
             await self._lease.begin_at(start.offset, epochs, producers, forget_start=start.is_bare)
             self._copied.bytes_skipped += held_bytes
             self._copied.begun += not start.is_bare
 
-        await self._going_on(begin(), self._follower.began_at)
+        await self._finish(begin(), self._follower.began_at)
 
     async def begin_before(self, records: bytes, headers: list[BatchHeader], leader_high_watermark: int) -> None:
-        """With these batches, of which the first reaches over the log start (as Kafka's follower does, KAFKA-6361), and
-        what came with them."""
+        """Restart with these batches, the first of which reaches across the log start (as Kafka's follower does,
+        KAFKA-6361)."""
         start = self._log.log_start_offset
 
         async def begin() -> None:
@@ -92,18 +108,18 @@ class FollowerTruncation:
                 await self._lease.flusher.flush()
 
         follower = self._follower
-        await self._going_on(begin(), lambda lineage, end: follower.began_with(lineage, end, leader_high_watermark))
+        await self._finish(begin(), lambda lineage, end: follower.began_with(lineage, end, leader_high_watermark))
 
-    async def _going_on(self, work: Awaitable[None], then: Callable[[LeaderEpochs, int], None]) -> None:
+    async def _finish(self, work: Awaitable[None], then: Callable[[LeaderEpochs, int], None]) -> None:
         local, follower = self._log, self._follower
         try:
             await work
         except Retryable as away:
             name = f"{local.topic}-{local.partition}"
             self._lease.check()
-            log.warning("%s does not begin elsewhere yet: %s; it tries again", name, away)
+            log.warning("%s does not restart at another offset yet: %s; it tries again", name, away)
             pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _AGAIN_S[1])
-            await until(self._ended, pause_s)
+            await wait_for_end(self._ended, pause_s)
             follower.cut(local.epochs, local.stable_end_offset)
         else:
             self._pause_s, self._was_unusable, follower.copies_on = _AGAIN_S[0], False, False
@@ -111,8 +127,8 @@ class FollowerTruncation:
             then(local.epochs, local.log_end_offset)
 
     async def _state_at(self, offset: int) -> ColdStart:
-        """What the bucket gives may be damaged on its way, or gone since its root was read. Twice: it may be damaged
-        there, and the leader's disk the last place that has it. Raises Retryable."""
+        """The answer may be damaged in transit, or its object gone since the root was read. The second time in a row
+        the object itself may be damaged, and only the leader's disk has the records. Raises Retryable."""
         local = self._log
         since = max(local.log_end_offset, local.log_start_offset)
         try:
@@ -120,12 +136,11 @@ class FollowerTruncation:
         except (Corrupt, ObjectMissing) as passing:
             self._was_unusable, self._follower.copies_on = True, self._was_unusable
             raise Retryable(str(passing)) from passing
-        except AccessRefused as refused:  # credentials that expired come again, and no new role would ask once they do
+        except AccessRefused as refused:  # expired credentials are renewed, and no new role would ask again then
             raise Retryable(str(refused)) from refused
 
 
-async def until(ended: asyncio.Event, at_most_s: float) -> None:
-    """Wait for the end of the role, at most so long."""
+async def wait_for_end(ended: asyncio.Event, at_most_s: float) -> None:
     try:
         async with asyncio.timeout(at_most_s):
             await ended.wait()

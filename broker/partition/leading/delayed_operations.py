@@ -1,50 +1,53 @@
-"""Who waits for one partition: acknowledgements for the high watermark, readers for anything new.
+"""Operations that wait on one partition: acknowledgements for the high watermark, readers for new records,
+DeleteRecords for a log start.
 
-Owns the waiting lists. Always true: acknowledgements are kept in the order of their offsets, also of a resend that asks
-behind newer ones, and each is told once, on the loop, in the turn in which the high watermark passed it; whoever fails
-over being told keeps nobody else from it, and the loop's exception handler hears of that; a session's reader is told
-once, then it asks again; when leadership ends everybody is told at once. Must not know what moved it, nor Kafka's
-requests.
+- Acknowledgements are ordered by offset, also that of a resend behind newer ones. Each is called once on the loop, in
+  the turn in which the high watermark passed it.
+- A callback that raises stops no other; the loop's exception handler reports it.
+- A fetch session's reader is called once, then registers again.
+- When the leadership ends all are called at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from broker.fetch_sessions.session import Target
+from broker.replication.leader import Leader
 from seams.tasks import tell
 
 Watcher = Callable[[], None]
 
 Acked = Callable[[Exception | None], None]
-"""Told that what waits for its acknowledgement is committed, or why it is not known to be. On the loop, once, in the
-same turn in which that came about, and never while it is still asking; it may append and ask again."""
+"""Called once on the loop, when the records are committed or with the reason why they may not be. Never called while it
+registers. It may append and register again."""
 
 _PRODUCER: Final = "a producer that waits for an acknowledgement"
 _LATE: Final = "appended, but not committed within the request's timeout"
 
 
 class DelayedOperations:
-    """Of one partition. An acknowledgement costs a tuple."""
+    """Of one partition. An acknowledgement costs one tuple."""
 
-    __slots__ = ("_acks", "_high_watermark", "_is_telling", "_readers", "_watchers", "at_tail")
+    __slots__ = ("_acks", "_high_watermark", "_is_notifying", "_readers", "_watchers", "at_tail")
 
     def __init__(self) -> None:
         self._acks: deque[tuple[int, float, Acked]] = deque()
-        self._high_watermark = -1  # what `moved` heard last
-        self._is_telling = False
-        self._watchers: dict[Watcher, None] = {}  # woken in the order they came
+        self._high_watermark = -1  # of the last `moved`
+        self._is_notifying = False
+        self._watchers: dict[Watcher, None] = {}  # called in the order they came
         self._readers: dict[Target, None] = {}  # of fetch sessions
         self.at_tail: dict[Target | Watcher, None] = {}
-        """Those of both who read beyond the high watermark: replicas."""
+        """The readers and watchers that read beyond the high watermark: replicas."""
 
     def ack(self, end_offset: int, deadline_s: float, acked: Acked) -> None:
-        """Call `acked` once everything below `end_offset` is committed, which it is not now; with a failure as `fail`
-        says, and with TimeoutError soon after the loop's time `deadline_s`: `expire` looks once a second, so that an
-        ack costs no timer of its own."""
+        """Call `acked` once everything below `end_offset` is committed, which it is not now. It fails as `fail` says,
+        and with TimeoutError soon after the loop's time `deadline_s`. `expire` checks deadlines once a second, so an
+        acknowledgement needs no timer."""
         acks = self._acks
         if acks and end_offset < acks[-1][0]:  # a resend of what is not committed yet
             acks.insert(bisect_right([ack[0] for ack in acks], end_offset), (end_offset, deadline_s, acked))
@@ -57,11 +60,11 @@ class DelayedOperations:
 
     @property
     def has_acks(self) -> bool:
-        """Whether an acknowledgement waits, for whatever: its deadline has to be looked at."""
+        """Whether an acknowledgement waits, so that deadlines have to be checked."""
         return bool(self._acks)
 
     def expire(self, now_s: float) -> None:
-        """Whoever waits for an ack past its deadline learns that it may still come true, or not."""
+        """Acknowledgements past their deadline fail; their records may still be committed."""
         late = [acked for _, deadline_s, acked in self._acks if deadline_s <= now_s]
         if late:
             self._acks = deque(ack for ack in self._acks if ack[1] > now_s)
@@ -69,12 +72,11 @@ class DelayedOperations:
                 tell(acked, TimeoutError(_LATE), _PRODUCER)
 
     def moved(self, high_watermark: int) -> None:
-        """Acknowledge what is committed now, and wake all readers; to replicas it is no more than news of the high
-        watermark."""
+        """Acknowledge what is committed and wake the readers. Replicas' readers only get the new high watermark."""
         self._high_watermark = high_watermark
-        if self._is_telling:
-            return  # one of those who are told appended, and that is committed: the call that tells them goes on
-        self._is_telling = True
+        if self._is_notifying:
+            return  # a callback appended, and that is committed: the outer call continues with it
+        self._is_notifying = True
         try:
             while True:
                 upto = self._high_watermark
@@ -84,17 +86,18 @@ class DelayedOperations:
                 if self._high_watermark == upto:
                     break
         finally:
-            self._is_telling = False
+            self._is_notifying = False
 
     def fail(self, failure: Exception) -> None:
-        """Nothing that waits will be committed here: whoever waits for an ack learns it now."""
-        acks, self._acks = self._acks, deque()  # who asks again while being told waits for what comes next
+        """Nothing that waits will be committed here: every acknowledgement fails now."""
+        acks, self._acks = self._acks, deque()  # a callback that registers again waits for the next leadership
         for _, _, acked in acks:
             tell(acked, failure, _PRODUCER)
         self.wake()
 
     def watch(self, watcher: Watcher, *, at_tail: bool = False) -> None:
-        """Call `watcher` whenever something new may be readable, until `unwatch`; `at_tail`: also by replicas."""
+        """Call `watcher` whenever more may be readable, until `unwatch`. `at_tail`: also when only replicas may read
+        it."""
         self._watchers[watcher] = None
         if at_tail:
             self.at_tail[watcher] = None
@@ -104,7 +107,7 @@ class DelayedOperations:
         self.at_tail.pop(watcher, None)
 
     def tell_once(self, reader: Target) -> None:
-        """Tell a session's reader when anything it was answered may have changed; see
+        """Call a fetch session's reader once, when its last response may be outdated; see
         `broker.fetch_sessions.session`."""
         self._readers[reader] = None
         if reader.is_at_tail:
@@ -115,7 +118,7 @@ class DelayedOperations:
         self.at_tail.pop(reader, None)
 
     def appended(self) -> None:
-        """Tell those who read beyond the high watermark. Nobody else: to them nothing happened yet."""
+        """Call the readers beyond the high watermark only."""
         for one in tuple(self.at_tail):
             if isinstance(one, Target):
                 self.forget(one)
@@ -124,11 +127,10 @@ class DelayedOperations:
                 one()
 
     def verified(self) -> None:
-        """The bucket is known to hold more: replicas let go of it, nobody else is to know."""
+        """The bucket holds more. Only replicas, which may delete local segments, need it."""
         self.appended()
 
     def wake(self) -> None:
-        """Tell all of them to look again."""
         for watcher in tuple(self._watchers):
             watcher()
         if self._readers:
@@ -138,7 +140,7 @@ class DelayedOperations:
                 reader.changed()
 
     def _advanced(self) -> None:
-        """Tell them that the high watermark moved: all but replicas look again at once."""
+        """The high watermark moved: all readers but replicas read again at once."""
         for watcher in tuple(self._watchers):
             watcher()
         if self._readers:
@@ -151,8 +153,8 @@ class DelayedOperations:
                     reader.changed()
 
 
-class WaitedFor:
-    """What a partition passes on to its `delayed_operations` as it is."""
+class Watchable:
+    """Forwards a partition's readers to its `DelayedOperations`."""
 
     __slots__ = ()
 
@@ -162,8 +164,44 @@ class WaitedFor:
         self.waiters.unwatch(watcher)
 
     def tell_once(self, reader: Target) -> None:
-        """See `DelayedOperations.tell_once`."""
         self.waiters.tell_once(reader)
 
     def forget(self, reader: Target) -> None:
         self.waiters.forget(reader)
+
+
+class DelayedDeleteRecords:
+    """DeleteRecords requests that wait until the replicas of one partition know its new log start (R7). Each is
+    notified once on the loop: when every active in-sync or proposed member fetched with that start, or when the
+    leadership ends. False while none waits."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def wait(self, offset: int) -> asyncio.Future[None]:
+        """Done when all replicas know a start at or above `offset`. A caller that no longer waits cancels it."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((offset, future))
+        return future
+
+    def check(self, leader: Leader) -> None:
+        left = []
+        for offset, future in self._waiting:
+            if future.done():
+                continue
+            if leader.all_know_start(offset):
+                future.set_result(None)
+            else:
+                left.append((offset, future))
+        self._waiting = left
+
+    def fail(self, why: Exception) -> None:
+        waiting, self._waiting = self._waiting, []
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(why)

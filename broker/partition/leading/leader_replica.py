@@ -1,10 +1,9 @@
-"""One partition as this broker has it: a log and a role. It leads, or it resigned and may lead again.
+"""A led partition: its log, waiting operations and tier. It leads, or it resigned and may lead again.
 
-Owns the rule when a record is visible and when a produce is acknowledged (design 7): with `thermocline.flush=sync` both
-wait for the flushed end, with `os` the page cache counts; what that end means for the high watermark is the leader
-machine's to say (`replication.leader`), also for a leader alone. Always true: the high watermark never falls in a
-leader epoch; who waits is told on the loop, after it moved; nothing is appended while it does not lead. A follower's
-role comes with replication. Must not know Kafka's wire format or error codes.
+- A record is visible, and a produce acknowledged, at the flushed end with `thermocline.flush=sync`; with `os` the page
+  cache counts. `replication.leader` derives the high watermark, also for a leader alone.
+- The high watermark never falls within a leader epoch. Waiters are called on the loop after it moved.
+- Nothing is appended while it does not lead.
 
 Hot path: `append` runs once a batch, `flushed` once a sync, in `os` mode once a batch: 5.6 µs and 0.4 µs besides the
 pwrite (CPython 3.11). `leading` and `high_watermark` are plain attributes for it.
@@ -18,12 +17,16 @@ from typing import Final
 from uuid import UUID
 
 from broker.config.topic.topic_config import TopicConfig
-from broker.partition.hosted_replica import HostedReplica
-from broker.partition.leading.delayed_delete_records import DelayedDeleteRecords
-from broker.partition.leading.delayed_operations import Acked, DelayedOperations, WaitedFor, Watcher
+from broker.partition.leading.delayed_operations import (
+    Acked,
+    DelayedDeleteRecords,
+    DelayedOperations,
+    Watchable,
+    Watcher,
+)
 from broker.partition.local_reads import LocalReads
 from broker.partition.log_failures import LogFailures
-from broker.partition.readable import Readable
+from broker.partition.readable import HostedReplica, Readable
 from broker.replication.in_sync import AppliedRow
 from broker.replication.leader import Leader, Report
 from hotstore.errors import DamagedLog, LogFailed, ReservationExhausted
@@ -34,25 +37,26 @@ from logformat.leader_epochs import EpochEnd
 from logformat.record_batch import Fields
 from tiering.partition_tier import PartitionTier
 
-_RESERVATION_LOOK_S: Final = 0.01  # a commit to the bucket takes longer; only producers that outran it look
+_RESERVATION_POLL_S: Final = 0.01  # a commit to the bucket takes longer; only producers that outran it poll
 
 
-class LeaderReplica(WaitedFor):
-    """A partition of this broker: `leading` it in `leader_epoch`, or resigned since. Every method runs on the loop."""
+class LeaderReplica(Watchable):
+    """`leading` in `leader_epoch`, or resigned since. Every method runs on the loop."""
 
     __slots__ = (
+        "_isr_pending",
+        "_log_failures",
         "_node_id",
         "_reserve_at",
-        "_restless",
         "_touched",
-        "_troubles",
-        "at_rest",
         "config",
+        "delayed_delete_records",
         "fetched_answers",
         "fetched_bytes",
         "flusher",
         "high_watermark",
         "index",
+        "is_isr_steady",
         "leader",
         "leader_epoch",
         "leading",
@@ -63,7 +67,6 @@ class LeaderReplica(WaitedFor):
         "produced_batches",
         "produced_bytes",
         "produced_records",
-        "start_waits",
         "tier",
         "topic",
         "topic_id",
@@ -77,7 +80,7 @@ class LeaderReplica(WaitedFor):
         row: AppliedRow,
         config: TopicConfig,
         touched: set[HostedReplica],
-        restless: dict[LeaderReplica, None],
+        isr_pending: dict[LeaderReplica, None],
         log_failures: LogFailures,
         node_id: int,
     ) -> None:
@@ -91,18 +94,18 @@ class LeaderReplica(WaitedFor):
         self.config = config
         self.high_watermark = opened.high_watermark
         self.waiters = DelayedOperations()
-        self.start_waits = DelayedDeleteRecords()
+        self.delayed_delete_records = DelayedDeleteRecords()
         self._touched = touched
-        self._restless = restless
-        self._troubles = log_failures
+        self._isr_pending = isr_pending
+        self._log_failures = log_failures
         self._reserve_at = 0
-        # Since it was opened, bumped by handlers and read by /metrics.
+        # Since it was opened; handlers count, /metrics reads.
         self.produced_batches = self.produced_records = self.produced_bytes = 0
         self.fetched_answers = self.fetched_bytes = 0
         self.lead(lease, tier, row)
 
     def lead(self, lease: Lease, tier: PartitionTier, row: AppliedRow) -> None:
-        """Lead it from now on, in a higher epoch than before, over the log as it is."""
+        """Lead in a higher epoch than before, over the log as it is."""
         log = self.log
         self.lease = lease
         self.leading = True
@@ -110,7 +113,7 @@ class LeaderReplica(WaitedFor):
         self.leader_epoch = row.leader_epoch
         self.tier = tier
         self._reserve_at = 0
-        self._stir()
+        self._mark_isr_pending()
         self.leader = Leader(
             self._node_id,
             row,
@@ -120,9 +123,9 @@ class LeaderReplica(WaitedFor):
         )
         lease.listen(self)
         lease.saw_epoch(row.leader_epoch)
-        # An unclean start may have cut the log, and begun it where the bucket ends.
+        # An unclean start may have truncated the log, or restarted it where the bucket ends.
         self.flusher, self.high_watermark = self.opened.flusher, max(self.high_watermark, self.opened.high_watermark)
-        if log.leader_epoch <= row.leader_epoch:  # else it is only read: each append is refused
+        if log.leader_epoch <= row.leader_epoch:  # else it is read-only: each append is refused
             lease.begin_epoch(row.leader_epoch)
         tier.visible_end = lambda: self.high_watermark
         tier.on_remote_end = self._held
@@ -130,81 +133,79 @@ class LeaderReplica(WaitedFor):
         self.leader.held(tier.remote_end_offset)
         self._follow_leader()
         if not self.leader.is_end_known:
-            self.flusher.request()  # what was not synced when it resigned
+            self.flusher.request()  # for records not synced when it resigned
 
-    # ── what the cluster says of its replicas ────────────────────────────────────────────────────────────────────
+    # ── replicas ─────────────────────────────────────────────────────────────────────────────────────────────────
     def applied(self, row: AppliedRow) -> None:
-        """The image has another row, minimum or session for this leader epoch; of another epoch it says nothing."""
+        """The row, the minimum or a session of this leader epoch changed; rows of other epochs are ignored."""
         if self.leading and row.leader_epoch == self.leader_epoch:
-            self._stir()
+            self._mark_isr_pending()
             if self.leader.applied(row):
                 self._follow_leader()
-            self.start_waits.look(self.leader)
+            self.delayed_delete_records.check(self.leader)
 
-    def _stir(self) -> None:
-        """Something may be to do about its in-sync set."""
-        self.at_rest = False
-        self._restless[self] = None
+    def _mark_isr_pending(self) -> None:
+        self.is_isr_steady = False
+        self._isr_pending[self] = None
 
-    def rests(self) -> None:
-        """There is nothing to do about its in-sync set until its row, its log's end or its log's start is another
-        one."""
-        self.at_rest = True
-        self._restless.pop(self, None)
-        self.leader.rests()
+    def mark_steady(self) -> None:
+        """Its in-sync set needs no change until its row, log end or log start changes."""
+        self.is_isr_steady = True
+        self._isr_pending.pop(self, None)
+        self.leader.mark_steady()
 
     def reported(self, node_id: int, report: Report, leader_epoch: int) -> None:
-        """A replica's fetch passed the check for divergence in this leader epoch: this is its flushed end (R16)."""
+        """A replica's fetch in this leader epoch passed the divergence check: `report` has its flushed end (R16)."""
         if not self.leading:
             return
         if self.leader.reported(node_id, report, leader_epoch):
             self._follow_leader()
-        if self.start_waits:
-            self.start_waits.look(self.leader)
+        if self.delayed_delete_records:
+            self.delayed_delete_records.check(self.leader)
 
     def resign(self, why: Exception) -> None:
-        """Lead it no more: whoever waits for an acknowledgement, or for something to read, learns it now."""
+        """Stop leading. Pending acknowledgements and readers fail with `why` now."""
         self.leading = False
-        self._restless.pop(self, None)
+        self._isr_pending.pop(self, None)
         if not self.lease.is_over:
             self.lease.move_high_watermark(self.high_watermark)  # for the next role of the log
             self.lease.end()
         self.waiters.fail(why)
-        self.start_waits.fail(why)
+        self.delayed_delete_records.fail(why)
 
     def start_known(self, offset: int) -> asyncio.Future[None] | None:
-        """What to wait for until every active replica in sync, or proposed, knows that the log starts at or above
-        `offset`; None: they do. With Fenced when another is to lead first."""
+        """A future that is done when every active in-sync or proposed replica knows a log start at or above `offset`;
+        None: they do. Fails with Fenced when the leadership ends first."""
         if not self.leading:
             raise Fenced(f"{self.topic}-{self.index}: leader epoch {self.leader_epoch} is over; refresh metadata")
-        return None if self.leader.all_know_start(offset) else self.start_waits.wait(offset)
+        return None if self.leader.all_know_start(offset) else self.delayed_delete_records.wait(offset)
 
     @property
     def log_start_offset(self) -> int:
-        """First readable offset in any tier: the greater of what the log and the manifest's root say (C26)."""
+        """The first readable offset in any tier: the greater of the log's start and the manifest root's (C26)."""
         return max(self.log.log_start_offset, self.tier.log_start_offset)
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided."""
         return self.leader.last_stable_offset
 
     @property
     def is_end_known(self) -> bool:
-        """Whether clients may be told where the log ends: OFFSET_NOT_AVAILABLE before (KIP-207)."""
+        """Whether clients may get the log end; OFFSET_NOT_AVAILABLE before (KIP-207)."""
         return self.leader.is_end_known
 
     def epoch_end(self, epoch: int) -> EpochEnd:
-        """Where an epoch ends. Not up to the high watermark: to a reader, one that came back lower would look like a
-        truncation."""
+        """The end of an epoch, up to the log end. A high watermark that came back lower would look like a truncation to
+        a reader."""
         return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
 
     def _damaged(self, damaged: DamagedLog) -> None:
-        if self.leader.is_shared:  # another one may have what was here
-            self._troubles.damaged((str(self.topic_id), self.index), str(damaged))
+        if self.leader.is_shared:  # another replica may have the records
+            self._log_failures.damaged((str(self.topic_id), self.index), str(damaged))
 
     def append(self, batches: Sequence[memoryview], headers: Sequence[Fields], now_ms: int) -> Appended:
-        """Append checked batches, stamped in place. Visibility follows by itself. Raises as `PartitionLog`."""
+        """Append checked batches, stamped in place. They become visible later by themselves. Raises as
+        `PartitionLog`."""
         log = self.log
         if not self.leading:
             raise Fenced(f"{self.topic}-{self.index}: leader epoch {self.leader_epoch} is over; refresh metadata")
@@ -214,12 +215,12 @@ class LeaderReplica(WaitedFor):
             self.tier.reserve_soon(short.end_offset)  # a sealed log gave its offsets back (ADR 13)
             raise
         except LogFailed as failed:
-            self._troubles.failed((str(self.topic_id), self.index), str(failed))
+            self._log_failures.failed((str(self.topic_id), self.index), str(failed))
             raise
         if not appended.duplicate:
             self._touched.add(self)
-            if self.at_rest:
-                self._stir()
+            if self.is_isr_steady:
+                self._mark_isr_pending()
             self.flusher.request()
             if not log.config.waits_for_flush:
                 self.flushed(appended.last_offset + 1)  # the page cache counts (`os`)
@@ -234,34 +235,32 @@ class LeaderReplica(WaitedFor):
         return appended
 
     async def more_offsets(self, end_offset: int, wait_s: float) -> None:
-        """Wait until offsets below `end_offset` may be given, `wait_s` at most and while it leads: producers slow down
-        before refusals."""
+        """Wait until offsets below `end_offset` are reserved, for `wait_s` at most and while it leads. It slows
+        producers down before they are refused."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
         while self.leading and self.log.reserved_end < end_offset and loop.time() < deadline_s:
             self.tier.reserve_soon(end_offset)
-            await asyncio.sleep(_RESERVATION_LOOK_S)
+            await asyncio.sleep(_RESERVATION_POLL_S)
 
     def when_visible(self, end_offset: int, deadline_s: float, acked: Acked) -> bool:
-        """Whether everything below `end_offset` is committed; where it is not, `acked` is called later, once.
-
-        With StorageFailed when the log goes offline first (those records were never acknowledged), with Fenced when
-        another is to lead, with TimeoutError soon after the loop's time `deadline_s`.
-        """
+        """Whether everything below `end_offset` is committed; if not, `acked` is called once, later. It gets
+        StorageFailed when the log goes offline, Fenced when the leadership ends, and TimeoutError soon after the loop's
+        time `deadline_s`."""
         if self.high_watermark >= end_offset:
             return True
         self.waiters.ack(end_offset, deadline_s, acked)
-        self._touched.add(self)  # a resend changed nothing, but its deadline is looked at by ticks
+        self._touched.add(self)  # a resend changed nothing, but ticks check its deadline
         self.flusher.hurry()
         return False
 
     def visible(self, end_offset: int, deadline_s: float) -> asyncio.Future[None] | None:
-        """`when_visible` for a task: None where it is, else a future of what `acked` would be told."""
+        """`when_visible` as a future; None where it is visible."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def acked(failure: Exception | None) -> None:
             if future.done():
-                return  # whoever waited was cancelled
+                return  # the waiting task was cancelled
             if failure is None:
                 future.set_result(None)
             else:
@@ -269,23 +268,22 @@ class LeaderReplica(WaitedFor):
 
         return None if self.when_visible(end_offset, deadline_s, acked) else future
 
-    def settling(self, wait_s: float) -> asyncio.Future[None] | None:
-        """What to wait for, `wait_s` at most, until what is appended by now is visible; None: it is, or never will be.
-
-        With acks=1 it was acknowledged already: who asks for the log's end afterwards finds it counted, as in Kafka.
-        """
+    def end_visible(self, wait_s: float) -> asyncio.Future[None] | None:
+        """A future that is done when everything appended so far is visible, after `wait_s` at most; None: it is, or
+        never will be. With acks=1 those records were acknowledged already: a later request for the log end counts them,
+        as in Kafka."""
         if self.log.state is LogState.FAILED or not self.leading:
-            return None  # nothing more becomes visible: the high watermark stands
+            return None  # nothing more becomes visible
         return self.visible(self.log.log_end_offset, asyncio.get_running_loop().time() + wait_s)
 
     # ── as the log's owner ───────────────────────────────────────────────────────────────────────────────────────
     def flushed(self, stable_end: int) -> None:
-        """Our own end is durable up to here, or counts as if it were."""
+        """The own end is durable up to here, or counts as if it were."""
         if self.leader.flushed(stable_end):
             self._follow_leader()
 
     def _held(self, remote_end_offset: int) -> None:
-        """The bucket holds what lies below: its root was read in this epoch."""
+        """The bucket holds everything below, by its root in this epoch."""
         if self.leading and self.leader.held(remote_end_offset):
             self._follow_leader()
 
@@ -294,8 +292,8 @@ class LeaderReplica(WaitedFor):
         self.waiters.moved(self.high_watermark)
 
     def failed(self, why: LogFailed) -> None:
-        """It is offline: what waits was never acknowledged."""
-        self._troubles.failed((str(self.topic_id), self.index), str(why))
+        """The log is offline. Waiting records were never acknowledged."""
+        self._log_failures.failed((str(self.topic_id), self.index), str(why))
         self.waiters.fail(why)
 
     def awaits_flush(self) -> bool:
@@ -303,39 +301,39 @@ class LeaderReplica(WaitedFor):
         return self.waiters.awaits_flush()
 
     def start_moved(self) -> None:
-        """The next checkpoint has to say so: it samples what was touched, and an idle log's start moves too."""
+        """The log start of an idle log moves too, so the next checkpoint has to include it."""
         self._touched.add(self)
-        self._stir()
+        self._mark_isr_pending()
         self.waiters.wake()
 
     def tick(self, now_ms: int, now_s: float) -> bool:
-        """See `HostedReplica`."""
         self.flusher.tick(now_ms)
         self.waiters.expire(now_s)
         self.tier.written_to()
         return self.log.dirty_bytes > 0 or self.waiters.has_acks
 
-    # ── who waits ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
     def watch(self, watcher: Watcher, *, at_tail: bool = False) -> None:
-        """Call `watcher` whenever something new may be readable, until `unwatch`; `at_tail`: also by replicas."""
+        """Call `watcher` whenever more may be readable, until `unwatch`. `at_tail`: also when only replicas may read
+        it."""
         self.waiters.watch(watcher, at_tail=at_tail)
         self.flusher.hurry()
 
     def hurry(self) -> None:
-        """Somebody waits for what was appended and is not visible yet."""
+        """A reader waits for records that are appended and not visible yet."""
         self.flusher.hurry()
 
 
-async def settled(partitions: Iterable[Readable], wait_s: float) -> None:
-    """Wait until what each partition appended by now is visible: `wait_s` at most, for all of them together."""
-    waiting = [settling for partition in partitions if (settling := partition.settling(wait_s)) is not None]
-    for settling in waiting:
-        settling.add_done_callback(_retrieve)
+async def all_visible(partitions: Iterable[Readable], wait_s: float) -> None:
+    """Wait until everything appended to the partitions so far is visible, for `wait_s` at most in all."""
+    waiting = [end_visible for partition in partitions if (end_visible := partition.end_visible(wait_s)) is not None]
+    for end_visible in waiting:
+        end_visible.add_done_callback(_retrieve)
     if waiting:
         await asyncio.wait(waiting, timeout=wait_s)
 
 
-def _retrieve(settling: asyncio.Future[None]) -> None:
-    """Offline or slow: whoever waited looks at the high watermark, where it stands."""
-    if not settling.cancelled():
-        settling.exception()
+def _retrieve(end_visible: asyncio.Future[None]) -> None:
+    """Offline or slow: the caller reads the high watermark as it is."""
+    if not end_visible.cancelled():
+        end_visible.exception()

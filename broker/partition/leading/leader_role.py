@@ -1,10 +1,9 @@
-"""One partition led by this broker in one leader epoch: from its log to a partition that serves, and back.
+"""One leadership of a partition on this broker: opens its log and tier, serves, and ends.
 
-Owns the opening of the log and of its tier, tried until it succeeds, stays offline, or the role is over. Always true:
-what opened is published once, by `publication`; `end` takes effect at once: whoever waits is told, the lease ends, the
-look-up tables change; what is under way ends within `over`. An attempt that only waits for the bucket leaves the log
-open for the next one, any other closes it, so that the next opens the files as they are; where another replica may lead
-instead, a disk that refuses is told of. Must not know what comes before or after the role.
+- Opening is retried until it succeeds, stays offline, or the role ends. `publication` publishes an open partition once.
+- `end` takes effect at once: waiters fail, the lease ends, the look-up tables change. `over` waits for work in flight.
+- An attempt that only waits for the bucket leaves the log open for the next one. Any other failed attempt closes it.
+- If another replica may lead instead, a disk that refuses is reported.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from broker.metadata.row_steps import holds_alone, is_alone
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.leading.publication import Publication
 from broker.partition.roles import Roles
-from broker.replication.applied import applied_row
+from broker.replication.in_sync import applied_row
 from coldstore.roots.root import RootVanished
 from hotstore.errors import DamagedLog, ForeignLog, may_pass
 from hotstore.host.lease import Lease
@@ -34,14 +33,14 @@ from tiering.tier_config import NO_SESSION, Lead
 
 log = logging.getLogger(__name__)
 
-REOPEN_S: Final = 5.0  # until the bucket is asked again for what came damaged
+REOPEN_S: Final = 5.0  # until a damaged object is read from the bucket again
 REOPEN_S_MAX: Final = 60.0
 BACKOFF_S_MAX: Final = 10.0  # between attempts at anything else
 
 
 class LeaderRole:
-    """See the module. `before`: the partition as it was led here last, where its log stayed open since. `fenced` is
-    told where the partition's root names a higher epoch while the partition serves."""
+    """`before`: the previous leadership here, if its log stayed open since. `fenced` is called when the partition's
+    root names a higher epoch while the partition serves."""
 
     __slots__ = (
         "_asks_again",
@@ -71,25 +70,21 @@ class LeaderRole:
         before: LeaderReplica | None,
         fenced: Callable[[LeaderRole, str], None],
     ) -> None:
-        self.topic = topic
-        """As the image has it now."""
+        self.topic = topic  # as the image has it now
         self.index = index
         self.place = TopicPartition(topic.name, index)
         self.leader_epoch = topic.rows[index].leader_epoch
-        self.partition: LeaderReplica | None = None
-        """Open, led in this epoch."""
-        self.damaged = ""
-        """Why it stays offline; empty while it does not."""
+        self.partition: LeaderReplica | None = None  # open and led in this epoch
+        self.damaged = ""  # why it stays offline; empty while it does not
         self.is_over = False
-        self.is_visible = False
-        """Published: it serves, or begins to, and is in the look-up tables."""
+        self.is_visible = False  # published: in the look-up tables
         self._roles = roles
         self._publication = publication
         self._before = before
         self._fenced = fenced
-        self._is_new = topic.rows[index].partition_epoch == 0  # no change since it was made: nobody has a log of it
+        self._is_new = topic.rows[index].partition_epoch == 0  # unchanged since its creation: no replica has a log
         self._lease: Lease | None = None
-        self._asks_again = False  # what the bucket gave was damaged, perhaps only on its way
+        self._asks_again = False  # the bucket's object was damaged, perhaps only in transit
         self._opening: asyncio.Task[None] | None = None
 
     @property
@@ -98,21 +93,20 @@ class LeaderRole:
 
     @property
     def lost(self) -> tuple[int, int] | None:
-        """What its opening declared a gap, [first, end)."""
+        """The offsets that opening declared a gap, [first, end)."""
         return None if self.partition is None else self.partition.tier.lost
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether its log's tail is, so that the next start has to ask the bucket again."""
+        """Whether the tail of its log is unknown, so that the next start has to ask the bucket again."""
         return bool(self.damaged) or (self.partition is None and not self._is_new)
 
     def begin(self) -> None:
-        """Open it; it is published soon after."""
         self._opening = self._roles.tasks.spawn(f"open {self.place}", self._open())
 
-    # ── its end ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── end ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def end(self, why: Exception) -> None:
-        """Lead it no more: whoever waits for an acknowledgement, or for something to read, learns it now."""
+        """Stop leading. Pending acknowledgements and readers fail with `why` now."""
         if self.is_over:
             return
         self.is_over = True
@@ -130,14 +124,14 @@ class LeaderRole:
                 watcher.resigned(*self.place)
 
     def stop(self, why: Exception) -> None:
-        """The broker stops, and the tier is detached: as `end`, but that nobody is told who leads."""
+        """The broker stops and detached the tier. As `end`, without calling watchers."""
         assert self.partition is not None, self.place
-        if not self.is_over:  # else the image ended it while its log was flushed for the stop
+        if not self.is_over:  # else the image ended it during the flush of the stop
             self.is_over = True
             self.partition.resign(why)
 
     async def over(self) -> None:
-        """Wait until nothing that it began works on the log."""
+        """Wait until nothing of this role works on the log."""
         assert self.is_over, self.place
         if self._opening is not None:
             await asyncio.wait([self._opening])
@@ -146,9 +140,9 @@ class LeaderRole:
         if self._lease is not None:
             await self._lease.returned()
 
-    # ── while it lasts ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── changes of its row ───────────────────────────────────────────────────────────────────────────────────────
     def apply(self) -> None:
-        """Its row, its minimum or a session of a replica is another one."""
+        """Its row, its minimum or a replica's session changed."""
         if self.partition is not None and self.is_visible and not self.is_over:
             topic, registry = self.topic, self._roles.registry
             self._apply(self.partition)
@@ -183,10 +177,10 @@ class LeaderRole:
         try:
             self.partition = await self._opened()
         except ForeignLog:
-            await self._roles.make_way(self.place)
-            raise  # the next attempt finds the place free, now or when the purge of that topic is done (C9)
+            await self._roles.move_if_stray(self.place)
+            raise  # the next attempt finds the place free, at the latest when that topic is purged (C9)
         except RootVanished:
-            raise  # heals when the purge of a deleted topic is done
+            raise  # passes when the purge of a deleted topic is done
         except (Fenced, StorageFailed, Corrupt, OSError) as refused:
             if may_pass(refused):
                 raise
@@ -197,18 +191,16 @@ class LeaderRole:
         self._publication.ready(self)
 
     async def _attempt_again(self) -> None:
-        """What the bucket gave was damaged: asked for again until it is not."""
         try:
             self.partition = await self._opened()
         except (DamagedLog, Fenced) as refused:
             self._stays_offline(refused)
             return
         self.damaged = ""
-        log.warning("%s is online: what the bucket gives for it is whole again", self.place)
+        log.warning("%s is online: its objects in the bucket are intact again", self.place)
         publish(self._roles, self.topic, [self])
 
     def _stays_offline(self, refused: Exception) -> None:
-        """The log stays offline while its neighbours serve, and a person is told."""
         self.damaged = str(refused)
         log.error("%s stays offline: %s", self.place, refused)
 
@@ -228,15 +220,15 @@ class LeaderRole:
             unclean_after=None if row.clean else row.served_epoch,
             broker_epoch=applied.sessions.get(roles.node_id, NO_SESSION),
         )
-        if not lead.is_alone:  # else it begins anew by itself, at what the bucket holds
+        if not lead.is_alone:  # else it restarts by itself from the bucket
             lead = replace(lead, on_behind=lambda why: log_failures.damaged(of, why))
         try:
-            with roles.tiers.holding_back():  # also while others have all the slots
+            with roles.tiers.holding_back():  # also while others occupy all slots
                 async with roles.to_lead:
                     partition = await self._attached(lead)
         except (StorageFailed, OSError) as refused:
             if not lead.is_alone and not may_pass(refused):
-                log_failures.failed(of, f"it cannot be opened to be led: {refused}")  # another one may lead it (D38)
+                log_failures.failed(of, f"it cannot be opened to be led: {refused}")  # another may lead it (D38)
             raise
         if not partition.log.failure:
             log_failures.works(of)
@@ -244,21 +236,21 @@ class LeaderRole:
 
     async def _attached(self, lead: Lead) -> LeaderReplica:
         roles, topic = self._roles, self.topic
-        opened = await self._open_log(lead)  # in the turn of its place: a log that is being closed is opened anew
+        opened = await self._open_log(lead)  # queued per place: a log that is being closed is reopened
         before = self._before if self._before is not None and self._before.opened is opened else None
         if self._lease is not None:
-            await self._lease.returned()  # of an attempt before
+            await self._lease.returned()  # of the previous attempt
         lease = self._lease = roles.logs.lend(opened, f"leader epoch {lead.leader_epoch}")
         try:
             tier = await roles.tiers.attach(lease, lead)
         except (Retryable, Fenced):
             lease.end()
-            raise  # the log is as its disk says: it waits for the bucket, or for a higher epoch
-        except Exception:  # whatever it is: `supervise` tries again, and the next attempt is lent the log
+            raise  # the log is intact: it waits for the bucket, or for a higher epoch
+        except Exception:  # `supervise` tries again, and the next attempt opens the log again
             lease.end()
             await self._close(opened)
             raise
-        if lead.unclean_after is not None:  # what was damaged is cut
+        if lead.unclean_after is not None:  # the damage is truncated
             roles.registry.log_failures.over((topic.topic_id, self.index))
         row = applied_row(topic, self.index, roles.metadata.image)
         if before is not None:
@@ -271,7 +263,7 @@ class LeaderRole:
             row,
             roles.configs.of(topic),
             registry.touched,
-            registry.restless,
+            registry.isr_pending,
             registry.log_failures,
             roles.node_id,
         )
@@ -283,9 +275,8 @@ class LeaderRole:
             self._roles.tiers.forget(self.topic_id, self.index)
 
     async def _open_log(self, lead: Lead) -> OpenLog:
-        """One that is damaged is reported, so that another one leads (R18); where nobody has all that was acknowledged,
-        it is cut at the damage, or, where that is not all, goes aside, and this replica begins with what the bucket
-        holds."""
+        """A damaged log is reported, so that another replica leads (R18). In an unclean start it is truncated at the
+        damage. If that is not enough it becomes a stray, and this replica starts with the bucket's part."""
         roles, topic_id, place = self._roles, self.topic_id, self.place
         config = log_config_of(roles.configs.of(self.topic))
         log_failures, of = roles.registry.log_failures, (self.topic.topic_id, self.index)
@@ -309,11 +300,11 @@ class LeaderRole:
 
 
 def publish(roles: Roles, topic: Topic, ready: list[LeaderRole]) -> None:
-    """Let clients see these partitions, which are open, as the topic is now; those that began uncleanly serve when the
-    image says that it is done (R20)."""
+    """Make open partitions visible to clients. Those of an unclean election serve when the image says that recovery is
+    done (R20)."""
     partitions = [role.partition for role in ready if role.partition is not None]
     roles.configs.apply(topic, partitions)
-    roles.made_open(partitions)
+    roles.on_opened(partitions)
     serving = []
     for role in ready:
         assert role.partition is not None and not role.is_over, role.place
@@ -322,7 +313,7 @@ def publish(roles: Roles, topic: Topic, ready: list[LeaderRole]) -> None:
             serving.append(role)
         else:
             roles.registry.start(role.partition)
-            role.apply()  # it may have been moved while it was on its way
+            role.apply()  # its row may have changed while it opened
     roles.registry.publish(topic, [role.partition for role in serving if role.partition is not None])
     for role in serving:
         assert role.partition is not None

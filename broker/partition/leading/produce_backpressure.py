@@ -1,11 +1,7 @@
-"""Produces wait when a log's unsynced bytes outgrow a budget (our answer to C27), and stop when there is no room.
-
-Owns which logs are over their budget, and what the log says of produces that found no room. A write on the loop only
-ever meets a page cache with room: before the kernel would make `pwrite` wait for the disk, the *next* produce to that
-log waits for a flush instead, and every other connection goes on. Always true: a log over budget has one flush under
-way; a request waits before it is appended, so order within a connection holds; refusals are told once when they begin
-and once when they end, however many producers try again. Must not know requests beyond the partitions they name.
-"""
+"""Delays produces to a log with too many unsynced bytes (C27), and refuses them when local storage has no room. An
+append runs on the loop, so it must find room in the page cache. When a log exceeds its budget, the *next* produce to it
+waits for a flush, before the kernel would make `pwrite` wait. Other connections continue. A request waits before it is
+appended, so the order within a connection holds. Refusals are logged when they begin and when they end."""
 
 from __future__ import annotations
 
@@ -25,26 +21,23 @@ from seams.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-# The kernel makes writers wait at dirty_ratio (20 % of memory by default) over all files: half of that for one log, and
-# never more than a few seconds of a fast disk. Its own writeback goes on meanwhile, so most of what a drain syncs is
-# clean.
-# One budget for all logs was measured too (8 logs, 6 to 10 GB of 128 KB appends, 24 GB of memory, ext4, two runs each):
-# p99, time in writes of over 20 ms and MB/s differed as much between runs of one kind as between the kinds. What those
-# writes waited for was not traced. Writing back early (sync_file_range every 8 MiB) cost a fifth more CPU; p999 was no
-# better.
+# The kernel makes writers wait at dirty_ratio (20 % of memory by default) over all files: one log gets half, and
+# at most a few seconds of a fast disk. The kernel's own writeback continues, so most of what a drain syncs is clean.
+# Measured with 8 logs, 6 to 10 GB of 128 KB appends, 24 GB of memory, ext4: one budget for all logs is no better, and
+# early writeback (sync_file_range every 8 MiB) costs a fifth more CPU for the same p999.
 DIRTY_BYTES_MAX: Final = 2 << 30
 DIRTY_SHARE_OF_MEMORY: Final = 10
 
 PRESSURE_DELAY_S: Final = 0.1
-PRESSURE_DELAYS_AT: Final = 0.02  # above noise, and above what active segments hold beside other programs' files
+PRESSURE_DELAYS_AT: Final = 0.02  # above noise, and above what active segments hold
 PRESSURE_REFUSES_AT: Final = 0.1
 
-REFUSALS_OVER_S: Final = 5.0  # appends succeed and none was refused for so long: told as the end
-REFUSALS_END_S: Final = 60.0  # nobody produced meanwhile: another refusal is told again
+REFUSALS_OVER_S: Final = 5.0  # appends succeed and none was refused for so long: the end is logged
+REFUSALS_END_S: Final = 60.0  # without appends for so long, another refusal is logged again
 
 
 class Refusal(Enum):
-    """Why local storage takes no append; the value is its label in metrics."""
+    """Why local storage takes no append. The value is its label in metrics."""
 
     DISK_FULL = "disk_full"  # the file system has no space
     LOCAL_LIMIT = "local_limit"  # local logs are too far over their limit
@@ -54,7 +47,7 @@ class Refusal(Enum):
 
 
 class LocalLimit(StorageFailed):
-    """Local logs are so far over their limit that appends stop. Nothing is dropped, nothing was written."""
+    """Local logs are so far over their limit that appends stop. Nothing was written or dropped."""
 
 
 _REFUSALS: Final = {
@@ -66,28 +59,28 @@ _REFUSALS: Final = {
 
 
 class DiskPressure(Protocol):
-    """Tiering's side: by which share local bytes exceed their limit after all that may go was asked for; 0 when not."""
+    """Tiering: the share by which local bytes exceed their limit after all possible deletions; 0 below it."""
 
     local_excess_ratio: float
 
 
 class ProduceBackpressure:
-    """Logs over `dirty_bytes_max`, each with the flush that will bring it below."""
+    """Logs over `dirty_bytes_max`, each with the one flush that brings it below."""
 
     def __init__(self, tasks: Tasks, tiers: DiskPressure, dirty_bytes_max: int = DIRTY_BYTES_MAX) -> None:
         self._tasks = tasks
         self._tiers = tiers
         self._dirty_bytes_max = min(dirty_bytes_max, memory_bytes() // DIRTY_SHARE_OF_MEMORY)
         self._draining: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._refused_at_s: dict[Refusal, float] = {}  # the last one of each spell that goes on
+        self._refused_at_s: dict[Refusal, float] = {}  # the last one of each kind that has not ended
         self.refused: Counter[Refusal] = Counter()
         self.throttled_count = 0
         self.is_draining = False
 
     def appended(self, partition: LeaderReplica) -> None:
-        """Called after every append: start a flush when the log outgrew its budget."""
+        """Called after every append: starts a flush when the log outgrew its budget."""
         if self._refused_at_s:
-            self._room_again()
+            self._append_succeeded()
         if partition.log.dirty_bytes > self._dirty_bytes_max:
             key = (partition.topic, partition.index)
             if key not in self._draining:
@@ -102,11 +95,11 @@ class ProduceBackpressure:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything might have to wait: the hot path's one look."""
+        """Whether a produce may have to wait: the only check on the hot path."""
         return self.is_draining or self._tiers.local_excess_ratio > PRESSURE_DELAYS_AT
 
     def check_room(self) -> None:
-        """StorageFailed when the local disk is so far over its limit that appends have to stop; nothing is dropped."""
+        """Raises StorageFailed when local logs are so far over their limit that appends have to stop."""
         if self._tiers.local_excess_ratio > PRESSURE_REFUSES_AT:
             raise LocalLimit(
                 "local logs are more than a tenth over their limit (thermocline.local.bytes.max, or 80 % of the file "
@@ -114,7 +107,7 @@ class ProduceBackpressure:
             )
 
     def refuse(self, why: StorageFailed) -> None:
-        """An append found no room: counted, and told when it is the first of a spell."""
+        """An append found no room: counted, and logged when it is the first in a while."""
         kind = _REFUSALS.get(type(why), Refusal.OTHER)
         self.refused[kind] += 1
         now_s = asyncio.get_running_loop().time()
@@ -122,8 +115,8 @@ class ProduceBackpressure:
             log.error("produces are refused with KAFKA_STORAGE_ERROR: %s", why)
         self._refused_at_s[kind] = now_s
 
-    def _room_again(self) -> None:
-        """An append succeeded after others were refused; perhaps another log's: then the spell goes on."""
+    def _append_succeeded(self) -> None:
+        """An append succeeded after refusals, perhaps to another log: then refusals continue."""
         now_s = asyncio.get_running_loop().time()
         for kind, last_s in tuple(self._refused_at_s.items()):
             if now_s - last_s >= REFUSALS_OVER_S:
@@ -131,14 +124,12 @@ class ProduceBackpressure:
                 log.info("produces are taken again: none was refused (%s) for %d s", kind.value, now_s - last_s)
 
     def wait(self, request: ProduceRequest) -> Awaitable[object] | None:
-        """None when every log the request names has room, else what to wait for, once.
-
-        It fails with StorageFailed when one of the logs went offline: the append will say so too.
-        """
+        """None when every log of the request has room, else an awaitable to wait for once. It fails with StorageFailed
+        when one of the logs went offline; the append then fails too."""
         if not self.is_busy:
             return None
         if self._tiers.local_excess_ratio > PRESSURE_DELAYS_AT:
-            # Over the local limit, and the bucket takes nothing: slow down first (G12).
+            # Over the local limit while the bucket takes nothing: slow down first (G12).
             self.throttled_count += 1
             return self._tasks.spawn("throttled produce", asyncio.sleep(PRESSURE_DELAY_S))
         draining = [

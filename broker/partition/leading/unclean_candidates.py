@@ -1,10 +1,6 @@
-"""What this broker's replicas hold of partitions that nobody may lead, told to the controller that asks (R20).
-
-Owns the answer to OffsetForLeaderEpoch of candidates. Always true: a replica answers in the leader epoch of its role,
-as one that nobody leads: what it says stays so until a row of a higher epoch; a log is usable up to the first damage,
-one that is refused at its opening too, and nobody waits for it; one whose disk fails cannot begin, for as long as it
-does. Must not know who asks, nor who is chosen.
-"""
+"""Answers the controller's question what this broker's replicas hold of leaderless partitions (R20). A replica answers
+for the leader epoch of its role; that stays true until a row of a higher epoch. A damaged log is usable up to the first
+damage, also when it was refused at its opening. A replica whose disk fails is no candidate meanwhile."""
 
 from __future__ import annotations
 
@@ -22,9 +18,9 @@ from broker.wire.messages import (
 
 
 def answer(registry: Registry, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-    """Of each partition; KAFKA_STORAGE_ERROR where its log failed, or the disk refuses it; FENCED_LEADER_EPOCH and
-    UNKNOWN_LEADER_EPOCH where the image here is another one, NOT_LEADER_OR_FOLLOWER while its log is not open: ask
-    again."""
+    """The OffsetForLeaderEpoch response, per partition. Errors: KAFKA_STORAGE_ERROR where the log failed or the disk
+    refuses it; FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH where the image here differs; NOT_LEADER_OR_FOLLOWER while
+    the log is not open: retry."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderEpochResponseTopic(

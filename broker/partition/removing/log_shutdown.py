@@ -1,9 +1,6 @@
-"""A broker's logs at its stop: flushed, detached, closed, checkpointed.
-
-Owns whether the stop is clean. Always true: a log that cannot be left clean makes the stop unclean, and those after it
-are closed as they are; none keeps another from its flush; whoever waits for a partition learns last that the broker
-stops. One use. Must not know why it stops.
-"""
+"""Closes a broker's logs at its stop: flush, detach, close, checkpoint. One use. A log that cannot be left clean makes
+the stop unclean; later logs are then closed as they are. No log keeps another from its flush. Waiters of a partition
+fail last."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ CLOSING_MAX: Final = 16
 
 
 class LogShutdown:
-    """`clean`: this is a stop in order."""
+    """`clean`: a stop in order."""
 
     def __init__(self, logs: LogHost, tiers: TierService, report: FailureReport, *, clean: bool) -> None:
         self._logs = logs
@@ -32,11 +29,9 @@ class LogShutdown:
         self._stops_clean = clean
 
     async def close(self, serving: Sequence[LeaderRole], others_end: Awaitable[None]) -> bool:
-        """Flush and close every log; in a clean stop reservations are given back and the logs need no recovery.
-        `serving`: what leads; `others_end`: every other role, and the removal of logs.
-
-        Returns whether every log could be left clean.
-        """
+        """Flush and close every log. A clean stop gives reservations back, and the logs need no recovery. `serving`:
+        the leader roles; `others_end` awaits every other role and the removal of logs. Returns whether every log was
+        left clean."""
         await asyncio.gather(*map(self._close_led, serving), others_end)
         await self._logs.settled()
         await asyncio.gather(*map(self._close_log, self._logs.open_logs))
@@ -66,7 +61,6 @@ class LogShutdown:
             self._stops_clean = False
 
     async def _close_log(self, opened: OpenLog) -> None:
-        """A full or failing disk must not keep the other logs from their flush."""
         async with self._slots:
             try:
                 self._stops_clean &= await self._logs.close(opened, clean=self._stops_clean)

@@ -1,31 +1,65 @@
-"""Logs that lie here and are not this broker's: moved aside before anything needs their places, removed after a week.
+"""Stray logs: on this disk, but not assigned to this broker. Moved away before their places are needed, deleted after a
+week.
 
-Owns when that is done. Always true: by an image that holds this broker's session alone (D43); nothing is removed that
-did not lie aside for a week, named in `cluster status` (R24). Must not know which logs those are (strays, pure), nor
-how directories move.
+- Only an image with this broker's session counts (D43).
+- A log of a deleted topic is no stray: the deletion proves that it may be removed (R24).
+- Nothing is deleted before it was listed in `cluster status` for a week. Source: Kafka's `-stray` directories
+  (KAFKA-13127, 14616).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage
 from broker.metadata.rebuilt import is_rebuilt
-from broker.partition.removing.stray_directories import assigned, is_stray, strays
 from hotstore.host.log_host import LogHost
 from logformat.errors import Corrupt
 from logformat.values import TopicPartition
 from seams.tasks import FailureReport
 
+
+def assigned(image: ClusterImage, node_id: int) -> set[TopicPartition]:
+    """The places of the logs assigned to `node_id`. 10 000 take 4 ms."""
+    return {
+        TopicPartition(topic.name, index)
+        for topic in image.topics.values()
+        for index, row in enumerate(topic.rows)
+        if node_id in row.replicas or node_id in row.target
+    }
+
+
+def strays(found: Mapping[TopicPartition, UUID], image: ClusterImage, node_id: int) -> dict[TopicPartition, UUID]:
+    """The logs of `found`, by place, that are not assigned to `node_id`. A rebuilt image knows too little to say
+    (R29)."""
+    if is_rebuilt(image):
+        return {}
+    return {place: topic_id for place, topic_id in found.items() if is_stray(place, topic_id, image, node_id)}
+
+
+def is_assigned(image: ClusterImage, topic_id: str, index: int, node_id: int) -> bool:
+    """Whether `node_id` holds the partition by `image`, or is to."""
+    topic = image.topics.get(topic_id)
+    if topic is None or index >= topic.partitions:
+        return False
+    row = topic.rows[index]
+    return node_id in row.replicas or node_id in row.target
+
+
+def is_stray(place: TopicPartition, topic_id: UUID, image: ClusterImage, node_id: int) -> bool:
+    if str(topic_id) in image.deleted or node_id not in image.nodes:
+        return False
+    return not is_assigned(image, str(topic_id), place.partition, node_id)
+
+
 _LOOK_S: Final = 3600.0
 
 
 class StrayLogs:
-    """Of one broker."""
-
     def __init__(self, node_id: int, logs: LogHost, metadata: MetadataCache, report: FailureReport) -> None:
         self._node_id = node_id
         self._logs = logs
@@ -33,14 +67,14 @@ class StrayLogs:
         self._report = report
 
     async def move_all(self, image: ClusterImage) -> None:
-        """Move aside what lies here and is not this broker's by `image`, which holds its session; before anything is
-        opened."""
+        """Move the strays by `image`, which holds this broker's session, before any log is opened."""
         found = await self._logs.directories.topic_ids(assigned(image, self._node_id))
         for place, topic_id in strays(found, image, self._node_id).items():
             await self._move(place, topic_id)
 
-    async def make_way(self, place: TopicPartition) -> None:
-        """What lies there is of another topic: one that was deleted, and this one made, while this broker was away."""
+    async def move_if_stray(self, place: TopicPartition) -> None:
+        """Move a log of another topic out of `place`: its topic was deleted, and this one created, while this broker
+        was away."""
         topic_id = await self._logs.topic_id_at(place)
         if topic_id is not None and is_stray(place, topic_id, self._metadata.image, self._node_id):
             await self._move(place, topic_id)
@@ -48,15 +82,15 @@ class StrayLogs:
     async def _move(self, place: TopicPartition, topic_id: UUID) -> None:
         try:
             await self._logs.move_stray(place, topic_id)
-        except (Corrupt, OSError) as failure:  # it lies where it lay; whoever needs the place is told so
+        except (Corrupt, OSError) as failure:  # it stays; opening another log in its place fails with the reason
             self._report(f"move {place} aside", failure)
 
     async def keep_removing(self) -> None:
-        """Until cancelled: those that lie aside for a week."""
+        """Delete week-old strays until cancelled."""
         while True:
             try:
                 if not is_rebuilt(self._metadata.image):
                     await self._logs.directories.remove_old_strays()
-            except OSError as failure:  # they stay until the next look
+            except OSError as failure:  # tried again at the next round
                 self._report("strays", failure)
             await asyncio.sleep(_LOOK_S)

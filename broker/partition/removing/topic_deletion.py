@@ -1,10 +1,11 @@
-"""Deleted topics, until nothing of them is left: every broker removes its files, the controller's the objects (R24).
+"""Deletion of topics: every broker removes its files, the controller's broker also the objects (R24).
 
-Owns which deletions are under way here. Always true: only what the image names as deleted is removed; the controller's
-broker alone deletes objects and has the topic forgotten, whoever decided the deletion, so that what a controller began
-that died is begun again by the next; while a rebuild stands nothing goes, no file either (R29); a topic is forgotten
-when every broker in session had the time to hear of it, else what it has of it would be a stray; what an upload that
-was under way left until then is deleted too. Must not know what worked on the logs.
+- Only topics that the image names as deleted are removed. While a rebuild stands nothing is removed, not even a file
+  (R29).
+- Only the controller's broker deletes objects and has the topic forgotten. So the next controller continues the
+  deletions of a dead one.
+- A topic is forgotten after every broker in session had time to learn of the deletion; otherwise its log there would
+  become a stray. Objects of uploads that ended meanwhile are deleted too.
 """
 
 from __future__ import annotations
@@ -25,14 +26,13 @@ from seams.tasks import FailureReport, Tasks, supervise
 from tiering.service import TierService
 
 RETRY_S_MAX: Final = 300.0
-LATER_S: Final = 1.0  # than a session: who has not heard of a commit by then has none
-PURGING_MAX: Final = 4  # topics whose objects are deleted at once: those of a wide request must not starve copies
+LATER_S: Final = 1.0  # after a session: a broker that did not see the commit by then has no session
+PURGING_MAX: Final = 4  # topics whose objects are deleted at once: a wide request must not starve uploads
 
 
 class TopicDeletion:
-    """Of one broker. `closed` waits until a withdrawn topic's logs are closed; `forget` asks the controller to forget a
-    deleted topic of which nothing is left; it raises while it cannot. `session_s`: a broker silent for so long has no
-    session any more."""
+    """`closed` waits until a withdrawn topic's logs are closed. `forget` asks the controller to forget a deleted topic
+    of which nothing is left; it raises while it cannot. `session_s`: a broker silent for so long has no session."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class TopicDeletion:
         session_s: float,
     ) -> None:
         self._node_id = node_id
-        self._heard_s = session_s + LATER_S
+        self._session_over_s = session_s + LATER_S
         self._metadata = metadata
         self._logs = logs
         self._tiers = tiers
@@ -57,21 +57,20 @@ class TopicDeletion:
         self._tasks = tasks
         self._rng = rng
         self._report = report
-        self._at_the_bucket = asyncio.Semaphore(PURGING_MAX)
-        self._under_way: dict[str, bool] = {}  # by topic id: whether it was said again since the last look
+        self._slots = asyncio.Semaphore(PURGING_MAX)
+        self._in_progress: dict[str, bool] = {}  # by topic id: whether `purge` was called again since the last check
 
     def removes(self, topic_id: str) -> bool:
-        """Whether the removal of a topic's files is under way."""
-        return topic_id in self._under_way
+        return topic_id in self._in_progress
 
     def purge(self, topic: Topic) -> None:
-        """Begin to remove a withdrawn topic's local files; where this broker decides, its objects then, and let it be
-        forgotten. Tried until nothing is left, or somebody else decides. Said again while it is under way, it looks
-        again who decides."""
-        if topic.topic_id in self._under_way:
-            self._under_way[topic.topic_id] = True
+        """Begin to remove a withdrawn topic's local files. On the controller's broker its objects are deleted next, and
+        the topic is forgotten. Retried until nothing is left. A call during the removal checks again which broker is
+        the controller."""
+        if topic.topic_id in self._in_progress:
+            self._in_progress[topic.topic_id] = True
             return
-        self._under_way[topic.topic_id] = False
+        self._in_progress[topic.topic_id] = False
         self._tasks.spawn(f"purge {topic.name}", self._purge(topic))
 
     async def _purge(self, topic: Topic) -> None:
@@ -81,26 +80,25 @@ class TopicDeletion:
         try:
             await supervise(f"purge {topic.name}", attempt, self._rng, self._report, backoff_max_s=RETRY_S_MAX)
         finally:
-            del self._under_way[topic.topic_id]
+            del self._in_progress[topic.topic_id]
 
     async def _attempt(self, topic: Topic) -> None:
         if is_rebuilt(self._metadata.image):
             raise Retryable(f"{topic.name}: nothing is deleted before the cluster's rebuild is said to be done")
         await self._purge_files(topic)
         while True:
-            self._under_way[topic.topic_id] = False
+            self._in_progress[topic.topic_id] = False
             if self._decides:
                 await self._purge_objects(topic)
                 if self._has_others:
-                    await asyncio.sleep(self._heard_s)
+                    await asyncio.sleep(self._session_over_s)
                     await self._purge_objects(topic)
                 if self._decides:
                     await self._forget(topic)
-            if not self._under_way[topic.topic_id]:
+            if not self._in_progress[topic.topic_id]:
                 return
 
     async def _purge_files(self, topic: Topic) -> None:
-        """Raises Corrupt, OSError."""
         await self._closed(topic.topic_id)
         for index in range(topic.partitions):
             # A new topic may have taken the name since: its directory carries another id (C9).
@@ -108,8 +106,7 @@ class TopicDeletion:
         await self._logs.directories.delete_set_aside()
 
     async def _purge_objects(self, topic: Topic) -> None:
-        """Raises as `TierService.purge_topic`."""
-        async with self._at_the_bucket:
+        async with self._slots:
             await self._tiers.purge_topic(UUID(topic.topic_id), topic.partitions)
 
     @property

@@ -18,8 +18,8 @@ from uuid import UUID
 from broker.following.image_feed import ImageFeed
 from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, Content
 from broker.metadata.cluster_root import ImageAt
+from broker.metadata.data_configs import effective_min
 from broker.metadata.image import ClusterImage
-from broker.metadata.minimum import effective_min
 from broker.metadata.records import MetadataRecord, Row
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.in_sync import AppliedRow

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Collection, Iterator
 
 from broker.metadata.cluster_content import ClusterContent
+from broker.metadata.data_configs import MIN_IN_SYNC, effective_min
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.minimum import CONFIG, effective_min
 from broker.metadata.records import NO_LEADER, ConfigsSet, MetadataRecord, Row
 from logformat.errors import Corrupt
 from tests.sim.invariants import look_at
@@ -143,7 +143,7 @@ def of_step(
     for topic in after.topics.values():
         # One commit may hold several changes of it, and who left between them.
         minimums = [
-            int(record.configs.get(CONFIG, 1))
+            int(record.configs.get(MIN_IN_SYNC, 1))
             for record in between
             if isinstance(record, ConfigsSet) and record.topic_id == topic.topic_id
         ]

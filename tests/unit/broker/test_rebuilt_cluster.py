@@ -21,7 +21,7 @@ from broker.membership.lost_logs import held_logs
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.rebuild_root import write_rebuilt
 from broker.metadata.rebuilt import UNKNOWN_REPLICA
-from broker.partition.removing.stray_directories import strays
+from broker.partition.removing.stray_logs import strays
 from broker.partition.removing.topic_deletion import TopicDeletion
 from coldstore.object_store import PreconditionFailed
 from logformat.values import TopicPartition

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
+from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.groups.records import partition_of
-from broker.groups.topic import OFFSETS_TOPIC
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     CreateTopicsRequest,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from broker.controller.broker_reports import BrokerReports
 from broker.controller.decisions.fitness import FIT, Fitness
+from broker.controller.unfit_brokers import BrokerReports
 from broker.metadata.image import ClusterImage
 from tests.support.cluster_kit import id_of, session
 
@@ -39,9 +39,9 @@ def test_sessions_that_ended_are_not_kept() -> None:
         told.hear((2, number - 1), lost(A))
         told.hear((1, 5), UNFIT)
         now = now.with_records([session(node_id=2, broker_epoch=number)])
-        told.obey(now)
+        told.apply_image(now)
     assert len(told._fitness) == 1 and len(told._undecided) <= 1 and not told.with_lost
-    told.obey(now.with_records([replace(now.nodes[1], active=False)]))
+    told.apply_image(now.with_records([replace(now.nodes[1], active=False)]))
     assert not told._fitness
 
 

@@ -81,7 +81,7 @@ class Kept:
         """Let time pass, with a bump of the lease each second."""
         until_s = self.clock.monotonic_s() + seconds
         while (left_s := until_s - self.clock.monotonic_s()) > 0:
-            self.cluster_control.beaten(1, self.clock.boottime_s())
+            self.cluster_control.lease_bumped(1, self.clock.boottime_s())
             await asyncio.sleep(min(left_s, 0.5))
 
     async def heartbeat(self) -> ErrorCode:
@@ -118,7 +118,7 @@ def test_a_port_is_asked_while_the_store_is_away() -> None:
         closed_s = clock.monotonic_s()
         await asyncio.sleep(TIMES.knock_s + 0.1)
         assert not commit_queue.at_s, "the store is away"
-        cluster_control.beaten(2, clock.boottime_s())
+        cluster_control.lease_bumped(2, clock.boottime_s())
         await asyncio.sleep(0.1)
         keeping.cancel()
         assert commit_queue.at_s and commit_queue.at_s[0] - closed_s < TIMES.closed_s / 2, commit_queue.at_s
@@ -163,7 +163,7 @@ def test_who_reads_a_copy_of_the_bucket_is_not_let_in() -> None:
             return ErrorCode.NONE
 
         assert await ask(NO_LEASE) == ErrorCode.NONE, "right after a claim"
-        cluster_control.beaten(9, clock.boottime_s())
+        cluster_control.lease_bumped(9, clock.boottime_s())
         assert [await ask(counter) for counter in (NO_LEASE, 6, 7, 10, NOT_READ)] == [
             ErrorCode.NOT_CONTROLLER,
             ErrorCode.NOT_CONTROLLER,

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from broker.config.topic.topic_config import resolve_topic
-from broker.metadata.minimum import min_in_sync_set
-from broker.metadata.unclean import is_unclean_election_allowed
+from broker.metadata.data_configs import is_unclean_election_allowed, min_in_sync_set
 from tests.support.broker_kit import Life, Place, play
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from broker.controller.decisions.elections import ElectionType, elect
 from broker.controller.decisions.fitness import Fitness, Unfit
-from broker.controller.decisions.preferred_leaders import balanced, due
+from broker.controller.leader_rebalance import balanced, due
 from broker.error_codes import ErrorCode
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import NO_LEADER, Row, TopicCreated

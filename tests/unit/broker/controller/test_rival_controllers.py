@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.config.times import ClusterTimes
-from broker.controller.rival_controllers import RivalControllers
+from broker.controller.sessions import RivalControllers
 from broker.membership.lease_watch import Lease, LeaseSight, LeaseWatch
 
 DIRECTORY = ClusterTimes(interval_s=1.0, lease_s=5.0)

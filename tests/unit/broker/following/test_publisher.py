@@ -25,8 +25,7 @@ from broker.metadata.records import (
     TopicPurged,
 )
 from broker.metadata.rows import session_began
-from broker.replication.applied import applied_row
-from broker.replication.in_sync import AppliedRow
+from broker.replication.in_sync import AppliedRow, applied_row
 from tests.support.cluster_kit import row, session
 
 NODE = 1

@@ -32,7 +32,7 @@ class Watch:
         """Ten seconds later."""
         self.now_s += 10
         self.image = self.image.with_records(records)
-        self.throttles.obey(ImageAt(int(self.now_s), self.image))
+        self.throttles.apply_image(ImageAt(int(self.now_s), self.image))
         return self.throttles.idle_s
 
 

@@ -57,9 +57,9 @@ def test_one_line_an_image_however_many_partitions(caplog: pytest.LogCaptureFixt
     """The first image is no change: a start leads what it leads."""
     counted = Turnover(2)
     with caplog.at_level(logging.INFO):
-        counted.obey(ImageAt(1, BEFORE))
+        counted.apply_image(ImageAt(1, BEFORE))
         assert not caplog.records
-        counted.obey(ImageAt(2, ended(BEFORE, 1)))
+        counted.apply_image(ImageAt(2, ended(BEFORE, 1)))
     assert [record.getMessage() for record in caplog.records] == [
         "the session of broker 1 ended",
         "leads in a new leader epoch: log-0, log-1, log-2 and 2 more",
@@ -75,15 +75,15 @@ def test_who_decides_is_told_by_those_who_do_not(caplog: pytest.LogCaptureFixtur
     follower, decider = Turnover(3), Turnover(2)
     with caplog.at_level(logging.INFO):
         for turnover in (follower, decider):
-            turnover.obey(ImageAt(1, BEFORE, one))
-        follower.obey(ImageAt(2, ended(BEFORE, 1), two))
+            turnover.apply_image(ImageAt(1, BEFORE, one))
+        follower.apply_image(ImageAt(2, ended(BEFORE, 1), two))
         assert [record.getMessage() for record in caplog.records][:2] == [
             "broker 2 decides now: controller epoch 5",
             "the session of broker 1 ended",
         ]
         caplog.clear()
-        decider.obey(ImageAt(2, ended(BEFORE, 1), two))
+        decider.apply_image(ImageAt(2, ended(BEFORE, 1), two))
         assert caplog.records[0].getMessage() == "the session of broker 1 ended"
         caplog.clear()
-        decider.obey(ImageAt(3, ended(ended(BEFORE, 1), 3), two))
+        decider.apply_image(ImageAt(3, ended(ended(BEFORE, 1), 3), two))
         assert not any("session" in record.getMessage() for record in caplog.records)

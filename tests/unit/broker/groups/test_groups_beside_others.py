@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from broker.error_codes import ErrorCode
-from broker.groups.topic import OFFSETS_TOPIC
+from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (

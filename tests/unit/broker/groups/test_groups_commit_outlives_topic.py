@@ -6,11 +6,11 @@ import asyncio
 from uuid import UUID
 
 from broker.error_codes import ErrorCode as E
-from broker.groups.commits import CommitRow
 from broker.groups.machine.events import AdmitCommit
+from broker.groups.offset_requests import CommitRow
 from broker.handlers.groups.members import ClientInfo
 from broker.handlers.groups.offsets import handle_offset_commit
-from broker.metadata.topic_facts import TopicFacts
+from broker.metadata.image import TopicFacts
 from broker.wire.messages import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from tests.support.fast_loop import run_fast
 from tests.support.group_world import GroupWorld

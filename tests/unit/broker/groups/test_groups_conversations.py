@@ -20,7 +20,7 @@ from broker.handlers.groups import members as handlers
 from broker.handlers.groups import offsets as group_offsets
 from broker.handlers.groups.members import ClientInfo
 from broker.handlers.metadata.cluster_view import BrokerAt
-from broker.metadata.topic_facts import TopicFacts
+from broker.metadata.image import TopicFacts
 from broker.wire.apis import ApiKey
 from broker.wire.codec import decode_request, decode_response, encode_request, encode_response
 from broker.wire.message import Message

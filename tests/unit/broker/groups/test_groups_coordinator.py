@@ -9,9 +9,9 @@ import math
 import pytest
 
 from broker.error_codes import ErrorCode as E
-from broker.groups.commits import CommitRow
 from broker.groups.machine.classic import ClassicGroup
 from broker.groups.machine.events import AdmitCommit, Leaver, Protocol
+from broker.groups.offset_requests import CommitRow
 from broker.groups.offsets import Wanted
 from broker.groups.shard import Group
 from broker.internal_topics.shard_life import ShardState

@@ -9,9 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from broker.error_codes import ErrorCode as E
 from broker.groups import lag
-from broker.groups.commits import CommitRow
 from broker.groups.machine.events import AdmitCommit, GroupState
-from broker.metadata.topic_facts import TopicFacts
+from broker.groups.offset_requests import CommitRow
+from broker.metadata.image import TopicFacts
 from tests.support.broker_kit import Life, Place, play
 from tests.support.fast_loop import run_fast
 from tests.support.group_world import GroupWorld, in_world

@@ -10,10 +10,17 @@ from hypothesis import strategies as st
 
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.expiry import expiry_rule, subscribed_topics
-from broker.groups.offsets import NO_OFFSET, GroupOffsets, OffsetExpiry, Wanted, refuses_metadata
+from broker.groups.offsets import (
+    NO_OFFSET,
+    GroupOffsets,
+    OffsetExpiry,
+    Wanted,
+    expiry_rule,
+    refuses_metadata,
+    subscribed_topics,
+)
 from broker.groups.records import CommittedOffset
-from broker.metadata.topic_facts import TopicFacts
+from broker.metadata.image import TopicFacts
 from tests.support.group_conversation import subscription
 from tests.support.group_play import Play, Protocol
 

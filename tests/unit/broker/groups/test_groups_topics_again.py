@@ -8,11 +8,11 @@ from uuid import UUID
 import pytest
 
 from broker.error_codes import ErrorCode as E
-from broker.groups.commits import CommitRow
 from broker.groups.machine.events import AdmitCommit
+from broker.groups.offset_requests import CommitRow
 from broker.groups.records import CommittedOffset, OffsetKey, offset_record
 from broker.internal_topics.batches import batch_of
-from broker.metadata.topic_facts import TopicFacts
+from broker.metadata.image import TopicFacts
 from logformat.errors import Retryable
 from tests.support.fast_loop import run_fast
 from tests.support.group_world import GroupWorld, parse_batches

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
-from broker.groups.topic import OFFSETS_TOPIC
+from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.metadata.records import NO_LEADER, Listener
 from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey

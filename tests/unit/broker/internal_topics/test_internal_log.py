@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import pytest
 
 from broker.internal_topics.batches import KeyValue, batch_of
+from broker.internal_topics.interfaces import Live, LogLimits
 from broker.internal_topics.internal_log import LOADS_AT_ONCE, InternalLog
 from broker.internal_topics.led_shard import Shard
-from broker.internal_topics.partition_door import LogLimits
-from broker.internal_topics.replayed_state import Live
 from broker.internal_topics.shard_life import ShardState
 from broker.internal_topics.snapshots import Snapshots
 from logformat.errors import Corrupt, Fenced, Retryable
@@ -107,7 +106,7 @@ class World:
 
     def lead(self, epoch: int, *indexes: int) -> None:
         for index in indexes or range(self.memory.partitions):
-            self.log.lead(self.memory.door(index, epoch))
+            self.log.lead(self.memory.shard_log(index, epoch))
 
     async def led(self, epoch: int) -> None:
         self.lead(epoch)

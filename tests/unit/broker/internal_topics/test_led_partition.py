@@ -7,11 +7,11 @@ import asyncio
 import msgspec
 
 from broker.error_codes import ErrorCode as E
-from broker.groups.commits import CommitRow
+from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.groups.machine.events import AdmitCommit
-from broker.groups.topic import OFFSETS_TOPIC
+from broker.groups.offset_requests import CommitRow
+from broker.internal_topics.led_partition import InternalTopicWatcher
 from broker.internal_topics.shard_life import ShardState
-from broker.internal_topics.watcher import InternalTopicWatcher
 from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from logformat.record_batch import LENGTH_AT
@@ -175,8 +175,8 @@ def test_a_snapshot_ends_where_it_was_cut_whatever_was_appended_while_it_was_wri
         end, batches = await shard.snapshot()
         assert await commit(life, 9) is E.NONE
         assert life.partition(OFFSETS_TOPIC).log.log_end_offset > end == 3
-        await shard.door.commit_snapshot(end, batches)
-        assert await shard.door.snapshot_end() == end
+        await shard.shard_log.commit_snapshot(end, batches)
+        assert await shard.shard_log.snapshot_end() == end
         await life.crash()
 
     play(scenario())

@@ -10,7 +10,7 @@ import pytest
 
 from broker.error_codes import ErrorCode as E
 from broker.internal_topics.batches import batches_in, is_begin_of_rewrite
-from broker.internal_topics.growth import GROWTH_BYTES, Growth
+from broker.internal_topics.led_shard import GROWTH_BYTES, Growth
 from broker.internal_topics.rewriting import Rewrites
 from broker.internal_topics.snapshots import Snapshots
 from logformat.errors import Retryable

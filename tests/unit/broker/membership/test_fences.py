@@ -12,7 +12,7 @@ from broker.controller.decisions.registrations import session_records
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.membership.controller_lease import ControllerLease
-from broker.membership.registration import Standing, standing
+from broker.membership.identity import Standing, standing
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage

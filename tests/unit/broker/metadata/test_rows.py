@@ -8,8 +8,8 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from msgspec.structs import replace
 
+from broker.metadata.data_configs import effective_min
 from broker.metadata.image import ClusterImage, Topic, check
-from broker.metadata.minimum import effective_min
 from broker.metadata.records import (
     FORGOTTEN,
     NO_EPOCH,

@@ -39,7 +39,7 @@ def test_cluster_d35_a_copy_that_is_sent_on_reads_the_root_anew() -> None:
     """Its leader dropped more while it began: it begins again, further on, by what the bucket says then."""
 
     async def scenario(copy: Copy) -> None:
-        cold = copy.it._elsewhere._cold = Moody()
+        cold = copy.it._truncation._cold = Moody()
         for end in (500, 900):
             assert copy.it.refused(copy.asked(), moved_to(end)) and copy.it.next_fetch() is None
             await asyncio.sleep(0.1)
@@ -54,7 +54,7 @@ def test_cluster_d35_a_bucket_that_is_away_ends_no_copying() -> None:
     leader is asked again. It was given up until the next leader epoch."""
 
     async def scenario(copy: Copy) -> None:
-        cold = copy.it._elsewhere._cold = Moody(StoreUnavailable("503"), ObjectMissing("expired"))
+        cold = copy.it._truncation._cold = Moody(StoreUnavailable("503"), ObjectMissing("expired"))
         for _ in range(2):
             assert copy.it.refused(copy.asked(), moved_to(500))
             await asyncio.sleep(0.01)
@@ -72,7 +72,7 @@ def test_a_copy_that_ends_while_it_waits_for_the_bucket_ends_at_once() -> None:
     """The next role of the log does not wait for it."""
 
     async def scenario(copy: Copy) -> None:
-        copy.it._elsewhere._cold = Moody(StoreUnavailable("503"))
+        copy.it._truncation._cold = Moody(StoreUnavailable("503"))
         assert copy.it.refused(copy.asked(), moved_to(500))
         await asyncio.sleep(0.01)
         async with asyncio.timeout(0.1):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from broker.error_codes import ErrorCode
-from broker.groups.commits import CommitRow
 from broker.groups.machine.events import AdmitCommit
+from broker.groups.offset_requests import CommitRow
 from broker.internal_topics.shard_life import ShardState
 from broker.partition.leading.leader_role import LeaderRole
 from coldstore.object_store import StoreUnavailable

@@ -50,14 +50,14 @@ def test_it_shows_what_is_committed_and_here() -> None:
         assert copy.it.readable() is None, "nothing is known to agree"
         copy.given()
         reads, woken = readable(copy), Woken()
-        reads.look()
+        reads.advanced()
         reads.watch(woken)
         assert copy.given(batch_at(0, count=3), high_watermark=5) and reads.high_watermark == 0
         assert woken.count == 0, "what was written is not flushed"
-        settled = asyncio.ensure_future(copy.it.settled())
+        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
         await asyncio.sleep(0.01)
         copy.syncs.answer()
-        await settled
+        await wait_flushed
         assert reads.high_watermark == reads.last_stable_offset == 3 and woken.count == 1
         copy.given(high_watermark=5)
         assert woken.count == 1

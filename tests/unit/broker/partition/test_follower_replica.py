@@ -15,8 +15,8 @@ from broker.error_codes import ErrorCode
 from broker.metadata.records import Row
 from broker.partition.following.follower_replica import FollowerReplica
 from broker.partition.log_failures import LogFailures
+from broker.replication.catch_up import ReplicationCounters
 from broker.replication.follower import FetchPosition
-from broker.replication.replication_counters import ReplicationCounters
 from broker.wire.messages import FetchResponseEpochEndOffset, FetchResponsePartition
 from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable
 from hotstore.errors import DivergingAppend, LogFull
@@ -156,11 +156,11 @@ def test_its_next_question_says_what_is_flushed_and_nothing_else() -> None:
         assert copy.given(batch_at(0, count=3), high_watermark=2)
         assert copy.it.log.log_end_offset == 3 and copy.asked() == FetchPosition(0, -1, EPOCH)
         assert copy.it.high_watermark == 0
-        settled = asyncio.ensure_future(copy.it.settled())
+        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
         await asyncio.sleep(0.01)
-        assert not settled.done() and len(copy.syncs.asked) == 1
+        assert not wait_flushed.done() and len(copy.syncs.asked) == 1
         copy.syncs.answer()
-        await settled
+        await wait_flushed
         assert copy.asked() == FetchPosition(3, EPOCH, EPOCH) and copy.it.high_watermark == 2
 
     copying(scenario)
@@ -191,7 +191,7 @@ def test_with_os_flush_what_is_written_counts() -> None:
 
     async def scenario(copy: Copy) -> None:
         assert copy.given(batch_at(0, count=3), high_watermark=2)
-        await copy.it.settled()
+        await copy.it.wait_flushed()
         assert copy.asked() == FetchPosition(3, EPOCH, EPOCH) and copy.it.high_watermark == 2
 
     copying(scenario, flush_sync=False)
@@ -236,10 +236,10 @@ def test_a_log_that_went_on_otherwise_is_cut_there_and_asked_for_again() -> None
 
     async def scenario(copy: Copy) -> None:
         assert copy.given(batch_at(0, epoch=1), batch_at(1, epoch=1), batch_at(2, epoch=1))
-        settled = asyncio.ensure_future(copy.it.settled())
+        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
         await asyncio.sleep(0.01)
         copy.syncs.answer()
-        await settled
+        await wait_flushed
         assert not copy.given(diverging_epoch=FetchResponseEpochEndOffset(epoch=1, end_offset=2))
         assert copy.it.next_fetch() is None
         await asyncio.sleep(0.1)
@@ -274,17 +274,17 @@ def test_a_copy_asks_the_bucket_again_where_to_begin() -> None:
         refused = AccessRefused("403 ExpiredToken")
         failures = StoreUnavailable("down"), Corrupt("a flipped bit"), refused, ObjectMissing("gone since")
         for failure in failures:
-            copy.it._elsewhere._cold = Away(failure)
+            copy.it._truncation._cold = Away(failure)
             assert copy.it.refused(copy.asked(), moved) and copy.it.next_fetch() is None
             await asyncio.sleep(10.0)
             # What is damaged there twice may be on its leader's disk alone.
             was_unusable = isinstance(failure, ObjectMissing)
             assert copy.asked() == FetchPosition(0, -1, EPOCH, copies_on=was_unusable) and not copy.it.failure
-        copy.it._elsewhere._cold = Cold()
+        copy.it._truncation._cold = Cold()
         assert copy.it.refused(copy.asked(), moved)
         await asyncio.sleep(0.1)
         assert copy.asked() == FetchPosition(500, 2, EPOCH)
-        copy.it._elsewhere._cold = Away(StoreUnavailable("down"))
+        copy.it._truncation._cold = Away(StoreUnavailable("down"))
         moved.verified_end = 900
         assert copy.it.refused(copy.asked(), moved)
         await asyncio.sleep(0.1)
@@ -403,10 +403,10 @@ def test_a_log_start_is_reported_when_a_kill_does_not_bring_records_back() -> No
     async def scenario(copy: Copy) -> None:
         copy.given(batch_at(0, count=3), high_watermark=3, log_start_offset=2)
         assert copy.it.log.log_start_offset == 2 and copy.asked().log_start_offset == 0
-        settled = asyncio.ensure_future(copy.it.settled())
+        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
         await asyncio.sleep(0.01)
         copy.syncs.answer()
-        await settled
+        await wait_flushed
         assert copy.asked() == FetchPosition(3, EPOCH, EPOCH, log_start_offset=2)
         killed = DataDir.open(copy.disk.kill(), DATA)
         assert recover_log(killed, ORDERS, LogConfig(), 0).log_start_offset == 2
@@ -444,10 +444,10 @@ def test_cluster_d38_a_copy_whose_sync_failed_reports_nothing_more() -> None:
 
     async def scenario(copy: Copy) -> None:
         copy.given(batch_at(0))
-        settled = asyncio.ensure_future(copy.it.settled())
+        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
         await asyncio.sleep(0.01)
         copy.syncs.answer(OSError(errno.EIO, "Input/output error"))
-        await settled
+        await wait_flushed
         assert copy.it.next_fetch() is None and "offline" in copy.it.failure
 
     copying(scenario)
@@ -459,10 +459,10 @@ def test_a_role_that_is_over_takes_nothing_and_hands_the_high_watermark_on() -> 
     async def scenario(copy: Copy) -> None:
         asked = copy.asked()
         copy.given(batch_at(0, count=2), high_watermark=2)
-        settled = asyncio.ensure_future(copy.it.settled())
+        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
         await asyncio.sleep(0.01)
         copy.syncs.answer()
-        await settled
+        await wait_flushed
         await copy.it.over()
         late = FetchResponsePartition(high_watermark=9, records=memoryview(batch_at(0)))
         assert not copy.it.answered(asked, late, 7) and copy.it.log.log_end_offset == 2

@@ -94,7 +94,7 @@ def test_what_a_request_has_no_room_for_counts_only_when_it_is_asked(monkeypatch
 
         proposing, asked = IsrProposals(registry, propose, LAG_MS, Beats()), []
         for now_ms in (10_000, 10_500, 11_000):
-            found = proposing.look(now_ms)
+            found = proposing.due_proposals(now_ms)
             asked += [proposal.place[1] for proposal in found]
             assert len(found) <= 2
             counted = [partition.index for partition in partitions if not partition.leader.in_sync.is_settled]
@@ -116,24 +116,24 @@ def test_a_partition_at_rest_is_not_looked_at_and_misses_nobody_who_lags_after()
         own = partition.leader.node_id
         in_sync_with(partition, 2, 3)
         looked: list[int] = []
-        began_look = IsrProposals._look_at
+        began_look = IsrProposals._proposal_of
 
         async def propose(proposals: list[PartitionProposal]) -> tuple[ErrorCode, ...]:
             raise AssertionError("nobody keeps it")
 
         class Counting(IsrProposals):
-            def _look_at(self, partition: LeaderReplica, now_ms: int) -> PartitionProposal | None:
+            def _proposal_of(self, partition: LeaderReplica, now_ms: int) -> PartitionProposal | None:
                 looked.append(now_ms)
                 return began_look(self, partition, now_ms)
 
         proposing = Counting(life.context.registry, propose, LAG_MS, Beats())
         for node_id in (2, 3):
-            assert proposing.look(0) == []
+            assert proposing.due_proposals(0) == []
             partition.reported(node_id, Report(0, SESSION), partition.leader_epoch)
-        assert proposing.look(500) == []  # nobody is late any more
+        assert proposing.due_proposals(500) == []  # nobody is late any more
         before = len(looked)
-        assert proposing.look(1_000) == [] and proposing.look(LAG_MS * 5) == []
-        assert len(looked) == before and partition not in life.context.registry.restless, "at rest"
+        assert proposing.due_proposals(1_000) == [] and proposing.due_proposals(LAG_MS * 5) == []
+        assert len(looked) == before and partition not in life.context.registry.isr_pending, "at rest"
         row = partition.leader.in_sync.row
         for sessions in (
             {**row.sessions, 2: SESSION + 1},
@@ -142,14 +142,14 @@ def test_a_partition_at_rest_is_not_looked_at_and_misses_nobody_who_lags_after()
             row = replace(row, partition_epoch=row.partition_epoch + 1, sessions=sessions)
             partition.applied(row)
         now_ms = LAG_MS * 5
-        assert proposing.look(now_ms) == [] and partition.leader.late_since_ms == {}
-        assert proposing.look(now_ms + 500) == [] and partition.leader.late_since_ms == {2: now_ms}
+        assert proposing.due_proposals(now_ms) == [] and partition.leader.late_since_ms == {}
+        assert proposing.due_proposals(now_ms + 500) == [] and partition.leader.late_since_ms == {2: now_ms}
         partition.reported(2, Report(0, SESSION), partition.leader_epoch)
-        assert proposing.look(now_ms + 1_000) == proposing.look(now_ms + 1_500) == []
+        assert proposing.due_proposals(now_ms + 1_000) == proposing.due_proposals(now_ms + 1_500) == []
         await life.produce("log", b"one", acks=1)
         await partition.flusher.flush()
         now_ms = LAG_MS * 5
-        while not (found := proposing.look(now_ms)):
+        while not (found := proposing.due_proposals(now_ms)):
             now_ms += 500
             if now_ms == LAG_MS * 5 + 5_000:
                 partition.reported(2, Report(1, SESSION), partition.leader_epoch)
@@ -213,13 +213,13 @@ def test_who_stops_asking_while_the_log_rests_does_not_hold_back_delete_records_
         await partition.flusher.flush()
         for now_ms in (0, 500):
             partition.reported(2, Report(1, SESSION), partition.leader_epoch)
-            assert proposing.look(now_ms) == []
-        assert partition.at_rest
+            assert proposing.due_proposals(now_ms) == []
+        assert partition.is_isr_steady
         partition.lease.advance_log_start(1)
         waiting = partition.start_known(1)
         assert waiting is not None
         now_ms = 1_000
-        while not (found := proposing.look(now_ms)):
+        while not (found := proposing.due_proposals(now_ms)):
             now_ms += 500
             assert now_ms < 3 * LAG_MS
         assert now_ms >= LAG_MS and dict(found[0].in_sync).keys() == {own}

@@ -204,7 +204,7 @@ def test_the_newest_word_counts_once_the_role_before_is_over(
         # A stop waits for a removal that was asked for.
         comes = LAST["drop" if (meanwhile, last) == ("drop", "stop") else last]
         assert scene.told == [f"{kind} begins", f"{kind} ends", f"{kind} is over", *comes]
-        await scene.owner.settled()
+        await scene.owner.aim_reached()
 
     run_fast(scenario())
 
@@ -246,7 +246,7 @@ def test_a_log_that_is_given_back_while_its_removal_waits_for_its_turn_stays(
         scene.has_turn.set()
         await asyncio.sleep(1.0)
         assert scene.told == ["closed", comes]
-        await scene.owner.settled()
+        await scene.owner.aim_reached()
 
     run_fast(scenario())
 
@@ -285,7 +285,7 @@ def test_what_was_never_begun_keeps_nobody_waiting_for_its_topic(monkeypatch: py
         scene.say("rest")
         assert publication.over.is_set()
         scene.goes_on()
-        await scene.owner.settled()
+        await scene.owner.aim_reached()
 
     run_fast(scenario())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.replication.catch_up import Behind, Start, bytes_between, is_sent_on, start_of
+from broker.replication.catch_up import LaggingReplica, Start, bytes_between, skips_to_bucket, start_of
 from hotstore.log.segment import SegmentInfo
 
 OFFSETS = st.integers(0, 1_000)
@@ -15,13 +15,13 @@ SKIP = 100
 def test_who_is_sent_to_the_bucket() -> None:
     """An empty one at once; one that lacks more than the limit; nobody who is there already, or found the bucket of no
     use."""
-    empty, some = Behind(0, is_empty=True), Behind(50, is_empty=False)
-    assert is_sent_on(empty, 51, lambda _: 1, SKIP)
-    assert not is_sent_on(some, 51, lambda _: SKIP, SKIP)
-    assert is_sent_on(some, 51, lambda _: SKIP + 1, SKIP)
-    assert not is_sent_on(some, 50, lambda _: SKIP + 1, SKIP), "nothing lies between"
-    assert not is_sent_on(some, -1, lambda _: SKIP + 1, SKIP), "its topic has no bucket"
-    assert not is_sent_on(empty._replace(copies_on=True), 51, lambda _: SKIP + 1, SKIP)
+    empty, some = LaggingReplica(0, is_empty=True), LaggingReplica(50, is_empty=False)
+    assert skips_to_bucket(empty, 51, lambda _: 1, SKIP)
+    assert not skips_to_bucket(some, 51, lambda _: SKIP, SKIP)
+    assert skips_to_bucket(some, 51, lambda _: SKIP + 1, SKIP)
+    assert not skips_to_bucket(some, 50, lambda _: SKIP + 1, SKIP), "nothing lies between"
+    assert not skips_to_bucket(some, -1, lambda _: SKIP + 1, SKIP), "its topic has no bucket"
+    assert not skips_to_bucket(empty._replace(copies_on=True), 51, lambda _: SKIP + 1, SKIP)
 
 
 def test_where_it_begins() -> None:
@@ -39,13 +39,13 @@ def test_nobody_goes_back_nor_is_sent_for_ever(
 ) -> None:
     """Whoever is sent on begins further on, at or above the log start, and is not sent there again; a larger limit
     sends nobody on who stayed with a smaller one."""
-    replica = Behind(end, is_empty)
-    if is_sent_on(replica, verified_end, lambda _: size, skip):
+    replica = LaggingReplica(end, is_empty)
+    if skips_to_bucket(replica, verified_end, lambda _: size, skip):
         start = start_of(end, verified_end, log_start)
         assert start is not None and start.offset > end and start.offset >= log_start and not start.is_bare
-        assert not is_sent_on(replica._replace(end=start.offset), verified_end, lambda _: size, skip)
+        assert not skips_to_bucket(replica._replace(end=start.offset), verified_end, lambda _: size, skip)
     else:
-        assert not is_sent_on(replica, verified_end, lambda _: size, skip + 1)
+        assert not skips_to_bucket(replica, verified_end, lambda _: size, skip + 1)
 
 
 def test_bytes_between_offsets_are_their_share_of_segments() -> None:

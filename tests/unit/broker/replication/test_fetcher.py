@@ -14,8 +14,7 @@ from broker.replication.fetch_lane import FetchLane
 from broker.replication.fetch_session_handler import FetchSessionHandler, Key, Limits, key_of
 from broker.replication.fetcher import Fetcher
 from broker.replication.follower import FetchPosition
-from broker.replication.replication_quota import ReplicationQuota
-from broker.replication.throttled_replicas import ThrottledReplicas
+from broker.replication.replication_quota import ReplicationQuota, ThrottledReplicas
 from broker.wire.messages import FetchRequest, FetchResponse, FetchResponsePartition, FetchResponseTopic
 from logformat.record_batch import CorruptBatch
 from tests.support.broker_kit import play
@@ -40,11 +39,11 @@ def forgotten(request: FetchRequest) -> list[int]:
 
 def question_of(asking: FetchSessionHandler, wanted: dict[Key, FetchPosition], broker_epoch: int = 50) -> FetchRequest:
     """The next one, when exactly `wanted` is."""
-    for key in asking.told.keys() - wanted.keys():
+    for key in asking.sent.keys() - wanted.keys():
         asking.want(key, None)
     for key, position in wanted.items():
         asking.want(key, position)
-    return asking.question(2, broker_epoch, "", LIMITS)
+    return asking.next_request(2, broker_epoch, "", LIMITS)
 
 
 def test_a_question_names_what_changed_since_the_last() -> None:
@@ -59,7 +58,7 @@ def test_a_question_names_what_changed_since_the_last() -> None:
     assert asking.answered(FetchResponse(session_id=9))
     third = question_of(asking, {A: at(5)})
     assert (third.session_epoch, named(third), forgotten(third)) == (2, {}, [1])
-    assert asking.told == {A: at(5)}
+    assert asking.sent == {A: at(5)}
     assert not asking.answered(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
     again = question_of(asking, {A: at(5), B: at(2)})
     assert (again.session_id, again.session_epoch, named(again)) == (0, 0, {0: 5, 1: 2})
@@ -85,18 +84,18 @@ class EveryTime:
     """What a question names, by going through all that is wanted: the rule that `FetchSessionHandler` keeps without."""
 
     def __init__(self) -> None:
-        self.told: dict[Key, FetchPosition] = {}
+        self.sent: dict[Key, FetchPosition] = {}
         self.anew: set[Key] = set()
         self.is_full = True
         self.broker_epoch = -1
 
-    def question(self, wanted: dict[Key, FetchPosition], broker_epoch: int) -> tuple[dict[int, int], set[int]]:
+    def next_request(self, wanted: dict[Key, FetchPosition], broker_epoch: int) -> tuple[dict[int, int], set[int]]:
         if self.broker_epoch != broker_epoch:
             self.broker_epoch = broker_epoch
-            self.is_full, self.told = True, {}
-        named = {key: at for key, at in wanted.items() if self.is_full or key in self.anew or self.told.get(key) != at}
-        gone = set() if self.is_full else self.told.keys() - wanted.keys()
-        self.told = dict(wanted)
+            self.is_full, self.sent = True, {}
+        named = {key: at for key, at in wanted.items() if self.is_full or key in self.anew or self.sent.get(key) != at}
+        gone = set() if self.is_full else self.sent.keys() - wanted.keys()
+        self.sent = dict(wanted)
         self.anew.clear()
         return {index: at.offset for (_, index), at in named.items()}, {index for _, index in gone}
 
@@ -120,15 +119,15 @@ def test_every_question_is_that_of_looking_at_all_that_is_wanted(moves: list[tup
                 wanted[key_of(TOPIC, index)] = at(offset)
             continue
         if move == "anew":
-            asking.anew(key_of(TOPIC, index))
+            asking.resend(key_of(TOPIC, index))
             by_looking.anew.add(key_of(TOPIC, index))
             continue
         broker_epoch += move == "session"
-        asked = asking.question(2, broker_epoch, "", LIMITS)
-        assert (named(asked), set(forgotten(asked))) == by_looking.question(wanted, broker_epoch)
-        assert asking.told == by_looking.told == wanted and asking.wants_any == bool(wanted)
+        asked = asking.next_request(2, broker_epoch, "", LIMITS)
+        assert (named(asked), set(forgotten(asked))) == by_looking.next_request(wanted, broker_epoch)
+        assert asking.sent == by_looking.sent == wanted and asking.wants_any == bool(wanted)
         if move == "unheard":
-            asking.lost()
+            asking.reset()
         elif move == "refused":
             assert not asking.answered(FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH))
         else:
@@ -136,7 +135,7 @@ def test_every_question_is_that_of_looking_at_all_that_is_wanted(moves: list[tup
             assert asking.answered(FetchResponse(session_id=9 if is_held else 0))
         by_looking.is_full = move in ("unheard", "refused") or (move == "no room" and by_looking.is_full)
         if move in ("unheard", "refused"):
-            by_looking.told = {}
+            by_looking.sent = {}
 
 
 class Copied:
@@ -163,10 +162,10 @@ class Copied:
         return False
 
     @property
-    def is_settled(self) -> bool:
+    def is_flushed(self) -> bool:
         return self.flushing.is_set()
 
-    async def settled(self) -> None:
+    async def wait_flushed(self) -> None:
         await self.flushing.wait()
 
 
@@ -203,7 +202,7 @@ def fetching(
         throttled = ThrottledReplicas(rate or ReplicationQuota(), in_sync.__contains__)
         lane = FetchLane(in_sync.__contains__, {}, is_behind=False)
         fetcher = Fetcher(1, leader, lambda: (2, 50, ""), LIMITS, throttled, lane)
-        keeping = asyncio.ensure_future(fetcher.keep())
+        keeping = asyncio.ensure_future(fetcher.run())
         await scenario(leader, fetcher)
         assert not keeping.done()
         keeping.cancel()
@@ -502,7 +501,7 @@ def test_a_throttle_that_is_set_or_lifted_counts_at_once() -> None:
         await asyncio.sleep(3.0)
         assert copy.offset == before
         rate.limit = 5_000_000
-        fetcher.look_again()
+        fetcher.rate_changed()
         await asyncio.sleep(0.5)
         assert before < copy.offset
         rate.limit = 1000

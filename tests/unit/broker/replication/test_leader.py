@@ -199,18 +199,18 @@ def test_who_lacks_what_the_log_held_a_while_ago_is_late_since_then() -> None:
     """Judged by the last look, so that it need not reach an end that runs ahead of it; who caught up is late no more,
     and who has no session is somebody else's to tell."""
     led = leader()
-    led.look(1_000, 10)
+    led.sample(1_000, 10)
     assert led.late_since_ms == {}, "nothing is known of before the first look"
     led.reported(1, Report(10, 11), 5)
-    led.look(1_500, 20)
+    led.sample(1_500, 20)
     assert led.late_since_ms == {2: 1_000}, "2 said nothing, and the log held 10 then"
     led.reported(2, Report(9, 12), 5)
     led.reported(1, Report(15, 11), 5)
-    led.look(2_000, 20)
+    led.sample(2_000, 20)
     assert led.late_since_ms == {1: 1_500, 2: 1_000} and led.reported_end(2) == 9
     led.reported(1, Report(20, 11), 5)
-    led.look(2_500, 30)
+    led.sample(2_500, 30)
     assert led.late_since_ms == {2: 1_000}
     led.applied(replace(ROW, partition_epoch=2, sessions={0: 10, 1: 11}))
-    led.look(3_000, 30)
+    led.sample(3_000, 30)
     assert led.late_since_ms == {1: 2_500}, "2 has no session"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from broker.partition.following.fetcher_manager import LeaderFetchers
 from broker.replication.fetch_lane import EASY_BYTES, FetchLane
 from broker.replication.fetch_session_handler import Key, Limits, key_of
 from broker.replication.fetcher import Fetcher
-from broker.replication.leader_fetchers import LeaderFetchers
-from broker.replication.replication_quota import ReplicationQuota
-from broker.replication.throttled_replicas import ThrottledReplicas
+from broker.replication.replication_quota import ReplicationQuota, ThrottledReplicas
 from broker.wire.messages import (
     FetchRequest,
     FetchResponse,
@@ -76,7 +75,7 @@ def copying(scenario: Callable[[Leader, LeaderFetchers, set[Key]], Awaitable[Non
             return Fetcher(1, leader.lane(next(lanes)), lambda: (2, 50, ""), LIMITS, throttled, lane)
 
         copies = LeaderFetchers(fetcher, in_sync.__contains__, {})
-        keeping = [asyncio.ensure_future(fetcher.keep()) for fetcher in copies.both]
+        keeping = [asyncio.ensure_future(fetcher.run()) for fetcher in copies.both]
         async with asyncio.timeout(60):
             await scenario(leader, copies, in_sync)
         assert not any(one.done() for one in keeping)

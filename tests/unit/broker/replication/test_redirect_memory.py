@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.replication.redirect_memory import PLACES_MAX, STAY_S, RedirectMemory
+from broker.replication.read_replica_selection import PLACES_MAX, STAY_S, RedirectMemory
 
 HERE = ("log", 0)
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from broker.replication.fetch_session_handler import Key, Limits, key_of
 from broker.replication.follower import FetchPosition
-from broker.replication.replication_quota import NO_LIMIT, ReplicationQuota
-from broker.replication.throttled_replicas import ThrottledReplicas
+from broker.replication.replication_quota import NO_LIMIT, ReplicationQuota, ThrottledReplicas
 
 KEYS: list[Key] = [key_of(UUID(int=7), index) for index in range(4)]
 LIMITS = Limits(500, 8 << 20, 1 << 20)

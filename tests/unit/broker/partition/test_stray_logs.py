@@ -13,7 +13,7 @@ from broker.metadata.cluster_content import Controller, ControllerAt
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Row, TopicCreated, TopicDeleted, TopicPurged
-from broker.partition.removing.stray_directories import assigned, is_stray, strays
+from broker.partition.removing.stray_logs import assigned, is_stray, strays
 from broker.partition.replica_owner import ReplicaOwner
 from hotstore.flush.durability import SealJob
 from logformat.values import TopicPartition
