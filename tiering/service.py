@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from coldstore.object_store import ObjectStore
-from hotstore.flush.sync_times import SyncTimes
+from hotstore.flush.sync_rounds import SyncTimes
 from hotstore.host.lease import Lease
 from hotstore.host.log_host import LogHost
 from hotstore.host.open_log import OpenLog

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.metadata.records import LogPlace
-from hotstore.host.open_log import Remains
+from hotstore.host.open_log import RefusedLog
 
 
 class LogFailures:
@@ -20,7 +20,7 @@ class LogFailures:
     def __init__(self) -> None:
         self.unfit: dict[LogPlace, str] = {}
         self.lost: dict[LogPlace, str] = {}
-        self.remains: dict[LogPlace, Remains] = {}
+        self.remains: dict[LogPlace, RefusedLog] = {}
         """Of lost ones that are refused altogether: what of them is whole."""
         self._watchers: list[Callable[[], None]] = []
 
@@ -41,7 +41,7 @@ class LogFailures:
             self.lost[place] = why
             self._changed()
 
-    def refused(self, place: LogPlace, why: str, remains: Remains) -> None:
+    def refused(self, place: LogPlace, why: str, remains: RefusedLog) -> None:
         """The same of one that was not even opened."""
         self.remains[place] = remains
         self.damaged(place, why)

@@ -1,1 +1,1 @@
-"""When appended bytes are durable."""
+"""Syncs of appended bytes."""

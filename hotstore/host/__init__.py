@@ -1,1 +1,1 @@
-"""All logs of a data directory: places, leases, checkpoints, disk space."""
+"""The logs of a data directory: directories, leases, checkpoints, disk space."""

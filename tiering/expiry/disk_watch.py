@@ -68,7 +68,7 @@ class DiskWatch:
         limits, ballast = self._limits, self._logs.ballast
         space = await self.look()
         # What logs took ahead of their writes they fill themselves: nobody has to give way for it.
-        space = Space(space.total, space.free + ballast.ahead.held_bytes)
+        space = Space(space.total, space.free + ballast.preallocation.held_bytes)
         space = await self._fit_cache(space)
         sharers, ratio_max = limits.brokers_on_disk, limits.local_space_ratio_max
         excess = excess_bytes(self._local_bytes, space, limits.local_bytes_max, ratio_max, sharers)
@@ -93,7 +93,7 @@ class DiskWatch:
         """Give the ballast up, or make it; told when either happens. The space afterwards."""
         ballast, path = self._logs.ballast, self._logs.path
         was_short = ballast.is_short
-        space = await self._workers.run(ballast.look)
+        space = await self._workers.run(ballast.check_space)
         if ballast.is_short and not was_short:
             log.warning(
                 "no space left below %s: appends are refused, reads and copies go on, and what the bucket holds leaves "

@@ -113,7 +113,7 @@ class Attached:
         """A log whose files begin above where it starts: the root starts no lower, or objects hold what lies between.
         Raises `missing` where neither is so: that is lost."""
         if manifest.log_start_offset >= missing.first:
-            self._logs.believe_log_start(place, missing.first)
+            self._logs.raise_log_start(place, missing.first)
         elif not is_held_below(missing.first, manifest):
             raise missing
         opened = await self._logs.open(place, topic_id, replace(config, tiered=True))

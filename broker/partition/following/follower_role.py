@@ -217,7 +217,7 @@ class FollowerRole:
         except DamagedLog as damaged:
             if is_alone(row, roles.node_id):
                 raise
-            log_failures.refused(of, str(damaged), roles.logs.remains(place, damaged.offset))
+            log_failures.refused(of, str(damaged), roles.logs.refused_log(place, damaged.offset))
             opened = None
         lost = log_failures.lost.get(of)
         is_out = roles.node_id not in row.in_sync and row.leader != NO_LEADER and row.clean

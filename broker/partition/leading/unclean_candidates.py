@@ -20,10 +20,10 @@ from broker.wire.messages import (
     OffsetForLeaderEpochResponsePartition,
     OffsetForLeaderEpochResponseTopic,
 )
-from hotstore.host.open_log import Remains
+from hotstore.host.open_log import RefusedLog
 from logformat.leader_epochs import UNDEFINED_EPOCH
 
-_NOTHING: Final = Remains(UNDEFINED_EPOCH, 0, 0)
+_NOTHING: Final = RefusedLog(UNDEFINED_EPOCH, 0, 0)
 
 
 def answer(registry: Registry, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:

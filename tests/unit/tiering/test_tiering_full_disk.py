@@ -306,7 +306,7 @@ def test_nothing_has_to_go_for_room_that_logs_took_ahead() -> None:
         house = House()
         life = await house.start(limits=replace(LIMITS, local_bytes_max=None))
         opened = await life.open(new=True, log=replace(LOG, segment_bytes=16_000))
-        ahead = life.logs.ballast.ahead
+        ahead = life.logs.ballast.preallocation
         ahead.unit_bytes, ahead.budget_bytes = 2_000, 1 << 20
         await life.fill(300)
         while ahead.held_bytes < 6_000:

@@ -137,7 +137,7 @@ def copying(scenario: Callable[[Copy], Awaitable[None]], **config: Any) -> None:
         world = World(disk, workers, syncs, FastClock(), SeededRng(1), net)  # type: ignore[arg-type]
         directory = DataDir.open(disk, DATA)
         directory.format(META)
-        directory.unmark()
+        directory.remove_clean_marker()
         logs, tasks = LogHost(directory, world), Tasks()
         opened = await logs.create(ORDERS, TOPIC_ID, LogConfig(**config))
         row = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH)
