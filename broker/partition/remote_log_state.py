@@ -1,7 +1,7 @@
 """What a copied log asks of the bucket: the protocol only (`tiering.opening.cold_start`, `cold_view`, `reservation` are
 behind it).
 
-Always true: nothing here is asked for what is read or written at each answer but `told`, which does not wait. Must not
+Always true: nothing here is asked for what is read or written at each answer but `note_reported_end`, which does not wait. Must not
 know how a log is copied.
 """
 
@@ -16,7 +16,7 @@ from hotstore.log.log_config import LogConfig
 from logformat.values import TopicPartition
 from tiering.opening.cold_start import ColdStart
 from tiering.opening.cold_view import ColdView
-from tiering.opening.reservation import ToldEnd
+from tiering.opening.reservation import ReportedEnd
 
 
 class RemoteLogState(Protocol):
@@ -36,7 +36,7 @@ class RemoteLogState(Protocol):
         """What consumers read of it here; `end`: how far the bucket is known to hold the log."""
         ...
 
-    def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
+    def note_reported_end(self, topic_id: UUID, index: int, end: ReportedEnd) -> None:
         """What its leader said last of what may be given."""
         ...
 

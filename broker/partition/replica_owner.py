@@ -170,7 +170,7 @@ class ReplicaOwner:
                 continue
             if self._was_dropped:  # whether or not it is given back before its log goes
                 self._was_dropped = False
-                self._roles.tiers.let_go(UUID(self.topic.topic_id), self.index)
+                self._roles.tiers.drop_reported_end(UUID(self.topic.topic_id), self.index)
             aim = self._aim
             if aim.goal is Goal.LEAD and self.role is None:
                 assert aim.publication is not None

@@ -1,1 +1,1 @@
-"""Sealed segments go to the bucket."""
+"""Copies of sealed segments to the bucket."""

@@ -1,1 +1,1 @@
-"""What goes from disk and bucket, and when."""
+"""Deletion of data from disk and bucket."""

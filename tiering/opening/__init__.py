@@ -1,1 +1,1 @@
-"""A partition's tier at the begin of a role."""
+"""Start of a role: what a new leader does with log and bucket."""

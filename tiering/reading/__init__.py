@@ -1,9 +1,7 @@
-"""Reading what only the bucket holds.
+"""Cold reads: data that only the bucket holds.
 
-    door ─► plan (pure) ─► an answer: ranges of files, sent by sendfile
-      │        └────────► Missing ─► hydrate ─► source ─► hold: the next read finds it there
-      └─► prefetch: the same for a reader who goes on
+    cold_reader ─► plan (pure) ─► an answer: ranges of files, sent by sendfile
+      │               └────────► Missing ─► loader ─► source ─► chunk_table: the next read finds it
+      └─► prefetch: the same for sequential readers
 
-One of each: `single_flight` has the single flight, `loader` the bound, the queue and the deadline, `chunk_table` what
-is at hand.
-"""
+`single_flight` has the in-flight loads, `loader` what a load does, `chunk_table` what is loaded."""

@@ -98,7 +98,7 @@ def _is_sent_on(partition: LeaderReplica, wanted: FetchRequestPartition, verifie
         return bytes_between(log.segments_between(offset, end), offset, end)
 
     held_end = tier.remote_end_offset if tier.partition_state.claimed else partition.high_watermark
-    if held_end > verified_end and is_sent_on(replica, held_end, lacks, skip_bytes) and tier.is_looking():
+    if held_end > verified_end and is_sent_on(replica, held_end, lacks, skip_bytes) and tier.is_verifying():
         raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
     return is_sent_on(replica, verified_end, lacks, skip_bytes)
 

@@ -42,7 +42,7 @@ from logformat.record_batch import (
 from seams.clock import Clock
 from seams.disk import is_full
 from seams.tasks import Tasks, failure_of_task
-from tiering.opening.reservation import ToldEnd
+from tiering.opening.reservation import ReportedEnd
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class FollowerReplica:
     def _heard(self, reserved_end: int, log_start: int) -> None:
         """What a clean answer says beside its records: a leader says it once."""
         self._touched.add(self)
-        self._cold.told(self.topic_id, self.index, ToldEnd(reserved_end, self._session()))
+        self._cold.note_reported_end(self.topic_id, self.index, ReportedEnd(reserved_end, self._session()))
         self.lease.saw_epoch(self.leader_epoch)
         self._start_at(log_start)
         if self.reads is not None:

@@ -231,7 +231,7 @@ class LeaderRole:
         if not lead.is_alone:  # else it begins anew by itself, at what the bucket holds
             lead = replace(lead, on_behind=lambda why: log_failures.damaged(of, why))
         try:
-            with roles.tiers.holding_back():  # also while others have all the slots
+            with roles.tiers.deferring_starts():  # also while others have all the slots
                 async with roles.to_lead:
                     partition = await self._attached(lead)
         except (StorageFailed, OSError) as refused:

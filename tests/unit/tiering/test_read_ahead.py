@@ -54,7 +54,7 @@ async def restored(house: House, ahead: ReadAhead | None, epoch: int = 2) -> tup
     """What its partitions begin with after all was lost, and how often the bucket was read for it."""
     store = MeteredStore(house.memory, FastClock())
     life = await house.start(epoch=epoch, store=store, ahead=ahead)
-    with life.service.holding_back(is_start=True):
+    with life.service.deferring_starts(is_start=True):
         try:
             found = [begun(await life.open(partition=partition)) for partition in range(PARTITIONS)]
             asked = gets(store)
