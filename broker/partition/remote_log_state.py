@@ -1,8 +1,7 @@
 """What a copied log asks of the bucket: the protocol only (`tiering.opening.cold_start`, `cold_view`, `reservation` are
 behind it).
 
-Always true: nothing here is asked for what is read or written at each answer but `note_reported_end`, which does not wait. Must not
-know how a log is copied.
+Nothing here is called at each fetch or produce but `note_reported_end`, which does not wait.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from coldstore.stores.faulty import FaultyStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Fenced
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
+from tests.support.faulty_store import FaultyStore
 from tests.support.tier_kit import BLOCK, TOPIC_ID, House, Life, Opened, read_everything, settle
 from tiering.opening.read_ahead import ReadAhead
 

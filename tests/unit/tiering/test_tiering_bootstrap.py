@@ -14,7 +14,6 @@ import pytest
 from coldstore.keys import manifest_key
 from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.object_store import StoreUnavailable
-from coldstore.stores.faulty import FaultPlan, FaultyStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from hotstore.errors import ReservationExhausted
@@ -30,6 +29,7 @@ from logformat.gap import gap_range
 from logformat.producer_snapshot import ProducerState, decode_producer_state, encode_producer_state
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
+from tests.support.faulty_store import FaultPlan, FaultyStore
 from tests.support.memory_store import MemoryStore
 from tests.support.tier_kit import (
     BLOCK,

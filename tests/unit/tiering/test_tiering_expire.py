@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from coldstore.object_store import ObjectInfo, StoreUnavailable, Upload
 from coldstore.stores.directory import DirectoryStore
-from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Fenced
 from logformat.values import TopicPartition
@@ -23,6 +22,7 @@ from seams.rng import SeededRng
 from tests.support.cold_values import remote_segment
 from tests.support.collector import without_collector
 from tests.support.fast_loop import run_fast
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.memory_store import MemoryStore
 from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC, House, Life, Opened, read_everything, settle
 from tests.support.workers import LoopWorkers

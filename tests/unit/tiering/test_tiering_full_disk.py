@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from hotstore.errors import LogFull, OutOfOrderSequence
 from hotstore.host.ballast import BALLAST_FILE, Step, next_step
 from logformat.records import Record, encode_batch
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.hotstore_kit import batches_of
 from tests.support.tier_kit import DATA, LIMITS, LOG, TIER, House, Life, Opened, read_everything, settle
 

@@ -13,7 +13,6 @@ import pytest
 
 from coldstore.object_store import Got, ObjectMissing, ObjectStore
 from coldstore.stores.directory import DirectoryStore
-from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Corrupt, Retryable
@@ -35,6 +34,7 @@ from tests.support.cold_log import (
 from tests.support.cold_objects import T0, segment_object
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.memory_store import MemoryStore, upload_of
 from tests.support.workers import LoopWorkers
 from tiering.reading.batch_slices import ColdSlice
