@@ -5,7 +5,7 @@ leader epoch and session in which it was given; where the in-sync set is empty e
 one is chosen, but for nodes that were given up (`cluster forget`): a machine that is merely off may hold more; where
 unclean elections are allowed it is chosen among replicas with a session, a session-time after the last member's ended.
 Who keeps most begins, and of equals the one that saw the epoch which served last. Must not know requests, clocks, nor
-what the chosen one does (tiering.lost_tail).
+what the chosen one does (tiering.opening.tail_recovery).
 """
 
 from __future__ import annotations

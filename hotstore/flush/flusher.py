@@ -1,6 +1,6 @@
 """Background syncs of one log: one fdatasync at a time covers everything appended before it began.
 `flush_states` decides when a sync starts, `Durability` what it covers. At most one sync and one seal job of a log run,
-off the loop. The owner hears of a new flushed end after it moved, in the same turn of the loop. After a failed sync the
+off the loop. The owner is called after the flushed end moved, in the same turn of the loop. After a failed sync the
 log is offline and no sync is tried again (C10).
 
 A sync that a request waits for starts at once if none runs; later appends go into the next one. Without a waiter

@@ -97,7 +97,7 @@ class SyncRounds:
         begun = self._sample(request)
         if begun is not None:
             work = self._workers.run(begun.job.run, lane=Lane.BULK_FLUSH)
-            self._tasks.spawn_told("sync of much", work, partial(self._synced_alone, begun))
+            self._tasks.spawn_with_callback("sync of much", work, partial(self._synced_alone, begun))
 
     def _synced_alone(self, begun: _Sampled, task: asyncio.Future[None]) -> None:
         failure = failure_of_task(task)
@@ -150,7 +150,7 @@ class SyncRounds:
             self._end(begun, failures)
             return
         work = self._workers.run(_sync_names_of, [begun[at].job for at in named], lane=Lane.FLUSH)
-        self._tasks.spawn_told("sync of names", work, partial(self._named, begun, failures, named))
+        self._tasks.spawn_with_callback("sync of names", work, partial(self._named, begun, failures, named))
 
     def _named(
         self,

@@ -71,7 +71,7 @@ class Lease:
 
     async def returned(self) -> None:
         """Wait until the blocking calls begun under this lease ended: the log is free for the next role."""
-        assert self.is_over, f"{self} goes on"
+        assert self.is_over, f"{self} has not ended"
         while self._calls:
             await asyncio.wait(tuple(self._calls))
 

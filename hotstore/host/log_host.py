@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class _Occupied(Enum):
-    """The place went to another topic while its turn was awaited."""
+    """Another topic took the place while its turn was awaited."""
 
     BY_ANOTHER = "another topic"
 

@@ -59,7 +59,7 @@ class LogCore:
         """End of the offsets that may be assigned; set from outside (design 6, reservation)."""
         self.log_start_offset = found.log_start_offset
         self.owner: LogOwner = UNOWNED
-        """The current role, which hears of events."""
+        """The current role, which is called for events."""
         self.log_end_offset = found.segments[-1].end_offset
         self.producers = found.producers
         self.recovery: RecoveryReport = found.report

@@ -1,7 +1,7 @@
-"""A store wrapper that injects faults, by seeded chance or by script: for the simulation and tests. Every fault is one
-that a real store, or the network to it, is known to commit (O1–O9): the protocol's errors, late writes, flipped bits,
-false listings. A fault is counted when it takes effect, not when it is drawn (a lost response to a failed write is
-nothing). The same seed and the same calls give the same faults."""
+"""A store wrapper that injects faults, by seeded chance or by script: for the simulation and tests.
+Every fault is one that a real store, or the network to it, is known to commit (faults O1–O9): the protocol's errors,
+late writes, flipped bits, false listings. A fault is counted when it takes effect, not when it is drawn: a lost
+response to a failed write is nothing. The same seed and the same calls give the same faults."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class ColdExpirer:
         if manifest.live.segments:
             start = max(start, await self._retention_start(manifest))
         is_asked = partition.config.enabled or manifest.remote_end_offset or not partition.is_alone
-        if start > manifest.log_start_offset and is_asked:  # by whoever leads next
+        if start > manifest.log_start_offset and is_asked:  # the next leader reads it
             await self.move_start(start)
 
     async def move_start(self, offset: int) -> None:

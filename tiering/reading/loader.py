@@ -26,8 +26,8 @@ from tiering.reading.limits import ReadLimits
 from tiering.reading.single_flight import SingleFlight
 from tiering.reading.source import ChunkSource
 
-# How long a name on a directory bucket is believed to lead to its object: a stat in a worker four times a second and
-# segment in use, so that an object moved aside fails its readers at once even where its chunks are at hand.
+# How long an object of a directory bucket is assumed to exist: a worker's stat four times a second for each segment in
+# use, so that a removed object fails its readers at once even if its chunks are loaded.
 RECHECK_S: Final = 0.25
 FOR_EVER_S: Final = float("inf")
 
@@ -84,7 +84,7 @@ class Loader:
         """A future: the chunk is loaded."""
         return self.flights.want((opened.entry.uuid.int, index), lambda: self._load(manifests, opened, index))
 
-    # ── what nobody waits for yet; the caller asked `flights.free_ahead` ────────────────────────────────────────────
+    # ── prefetch; the caller checked `flights.free_ahead` ───────────────────────────────────────────────────────────
     def load_ahead(self, manifests: ManifestView, opened: OpenSegment, index: int) -> None:
         self.counts.prefetched += 1
         self.flights.start((opened.entry.uuid.int, index), lambda: self._load(manifests, opened, index, ahead=True))

@@ -44,7 +44,7 @@ from tests.support.tier_kit import (
     records_in,
     settle,
 )
-from tiering.opening import attach, lost_tail
+from tiering.opening import attach, tail_recovery
 from tiering.opening.reservation import LocalReservation, read_reservation, remove_reservation
 from tiering.opening.tail_recovery import Tail, tail_of
 
@@ -794,7 +794,7 @@ def slow_after_the_gap(monkeypatch: pytest.MonkeyPatch, store: FaultyStore) -> a
             store.plan = FaultPlan(latency_s=(1.0, 1.0))
             appended.set()
 
-    monkeypatch.setattr(lost_tail, "reach", reach)
+    monkeypatch.setattr(tail_recovery, "reach", reach)
     return appended
 
 
