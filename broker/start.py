@@ -207,7 +207,7 @@ class Start:
         led = self.config.node_id
         total = sum(row.leader == led for topic in topics.values() for row in topic.rows)
         with (
-            tiers.holding_back(is_start=True),
+            tiers.deferring_starts(is_start=True),
             self.waits.counting(lambda: f"opening logs: {replicas.opened_count} of {total} partitions"),
         ):
             following.feed.take(joined.at)

@@ -1,8 +1,5 @@
-"""A ranged GET of bytes that somebody wrote down as being there.
-
-Owns one translation. Always true: what is returned has exactly the length asked for (or, for a `tail`, what the object
-has of it); an object that turns out to be shorter is Corrupt, whatever the store calls a range beyond its end.
-"""
+"""Ranged GETs of bytes that must exist: an answer has exactly the length asked for.
+An object that is shorter is Corrupt, whatever the store calls a range beyond its end."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from logformat.errors import Corrupt, InvalidRequest
 
 
 async def get_range(store: ReadStore, key: str, position: int, length: int) -> Got:
-    """Bytes `[position, position + length)`, all of them. Raises Corrupt, ObjectMissing, StoreError."""
+    """All bytes `[position, position + length)`. Raises Corrupt, ObjectMissing, StoreError."""
     try:
         got = await store.get(key, position, length)
     except InvalidRequest as beyond:

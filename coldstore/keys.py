@@ -1,10 +1,6 @@
-"""Names of things in the bucket: the key grammar of docs/formats/manifest.md, made and parsed.
-
-Owns every key below the bucket's prefix. Always true: a key names topics by id, never by name (C9); an immutable
-object's key carries its offsets or sequence, the epoch of the root it was written under and a fresh UUID, so no name is
-ever used twice; `parse_key` takes any string a listing may return, accepts exactly what the makers here produce (`str`
-of what it returns is its argument) and never raises. Must not know stores or what the objects hold.
-"""
+"""Keys of objects in the bucket, made and parsed (docs/formats/manifest.md).
+A key names topics by id (C9). An immutable object's key has its offsets or sequence, the epoch of its root and a fresh
+UUID, so no name is used twice. `parse_key` accepts exactly the keys that are made here, and never raises."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ _KEY_CHARS_MAX: Final = 300  # the longest of ours has 176
 
 
 class RootKind(Enum):
-    """Which of the three replaceable objects a root key names."""
+    """The three kinds of root."""
 
     CLUSTER = "cluster"
     LEASE = "lease"
@@ -66,7 +62,7 @@ class SegmentKey:
 
 @dataclass(frozen=True, slots=True)
 class PageKey:
-    """A manifest page: entries (or pointers to pages) for offsets `[first_offset, end_offset)`."""
+    """A manifest page: entries, or pointers to pages, for offsets `[first_offset, end_offset)`."""
 
     topic_id: UUID
     partition: int
@@ -115,7 +111,7 @@ Key = ImmutableKey | RootKey
 
 
 def partition_prefix(topic_id: UUID, partition: int) -> str:
-    """The prefix of everything that belongs to one partition, with its final slash."""
+    """The prefix of one partition's keys, with its final slash."""
     return f"{TOPICS_PREFIX}{topic_id}/{partition}/"
 
 

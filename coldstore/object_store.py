@@ -1,10 +1,6 @@
-"""What the house asks of an object store, and what an answer means.
-
-Owns the `ObjectStore` protocol, the read-only `ReadStore` it extends, and their error kinds. Always true:
-`put_segment` objects are immutable and never reuse a name; `put_root` is the only replacing write and always
-conditional; a failed conditional write has decided nothing that may be believed (root.py reads back). Must not know
-what the objects mean.
-"""
+"""The `ObjectStore` protocol, its read-only part `ReadStore`, and their errors.
+`put_segment` objects are immutable and never reuse a name. `put_root` is the only replacing write and always
+conditional. A failed conditional write decides nothing: `roots.root` reads back."""
 
 from __future__ import annotations
 
@@ -25,16 +21,16 @@ class StoreUnavailable(StoreError):
 
 
 class StoreAway(StoreUnavailable):
-    """No answer, one from before the request was looked at (429, 502, 503, 504, 507), or a directory's disk is slow,
-    full or failing: that says nothing about what the store can do."""
+    """No answer; an answer from before the request was processed (429, 502, 503, 504, 507); or a directory's disk is
+    slow, full or failing. It says nothing about what the store supports."""
 
 
 class StoreThrottled(StoreAway):
-    """429 or 503: too many requests, of one key perhaps (Cloudflare R2 and GCS take one write of a key a second)."""
+    """429 or 503: too many requests, perhaps for one key (Cloudflare R2 and GCS take one write of a key a second)."""
 
 
 class PreconditionFailed(StoreError):
-    """412, or 404 to If-Match, as the store said it; for a resent write it says nothing about the first attempt."""
+    """412, or 404 to If-Match. For a resent write it says nothing about the first attempt."""
 
 
 class ConditionalConflict(StoreError):
@@ -50,12 +46,12 @@ class AccessRefused(ThermoclineError):
 
 
 class ChecksumRefused(StoreError):
-    """The store found that the bytes it received do not match the checksum sent with them."""
+    """The bytes that the store received do not match the checksum sent with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a HEAD or a listing says. `crc32c` of the whole object where the store keeps it, else None."""
+    """Result of a HEAD or a listing. `crc32c`: of the whole object if the store keeps it."""
 
     key: str
     size: int
@@ -65,7 +61,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """A GET's answer: the bytes asked for, the ETag, and the size of the whole object."""
+    """Result of a GET: the bytes asked for, the ETag, and the size of the whole object."""
 
     data: bytes
     etag: str
@@ -74,11 +70,10 @@ class Got:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A body to store: its size, CRC32C, and a way to read it in order, again for every attempt, in bounded pieces.
+    """A body to store: size, CRC32C, and a way to read it in order and in bounded pieces, again for every attempt.
 
-    A piece is valid until the next one is asked for. Where `crc32c` is None it is known only when the last piece was
-    taken (`sealed` says it then): it travels behind the bytes instead of before them, and they are read once.
-    """
+    A piece is valid until the next one is asked for. If `crc32c` is None it is known only after the last piece
+    (`sealed` returns it then): it is sent behind the bytes instead of before them, and they are read once."""
 
     size: int
     crc32c: int | None
@@ -86,7 +81,7 @@ class Upload:
     sealed: Callable[[], int] | None = None
 
     def checksum(self) -> int:
-        """CRC32C of the whole body; where it comes last, of what was handed out since the last `open`."""
+        """CRC32C of the whole body; if it comes last, of what was handed out since the last `open`."""
         if self.crc32c is not None:
             return self.crc32c
         assert self.sealed is not None, "a body without a checksum"
@@ -94,11 +89,9 @@ class Upload:
 
 
 class ReadStore(Protocol):
-    """A flat map from keys to immutable byte strings, for those who only read: jobs have no right to write.
+    """A flat map from keys to immutable byte strings, read only: jobs may not write.
 
-    Keys are relative to the bucket URL's prefix. Every call has its own deadline inside and raises one of the errors
-    above.
-    """
+    Keys are relative to the bucket URL's prefix. Every call has its own deadline and raises one of the errors above."""
 
     @property
     def url(self) -> str:
@@ -106,14 +99,14 @@ class ReadStore(Protocol):
         ...
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
-        """Bytes `[start, start+length)`; negative `start` counts from the end (one tail GET). ObjectMissing on 404.
+        """Bytes `[start, start+length)`; negative `start` counts from the end (one tail GET). Raises ObjectMissing on
+        404.
 
-        A body shorter than the range the object can give is StoreUnavailable, never a short answer.
-        """
+        A body shorter than the range the object can give is StoreUnavailable, never a short result."""
         ...
 
     async def get_if_changed(self, key: str, etag: str | None) -> Got | None:
-        """The whole (small) object, or None when its ETag is still `etag` (304)."""
+        """The whole (small) object, or None if its ETag is still `etag` (304)."""
         ...
 
     async def head(self, key: str) -> ObjectInfo: ...
@@ -126,13 +119,11 @@ class ReadStore(Protocol):
 
 
 class ObjectStore(ReadStore, Protocol):
-    """A `ReadStore` that also writes: immutable objects, and a compare-and-set on single keys.
-
-    None of its calls retries a write by itself.
-    """
+    """A `ReadStore` that also writes: immutable objects, and a compare-and-set on single keys. It never retries a
+    write."""
 
     async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
-        """Store an immutable object under a name never used before; the checksum travels with it."""
+        """Store an immutable object under a new name; the checksum is sent with it."""
         ...
 
     async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
@@ -140,9 +131,9 @@ class ObjectStore(ReadStore, Protocol):
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete; a missing key is fine. A store may lie about it: only a listing proves absence."""
+        """Delete; a missing key is fine. A store may lie: only a listing proves absence."""
         ...
 
     def open_local(self, key: str) -> File | None:
-        """The object as a local file for sendfile (directory bucket), else None. ObjectMissing when it is gone."""
+        """The object as a local file for sendfile (directory bucket), else None. Raises ObjectMissing."""
         ...

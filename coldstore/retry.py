@@ -1,10 +1,7 @@
-"""When to try again, and when to stop: backoff with jitter, a deadline, and a budget of retries.
-
-Owns the policy. Always true: only `Retryable` failures are tried again; the waits grow from 0.5 s to 30 s, ± 20 %; a
-retry costs a token and successes earn them back slowly, so a store that refuses everything sees little more than its
-normal load (the token bucket of the AWS SDKs). Must not know what it retries: a caller that repeats a write chooses a
-new object's name each time, and a root's outcome is read back, never retried here.
-"""
+"""Retries with backoff and jitter, a deadline, and a budget.
+Only `Retryable` failures are retried. Waits grow from 0.5 s to 30 s, ± 20 %. A retry costs a token and successes earn
+them back slowly, so a store that refuses everything gets little more than its normal load (as in the AWS SDKs). A
+repeated write must use a new object's name; a root's outcome is read back, never retried here."""
 
 from __future__ import annotations
 
@@ -29,20 +26,20 @@ class RetryPolicy:
     jitter: float = 0.2
 
     def wait_s(self, failures: int, draw: float) -> float:
-        """The wait after so many failures in a row (from 1); `draw` in [-1, 1] places it within the jitter."""
+        """The wait after `failures` consecutive failures (from 1); `draw` in [-1, 1] places it within the jitter."""
         doubled = self.first_s * 2.0 ** min(failures - 1, 32)
         return min(doubled, self.longest_s) * (1 + self.jitter * draw)
 
 
 class RetryBudget:
-    """Tokens shared by the callers of one store: a retry takes `cost`, a success gives one back, up to `capacity`."""
+    """Tokens shared by the callers of one store: a retry takes `cost`, a success returns one, up to `capacity`."""
 
     def __init__(self, capacity: float = 500.0, cost: float = 5.0) -> None:
         self._capacity = self._tokens = capacity
         self._cost = cost
 
     def take(self) -> bool:
-        """Pay for one retry; False when the budget is spent."""
+        """Pay for one retry; False if the budget is spent."""
         if self._tokens < self._cost:
             return False
         self._tokens -= self._cost
@@ -62,11 +59,10 @@ async def with_retry(
     budget: RetryBudget | None = None,
     failed: Callable[[Retryable], None] | None = None,
 ) -> T:
-    """`attempt()` until it succeeds, `deadline_s` seconds from now are over, or the budget is spent.
+    """Run `attempt()` until it succeeds, `deadline_s` passed, or the budget is spent.
 
-    Raises the last failure, or at once whatever is not Retryable. `failed` hears of each failure that is tried again.
-    The deadline bounds waiting, not a running attempt: that has its own.
-    """
+    Raises the last failure, or at once any that is not Retryable. `failed` gets each failure that is retried. The
+    deadline bounds waiting, not a running attempt, which has its own."""
     end_s = clock.monotonic_s() + deadline_s
     failures = 0
     while True:

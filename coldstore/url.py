@@ -1,9 +1,5 @@
-"""Bucket URLs: what names a bucket.
-
-Owns the syntax. Always true: a URL that parsed has no credentials in it (they come by the usual chain only) and no
-parameter we do not know; no message repeats a text that may hold a secret. Must not know stores:
-`coldstore.stores.opening` opens what a URL names.
-"""
+"""Bucket URLs. A parsed URL has no credentials (they come by the usual chain only) and no unknown parameter.
+No message repeats a text that may hold a secret."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ SYNTAX = (
     "file:///abs/dir or s3://bucket[/prefix][?endpoint=http://127.0.0.1:9000&region=us-east-1&path_style=true"
     "&storage_class=STANDARD_IA&sse=aws:kms&sse_key=ARN]"
 )
-DEFAULT_REGION = "us-east-1"  # what S3-compatible stores sign for when nobody says otherwise
+DEFAULT_REGION = "us-east-1"  # the default of S3-compatible stores
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{3,255}")
 _SECRETS = re.compile(r"key_?id|access|secret|token|password|credential|user", re.IGNORECASE)
 _SSE = ("AES256", "aws:kms", "aws:kms:dsse")
@@ -39,7 +35,7 @@ class DirectoryUrl:
 
 @dataclass(frozen=True, slots=True)
 class S3Url:
-    """A bucket of an S3-compatible store, or the part of it below `prefix` (without slashes at its ends)."""
+    """A bucket of an S3-compatible store, or its part below `prefix` (without slashes at its ends)."""
 
     bucket: str
     prefix: str = ""
@@ -51,7 +47,7 @@ class S3Url:
     sse_key: str | None = None
 
     def printed(self) -> str:
-        """The URL for people and for `parse_bucket_url`; it never had user info."""
+        """The URL for people and for `parse_bucket_url`, without user info."""
         path_style = None if self.path_style is None else str(self.path_style).lower()
         pairs = (
             ("endpoint", self.endpoint),
@@ -70,7 +66,7 @@ BucketUrl = DirectoryUrl | S3Url
 
 
 def parse_bucket_url(text: str) -> BucketUrl:
-    """A bucket URL as written in a config or on the command line. InvalidRequest says what is wrong with it."""
+    """A bucket URL from a config or the command line. Raises InvalidRequest with what is wrong."""
     scheme, separator, _ = text.partition("://")
     if separator and scheme == "file":
         return _directory_url(text)

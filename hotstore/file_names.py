@@ -1,7 +1,5 @@
-"""Names of the files of a log directory, and of the directories beside each other in a data directory.
-
-Always true: a name this module does not recognise is nobody's here: never deleted, never opened. Twenty digits, so that
-names sort as offsets do. Must not know: what is in the files. Source: Kafka's LogFileUtils and UnifiedLog.
+"""Names of files in a log directory, and of directories in a data directory (Kafka's LogFileUtils, UnifiedLog).
+A name that this module does not recognise is never opened or deleted. Offsets have 20 digits, so names sort as offsets.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ PRODUCERS: Final = ".producers"
 """Ours, beside each `.snapshot`: the last five batches of every producer. Its presence also proves that everything
 below its offset was durable when it was written (see recovery)."""
 STAGED_PRODUCERS: Final = ".restart-producers"
-"""The producers of a restart that is being prepared (see restart)."""
+"""Producers of a prepared restart, as an earlier version wrote them (see restart)."""
 DELETED: Final = ".deleted"
 TEMPORARY: Final = ".tmp"
 CLEANED: Final = ".cleaned"
@@ -49,7 +47,7 @@ def offset_file(offset: int, suffix: str) -> str:
 
 
 def parse_offset_file(name: str) -> tuple[int, str] | None:
-    """(offset, suffix) of one of our files that are named by an offset; None for any other name."""
+    """(offset, suffix) of a file that is named by an offset; None for any other name."""
     match = _OFFSET_NAME.fullmatch(name)
     if match is None or match[2] not in OFFSET_SUFFIXES or int(match[1]) > INT64_MAX:
         return None
@@ -57,7 +55,7 @@ def parse_offset_file(name: str) -> tuple[int, str] | None:
 
 
 def is_leftover(name: str) -> bool:
-    """Whether `name` is an interrupted write or delete of ours or Kafka's, safe to remove at start."""
+    """Whether `name` is an interrupted write or delete, ours or Kafka's, that a start may remove."""
     for suffix in (DELETED, TEMPORARY, CLEANED):
         if name.endswith(suffix):
             inner = name.removesuffix(suffix)
@@ -70,7 +68,7 @@ def _is_ours(name: str) -> bool:
 
 
 def is_swap(name: str) -> bool:
-    """Whether `name` is a half-finished replacement of a compacted segment, which only Kafka can finish."""
+    """Whether `name` is an unfinished replacement of a compacted segment. Only Kafka can finish it."""
     return name.endswith(SWAP) and parse_offset_file(name.removesuffix(SWAP)) is not None
 
 
@@ -79,7 +77,7 @@ def partition_dir(topic: str, partition: int) -> str:
 
 
 def parse_partition_dir(name: str) -> TopicPartition | None:
-    """The topic-partition a directory belongs to; None for any other name, deleted ones too."""
+    """The topic-partition of a log directory; None for any other name, and for deleted logs."""
     match = _PARTITION_DIR.fullmatch(name)
     if match is None or not is_topic_name(match[1]) or int(match[2]) > INT32_MAX or is_deleted_dir(name):
         return None
@@ -87,13 +85,13 @@ def parse_partition_dir(name: str) -> TopicPartition | None:
 
 
 def deleted_dir(topic: str, partition: int, unique: str) -> str:
-    """The name a deleted log's directory gets until it is gone; `unique`: 32 hex digits. Long topic names are cut."""
+    """Directory name of a deleted log until it is removed. `unique`: 32 hex digits. Long topic names are cut."""
     tail = f"-{partition}.{unique}-delete"
     return topic[: NAME_CHARS_MAX - len(tail)] + tail
 
 
 def stray_dir(topic: str, partition: int, unique: str) -> str:
-    """The name of a log's directory that nobody knows any more, as in Kafka; it stays for whoever looks for it."""
+    """Directory name of a stray log, as in Kafka."""
     tail = f"-{partition}.{unique}-stray"
     return topic[: NAME_CHARS_MAX - len(tail)] + tail
 

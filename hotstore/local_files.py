@@ -1,23 +1,34 @@
-"""Removing the files of segments so that a crash at any point leaves a log that opens.
-
-Always true: a file is renamed to `.deleted` before it is unlinked; the names of one segment are durable before the next
-segment's are touched, so what is left after a power cut is a contiguous run of segments. All functions block.
-Must not know: why segments go. Source: Kafka's LocalLog.deleteSegmentFiles (suffixes, order).
-"""
+"""Files of a log directory: which names are segments and leftovers, and removal in an order that survives a crash.
+Unknown names are left alone. A log that Kafka was compacting is refused. A file is renamed to `.deleted` before it is
+unlinked. The names of one segment are durable before the next segment is touched, so a power cut leaves a contiguous
+run of segments. Removals block. Source: Kafka's LocalLog.deleteSegmentFiles."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
-from hotstore.file_names import DELETED, OFFSET_SUFFIXES, PRODUCERS, SNAPSHOT, offset_file, parse_offset_file
+from hotstore.errors import DamagedLog
+from hotstore.file_names import (
+    DELETED,
+    LOG,
+    OFFSET_SUFFIXES,
+    PRODUCERS,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    is_leftover,
+    is_swap,
+    offset_file,
+    parse_offset_file,
+)
 from seams import crash_points
 from seams.disk import Directory
 
 
 def drop_segment_files(directory: Directory, bases: Iterable[int]) -> None:
-    """Remove the segments of these base offsets, in the order given: oldest first for retention, newest first for a
-    truncation. What is gone already is fine. Raises OSError."""
+    """Remove the segments of these base offsets in the order given: oldest first for retention, newest first for a
+    truncation. Missing files are skipped. Raises OSError."""
     for base in bases:
         names = [offset_file(base, suffix) for suffix in OFFSET_SUFFIXES]
         present = [name for name in names if directory.stat(name) is not None]
@@ -30,7 +41,7 @@ def drop_segment_files(directory: Directory, bases: Iterable[int]) -> None:
 
 
 def remove_files(directory: Directory, names: Iterable[str]) -> None:
-    """Unlink files by name, those that are there, and make that durable. Raises OSError."""
+    """Unlink the files that exist, durably. Raises OSError."""
     found = False
     for name in names:
         with contextlib.suppress(FileNotFoundError):
@@ -41,15 +52,53 @@ def remove_files(directory: Directory, names: Iterable[str]) -> None:
 
 
 def producer_file_offsets(names: Iterable[str], suffixes: tuple[str, ...] = (SNAPSHOT, PRODUCERS)) -> list[int]:
-    """Offsets for which there is a producer file, greatest first, each once."""
+    """Offsets that have a producer file, greatest first, each once."""
     found = {place[0] for name in names if (place := parse_offset_file(name)) is not None and place[1] in suffixes}
     return sorted(found, reverse=True)
 
 
 def producer_files_above(names: Iterable[str], offset: int) -> list[str]:
-    """Names of producer files that describe a state beyond `offset`."""
+    """Names of producer files above `offset`."""
     return [
         name
         for name in names
         if (place := parse_offset_file(name)) is not None and place[1] in (SNAPSHOT, PRODUCERS) and place[0] > offset
+    ]
+
+
+class DirectoryPlan(NamedTuple):
+    """Base offsets of the segments, lowest first; names of interrupted writes and deletes, and of index files without a
+    log."""
+
+    bases: list[int]
+    leftovers: list[str]
+
+
+def plan_directory(path: str, names: Sequence[str]) -> DirectoryPlan:
+    """Raises DamagedLog for `.swap`."""
+    swaps = [name for name in names if is_swap(name)]
+    if swaps:
+        raise DamagedLog(
+            f"{path}/{swaps[0]}",
+            0,
+            0,
+            "Kafka was compacting this log",
+            "start and stop Kafka on it once, then come back",
+        )
+    places = {name: place for name in names if (place := parse_offset_file(name)) is not None}
+    bases = sorted(offset for offset, suffix in places.values() if suffix == LOG)
+    orphans = [n for n, (offset, suffix) in places.items() if suffix in SEGMENT_SUFFIXES and offset not in bases]
+    return DirectoryPlan(bases, [*(name for name in names if is_leftover(name)), *orphans])
+
+
+def stray_producer_files(names: Sequence[str], bases: Collection[int], log_end: int) -> list[str]:
+    """Producer files of no segment, except the newest below the log's end (Kafka's removeStraySnapshots)."""
+    offsets = [offset for offset in producer_file_offsets(names) if offset <= log_end]
+    wanted = {*bases, *offsets[:1]}
+    return [
+        name
+        for name in names
+        if (place := parse_offset_file(name)) is not None
+        and place[1] in (SNAPSHOT, PRODUCERS)
+        and place[0] not in wanted
     ]

@@ -1,9 +1,6 @@
-"""The small text files of a log directory: offset checkpoints, `partition.metadata`, `meta.properties`.
-
-Always true: decode(encode(value)) is the value, and a decoder raises Corrupt (NewerFormat for a version it does not
-know) for anything it does not understand completely. Must not know: where the files lie, when they are written.
-Source: Kafka's OffsetCheckpointFile, PartitionMetadata, MetaProperties (version 1).
-"""
+"""Small text files of a data directory: offset checkpoints, `partition.metadata`, `meta.properties`.
+A decoder raises Corrupt for anything it does not understand completely, NewerFormat for an unknown version. Source:
+Kafka's OffsetCheckpointFile, PartitionMetadata, MetaProperties (version 1)."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
 REPLICATION_FILE: Final = "replication-offset-checkpoint"
 LOG_START_FILE: Final = "log-start-offset-checkpoint"
 SEEN_EPOCH_FILE: Final = "leader-epoch-seen-checkpoint"
-"""In the form of the offset checkpoints, with a leader epoch in place of the offset. Not Kafka's."""
+"""An offset checkpoint with leader epochs instead of offsets. Not Kafka's."""
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 META_PROPERTIES_FILE: Final = "meta.properties"
 
@@ -33,14 +30,14 @@ META_PROPERTIES_VERSION: Final = 1
 
 
 CHECKSUM_ENTRY: Final = TopicPartition("__thermocline.crc32c", 0)
-"""As the last entry, its "offset" is the CRC32C of all others. Kafka's format has no place for one, and one flipped
-digit of a log start would let records go; Kafka looks entries up by name and leaves this one alone. Anywhere else it is
-a log's: a client may name a topic so, and a program that knows no checksum carries it along in sorted order."""
+"""As the last entry, its "offset" is the CRC32C of all others. Kafka's format has no checksum, and one flipped digit of
+a log start would delete records; Kafka looks entries up by name and ignores this one. At any other place it is a log's:
+a client may name a topic so, and a program without checksums keeps it in sorted order."""
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """One of the offset checkpoints; entries sorted, so that equal checkpoints are equal bytes, the checksum
-    last. Without entries it is Kafka's empty one."""
+    """An offset checkpoint, sorted, so that equal checkpoints are equal bytes; the checksum last. Without entries it is
+    Kafka's empty one."""
     entries = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
     if entries:
         entries.append(f"{CHECKSUM_ENTRY.topic} {CHECKSUM_ENTRY.partition} {_checksum(offsets)}")
@@ -53,8 +50,8 @@ def _checksum(offsets: Mapping[TopicPartition, int]) -> int:
 
 
 def decode_offsets(data: Buffer, file: str) -> dict[TopicPartition, int]:
-    """Offsets by topic-partition. `file` names the checkpoint in messages. An empty file holds none; one that Kafka
-    wrote has no checksum, and is believed."""
+    """Offsets by topic-partition. `file` names the checkpoint in messages. An empty file has none; one that Kafka wrote
+    has no checksum and is accepted."""
     offsets: dict[TopicPartition, int] = {}
     lines = parse_checkpoint(data, file, columns=3)
     name, index = CHECKSUM_ENTRY
@@ -82,7 +79,7 @@ def encode_partition_metadata(topic_id: bytes) -> bytes:
 
 
 def decode_partition_metadata(data: Buffer) -> bytes:
-    """The topic id, 16 bytes. Kafka takes a higher version for compatible, and so do we."""
+    """The topic id, 16 bytes. A higher version counts as compatible, as in Kafka."""
     match = re.fullmatch(rb"version: ([0-9]{1,9})\r?\ntopic_id: ([^\r\n]*)[\r\n]*", bytes(data))
     if match is None:
         raise Corrupt(f"{PARTITION_METADATA_FILE}: not two lines `version: 0` and `topic_id: <uuid>`")
@@ -94,7 +91,7 @@ def decode_partition_metadata(data: Buffer) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Who a data directory belongs to: texts as Kafka writes them (UUID text form), `node_id` ≥ 0."""
+    """Owner of a data directory: texts as Kafka writes them (UUID text form), `node_id` ≥ 0."""
 
     cluster_id: str
     node_id: int
@@ -112,7 +109,7 @@ class MetaProperties:
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> MetaProperties:
-        """Raises Corrupt when a property is missing or malformed, NewerFormat for a later version."""
+        """Raises Corrupt if a property is missing or malformed, NewerFormat for a later version."""
         properties = parse_properties(data)
         try:
             version = parse_integer(META_PROPERTIES_FILE, properties["version"], INT32_MAX)
@@ -128,7 +125,7 @@ class MetaProperties:
 
 
 def parse_properties(data: Buffer) -> dict[str, str]:
-    """A properties file of a data directory. A key given twice is Corrupt (Java takes the last)."""
+    """A properties file of a data directory. A duplicate key is Corrupt (Java takes the last)."""
     properties: dict[str, str] = {}
     try:
         for key, value in properties_in(bytes(data).decode("latin-1")):

@@ -1,11 +1,9 @@
-"""The four codecs of record batches, decompressed within bounds that the caller, not the bytes, decides.
-
-Always true: `decompress` returns at most `bytes_max` bytes and never more than RATIO_MAX times its input (beyond a
-floor), allocates no more than that plus a few MiB on the way, and raises CorruptBatch for everything else: cut short,
-trailing garbage, not this codec. No size that the data itself declares is believed: zstd frames and snappy preambles
-carry one that an attacker chooses, and `zstandard` obeys it over its own limit. Must not know: records, batches.
-Source: Kafka's compress package; xerial's snappy framing; docs/design/failures.md, "compression bombs".
-"""
+"""The four codecs of record batches, with bounds on decompression that the caller sets, not the bytes.
+`decompress` returns at most `bytes_max` bytes and never more than RATIO_MAX times its input (beyond a floor). It
+allocates at most that plus a few MiB, and raises CorruptBatch otherwise: truncated data, trailing bytes, another codec.
+A size that the data declares is not trusted: an attacker chooses it in zstd frames and snappy preambles, and
+`zstandard` follows it beyond its own limit. Source: Kafka's compress package; xerial's snappy framing;
+docs/design/failures.md, "compression bombs"."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ import zstandard
 
 from logformat.record_batch import Buffer, Codec, CorruptBatch
 
-RATIO_FLOOR_BYTES: Final = 16 << 20  # below this an honest batch of one repeated byte passes, whatever its ratio
+RATIO_FLOOR_BYTES: Final = 16 << 20  # below this any ratio passes, e.g. one repeated byte
 RATIO_MAX: Final = 1100  # just above the most that gzip can do (1 032:1); zstd reaches 32 768:1
 _ZSTD_BLOCK_RATIO_MAX: Final = 32768  # a 4-byte run-length block stands for 128 KiB
 _ZSTD_INPUT_MIN: Final = 256  # bytes fed at once at the least: overshoots the cap by at most 8 MiB
@@ -37,23 +35,23 @@ _INT32: Final = struct.Struct(">i")
 
 
 class DecompressedTooLarge(CorruptBatch):
-    """The data would decompress to more than the caller allows: refuse it."""
+    """The data would decompress to more than the caller allows."""
 
 
 def decompress(codec: Codec, data: Buffer, bytes_max: int) -> bytes:
-    """The whole of `data`, decompressed. Raises CorruptBatch, or DecompressedTooLarge above the cap."""
-    view = memoryview(data).cast("B")  # one may hold signed bytes (Arrow's do), and here they are looked at
+    """The whole of `data`, decompressed. Raises CorruptBatch, DecompressedTooLarge above the cap."""
+    view = memoryview(data).cast("B")  # a view may hold signed bytes, as Arrow's do
     cap = min(bytes_max, max(RATIO_FLOOR_BYTES, RATIO_MAX * len(view)))
     try:
         return _decompressed(codec, view, cap)
     except CorruptBatch as error:
-        # Its frames hold what came out so far, up to 128 MiB, for as long as anybody keeps the error.
+        # Its frames hold the output so far, up to 128 MiB, as long as the error is referenced.
         traceback.clear_frames(error.__traceback__)
         raise
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
-    """As Kafka's Java client would: xerial snappy, lz4 frames of independent blocks without content size."""
+    """As Kafka's Java client: xerial snappy, lz4 frames of independent blocks without content size."""
     if codec is Codec.NONE:
         return bytes(data)
     if codec is Codec.GZIP:
@@ -85,7 +83,8 @@ def _decompressed(codec: Codec, data: memoryview, cap: int) -> bytes:
 
 
 def _gunzip(data: memoryview, cap: int) -> bytes:
-    """Fed in slices, small ones first: what is fed beyond a member's end is copied, and there may be 50 000 a MiB."""
+    """Fed in slices, small ones first: zlib copies what is fed beyond a member's end, and a MiB may have 50 000
+    members."""
     parts: list[bytes] = []
     left = cap + 1
     pos = 0
@@ -120,7 +119,7 @@ def _unlz4(data: memoryview, cap: int) -> bytes:
 
 
 def _unzstd(data: memoryview, cap: int) -> bytes:
-    """Fed in slices so small that what one of them can become stays near what is left of the cap."""
+    """Fed in slices so small that the output of one stays near the rest of the cap."""
     parts: list[bytes] = []
     left = cap + 1
     pos = 0
@@ -179,7 +178,7 @@ def _unsnappy_block(block: memoryview, cap: int) -> bytes:
 
 
 def _snappy_preamble(block: memoryview) -> int:
-    """The uncompressed length a raw block declares: an unsigned varint of at most 32 bits."""
+    """The uncompressed length that a raw block declares: an unsigned varint of at most 32 bits."""
     value = 0
     for place, byte in enumerate(block[:5]):
         value |= (byte & 0x7F) << (7 * place)

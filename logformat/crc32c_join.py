@@ -1,9 +1,7 @@
-"""The CRC32C of two strings joined, from the CRC of each: nobody looks at their bytes again.
-
+"""CRC32C of two joined strings, from the CRC of each, without reading their bytes.
 A CRC is linear: appending n zero bytes multiplies its register, a vector of 32 bits, by a matrix (Mark Adler's
-crc32_combine, zlib). Costs 3 to 7 µs for each bit that is set in the length: it is for pieces of a megabyte and more,
-as the hardware goes through 16 KiB in 1 µs. Must not know what the strings are.
-"""
+crc32_combine, zlib). It costs 3 to 7 µs for each bit set in the length, so use it for pieces of a megabyte and more:
+the hardware reads 16 KiB in 1 µs."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ _ONES: Final = 0xFFFFFFFF
 
 
 def join_crc32c(first: int, second: int, second_bytes: int) -> int:
-    """CRC32C of what has `first`, then `second_bytes` bytes that have `second`."""
+    """CRC32C of bytes with CRC `first`, followed by `second_bytes` bytes with CRC `second`."""
     power = 0
     while second_bytes:
         if second_bytes & 1:

@@ -1,8 +1,6 @@
-"""The few kinds of failure, each named by what the caller must do.
-
-Owns the error vocabulary of the whole house. Library errors are mapped to these at the shell that meets them; Kafka
-error codes are made from these in one place (broker.errors). A message says what happened, to what, and what to do.
-"""
+"""Kinds of failure, each named by what the caller must do.
+Library errors are mapped to these where they occur; broker.errors makes Kafka's error codes from them. A message says
+what happened, to what, and what to do."""
 
 from __future__ import annotations
 
@@ -16,16 +14,16 @@ class Retryable(ThermoclineError):
 
 
 class Fenced(ThermoclineError):
-    """Somebody with a higher epoch owns this now: stop acting on it, do not retry."""
+    """Another owner has a higher epoch: stop acting, do not retry."""
 
 
 class InvalidRequest(ThermoclineError):
-    """The caller asked for something that can never be served as asked: change the request."""
+    """The request can never be served as it is: change it."""
 
 
 class Corrupt(ThermoclineError):
-    """Bytes are not what they were when written: refuse or repair, never truncate what was acked."""
+    """Bytes are not what was written: refuse or repair, never truncate acknowledged data."""
 
 
 class StorageFailed(ThermoclineError):
-    """The medium refused a write or a sync (EIO, ENOSPC): the log that met it decides between full and failed."""
+    """The disk refused a write or a sync (EIO, ENOSPC): the log decides between full and failed."""

@@ -1,12 +1,9 @@
-"""Batches that stand for offsets which hold no record: a declared gap in a log (design 6, "A lost tail").
-
-After a lost disk, offsets up to the reserved end may have been seen by somebody, so they are closed with control
-batches instead of being given again. Each holds one control record of a type nobody has assigned, whose offset is the
-batch's last: every client reads a record, finds a control type it does not know, and goes on behind it, from
-wherever in the gap it asked. (Batches without any record have hung Sarama and KafkaJS.)
-Always true: the batches of `gap_batches` cover [first, end) without hole or overlap; `gap_range` finds exactly those.
-Must not know: why the gap exists, reservations, segments.
-"""
+"""Gap batches: control batches for offsets without records (design 6, "A lost tail").
+After a lost disk a client may have seen offsets up to the reserved end. These are filled with control batches instead
+of being assigned again. Each holds one control record of an unassigned type at the batch's last offset: every client
+reads a record, finds an unknown control type, and continues after it, wherever in the gap it started. (Batches without
+records have hung Sarama and KafkaJS.) The batches of `gap_batches` cover [first, end) without hole or overlap;
+`gap_range` finds exactly those."""
 
 from __future__ import annotations
 
@@ -36,8 +33,7 @@ _BATCH_BYTES_MAX: Final = 128  # header and one record of 25 bytes, generously
 def gap_batches(first: int, end: int, leader_epoch: int) -> Iterator[bytes]:
     """Whole batches for the offsets [first, end), in order, each of at most 2^31−1 offsets.
 
-    A segment's indexes reach 2^31−1 offsets too: the caller rolls before a batch whose last offset does not fit.
-    """
+    A segment's indexes reach 2^31−1 offsets too: the caller rolls before a batch whose last offset does not fit."""
     assert 0 <= first <= end, (first, end)
     while first < end:
         after = min(end, first + GAP_OFFSETS_MAX)
@@ -47,7 +43,7 @@ def gap_batches(first: int, end: int, leader_epoch: int) -> Iterator[bytes]:
 
 
 def looks_like_gap(header: BatchHeader) -> bool:
-    """Whether the batch may be a gap, by its header alone: cheap, and false for every batch a client can produce."""
+    """Whether the batch may be a gap, by its header alone: false for every batch a client can produce."""
     return (
         header.is_control
         and header.producer_id == NO_PRODUCER_ID
@@ -58,10 +54,8 @@ def looks_like_gap(header: BatchHeader) -> bool:
 
 
 def gap_range(buf: Buffer, pos: int = 0) -> tuple[int, int] | None:
-    """(first, end) of the gap that the batch at `pos` declares, or None if it is another batch (or none at all).
-
-    Its CRC is the caller's business (`check_stored`).
-    """
+    """(first, end) of the gap that the batch at `pos` declares; None for any other bytes. The caller checks the CRC
+    (`check_stored`)."""
     try:
         header = read_header(buf, pos)
         if not looks_like_gap(header) or header.attributes & CODEC_MASK:

@@ -1,10 +1,7 @@
-"""Which leader wrote which offsets: the lineage of a log, as (epoch, first offset of that epoch) pairs.
-
-Always true: epochs and start offsets both grow strictly. A value: every change returns a new one, and the same object
-when nothing changed, so that the owner writes the checkpoint only when it must. Must not know: files, who leads now.
-Source: KIP-101, KIP-279; Kafka's LeaderEpochFileCache; text format of `leader-epoch-checkpoint`:
-`0`, the count, then a line `<epoch> <start offset>` each.
-"""
+"""Leader epochs of a log as (epoch, first offset of that epoch) pairs: which leader wrote which offsets.
+Epochs and start offsets grow strictly. Immutable: a change returns a new value, or the same object if nothing changed,
+so its owner writes the checkpoint only if needed. Source: KIP-101, KIP-279; Kafka's LeaderEpochFileCache. Text format
+of `leader-epoch-checkpoint`: `0`, the count, then lines `<epoch> <start offset>`."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ class EpochStart(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """An answer to OffsetForLeaderEpoch: the epoch found and its end offset, exclusive; (−1, −1) = unknown."""
+    """Result of OffsetForLeaderEpoch: the epoch found and its end offset, exclusive; (−1, −1) = unknown."""
 
     epoch: int
     end_offset: int
@@ -36,9 +33,11 @@ UNDEFINED: Final = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
 
 
 def kept_end(seen_epoch: int, high_watermark: int, end: int, served_epoch: int) -> int:
-    """Where a log ends once its replica leads without all that was acknowledged, in a partition that `served_epoch`
-    served last: a replica that did not see that epoch keeps only what is below its high watermark, as the rest may have
-    been overwritten since. A later epoch is that of such a start that did not come to its end, and cut already."""
+    """End of a log after its replica became leader without all acknowledged records; `served_epoch` served the
+    partition last.
+
+    A replica that did not see that epoch keeps only what is below its high watermark, because the rest may have been
+    overwritten. A later epoch is that of an unfinished unclean start, which truncated already."""
     return end if seen_epoch >= served_epoch else min(end, high_watermark)
 
 
@@ -47,9 +46,10 @@ class LeaderEpochs:
     entries: tuple[EpochStart, ...] = ()
 
     def assign(self, epoch: int, start_offset: int) -> LeaderEpochs:
-        """Record that `epoch` writes from `start_offset` on. Entries that contradict it (a higher or equal epoch, or
-        an equal or later start) give way: they came from a log that was truncated or replaced. Assigning the latest
-        epoch again, at its start or later, changes nothing."""
+        """Record that `epoch` writes from `start_offset` on.
+
+        Contradicting entries (a higher or equal epoch, an equal or later start) are dropped: they came from a log that
+        was truncated or replaced. Assigning the latest epoch again, at its start or later, changes nothing."""
         assert epoch >= 0 and start_offset >= 0, (epoch, start_offset)
         entries = self.entries
         if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
@@ -73,11 +73,10 @@ class LeaderEpochs:
         return self.entries[slot].epoch if slot >= 0 else None
 
     def end_offset_for(self, epoch: int, log_end: int) -> EpochEnd:
-        """The greatest known epoch ≤ `epoch`, and where it ends: the next epoch's start, `log_end` for the latest.
+        """The greatest known epoch ≤ `epoch` and its end: the next epoch's start, `log_end` for the latest.
 
-        (−1, −1) for an epoch above the latest, or −1. An epoch below the first known one answers itself with the first
-        known start: its data is gone, and a follower has to begin there.
-        """
+        (−1, −1) for an epoch above the latest, or −1. An epoch below the first known one returns itself with the first
+        known start: its data is gone, and a follower has to begin there."""
         entries = self.entries
         if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1].epoch:
             return UNDEFINED
@@ -88,26 +87,25 @@ class LeaderEpochs:
         return EpochEnd(floor, entries[higher].start_offset)
 
     def shared_end(self, epoch: int, log_end: int) -> int:
-        """Up to where this log is the one that the leader of `epoch` had: from there on, if at all, later leaders wrote
-        it, so what that leader had above is not here, whatever the offsets say."""
+        """End of the offsets that this log shares with the leader of `epoch`: later leaders wrote what follows."""
         higher = bisect_right(self.entries, epoch, key=_epoch)
         return self.entries[higher].start_offset if higher < len(self.entries) else log_end
 
     def truncate_from_end(self, offset: int) -> LeaderEpochs:
-        """Without the epochs that start at or above `offset`: the log now ends there."""
+        """Without the epochs that start at or above `offset`, the log's new end."""
         keep = bisect_left(self.entries, offset, key=_start_offset)
         return self if keep == len(self.entries) else LeaderEpochs(self.entries[:keep])
 
     def truncate_from_start(self, offset: int) -> LeaderEpochs:
-        """Without the epochs that end at or below `offset`: the log now starts there, and the epoch that holds
-        `offset` starts at it."""
+        """Without the epochs that end at or below `offset`, the log's new start, where the epoch that holds it now
+        starts."""
         slot = bisect_right(self.entries, offset, key=_start_offset) - 1
         if slot < 0 or (slot == 0 and self.entries[0].start_offset == offset):
             return self
         return LeaderEpochs((EpochStart(self.entries[slot].epoch, offset), *self.entries[slot + 1 :]))
 
     def slice(self, start: int, end: int) -> LeaderEpochs:
-        """The epochs of the offsets in [start, end), the first moved up to `start`."""
+        """The epochs of the offsets in [start, end), the first raised to `start`."""
         return self.truncate_from_start(start).truncate_from_end(end)
 
     def to_bytes(self) -> bytes:

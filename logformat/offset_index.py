@@ -1,10 +1,8 @@
-"""The sparse map from offsets to positions in a segment: Kafka's `.index`, 8-byte entries.
-
-An entry (last offset of a batch, position of that batch's first byte) is two big-endian int32: the offset relative to
-the segment's base offset, then the position. Always true: both columns grow strictly, so a lookup is a bisection, and
-the batch that holds a looked-up offset begins at the found position or after it. No checksum: an index that fails
-`check` is rebuilt from the log. Memory: 8 bytes an entry (two int32 arrays). Must not know: files, batches' contents.
-"""
+"""Kafka's `.index`: a sparse map from offsets to positions in a segment, 8-byte entries.
+An entry is the last offset of a batch relative to the segment's base, and the position of that batch's first byte, both
+big-endian int32. Both columns grow strictly, so a lookup is a bisection; the batch with the offset begins at the found
+position or after it. There is no checksum: an index that fails `check` is rebuilt from the log. In memory it takes 8
+bytes an entry (two int32 arrays)."""
 
 from __future__ import annotations
 
@@ -23,14 +21,14 @@ _SWAP: Final = sys.byteorder == "little"
 
 
 class OffsetPosition(NamedTuple):
-    """An absolute offset and the byte position, in the segment, of the batch it is the last offset of."""
+    """An absolute offset, and the position in the segment of the batch that ends with it."""
 
     offset: int
     position: int
 
 
 def int32_column(values: Buffer = b"") -> array[int]:
-    """An array of int32 from big-endian bytes (`array` promises 'i' only at least 2 bytes; everywhere it is 4)."""
+    """An array of int32 from big-endian bytes (`array` promises at least 2 bytes for 'i'; everywhere it has 4)."""
     column: array[int] = array("i")
     assert column.itemsize == 4
     column.frombytes(values)
@@ -40,12 +38,12 @@ def int32_column(values: Buffer = b"") -> array[int]:
 
 
 class OffsetIndex:
-    """Entries of one segment, in memory. `base_offset` is what the offsets are relative to."""
+    """Entries of one segment, in memory; offsets are relative to `base_offset`."""
 
     __slots__ = ("_offsets", "_positions", "base_offset")
 
     def __init__(self, base_offset: int, buffer: Buffer = b"") -> None:
-        """Raises Corrupt when `buffer` is not what `to_bytes` of some index gives."""
+        """Raises Corrupt if `buffer` is not a valid index file."""
         if len(buffer) % ENTRY_SIZE:
             raise Corrupt(f"offset index of {base_offset}: {len(buffer)} bytes is not a multiple of {ENTRY_SIZE}")
         both = int32_column(buffer)
@@ -56,7 +54,7 @@ class OffsetIndex:
 
     @classmethod
     def from_columns(cls, base_offset: int, offsets: array[int], positions: array[int]) -> OffsetIndex:
-        """The index whose entries' relative offsets and positions are these int32, now its own. Raises Corrupt."""
+        """An index of these relative offsets and positions (int32), which it takes over. Raises Corrupt."""
         self = cls(base_offset)
         self._offsets, self._positions = offsets, positions
         self.check()
@@ -64,7 +62,7 @@ class OffsetIndex:
 
     @property
     def columns(self) -> tuple[array[int], array[int]]:
-        """Relative offsets and positions; not to be changed."""
+        """Relative offsets and positions; read only."""
         return self._offsets, self._positions
 
     def __len__(self) -> int:
@@ -89,11 +87,11 @@ class OffsetIndex:
         return self._at(bisect_right(self._positions, position) - 1)
 
     def fits(self, offset: int) -> bool:
-        """Whether `offset` can be written relative to the base; a segment rolls before the first that cannot."""
+        """Whether `offset` can be stored relative to the base; a segment rolls before the first that cannot."""
         return 0 <= offset - self.base_offset <= INT32_MAX
 
     def is_full(self, bytes_max: int) -> bool:
-        """Whether another entry would make it larger than segment.index.bytes: then the segment rolls."""
+        """Whether another entry would exceed segment.index.bytes: then the segment rolls."""
         return len(self._offsets) >= bytes_max // ENTRY_SIZE
 
     def append(self, offset: int, position: int) -> None:
@@ -120,7 +118,7 @@ class OffsetIndex:
         return (OffsetPosition(base + o, p) for o, p in zip(self._offsets, self._positions, strict=True))
 
     def to_bytes(self, first: int = 0) -> bytes:
-        """The file's bytes from entry number `first` on, so that a growing index is written by its tail."""
+        """The file's bytes from entry number `first` on, so that a growing index can be appended to."""
         offsets, positions = self._offsets[first:], self._positions[first:]
         both: array[int] = array("i", bytes(ENTRY_SIZE * len(offsets)))
         both[0::2] = offsets

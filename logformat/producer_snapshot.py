@@ -1,12 +1,9 @@
-"""What a log remembers of its idempotent producers, as bytes: Kafka's `.snapshot` and our fuller file beside it.
-
-Kafka keeps one batch per producer on disk, so that after a restart only a resend of the very last batch is known; with
-five in flight that gives duplicates. Ours keeps the last five with their offsets, so that a resend of any of them gets
-its original answer after a roll, a kill, or from the cold tier (G4). Both describe the state *at* an offset: what
-Kafka calls `<offset>.snapshot` is the state before the batch at that offset (C8).
-Always true: a snapshot that decodes had a matching CRC32C. Must not know: expiry, sequences' rules, files.
-Source: KIP-98, Kafka's ProducerSnapshot.json (version 1); ours: docs/formats/producer-state.md.
-"""
+"""State of a log's idempotent producers as bytes: Kafka's `.snapshot`, and our fuller file beside it.
+Kafka stores one batch a producer, so after a restart only a resend of the very last batch is recognised; with five in
+flight that gives duplicates. Ours stores the last five with their offsets, so a resend of any of them gets its original
+answer after a roll, a kill, or from the cold tier (G4). Both describe the state at an offset: `<offset>.snapshot` is
+the state before the batch at that offset (C8). Source: KIP-98, Kafka's ProducerSnapshot.json (version 1); ours:
+docs/formats/producer-state.md."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from logformat.errors import Corrupt
 from logformat.record_batch import INT32_MAX, NO_SEQUENCE, Buffer
 from logformat.values import NewerFormat
 
-BATCHES_MAX: Final = 5  # what Kafka's clients keep in flight at most when they are idempotent
+BATCHES_MAX: Final = 5  # maximum in flight of Kafka's idempotent clients
 
 KAFKA_VERSION: Final = 1
 _KAFKA_HEADER: Final = struct.Struct(">hI")
@@ -37,7 +34,7 @@ _BATCH: Final = struct.Struct(">iiqqq")
 
 
 class BatchRecord(NamedTuple):
-    """One appended batch of a producer: its sequences, the offsets it got, its greatest timestamp in ms."""
+    """One appended batch of a producer: its sequences, its offsets, its greatest timestamp in ms."""
 
     first_sequence: int
     last_sequence: int
@@ -48,7 +45,7 @@ class BatchRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
-    """One producer id's state. `batches`: oldest first, at most five, all of `epoch`. −1 stands for none."""
+    """One producer id's state. `batches`: oldest first, at most five, all of `epoch`. −1: none."""
 
     producer_id: int
     epoch: int
@@ -69,8 +66,8 @@ class ProducerState:
     producers: tuple[ProducerEntry, ...]
 
     def as_of(self, offset: int) -> tuple[ProducerEntry, ...]:
-        """What of it is of batches below `offset`, which may lie below the end: of each producer what was remembered
-        from before, nothing of one whose batches all came later."""
+        """The part about batches below `offset`: of each producer what was remembered before it; producers without such
+        batches are left out."""
         if offset >= self.end_offset:
             return self.producers
         found = []
@@ -103,7 +100,7 @@ def encode_kafka_snapshot(producers: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode_kafka_snapshot(data: Buffer) -> tuple[ProducerEntry, ...]:
-    """Entries with at most one batch each. Raises Corrupt, or NewerFormat for a later version."""
+    """Entries with at most one batch each. Raises Corrupt, NewerFormat for a later version."""
     view = memoryview(data)
     if len(view) < _KAFKA_HEADER.size + _KAFKA_COUNT.size:
         raise Corrupt(f"producer snapshot: {len(view)} bytes are too few")
@@ -141,7 +138,7 @@ def _kafka_entry(
 
 
 def encode_producer_state(state: ProducerState) -> bytes:
-    """Our file: everything `state` holds, sorted by producer id, so that equal states are equal bytes."""
+    """Our file: all of `state`, sorted by producer id, so that equal states are equal bytes."""
     parts = [_BODY.pack(state.end_offset, len(state.producers))]
     for entry in sorted(state.producers, key=_producer_id):
         parts.append(
@@ -160,7 +157,7 @@ def encode_producer_state(state: ProducerState) -> bytes:
 
 
 def decode_producer_state(data: Buffer) -> ProducerState:
-    """The inverse of `encode_producer_state`. Raises Corrupt, or NewerFormat for a later version."""
+    """The inverse of `encode_producer_state`. Raises Corrupt, NewerFormat for a later version."""
     view = memoryview(data)
     if len(view) < _HEADER.size + _BODY.size:
         raise Corrupt(f"producer state: {len(view)} bytes are too few")

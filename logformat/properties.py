@@ -1,9 +1,6 @@
-"""The text format of `java.util.Properties`: `meta.properties` and `server.properties` are written in it.
-
-Owns comments, continued lines, separators and escapes. Always true: reading what `format_properties` wrote gives the
-same pairs in the same order; odd text raises nothing, as in Java, but MalformedEscape. Must not know which names exist.
-Source: the Javadoc of `Properties.load`.
-"""
+"""The text format of `java.util.Properties`, used by `meta.properties` and `server.properties`.
+Reading what `format_properties` wrote gives the same pairs in the same order. As in Java, odd text raises nothing but
+MalformedEscape. Source: the Javadoc of `Properties.load`."""
 
 from __future__ import annotations
 
@@ -33,10 +30,9 @@ def format_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def properties_in(text: str) -> Iterator[tuple[str, str]]:
-    """Keys and values in the text's order, equal keys as often as they stand there. Raises MalformedEscape.
+    """Keys and values in the text's order, duplicate keys included. Raises MalformedEscape.
 
-    An escaped surrogate pair comes out as the one character that it is.
-    """
+    An escaped surrogate pair is decoded to its one character."""
     for line in _logical_lines(text):
         match = _PAIR.fullmatch(line)
         assert match is not None, f"every line is a pair: {line[:80]!r}"
@@ -67,7 +63,7 @@ def _unescape(text: str) -> str:
             raise MalformedEscape(f"malformed \\uXXXX escape in {text[:80]!r}")
         return _ESCAPES.get(match[2], match[2])
 
-    # \uXXXX is UTF-16: two surrogates that stand together are one character.
+    # \uXXXX is UTF-16: a surrogate pair is one character.
     joined = _ESCAPE_SEQUENCE.sub(plain, text)
     try:
         return joined.encode("utf-16", "surrogatepass").decode("utf-16")

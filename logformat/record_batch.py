@@ -1,14 +1,10 @@
-"""One record batch of magic 2, the unit of append, CRC, compression and transfer: its 61-byte header and nothing below.
-
-Owns the place of every header field, the checks a batch must pass before it is stored or believed, the two fields a
-broker stamps in place, and walking a buffer of concatenated batches. Always true: bytes behind the header are opaque
-here, and a batch that `check_batch` or `check_stored` returned lies whole inside the buffer with a matching CRC.
-Must not know: records, codecs' libraries, files, clocks.
-
-Hot path: `check_fields` runs once per batch of every produce, so it uses local variables and one `unpack_from`, and the
-reason of a refusal is named only after the refusal (1.2 µs for 170 bytes, CRC included).
-Source: Kafka's DefaultRecordBatch, KIP-98 (producer fields), KIP-360; layout in docs/formats/record-batch.md.
-"""
+"""A record batch of magic 2, the unit of append, CRC, compression and transfer: its 61-byte header.
+Places of the header fields, the checks before a batch is stored or trusted, the fields that a broker stamps in place,
+and walking concatenated batches. Bytes after the header are opaque here. A batch that `check_batch` or `check_stored`
+returned lies whole inside the buffer with a matching CRC. Hot path: `check_fields` runs once a produced batch, so it
+uses local variables and one `unpack_from`, and finds the reason of a refusal afterwards (1.2 µs for 170 bytes, CRC
+included). Source: Kafka's DefaultRecordBatch, KIP-98 (producer fields), KIP-360; layout in
+docs/formats/record-batch.md."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from logformat.errors import Corrupt, InvalidRequest
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER_SIZE: Final = 61
-LOG_OVERHEAD: Final = 12  # base offset and length: what `length` itself does not count
+LOG_OVERHEAD: Final = 12  # base offset and length, which `length` does not count
 LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 MAGIC: Final = 2
 
@@ -55,8 +51,8 @@ INT64_MAX: Final = 2**63 - 1
 
 HEADER: Final = struct.Struct(">qiiBIhiqqqhii")
 PLACE: Final = struct.Struct(">qii")
-"""Base offset, length, leader epoch: what a header begins with. A broker assigns the first and the last, which lie
-before the CRC'd bytes."""
+"""Base offset, length, leader epoch: the start of a header. A broker assigns the first and the last, which lie before
+the bytes that the CRC covers."""
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")
 _UINT32: Final = struct.Struct(">I")
@@ -64,7 +60,7 @@ _INT16: Final = struct.Struct(">h")
 
 
 class Codec(IntEnum):
-    """How the records of a batch are compressed; the number is the wire's (attribute bits 0 to 2)."""
+    """Compression of a batch's records; the number is the wire's (attribute bits 0 to 2)."""
 
     NONE = 0
     GZIP = 1
@@ -86,31 +82,31 @@ _CODEC_LAST: Final = int(Codec.ZSTD)
 
 
 class CorruptBatch(Corrupt):
-    """The bytes are no whole batch: length, CRC or magic is wrong. Kafka's CORRUPT_MESSAGE."""
+    """Not a whole batch: length, CRC or magic is wrong. CORRUPT_MESSAGE."""
 
 
 class InvalidRecordBatch(InvalidRequest):
-    """A well-formed batch that breaks a rule of the log. Kafka's INVALID_RECORD."""
+    """A well-formed batch that breaks a rule of the log. INVALID_RECORD."""
 
 
 class UnsupportedMagic(InvalidRecordBatch):
-    """A message set of magic 0 or 1 (before Kafka 0.11). Kafka answers INVALID_RECORD to Produce 3 and above."""
+    """A message set of magic 0 or 1 (before Kafka 0.11). INVALID_RECORD to Produce 3 and above."""
 
 
 class UnsupportedCodec(InvalidRequest):
-    """A compression codec that nobody has defined. Kafka's UNSUPPORTED_COMPRESSION_TYPE."""
+    """An undefined compression codec. UNSUPPORTED_COMPRESSION_TYPE."""
 
 
 class InvalidTimestamp(InvalidRequest):
-    """A timestamp the topic's configuration or the protocol forbids. Kafka's INVALID_TIMESTAMP."""
+    """A timestamp that the topic's configuration or the protocol forbids. INVALID_TIMESTAMP."""
 
 
 class BatchTooLarge(InvalidRequest):
-    """The batch is larger than the topic takes. Kafka's MESSAGE_TOO_LARGE."""
+    """The batch is larger than the topic accepts. MESSAGE_TOO_LARGE."""
 
 
 class TransactionalBatchRefused(InvalidRequest):
-    """Transactions are not served here: the batch's records would be visible or hidden for ever (C24)."""
+    """Transactions are not served: the batch's records would be visible or hidden for ever (C24)."""
 
 
 class BatchHeader(NamedTuple):
@@ -145,7 +141,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """Raises UnsupportedCodec for the three numbers nobody has defined."""
+        """Raises UnsupportedCodec for the three undefined numbers."""
         number = self.attributes & CODEC_MASK
         if number > _CODEC_LAST:
             raise UnsupportedCodec(f"batch at offset {self.base_offset} has unknown codec {number}")
@@ -165,19 +161,18 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; numbers go on from 2^31-1 at 0. NO_SEQUENCE when the batch carries none."""
+        """Sequence of the last record; sequences wrap from 2^31-1 to 0. NO_SEQUENCE if the batch has none."""
         if self.base_sequence < 0:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & INT32_MAX
 
     @property
     def lacks_max_timestamp(self) -> bool:
-        """The header's maximum is not to be believed, so that the records must be asked (`records.timestamp_range`).
+        """Whether the header's maximum may be wrong, so that it must be read from the records
+        (`records.timestamp_range`).
 
-        Sarama before 2025 leaves −1 there and KafkaJS writes the last record's timestamp; Kafka repairs both from the
-        records, and indexes, retention and time filters rest on it. KafkaJS is known by its sequence 0 without a
-        producer id: whatever it says may be too small.
-        """
+        Sarama before 2025 leaves −1 there and KafkaJS writes the last record's timestamp. Kafka repairs both, because
+        indexes, retention and time filters use it. KafkaJS is recognised by its sequence 0 without a producer id."""
         return self.max_timestamp < self.base_timestamp or (
             self.producer_id == NO_PRODUCER_ID and self.base_sequence == 0 and self.record_count > 1
         )
@@ -186,7 +181,7 @@ class BatchHeader(NamedTuple):
 Fields: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 """A header as `HEADER.unpack_from` gives it, for hot paths; a BatchHeader is one."""
 
-# Which of the fields is which.
+# Indexes of `Fields`.
 BASE_OFFSET: Final = 0
 LENGTH: Final = 1
 LEADER_EPOCH: Final = 2
@@ -207,7 +202,7 @@ def _make(fields: tuple[int, ...], _new: Callable[..., BatchHeader] = tuple.__ne
 
 
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The header at `pos`, fields as they stand, nothing checked but that 61 bytes are there (else CorruptBatch)."""
+    """The header at `pos`, unchecked except that 61 bytes are there (else CorruptBatch)."""
     if pos < 0 or len(buf) - pos < HEADER_SIZE:
         raise CorruptBatch(f"no room for a batch header at position {pos} of {len(buf)} bytes")
     return _make(_unpack(buf, pos))
@@ -223,14 +218,13 @@ def check_batch(
     timestamp_max: int = INT64_MAX,
     allow_transactional: bool = False,
 ) -> BatchHeader:
-    """The header of a batch that a client produced, after every check that does not need its records.
+    """The header of a produced batch, after every check that does not need its records.
 
-    `end` bounds what may be read; a batch may end before it (Kafka refuses a second one: compare `size`).
-    `bytes_max` is the topic's max.message.bytes. Timestamps below `timestamp_min` or above `timestamp_max` (the
-    caller's clock ∓ message.timestamp.{before,after}.max.ms, ms) are refused, −1 (none) is not.
-    Raises CorruptBatch, UnsupportedMagic, UnsupportedCodec, InvalidRecordBatch, InvalidTimestamp, BatchTooLarge,
-    TransactionalBatchRefused. Source: Kafka's LogValidator and UnifiedLog.analyzeAndValidateRecords.
-    """
+    `end` bounds what may be read; a batch may end before it (Kafka refuses a second one: compare `size`). `bytes_max`
+    is the topic's max.message.bytes. Timestamps below `timestamp_min` or above `timestamp_max` (the caller's clock ∓
+    message.timestamp.{before,after}.max.ms, ms) are refused, except −1 (none). Raises CorruptBatch, UnsupportedMagic,
+    UnsupportedCodec, InvalidRecordBatch, InvalidTimestamp, BatchTooLarge, TransactionalBatchRefused. Source: Kafka's
+    LogValidator and UnifiedLog.analyzeAndValidateRecords."""
     view = memoryview(buf)
     return _make(check_fields(view, pos, end, bytes_max, timestamp_min, timestamp_max, allow_transactional))
 
@@ -262,8 +256,7 @@ def check_fields(
         base_offset == 0
         and count == delta + 1
         and count > 0
-        # Only codec bits of a known codec and the transactional bit: a client sets neither the timestamp type nor
-        # control nor what nobody has defined.
+        # A known codec and the transactional bit only: a client sets no timestamp type, control or undefined bit.
         and attributes & ~TRANSACTIONAL_BIT <= _CODEC_LAST
         and attributes >= 0
         and (not attributes & TRANSACTIONAL_BIT or (allow_transactional and producer_id >= 0))
@@ -278,12 +271,11 @@ def check_fields(
 
 
 def check_stored(buf: Buffer, pos: int, end: int, *, offset_min: int = 0) -> BatchHeader:
-    """The header of a batch that lies in a log: for recovery, scrub and copy. Raises CorruptBatch only.
+    """The header of a batch in a log: for recovery, scrub and copy. Raises CorruptBatch only.
 
-    Checks magic, length, CRC, that its offsets are in order (`base_offset` ≥ `offset_min`, the end of what came before)
-    and that it holds no more records than offsets. Control batches, compacted batches (fewer records than offsets,
-    even none) and gap batches are as good as any.
-    """
+    Checks magic, length, CRC, that offsets are in order (`base_offset` ≥ `offset_min`, the end of the batch before) and
+    that it has no more records than offsets. Control batches, compacted batches (fewer records than offsets, even none)
+    and gap batches are valid."""
     if end - pos < HEADER_SIZE:
         raise CorruptBatch(f"{end - pos} bytes at position {pos} are too few for a batch header")
     fields = _unpack(buf, pos)
@@ -320,10 +312,9 @@ def stamp_max_timestamp(buf: memoryview | bytearray, pos: int, max_timestamp: in
 
 
 def walk(buf: Buffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each whole batch in `buf[start:end]`; a partial one at the end is left out.
+    """(position, header) of each whole batch in `buf[start:end]`, without a partial one at the end.
 
-    Neither CRC nor offsets are checked. Raises CorruptBatch where no batch can begin (length below 49, other magic).
-    """
+    Neither CRC nor offsets are checked. Raises CorruptBatch where no batch can begin (length below 49, other magic)."""
     stop = len(buf) if end is None else min(end, len(buf))
     unpack, make = _unpack, _make
     pos = start
@@ -340,7 +331,7 @@ def walk(buf: Buffer, start: int = 0, end: int | None = None) -> Iterator[tuple[
 
 
 def whole_batches_end(buf: Buffer, start: int = 0, end: int | None = None) -> int:
-    """Position after the last whole batch in `buf[start:end]`; `start` when there is none. Raises as `walk` does."""
+    """Position after the last whole batch in `buf[start:end]`; `start` if there is none. Raises as `walk`."""
     stop = len(buf) if end is None else min(end, len(buf))
     unpack = _INT32.unpack_from
     pos = start
@@ -355,14 +346,14 @@ def whole_batches_end(buf: Buffer, start: int = 0, end: int | None = None) -> in
 
 
 def _too_short(buf: Buffer, pos: int, end: int) -> InvalidRequest | CorruptBatch:
-    """Magic 0 and 1 keep their magic at the same place, and their messages may be shorter than our header."""
+    """Magic 0 and 1 have their magic at the same place, and their messages may be shorter than our header."""
     if end - pos > MAGIC_AT and buf[pos + MAGIC_AT] < MAGIC:
         return UnsupportedMagic(f"message of magic {buf[pos + MAGIC_AT]}; produce magic {MAGIC}")
     return CorruptBatch(f"{end - pos} bytes are too few for a batch of at least {HEADER_SIZE}; send it again")
 
 
 def _refusal(header: BatchHeader, timestamp_min: int, timestamp_max: int, allow_transactional: bool) -> InvalidRequest:
-    """Name why `check_batch` refuses this header. Only called when one of its conditions failed."""
+    """The reason why `check_batch` refuses this header."""
     attributes = header.attributes
     if (attributes & CODEC_MASK) > _CODEC_LAST:
         return UnsupportedCodec(f"unknown codec {attributes & CODEC_MASK}; known are 0 to {_CODEC_LAST}")

@@ -1,11 +1,8 @@
-"""The records inside a batch: reading, writing and validating them one by one.
-
-Only where records are wanted: ListOffsets by time, `thermocline.validate.records=true`, compacted topics, batches of
-clients that leave the maximum timestamp unset, the command line, tests. Never on the way of an ordinary produce or
-fetch. Always true: every length is checked against the bytes that are there before it is used, and readers raise
-CorruptBatch only. Must not know: the log around the batch, topics' configurations. Speed: about 0.2 M records/s.
-Source: Kafka's DefaultRecord and LogValidator; varints are zig-zag (docs/formats/record-batch.md).
-"""
+"""Records inside a batch: reading, writing and validating them one by one.
+Used where records are needed: ListOffsets by time, `thermocline.validate.records=true`, compacted topics, batches
+without a maximum timestamp, the command line, tests; never for an ordinary produce or fetch. Every length is checked
+against the available bytes before it is used. Readers raise CorruptBatch only. Speed: about 0.2 M records/s. Source:
+Kafka's DefaultRecord and LogValidator; varints are zig-zag (docs/formats/record-batch.md)."""
 
 from __future__ import annotations
 
@@ -44,7 +41,8 @@ from logformat.time_index import TimestampOffset
 
 RECORDS_BYTES_MAX: Final = 128 << 20  # cap on a batch's decompressed records where the caller names none
 LOOKUP_BYTES_MAX: Final = 16 << 20
-"""The same where any client may make us look (ListOffsets by time): a bomb of 1 MiB is a thousand times as large."""
+"""The same for lookups that any client may cause (ListOffsets by time): a bomb of 1 MiB is a
+thousand times as large."""
 RECORD_BYTES_MIN: Final = 7  # length and six one-byte fields
 _VARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
@@ -63,7 +61,7 @@ class Record(NamedTuple):
 
 
 class InvalidRecord(InvalidRecordBatch):
-    """One record of a produced batch breaks a rule; `record_index` counts from 0. Kafka's INVALID_RECORD."""
+    """A record of a produced batch breaks a rule; `record_index` counts from 0. INVALID_RECORD."""
 
     def __init__(self, record_index: int, message: str) -> None:
         super().__init__(f"record {record_index}: {message}")
@@ -71,11 +69,10 @@ class InvalidRecord(InvalidRecordBatch):
 
 
 def iter_records(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[Record]:
-    """The records of the batch at `pos`, in order; its CRC is the caller's business.
+    """The records of the batch at `pos`, in order; the caller checks the CRC.
 
-    Raises CorruptBatch: no batch, not the codec it claims, more than `bytes_max` decompressed, fewer or more records
-    than the header counts, offsets that do not grow within the batch's range.
-    """
+    Raises CorruptBatch: no batch, another codec than it claims, more than `bytes_max` decompressed, fewer or more
+    records than the header counts, offsets that do not grow within the batch's range."""
     header, records = _records_bytes(batch, pos, bytes_max)
     if header.record_count < 0 or header.record_count > len(records) // RECORD_BYTES_MIN:
         raise CorruptBatch(f"batch claims {header.record_count} records in {len(records)} bytes")
@@ -104,12 +101,11 @@ def validate_records(
     timestamp_max: int = INT64_MAX,
     bytes_max: int = RECORDS_BYTES_MAX,
 ) -> int:
-    """Read every record of a produced batch that `check_batch` passed, and return the greatest timestamp (ms, or −1).
+    """Read every record of a produced batch that `check_batch` passed; returns the greatest timestamp (ms, or −1).
 
-    Refuses with InvalidRecord (not CorruptBatch: Kafka's clients send a "corrupt" batch again for ever) what does not
-    parse, offset deltas other than 0..n−1 and, for `compacted`, a null key; with InvalidTimestamp a record outside
-    `timestamp_min`..`timestamp_max`. Memory: one decompressed batch, at most `bytes_max`.
-    """
+    Raises InvalidRecord (not CorruptBatch: Kafka's clients resend a "corrupt" batch for ever) for unparseable records,
+    offset deltas other than 0..n−1 and, if `compacted`, a null key; InvalidTimestamp for a record outside
+    `timestamp_min`..`timestamp_max`. Memory: one decompressed batch, at most `bytes_max`."""
     index = 0
     greatest = NO_TIMESTAMP
     header = read_header(batch, pos)
@@ -128,17 +124,16 @@ def validate_records(
             greatest = max(greatest, timestamp)
             index += 1
     except CorruptBatch as error:
-        # What follows the last record is that record's fault: a client looks its index up among what it sent.
+        # Bytes after the last record count as its fault: a client looks the index up among what it sent.
         raise InvalidRecord(min(index, header.record_count - 1), str(error)) from None
     return greatest
 
 
 def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> tuple[int, int]:
-    """The least and the greatest timestamp of the batch's records (ms, −1 if there are none), 0.2 µs a record.
+    """The least and greatest timestamp of the batch's records (ms, −1 if there are none), 0.2 µs a record.
 
-    What the header should say. Of a record only its length and timestamp are read. Raises CorruptBatch: no batch, not
-    the codec it claims, more than `bytes_max` decompressed, records that do not fill the batch as it claims.
-    """
+    Reads only length and timestamp of a record. Raises CorruptBatch: no batch, another codec than it claims, more than
+    `bytes_max` decompressed, records that do not fill the batch as it claims."""
     header, data = _records_bytes(batch, pos, bytes_max)
     count, end_of_all = header.record_count, len(data)
     if count < 0 or count > end_of_all // RECORD_BYTES_MIN:
@@ -179,11 +174,10 @@ def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYT
 def offset_for_timestamp(
     batch: Buffer, timestamp: int, pos: int = 0, *, offset_min: int = 0, bytes_max: int = LOOKUP_BYTES_MAX
 ) -> TimestampOffset | None:
-    """The first record at or above `offset_min` that is not older than `timestamp` (ms), or None if none is.
+    """The first record at or above `offset_min` that is not older than `timestamp` (ms); None if there is none.
 
-    A batch that is larger than `bytes_max` is not looked into: its first offset and greatest timestamp are the answer,
-    from which a reader misses nothing.
-    """
+    A batch larger than `bytes_max` is not read: the result is its first offset and greatest timestamp, from which a
+    reader misses nothing."""
     header = read_header(batch, pos)
     if header.max_timestamp < timestamp:
         return None
@@ -211,7 +205,7 @@ def encode_batch(
     control: bool = False,
 ) -> bytes:
     """A batch of `records` (at least one), offsets growing. `base_offset` and `last_offset`: of the first and last
-    record unless given, as after compaction, where the range is wider than what is left in it."""
+    record by default; wider after compaction."""
     first = records[0].offset if base_offset is None else base_offset
     last = records[-1].offset if last_offset is None else last_offset
     assert first <= records[0].offset and records[-1].offset <= last <= first + INT32_MAX, (first, last)
@@ -241,7 +235,7 @@ def encode_batch(
 
 
 def encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:
-    """One record as it stands in an uncompressed batch, its length in front."""
+    """One record as in an uncompressed batch, its length in front."""
     body = bytearray(b"\0")  # record attributes: none are defined
     body += _varint(timestamp_delta)
     body += _varint(offset_delta)
@@ -267,9 +261,8 @@ def _records_bytes(batch: Buffer, pos: int, bytes_max: int) -> tuple[BatchHeader
 def _read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], int]:
     """(timestamp delta, offset delta, key, value, headers, position after it) of the record at `at`.
 
-    Fields are read without a look at the record's end: a lie either runs out of `data` or leaves the last field
-    elsewhere than the record's length says. Both are caught here (half again as fast as checking each).
-    """
+    Fields are read without checking the record's end. A wrong length either runs out of `data` or leaves the last field
+    elsewhere than the record's length says. Both are detected here (twice as fast as checking each field)."""
     start = at
     try:
         size, at = _read_varint(data, at)
@@ -308,7 +301,7 @@ def _read_headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...], i
 
 
 def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """Bytes, or null. Beyond the end of `data` they come out short, and the position behind them lies outside."""
+    """Bytes, or null. Beyond the end of `data` they are short, and the position after them lies outside."""
     size = data[at]
     if size < 0x80:
         at += 1

@@ -1,11 +1,8 @@
-"""Builds the offset and time index of a range of batches while they pass by, exactly where Kafka would put entries.
-
-Used by the append path, by recovery and by the copier (whose range may begin elsewhere than a local file: it gives its
-own base offset and positions). Always true: whoever feeds the same batches gets the same bytes, whether they came one
-by one, after a restart, or from a copy. Must not know: files, what a batch holds beyond its header.
-Source: Kafka's LogSegment.append and LogSegment.recover: an entry for the batch before which more than
-index.interval.bytes went by since the last entry; the time index follows with the greatest timestamp so far.
-"""
+"""Builds the offset and time index of consecutive batches, with entries exactly where Kafka puts them.
+Used by appends, recovery and the copier (whose range may begin elsewhere than a local file: it gives its own base
+offset and positions). The same batches give the same bytes in each case. Source: Kafka's LogSegment.append and
+LogSegment.recover: an entry for the batch before which more than index.interval.bytes passed since the last entry; the
+time index follows with the greatest timestamp so far."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ INDEX_INTERVAL_BYTES: Final = 4096  # Kafka's default of index.interval.bytes
 
 
 class SegmentIndexer:
-    """Both indexes of one segment, growing. Hot path: at most 1 µs a batch (an entry every fifth)."""
+    """Both growing indexes of one segment. Hot path: at most 1 µs a batch (an entry every fifth)."""
 
     __slots__ = (
         "_interval_bytes",
@@ -42,7 +39,7 @@ class SegmentIndexer:
         self.offset_index = OffsetIndex(base_offset)
         self.time_index = TimeIndex(base_offset)
         self.max_timestamp = NO_TIMESTAMP
-        """Greatest timestamp so far, ms; −1 while no batch had one."""
+        """Greatest timestamp so far, ms; −1 if none."""
         self.max_timestamp_offset = base_offset
         """Last offset of the first batch that has `max_timestamp`."""
         self._interval_bytes = interval_bytes
@@ -52,7 +49,7 @@ class SegmentIndexer:
     def resume(
         cls, offset_index: OffsetIndex, time_index: TimeIndex, size: int, interval_bytes: int = INDEX_INTERVAL_BYTES
     ) -> SegmentIndexer:
-        """Go on after a clean stop, with both indexes as `seal` left them and the segment `size` bytes long."""
+        """Continue after a clean stop, with both indexes as `seal` left them and the segment `size` bytes long."""
         self = cls(offset_index.base_offset, interval_bytes)
         self.offset_index, self.time_index = offset_index, time_index
         self.max_timestamp, self.max_timestamp_offset = time_index.last
@@ -60,11 +57,10 @@ class SegmentIndexer:
         return self
 
     def add_run(self, headers: Sequence[Fields], base_offset: int, position: int, append_time_ms: int = -1) -> None:
-        """Take note of the next batches, which lie one behind the other from `position` on, with offsets from
-        `base_offset` on, whatever their headers say of that; `append_time_ms` ≥ 0 stands for their timestamps.
+        """Add the next contiguous batches, at `position`, with offsets from `base_offset` on whatever their headers
+        say; `append_time_ms` ≥ 0 replaces their timestamps.
 
-        Their last offsets must fit (`offset_index.fits`): the caller rolls before one that does not.
-        """
+        Their last offsets must fit (`offset_index.fits`): the caller rolls before one that does not."""
         newest, newest_offset = self.max_timestamp, self.max_timestamp_offset
         since, interval = self._since_entry_bytes, self._interval_bytes
         last_offset = base_offset - 1
@@ -88,5 +84,5 @@ class SegmentIndexer:
         return self.offset_index.is_full(bytes_max) or self.time_index.is_full(bytes_max)
 
     def seal(self) -> None:
-        """Write the time index's last entry: when the segment rolls, closes or was recovered. May be repeated."""
+        """Write the time index's last entry, when the segment rolls, closes or was recovered. May be repeated."""
         self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)

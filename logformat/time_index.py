@@ -1,11 +1,9 @@
-"""The sparse map from timestamps to offsets in a segment: Kafka's `.timeindex`, 12-byte entries.
-
-An entry is (big-endian int64 timestamp in ms, int32 offset relative to the base). It says: up to the batch that ends
-at this offset, the greatest timestamp is this one, and that batch is the first to hold it. Always true: timestamps
-grow strictly and offsets with them, so every record below a looked-up entry's batch is older than the target.
-An entry comes with each offset-index entry, if the maximum grew, and a last one when the segment rolls or closes.
-No checksum: an index that fails `check` is rebuilt. Must not know: files, records.
-"""
+"""Kafka's `.timeindex`: a sparse map from timestamps to offsets in a segment, 12-byte entries.
+An entry is (big-endian int64 timestamp in ms, int32 offset relative to the base): the greatest timestamp up to the
+batch that ends at this offset, which is the first batch to have it. Timestamps grow strictly and offsets with them, so
+every record below a found entry's batch is older than the target. An entry comes with each offset-index entry if the
+maximum grew, and a last one when the segment rolls or closes. There is no checksum: an index that fails `check` is
+rebuilt."""
 
 from __future__ import annotations
 
@@ -31,12 +29,12 @@ class TimestampOffset(NamedTuple):
 
 
 class TimeIndex:
-    """Entries of one segment, in memory (12 bytes each). `base_offset` is what the offsets are relative to."""
+    """Entries of one segment, in memory (12 bytes each); offsets are relative to `base_offset`."""
 
     __slots__ = ("_offsets", "_timestamps", "base_offset")
 
     def __init__(self, base_offset: int, buffer: Buffer = b"") -> None:
-        """Raises Corrupt when `buffer` is not what `to_bytes` of some index gives."""
+        """Raises Corrupt if `buffer` is not a valid index file."""
         if len(buffer) % ENTRY_SIZE:
             raise Corrupt(f"time index of {base_offset}: {len(buffer)} bytes is not a multiple of {ENTRY_SIZE}")
         self.base_offset = base_offset
@@ -49,7 +47,7 @@ class TimeIndex:
 
     @classmethod
     def from_columns(cls, base_offset: int, timestamps: array[int], offsets: array[int]) -> TimeIndex:
-        """The index whose entries are these int64 timestamps and int32 relative offsets, now its. Raises Corrupt."""
+        """An index of these int64 timestamps and int32 relative offsets, which it takes over. Raises Corrupt."""
         self = cls(base_offset)
         self._timestamps, self._offsets = timestamps, offsets
         self.check()
@@ -57,7 +55,7 @@ class TimeIndex:
 
     @property
     def columns(self) -> tuple[array[int], array[int]]:
-        """Timestamps and relative offsets; not to be changed."""
+        """Timestamps and relative offsets; read only."""
         return self._timestamps, self._offsets
 
     def __len__(self) -> int:
@@ -75,28 +73,25 @@ class TimeIndex:
     def lookup(self, timestamp: int) -> TimestampOffset:
         """The entry with the greatest timestamp ≤ `timestamp`, or (−1, base offset).
 
-        The first record that is not older than `timestamp` lies in the batch that ends at the found offset or later.
-        """
+        The first record not older than `timestamp` is in the batch that ends at the found offset, or later."""
         return self._at(bisect_right(self._timestamps, timestamp) - 1)
 
     def first_at(self, timestamp: int) -> TimestampOffset | None:
-        """The entry with the smallest timestamp ≥ `timestamp`; None when all are smaller.
+        """The entry with the smallest timestamp ≥ `timestamp`; None if all are smaller.
 
-        Every record before the batch that ends at its offset is older than the entry, and what lies between the entry
-        before and this batch may be as old as `timestamp`.
-        """
+        Every record before the batch that ends at its offset is older than the entry; between the entry before and this
+        batch records may be as old as `timestamp`."""
         slot = bisect_left(self._timestamps, timestamp)
         return self._at(slot) if slot < len(self._timestamps) else None
 
     def is_full(self, bytes_max: int) -> bool:
-        """As the offset index's, but with one slot kept for the entry that rolling writes."""
+        """As `OffsetIndex.is_full`, with one slot reserved for the entry that rolling writes."""
         return len(self._timestamps) >= bytes_max // ENTRY_SIZE - 1
 
     def maybe_append(self, timestamp: int, offset: int) -> bool:
-        """Add an entry if `timestamp` is greater than the last one's (and not −1); whether it did.
+        """Add an entry if `timestamp` is greater than the last one's (and not −1); returns whether it did.
 
-        `offset` must fit (`OffsetIndex.fits`) and not be below the last entry's.
-        """
+        `offset` must fit (`OffsetIndex.fits`) and not be below the last entry's."""
         timestamps, offsets = self._timestamps, self._offsets
         if timestamp <= (timestamps[-1] if timestamps else NO_TIMESTAMP):
             return False

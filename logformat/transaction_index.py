@@ -1,9 +1,7 @@
-"""Aborted transactions of a segment: Kafka's `.txnindex`, 34-byte entries. Room for the day transactions are served.
-
-An entry is version int16 (0), then four int64: producer id, first offset of the transaction, offset of its abort
-marker, last stable offset when the marker was written. Always true: markers' offsets grow strictly. No checksum.
-Must not know: open transactions, isolation levels. Source: KIP-98; Kafka's AbortedTxn and TransactionIndex.
-"""
+"""Kafka's `.txnindex`: aborted transactions of a segment, 34-byte entries.
+Not used until transactions are served. An entry is version int16 (0), then four int64: producer id, first offset of the
+transaction, offset of its abort marker, last stable offset when the marker was written. Markers' offsets grow strictly.
+No checksum. Source: KIP-98; Kafka's AbortedTxn and TransactionIndex."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
 
 
 def decode_aborted(base_offset: int, data: Buffer) -> tuple[AbortedTransaction, ...]:
-    """Entries of the index of the segment at `base_offset`. Raises Corrupt, or NewerFormat for a later version."""
+    """Entries of the index of the segment at `base_offset`. Raises Corrupt, NewerFormat for a later version."""
     if len(data) % ENTRY_SIZE:
         raise Corrupt(f"transaction index of {base_offset}: {len(data)} bytes is not a multiple of {ENTRY_SIZE}")
     transactions: list[AbortedTransaction] = []
@@ -56,8 +54,7 @@ def overlapping(
 ) -> tuple[tuple[AbortedTransaction, ...], bool]:
     """Aborted transactions that overlap the fetched range [first, end), and whether the list is complete.
 
-    Not complete means: transactions that began below `end` may have their marker in a later segment; go on there.
-    """
+    If not, transactions that began below `end` may have their marker in a later segment: continue there."""
     found: list[AbortedTransaction] = []
     for entry in transactions:
         if entry.last_offset >= first and entry.first_offset < end:

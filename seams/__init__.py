@@ -1,5 +1,3 @@
 """The outside world as parameters: disk, workers, syncs, clock, randomness, network, crash points.
-
-This folder is the only place that touches `os`, `time`, `random`, `socket` and threads. Everything above takes what it
-needs from a `World`, so that the whole broker also runs in virtual time on a disk that loses what was not synced.
-"""
+Only this folder touches `os`, `time`, `random`, `socket` and threads. Everything above takes them from a `World`, so
+the whole broker also runs in virtual time on a disk that loses what was not synced."""

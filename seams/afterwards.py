@@ -1,11 +1,8 @@
-"""What a chain of callbacks leads to, done once at its end, in the same turn of the loop.
-
-Owns the chain that runs: whoever answers many at once opens one, whoever hears of it several times on the way and has
-to act only once asks here. Always true: what is asked for is done once the outermost chain is over, in the order asked,
-or, where none runs, in the loop's next turn; never while it is asked for, so that nobody is called back in the middle
-of something; one that raises keeps no other from its turn, and the loop's exception handler hears of it. For one loop.
-Must not know what is done.
-"""
+"""Calls deferred to the end of a chain of callbacks, in the same turn of the loop.
+Code that answers many requests at once opens a chain; code that is called several times within it and acts once defers
+the act. Deferred calls run after the outermost chain, in order; without a chain, in the loop's next turn; never at
+once, so no caller is re-entered. One that raises does not stop the others: the loop's exception handler gets it. For
+one loop."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from collections.abc import Callable
 
 
 class Afterwards:
-    """`with afterwards:` is a chain; it may lie within another."""
+    """`with afterwards:` is a chain; chains may nest."""
 
     __slots__ = ("_calls", "_depth")
 
@@ -23,7 +20,7 @@ class Afterwards:
         self._depth = 0
 
     def do(self, call: Callable[[], object]) -> None:
-        """Have `call` done when the chain that runs is over."""
+        """Run `call` at the end of the current chain."""
         if self._depth:
             self._calls.append(call)
         else:

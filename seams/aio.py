@@ -1,9 +1,6 @@
-"""Linux' native AIO for fdatasync: one system call hands many files over, an eventfd tells when they are done.
-
-Owns the binding: io_setup(2), io_submit(2), io_getevents(2) with IOCB_CMD_FDSYNC (Linux 4.18) through ctypes. Always
-true: no call of it blocks but `close`: the kernel syncs in threads of its own. Must not know the loop, nor what a file
-is beyond its descriptor.
-"""
+"""Linux' native AIO for fdatasync: one system call submits many files, an eventfd signals their end.
+A ctypes binding of io_setup(2), io_submit(2) and io_getevents(2) with IOCB_CMD_FDSYNC (Linux 4.18). No call blocks
+except `close`: the kernel syncs in threads of its own."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from typing import Final
 
 from seams.syscalls import MACHINE, call
 
-DEPTH: Final = 64  # files that the kernel takes over at once
+DEPTH: Final = 64  # files that the kernel takes at once
 _FDSYNC: Final = 3
-_TELL_EVENT_FD: Final = 1
+_NOTIFY_EVENT_FD: Final = 1
 _CALLS: Final = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}  # setup, destroy, getevents, submit
 
 
@@ -52,10 +49,9 @@ class _Event(ctypes.Structure):
 
 
 class AioQueue:
-    """One AIO context and its eventfd. Raises OSError where the system has none to give.
+    """One AIO context and its eventfd. Raises OSError if the system has none.
 
-    `submit`, then `results` whenever `event_fd` is readable until it has them; then again.
-    """
+    Call `submit`, then `results` whenever `event_fd` is readable until it returns them; then again."""
 
     def __init__(self) -> None:
         self._context = ctypes.c_ulong(0)
@@ -69,24 +65,24 @@ class AioQueue:
             os.close(self.event_fd)
             raise
         self._requests = (_Iocb * DEPTH)(
-            *(_Iocb(data=at, opcode=_FDSYNC, flags=_TELL_EVENT_FD, event_fd=self.event_fd) for at in range(DEPTH))
+            *(_Iocb(data=at, opcode=_FDSYNC, flags=_NOTIFY_EVENT_FD, event_fd=self.event_fd) for at in range(DEPTH))
         )
         self._pointers = (ctypes.POINTER(_Iocb) * DEPTH)(*(ctypes.pointer(request) for request in self._requests))
         self._events = (_Event * DEPTH)()
         self.taken = self._left = 0
 
     def submit(self, fds: Sequence[int]) -> None:
-        """Hand over `fds`, DEPTH at most; `taken` tells how many the kernel took: the first ones.
-
-        Raises OSError when it takes none."""
+        """Submit `fds`, at most DEPTH; `taken` is how many the kernel took: the first ones. Raises OSError if it took
+        none."""
         for request, fd in zip(self._requests, fds, strict=False):
             request.fd = fd
         self.taken = self._left = call(self._submit, self._context, ctypes.c_long(len(fds)), self._pointers)
 
     def results(self) -> list[int] | None:
-        """Errnos, 0 for none, of what the kernel took; None while it still has some of it.
+        """Errnos (0: none) of what the kernel took; None while some of it is pending.
 
-        Raises OSError where it does not say: then nothing may be believed, and the queue may not be used again."""
+        Raises OSError if the kernel does not say: then nothing may be assumed durable, and the queue must not be used
+        again."""
         self._left -= os.eventfd_read(self.event_fd)
         if self._left:
             return None
@@ -100,7 +96,7 @@ class AioQueue:
         return errnos
 
     def close(self) -> None:
-        """Wait for what the kernel has, and give the context back: it has a bounded number of them (fs.aio-max-nr)."""
+        """Wait for pending syncs, and free the context: the kernel has a bounded number of them (fs.aio-max-nr)."""
         if self._context:
             context, self._context = self._context, ctypes.c_ulong(0)
             call(self._destroy, context)

@@ -1,10 +1,7 @@
-"""When services that look now and then do so: together, so that an idle process wakes once for all of them.
-
-Owns the phase of one process. Always true: a beat is a whole multiple of its period after the phase, so that a longer
-period's beats are among those of a shorter one that divides it; who waits is woken at least a little later. Without it
-an idle broker of three woke 30 times a second (bench/RESULTS.md). Must not know who waits, nor what for. The phase
-differs from process to process: brokers of one machine, or of one simulation, need not look at the same moment.
-"""
+"""Common times for periodic checks, so that an idle process wakes once for all of them.
+A beat is a whole multiple of its period after the phase, so a longer period's beats are among those of a shorter one
+that divides it. Without it an idle broker of three woke 30 times a second (bench/RESULTS.md). The phase differs between
+processes: brokers of one machine, or of one simulation, need not check at the same moment."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from math import floor
 from typing import Final
 
 BEAT_S: Final = 0.5
-"""The period that others are multiples of."""
+"""The period of which others are multiples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +25,7 @@ class Beats:
         return (floor((now_s - self.phase_s) / period_s + _CLOSE) + 1) * period_s + self.phase_s
 
     def until(self, deadline_s: float, now_s: float) -> float:
-        """The last beat that is not after `deadline_s`; that itself where no beat comes before it."""
+        """The last beat at or before `deadline_s`; `deadline_s` itself if no beat comes before it."""
         last_s = floor((deadline_s - self.phase_s) / BEAT_S + _CLOSE) * BEAT_S + self.phase_s
         return last_s if last_s > now_s else deadline_s
 
@@ -39,4 +36,4 @@ class Beats:
 
 
 _CLOSE: Final = 1e-6
-"""Of a period: who was woken at a beat, by a clock that rounds, waits for the next one."""
+"""Part of a period: a task woken at a beat by a clock that rounds waits for the next one."""

@@ -1,7 +1,6 @@
-"""Time as a parameter. Clocks decide *when* something is tried, never *whether* it is allowed: epochs do that.
-
-Waiting is `asyncio.sleep`/`asyncio.timeout` on whatever loop runs (the simulation's loop keeps virtual time).
-"""
+"""Time as a parameter.
+Clocks decide when something is tried, never whether it is allowed: epochs do that. Waiting is `asyncio.sleep` or
+`asyncio.timeout` on the running loop; the simulation's loop keeps virtual time."""
 
 from __future__ import annotations
 
@@ -11,22 +10,22 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Three readings of time."""
+    """Three clocks, and the machine's boot id."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970, as stored in records; may jump either way."""
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds that never go back and stand still while the machine sleeps: durations and deadlines."""
+        """Monotonic seconds that stop while the machine sleeps: for durations and deadlines."""
         ...
 
     def boottime_s(self) -> float:
-        """Seconds that never go back and run on through sleep: tells that a lease may have passed unnoticed."""
+        """Monotonic seconds that include sleep: show that a lease may have expired unnoticed."""
         ...
 
     def boot_id(self) -> str:
-        """Names this run of the machine: another one means that the page cache of the last one is gone."""
+        """Id of this machine run: another one means that the last one's page cache is gone."""
         ...
 
 
@@ -48,6 +47,6 @@ class SystemClock:
 
 @cache
 def _boot_id() -> str:
-    """No process outlives its boot."""
+    """Cached: no process outlives its boot."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()

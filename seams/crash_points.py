@@ -1,8 +1,6 @@
-"""Named points where a test may kill the process: SIGKILL between two steps whose order matters.
-
-Owns the list of points. Always true: unarmed, reaching a point costs one comparison and does nothing. Armed only by the
-`serve` command from `THERMOCLINE_CRASH_AT=<point>[:n]`, and only with `thermocline.testing=true`.
-"""
+"""Named points where a test may kill the process by SIGKILL, between two steps whose order matters.
+An unarmed point costs one comparison. Only the `serve` command arms one, from `THERMOCLINE_CRASH_AT=<point>[:n]`, and
+only with `thermocline.testing=true`."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ _left = 0
 
 
 def arm(spec: str) -> None:
-    """Arm `<point>` or `<point>:n` (kill at the n-th time it is reached, from 1). ValueError names an unknown point."""
+    """Arm `<point>` or `<point>:n` (kill at the n-th pass, from 1). Raises ValueError for an unknown point."""
     global _armed, _left
     point, _, count = spec.partition(":")
     if point not in POINTS:
@@ -49,7 +47,7 @@ def arm(spec: str) -> None:
 
 
 def reach(point: str) -> None:
-    """Pass a point: does nothing unless armed with it."""
+    """Pass a point; kills the process if it is armed with it."""
     global _left
     if _armed is None or _armed != point:
         return

@@ -1,10 +1,7 @@
-"""Files as a parameter: the `File`, `Directory` and `Disk` protocols, and what is made of their calls alone.
-
-Always true: a write is either complete or raises `OSError`; nothing is durable before `File.sync` (content) and
-`Disk.sync_dir` or `Directory.sync` (names) returned. All calls block: call them from the loop only where they hit the
-page cache by design, otherwise through `Workers`. Must not know the system (`seams.posix_disk` does), nor what the
-bytes mean.
-"""
+"""Files as a parameter: the `File`, `Directory` and `Disk` protocols, and functions over them.
+A write is complete or raises `OSError`. Nothing is durable before `File.sync` (content) and `Disk.sync_dir` or
+`Directory.sync` (names) returned. All calls block: use them on the loop only where they hit the page cache by design,
+otherwise through `Workers`. `seams.posix_disk` has the real ones."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What a directory entry says. `size` in bytes."""
+    """A directory entry. `size` in bytes."""
 
     size: int
     is_dir: bool
@@ -27,7 +24,7 @@ class FileStat:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Bytes of a file system: what an unprivileged process could ever use of it, and what it may still write."""
+    """Bytes of a file system: what an unprivileged process could use in total, and what it may still write."""
 
     total: int
     free: int
@@ -43,11 +40,11 @@ class File(Protocol):
         ...
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes; shorter only where the file ends."""
+        """Up to `length` bytes; shorter only at the file's end."""
         ...
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill `buffer`; returns how much was there."""
+        """Fill `buffer`; returns how many bytes were read."""
         ...
 
     def sync(self) -> None:
@@ -55,19 +52,18 @@ class File(Protocol):
         ...
 
     def truncate(self, size: int) -> None:
-        """Also to the size it has: what `allocate_ahead` took beyond goes back."""
+        """Also to the current size: frees blocks of `allocate_ahead` beyond it."""
         ...
 
     def allocate_ahead(self, position: int, end: int) -> None:
-        """Take blocks for [`position`, `end`) so that writes there find them; content and size stay as they are.
+        """Allocate blocks for [`position`, `end`); content and size do not change.
 
-        Raises OSError (ENOSPC; EOPNOTSUPP where it cannot be done), having taken some or none.
-        """
+        Raises OSError (ENOSPC; EOPNOTSUPP if unsupported), with some or none allocated."""
         ...
 
     def size(self) -> int: ...
     def descriptor(self) -> int | None:
-        """For what goes past this protocol (sendfile, syncs by the kernel); None where no kernel file is behind it."""
+        """For calls outside this protocol (sendfile, syncs by the kernel); None without a kernel file."""
         ...
 
     def close(self) -> None: ...
@@ -75,7 +71,7 @@ class File(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """`length` bytes of an open file from `position`: what a response sends without reading it into the process."""
+    """`length` bytes of an open file from `position`, which a response sends without reading them into the process."""
 
     file: File
     position: int
@@ -83,13 +79,14 @@ class FileRange:
 
 
 class Directory(Protocol):
-    """An open directory of a disk: the names in it. It stays the same directory wherever it is renamed to, so that a
-    call which comes late works where it began. Names hold no `/`; in a directory that was removed there are none, and
-    none can be made (ENOENT). After `close` every call raises OSError (EBADF)."""
+    """An open directory. It stays the same directory when it is renamed, so a late call works where it began.
+
+    Names hold no `/`. A removed directory has no names, and none can be made (ENOENT). After `close` every call raises
+    OSError (EBADF)."""
 
     @property
     def path(self) -> str:
-        """Where it lay when it was opened: for messages only."""
+        """Its path when it was opened: for messages only."""
         ...
 
     def open(self, name: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
@@ -98,20 +95,20 @@ class Directory(Protocol):
 
     def stat(self, name: str) -> FileStat | None: ...
     def list(self) -> list[str]:
-        """The names in it, sorted."""
+        """Its names, sorted."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Both names in this directory."""
+        """Both names are in this directory."""
         ...
 
     def unlink(self, name: str) -> None: ...
     def sync(self) -> None:
-        """Make the names in it durable."""
+        """Make its names durable."""
         ...
 
     def close(self) -> None:
-        """Calls that run already go on to their end."""
+        """Running calls continue to their end."""
         ...
 
 
@@ -125,12 +122,13 @@ class Disk(Protocol):
     """A tree of files. Paths are absolute strings with `/`; errors are `OSError`."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
-        """Open for reading, or both. `exclusive` with `create` refuses an existing file (FileExistsError)."""
+        """Open for reading, or for reading and writing. `exclusive` with `create` raises FileExistsError for an
+        existing file."""
         ...
 
     def open_dir(self, path: str) -> Directory: ...
     def stat(self, path: str) -> FileStat | None:
-        """None when there is nothing at `path`."""
+        """None if there is nothing at `path`."""
         ...
 
     def list_dir(self, path: str) -> list[str]:
@@ -143,7 +141,7 @@ class Disk(Protocol):
 
     def rename(self, source: str, target: str) -> None: ...
     def link(self, source: str, target: str) -> None:
-        """Hard link; FileExistsError when `target` is taken (put-if-absent on a directory bucket)."""
+        """Hard link; raises FileExistsError if `target` exists (put-if-absent on a directory bucket)."""
         ...
 
     def unlink(self, path: str) -> None: ...
@@ -154,16 +152,17 @@ class Disk(Protocol):
 
     def space(self, path: str) -> Space: ...
     def allocate(self, path: str, size: int) -> None:
-        """Make a file of `size` bytes whose space is taken, not only promised. Its content means nothing."""
+        """Make a file of `size` bytes with allocated blocks and undefined content."""
         ...
 
     def lock(self, path: str, *, wait_s: float = 0.0) -> Lock:
-        """flock `path` (created when missing); BlockingIOError when another process holds it past `wait_s`."""
+        """flock `path` (created if missing); raises BlockingIOError if another process holds it
+        longer than `wait_s`."""
         ...
 
 
 def is_full(error: OSError) -> bool:
-    """Whether what failed only lacked space, so that trying again later is safe."""
+    """Whether the error is only a lack of space, so that a later try is safe."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -178,7 +177,7 @@ def read_in(directory: Directory, name: str) -> bytes:
 
 
 def replace_file(disk: Disk, path: str, data: bytes) -> None:
-    """Put `data` at `path` so that after any crash it is whole: the old content or the new, never half (ALICE)."""
+    """Replace the content of `path` atomically: after any crash it is the old or the new, never half (ALICE)."""
     temporary = path + ".tmp"
     _write_all(disk.open(temporary, write=True, create=True), data)
     disk.rename(temporary, path)
@@ -210,7 +209,8 @@ def _write_all(file: File, data: bytes) -> None:
 
 
 def remove_tree(disk: Disk, path: str) -> None:
-    """Delete a directory and all below it. What is gone already is fine, also when another one is just removing it."""
+    """Delete a directory and all below it. What is gone already is fine, even if another call
+    removes it concurrently."""
     found = disk.stat(path)
     if found is None:
         return
@@ -223,17 +223,11 @@ def remove_tree(disk: Disk, path: str) -> None:
         disk.remove_dir(path)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ClosedFile:
-    """Stands where a file was let go of: whoever still holds the file itself may go on with it, nobody else gets it."""
+    """Replaces a file that was dropped: its holders may still use it, others get EBADF."""
 
-    __slots__ = ("_path",)
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    @property
-    def path(self) -> str:
-        return self._path
+    path: str
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
         raise self._refusal()
@@ -260,7 +254,7 @@ class ClosedFile:
         raise self._refusal()
 
     def close(self) -> None:
-        """It is."""
+        """Closed already."""
 
     def _refusal(self) -> OSError:
-        return OSError(errno.EBADF, "closed", self._path)
+        return OSError(errno.EBADF, "closed", self.path)

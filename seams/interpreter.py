@@ -1,7 +1,5 @@
-"""How the Python that runs this was built: one without profile-guided optimisation takes more CPU for each request.
-
-Owns what a build says of itself. Must not import anything of ours: another interpreter runs this file alone.
-"""
+"""How the running Python was built: without profile-guided optimisation each request takes more CPU.
+Imports nothing of ours: another interpreter runs this file alone."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """`optimised` (PGO) and `linked` (LTO) are None where the build does not say."""
+    """`optimised` (PGO) and `linked` (LTO) are None if unknown."""
 
     version: str
     optimised: bool | None
@@ -27,8 +25,8 @@ class Build:
 
 
 def build_of(version: str, variables: Mapping[str, Any]) -> Build:
-    """`variables`: sysconfig's. Debian and Ubuntu take the flags of their build out of them: PGO_PROF_USE_FLAG, which
-    every other build has, whether it used it or not, is empty there."""
+    """`variables`: sysconfig's. Debian and Ubuntu remove the flags of their build: PGO_PROF_USE_FLAG, set in every
+    other build, is empty there."""
     options = str(variables.get("CONFIG_ARGS") or "")
     if "--enable-optimizations" not in options and not variables.get("PGO_PROF_USE_FLAG"):
         return Build(version, None, None)
@@ -36,7 +34,7 @@ def build_of(version: str, variables: Mapping[str, Any]) -> Build:
 
 
 def this_build() -> Build:
-    """Of the interpreter that runs this."""
+    """Of the running interpreter."""
     return build_of(platform.python_version(), sysconfig.get_config_vars())
 
 

@@ -1,4 +1,4 @@
-"""How much memory this machine has. Owns that question alone; must not know what the figure is used for."""
+"""Memory of this machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The network as a parameter: listening, connecting, and sending a file's bytes without copying them.
-
-Owns sockets. Protocols above see asyncio transports only. Must not know frames or Kafka.
-"""
+Protocols above it use asyncio transports only."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ import socket
 import struct
 import termios
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from seams.disk import File
@@ -21,15 +20,15 @@ _BACKLOG = 4096  # connections the kernel may hold while accepts are paced (max.
 
 
 class Listener(Protocol):
-    """A bound address that is nobody else's, and accepts connections from `accept` until closed."""
+    """A bound address, which accepts connections from `accept` until closed."""
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port really bound (port 0 picks one)."""
+        """Host and port that were bound (port 0 picks one)."""
         ...
 
     async def accept(self) -> None:
-        """Take connections from now on; until then they are refused. Raises OSError."""
+        """Accept connections from now on; before that they are refused. Raises OSError."""
         ...
 
     async def close(self) -> None:
@@ -45,7 +44,7 @@ class SocketBuffers(NamedTuple):
 
 
 class Net(Protocol):
-    """Where connections come from, and where they lead to."""
+    """Incoming and outgoing connections."""
 
     async def bind(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], buffers: SocketBuffers
@@ -56,56 +55,51 @@ class Net(Protocol):
     async def connect(
         self, host: str, port: int, protocol: asyncio.BaseProtocol, timeout_s: float
     ) -> asyncio.Transport:
-        """Connect `protocol` to who listens there: the transport that its `connection_made` was given.
+        """Connect `protocol` to the listener there; returns the transport of its `connection_made`.
 
-        Waits for `timeout_s` at most, over all addresses that the name stands for; then TimeoutError.
-        ConnectionRefusedError: nobody listens, at any of them. Any other OSError: no such name, or no way there. After
-        an error, or when cancelled, no connection is left open; a protocol that heard of one hears of its loss too.
-        """
+        Waits at most `timeout_s`, over all addresses of the name; then TimeoutError. ConnectionRefusedError: no
+        listener at any of them. Other OSErrors: no such name, or no route. After an error or a cancellation no
+        connection stays open; a protocol that got `connection_made` also gets `connection_lost`."""
         ...
 
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
-        """Send from the file now, without waiting: bytes sent, 0 where the file ends, -1 when this pair cannot.
+        """Send from the file now, without waiting: bytes sent, 0 at the file's end, -1 if this pair cannot.
 
-        Fewer than `length` also when the socket took no more; BlockingIOError when it takes nothing. Other OSErrors are
-        the file's, or, as ConnectionError, the peer's.
-        """
+        Fewer than `length` also if the socket took no more; BlockingIOError if it takes nothing. Other OSErrors are the
+        file's, or, as ConnectionError, the peer's."""
         ...
 
     def when_roomy(self, transport: asyncio.WriteTransport, tell: Callable[[], None]) -> Callable[[], None] | None:
-        """Call `tell` on the loop, again and again, while the socket has room for more, though the transport buffers
-        nothing. Returns what ends that, to be called before the transport is gone; None where it cannot be waited for.
-        """
+        """Call `tell` on the loop repeatedly while the socket has room, though the transport buffers nothing.
+
+        Returns the function that ends it, to be called before the transport is gone; None if the socket cannot be
+        watched."""
         ...
 
     def widen(self, transport: asyncio.WriteTransport, size: int) -> None:
-        """Let the kernel keep `size` bytes of what is sent, as far as it lets us (net.core.wmem_max)."""
+        """Let the kernel buffer `size` bytes of what is sent, up to net.core.wmem_max."""
         ...
 
     def unacknowledged(self, transport: asyncio.WriteTransport) -> int:
-        """Bytes the kernel keeps because the peer has not taken them yet; 0 where nobody knows."""
+        """Bytes in the kernel that the peer has not taken yet; 0 if unknown."""
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _TcpListener:
-    def __init__(self, server: asyncio.Server, address: tuple[str, int]) -> None:
-        self._server = server
-        self._address = address
-
-    @property
-    def address(self) -> tuple[str, int]:
-        return self._address
+    server: asyncio.Server
+    address: tuple[str, int]
 
     async def accept(self) -> None:
-        await self._server.start_serving()
+        await self.server.start_serving()
 
     async def close(self) -> None:
-        self._server.close()
+        self.server.close()
 
 
 async def _connected(host: str, port: int) -> socket.socket:
-    """To the first address of the name that takes it. Asyncio makes one OSError of several failures, which does not
-    tell whether all refused. Raises as `Net.connect`."""
+    """To the first address of the name that accepts. Asyncio joins several failures into one OSError, which does not
+    show whether all refused. Raises as `Net.connect`."""
     loop, failures = asyncio.get_running_loop(), list[OSError]()
     for family, kind, proto, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         try:
@@ -132,7 +126,7 @@ class TcpNet:
         server = await asyncio.get_running_loop().create_server(
             factory, host, port, backlog=_BACKLOG, start_serving=False
         )
-        for listening in server.sockets:  # what it accepts inherits them
+        for listening in server.sockets:  # accepted connections inherit these
             if buffers.send >= 0:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send)
             if buffers.receive >= 0:
@@ -163,7 +157,7 @@ class TcpNet:
     def when_roomy(self, transport: asyncio.WriteTransport, tell: Callable[[], None]) -> Callable[[], None] | None:
         loop = asyncio.get_running_loop()
         try:
-            # The transport owns its descriptor in the loop; under another number the socket is ours to watch.
+            # The transport owns its descriptor in the loop; a duplicate may be watched here.
             watched = os.dup(transport.get_extra_info("socket").fileno())
         except OSError:  # no descriptor left
             return None

@@ -1,7 +1,4 @@
-"""What of a file the kernel's page cache holds: cachestat(2), Linux 6.5.
-
-Must not know files beyond their descriptor.
-"""
+"""Which bytes of a file are in the kernel's page cache: cachestat(2), Linux 6.5."""
 
 from __future__ import annotations
 
@@ -35,9 +32,8 @@ class _Found(ctypes.Structure):
 def is_cached(fd: int, position: int, length: int) -> bool:
     """Whether the page cache has all of the range, which must not go beyond the file's end.
 
-    Its pages may be on their way still (readahead), or be what a failed read left behind. False where nobody knows: an
-    empty range, an older kernel, another system, a sandbox.
-    """
+    Its pages may still be being read (readahead), or be left by a failed read. False if unknown: an empty range, an
+    older kernel, another system, a sandbox."""
     if length <= 0 or not syscalls.MACHINE:
         return False
     found = _Found()

@@ -1,9 +1,6 @@
-"""The disk of this machine: `seams.disk` by system calls (`seams.syncs` has those for many files at once).
-
-Owns descriptors and locks. Always true: a short write is gone on with until all is written, or raised; a file or
-directory that is let go of stays open until the last who works with it is done: the kernel gives its number to another
-file then, and a late call must not find that one. Must not know what the bytes mean.
-"""
+"""The disk of this machine: `seams.disk` by system calls (`seams.syncs` syncs many files at once).
+A short write continues until all is written, or raises. A dropped file or directory stays open until its last user is
+done: its descriptor number must not be reused for another file while a late call may use it."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _LOCK_POLL_S = 0.002
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _KEEP_SIZE: Final = 1  # FALLOC_FL_KEEP_SIZE; posix_fallocate would change the size
-# Without the interpreter's lock: it may wait for the journal. off_t is what c_int64 is wherever MACHINE is named.
+# Released from the interpreter's lock, because it may wait for the journal. off_t is int64 on every MACHINE.
 _FALLOCATE: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None) if syscalls.MACHINE else None
 
 
@@ -111,12 +108,12 @@ class PosixFile:
             self._fd = -1
 
     def __del__(self) -> None:
-        # A file that is still being sent when its segment is deleted stays open until the last reader lets go.
+        # A file that is still being sent when its segment is deleted stays open until its last reader is done.
         self.close()
 
 
 class PosixDirectory:
-    """`Directory` over a descriptor. Errors name the path where it lay when it was opened."""
+    """`Directory` over a descriptor. Errors name its path when it was opened."""
 
     __slots__ = ("_held", "_path")
 
@@ -242,7 +239,7 @@ class PosixDisk:
 
     def space(self, path: str) -> Space:
         found = os.statvfs(path)
-        # As df counts: blocks that are free but reserved (for root, or by a thin volume) are neither ours nor used.
+        # As df counts: free blocks reserved for root or by a thin volume are neither usable nor used.
         ours = found.f_blocks - found.f_bfree + found.f_bavail
         return Space(ours * found.f_frsize, found.f_bavail * found.f_frsize)
 

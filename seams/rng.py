@@ -1,8 +1,5 @@
-"""Randomness as a parameter: identities (uuids) and jitter.
-
-Owns the seam and its two sides: the system's, and a seeded one for the simulation and tests. Always true: nothing else
-in the house draws a random number, so one seed repeats a run. Must not know what is drawn for.
-"""
+"""Randomness as a parameter: UUIDs and jitter, from the system or from a seed.
+Nothing else draws random numbers, so one seed repeats a run."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from typing import Protocol
 
 
 class Rng(Protocol):
-    """What the house draws."""
-
     def uniform(self, low: float, high: float) -> float: ...
     def randrange(self, stop: int) -> int: ...
     def uuid(self) -> uuid.UUID:

@@ -1,8 +1,5 @@
-"""System calls that the standard library has no name for.
-
-Always true: the interpreter's lock is kept, so only calls that do not block (or that nothing else should overtake) may
-be made. Must not know what they mean.
-"""
+"""System calls without a name in the standard library.
+The interpreter's lock is kept, so only calls that do not block may be made."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ import sys
 from typing import Final
 
 MACHINE: Final = platform.machine() if platform.system() == "Linux" and sys.maxsize > 1 << 32 else ""
-"""Whose numbers count; empty where none do."""
+"""Architecture whose system call numbers are known here; else empty."""
 
-# Winning the lock back from a busy loop costs more than any call made here.
+# Getting the lock back from a busy loop costs more than any call made here.
 _LIBC: Final = ctypes.PyDLL(None, use_errno=True)
 
 

@@ -1,9 +1,6 @@
 """Background tasks with an owner.
-
-Owns the life of every task that is not awaited where it starts. Always true: a task is spawned into a `Tasks`, counted,
-cancelled and awaited when its owner closes; one that fails is reported, never forgotten. `supervise` keeps a service
-alive through any exception: the lag it leaves is a metric, its silence would be a loss.
-"""
+A task is spawned into a `Tasks`, which counts it, and cancels and awaits it when it closes. A failed task is reported.
+`supervise` restarts a service after any exception."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ class Tasks:
         return len(self._running)
 
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any], *, awaited: bool = False) -> asyncio.Task[Any]:
-        """Start a task. Its exception goes to the report; with `awaited`, to whoever awaits the task instead."""
+        """Start a task. Its exception is reported; with `awaited`, raised to whoever awaits the task instead."""
         if self._closed or len(self._running) >= self._bound:
             coroutine.close()
             raise RuntimeError(f"cannot start {name!r}: " + ("owner closed" if self._closed else "too many tasks"))
@@ -43,11 +40,11 @@ class Tasks:
         task.add_done_callback(self._forget if awaited else self._done)
         return task
 
-    def spawn_told(
+    def spawn_with_callback(
         self, name: str, coroutine: Coroutine[Any, Any, T], told: Callable[[asyncio.Future[T]], None]
     ) -> None:
-        """Start a task for those who wait for a callback: `told` hears of its end, once, in a later turn of the loop;
-        where it may not start, of the RuntimeError that `spawn` raises."""
+        """Start a task and call `told` with it when it ended, once, in a later turn of the loop. If it may not start,
+        `told` gets the RuntimeError of `spawn`."""
         task: asyncio.Future[T]
         try:
             task = self.spawn(name, coroutine, awaited=True)
@@ -65,7 +62,7 @@ class Tasks:
             self._report(task.get_name(), failure)
 
     async def close(self) -> None:
-        """Cancel what runs and wait until it ended."""
+        """Cancel running tasks and wait until they ended."""
         self._closed = True
         running = [task for task in self._running if task is not asyncio.current_task()]
         for task in running:
@@ -74,8 +71,8 @@ class Tasks:
 
 
 def tell(told: Callable[[Exception | None], None], failure: Exception | None, whom: str) -> None:
-    """Call one of many who wait. The others have their turn whatever it raises: that is reported as of a callback of
-    the loop's own. `whom`: who waited, for the report."""
+    """Call one of many waiting callbacks. An exception is reported like that of a loop callback, so the others are
+    called too. `whom`: the waiter, for the report."""
     try:
         told(failure)
     except Exception as bug:  # noqa: BLE001 - reported, not carried
@@ -83,7 +80,7 @@ def tell(told: Callable[[Exception | None], None], failure: Exception | None, wh
 
 
 def failure_of_task(task: asyncio.Future[Any]) -> BaseException | None:
-    """What ended a task that is done, a cancellation among it; None where it has a result."""
+    """The exception or cancellation that ended a done task; None if it has a result."""
     return asyncio.CancelledError() if task.cancelled() else task.exception()
 
 
@@ -96,16 +93,15 @@ async def supervise(
     backoff_s: float = 0.5,
     backoff_max_s: float = 30.0,
 ) -> None:
-    """Run `service` again and again, whatever it raises (MemoryError too), with backoff and jitter between failures.
+    """Run `service` again after any exception (even MemoryError), with backoff and jitter.
 
-    Returns only when `service` returns normally; cancellation passes through.
-    """
+    Returns only when `service` returns; cancellation passes through."""
     wait_s = backoff_s
     while True:
         try:
             await service()
             return
-        except Exception as failure:  # noqa: BLE001 - the one place whose job is to outlive any failure
+        except Exception as failure:  # noqa: BLE001 - a service must survive any failure
             report(name, failure)
         await asyncio.sleep(wait_s * rng.uniform(0.8, 1.2))
         wait_s = min(wait_s * 2, backoff_max_s)

@@ -1,8 +1,5 @@
-"""How long work shares the loop: it is cut into turns.
-
-Owns how many rows one turn has. Always true: between two turns every other connection is served. Must not know what a
-row is. A row costs 1 to 10 µs, so that a turn stays around 5 ms; who has dearer or cheaper rows says how many.
-"""
+"""Cuts long work on the loop into turns; between two turns every other connection is served.
+A row costs 1 to 10 µs, so a turn takes about 5 ms; work with other rows sets their number."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ class Turns:
         self._left = rows
 
     def over(self, rows: int = 1) -> bool:
-        """Count `rows` more; whether they ended the turn."""
+        """Count `rows` more; returns whether they ended the turn."""
         self._left -= rows
         if self._left > 0:
             return False
@@ -31,5 +28,5 @@ class Turns:
 
 
 async def next_turn() -> None:
-    """Let the loop serve everybody else once."""
+    """Let the loop run everything else once."""
     await asyncio.sleep(0)

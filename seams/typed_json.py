@@ -1,10 +1,7 @@
-"""Decoders of typed JSON, made one at a time.
-
-msgspec learns the fields of a Struct when a decoder of it is first made. A second thread that uses the type meanwhile
-reads fields that are not filled in yet, and the process dies of SIGSEGV (msgspec 0.22). Always true: one thread at a
-time makes a decoder, and whoever has one may use it from any thread. Every decoder made while threads run comes from
-here; one of a module is made when the module is imported. Must not know any format.
-"""
+"""Decoders of typed JSON, made one at a time. msgspec reads the fields of a Struct when a decoder of it is first made.
+A second thread that uses the type meanwhile reads unfilled fields, and the process dies of SIGSEGV (msgspec 0.22). So
+every decoder that is made while threads run comes from here; module-level ones are made at import. A finished decoder
+may be used from any thread."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Blocking work off the loop, as a parameter: bounded lanes of threads.
-
-Owns the process's threads. Always true: a lane never has more than its threads running, and lanes do not wait for one
-another, so cold reads and uploads never delay an fdatasync. The simulation runs the same calls in virtual time.
-"""
+A lane never runs more than its threads, and lanes do not wait for one another, so cold reads and uploads never delay an
+fdatasync. The simulation runs the same calls in virtual time."""
 
 from __future__ import annotations
 
@@ -17,9 +15,9 @@ Ts = TypeVarTuple("Ts")
 
 
 class Lane(Enum):
-    """A kind of blocking work; the value is how many threads serve it."""
+    """A kind of blocking work; the value has its number of threads."""
 
-    FLUSH = ("flush", 1)  # of a round: what the kernel did not take over, and directories; every ack may wait for it
+    FLUSH = ("flush", 1)  # of a round: what the kernel did not take, and directories; every ack may wait for it
     BULK_FLUSH = ("bulk-flush", 4)  # fdatasync of much, of several logs in parallel
     HOT_READ = ("hot-read", 2)  # old local segments brought into the page cache
     COLD_READ = ("cold-read", 2)  # chunk cache, directory bucket, CRC of cold chunks
@@ -29,7 +27,7 @@ class Lane(Enum):
 
 
 class Workers(Protocol):
-    """Runs a blocking function and hands back what it returned or raised."""
+    """Runs a blocking function; returns or raises what it does."""
 
     async def run(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T: ...
 
@@ -46,6 +44,6 @@ class ThreadWorkers:
         return await asyncio.get_running_loop().run_in_executor(self._pools[lane], function, *args)
 
     def close(self) -> None:
-        """Let running calls finish, drop the ones still queued."""
+        """Let running calls finish, drop the queued ones."""
         for pool in self._pools.values():
             pool.shutdown(wait=True, cancel_futures=True)

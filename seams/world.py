@@ -1,4 +1,4 @@
-"""The seams in one value, passed to whoever wires the house. Owns nothing; must not hold state of its own."""
+"""All seams in one value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def _as_it_is() -> None:
-    """Python's collector goes on looking at everything."""
+    """Python's collector keeps scanning everything."""
 
 
 def _is_refused(why: str) -> None:
@@ -37,11 +37,11 @@ class World:
     rng: Rng
     net: Net
     keep_objects: Callable[[], None] = _as_it_is
-    """What was made so far lives long: the collector need not look at it again (`gc.freeze`; O(1)). For a process that
-    is one broker; where brokers come and go in a process, their cycles would never be freed."""
+    """Objects made so far are long-lived: the collector need not scan them again (`gc.freeze`; O(1)). For a process
+    that is one broker; where brokers come and go, their cycles would never be freed."""
     afterwards: Afterwards = field(default_factory=Afterwards)
-    """For what the answers to a round of syncs lead to."""
+    """Defers what the results of a round of syncs lead to."""
     beats: Beats = field(default_factory=Beats)
-    """When what looks now and then does so."""
+    """Times of periodic checks."""
     late_effect: Callable[[str], None] = _is_refused
-    """Told of work that would have changed a log after its role was over, and was refused: a defect. Tests raise."""
+    """Gets work that would have changed a log after its role ended, and was refused: a defect. Tests raise."""

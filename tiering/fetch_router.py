@@ -1,9 +1,6 @@
-"""Which tier answers a fetch: a pure decision.
-
-Owns the seam between the tiers. Always true: an offset at or above the local log start is read locally, one between the
-log start and the local log start is read from the bucket, and there is no third place (KAFKA-15695: a reader must never
-be sent where nothing is). Must not know files, objects or Kafka's errors.
-"""
+"""Which tier serves a fetch.
+Pure. An offset at or above the local log start is read locally; one between the log start and the local log start is
+read from the bucket (KAFKA-15695)."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from enum import Enum
 
 
 class Route(Enum):
-    """Where a fetch at an offset goes."""
+    """Tier that serves a fetch."""
 
     HOT = "hot"
     COLD = "cold"
     OUT_OF_RANGE = "out of range"
-    CATCHING_UP = "catching up"  # below the local log, not yet known to the bucket's manifest: ask again
+    CATCHING_UP = "catching up"  # below the local log, not yet in the known manifest: fetch again
 
 
 def route(
@@ -27,10 +24,9 @@ def route(
     remote_end_offset: int,
     end_offset: int,
 ) -> Route:
-    """The tier that serves `offset`. `end_offset`: the exclusive end a reader may see or wait at (the log end offset).
+    """The tier that serves `offset`. `end_offset`: exclusive end that a reader may see or wait at (the log end offset).
 
-    Source: KIP-405; Kafka's ReplicaManager.readFromLog and UnifiedLog.checkLogStartOffset.
-    """
+    Source: KIP-405; Kafka's ReplicaManager.readFromLog and UnifiedLog.checkLogStartOffset."""
     if offset < log_start_offset or offset > end_offset:
         return Route.OUT_OF_RANGE
     if offset >= local_log_start_offset:

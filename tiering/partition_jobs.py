@@ -1,9 +1,6 @@
-"""The jobs of one partition: keep its claim and reservation, copy, expire, collect; and when each looks again.
-
-Owns the places of these jobs in the broker's queues. Always true: nothing here blocks the loop, and nothing the broker
-does for produce or hot fetch waits for it; a full disk is a state that is told and tried again, not a failure; what
-fails otherwise the queue tries again. Must not know what a copy or an expiry consists of, nor who asks.
-"""
+"""Jobs of one partition: claim and reservation, copy, expiry, gc; and when each runs next.
+Nothing here blocks the loop, and no produce or hot fetch waits for it. A full disk is a state that is reported and
+retried; the queue retries other failures."""
 
 from __future__ import annotations
 
@@ -33,11 +30,11 @@ log = logging.getLogger(__name__)
 UNSTABLE_RETRY_S: Final = 0.1
 PROGRESS_WAIT_S: Final = 1.0
 FULL_RETRY_S: Final = 1.0
-SLEPT_LOOK_S: Final = 600.0
+SLEPT_CHECK_S: Final = 600.0
 
 
 class PartitionJobs:
-    """Of one attached partition. `note`: something may lag behind from now on, and is to be looked at."""
+    """One attached partition's. `note`: the partition may lag from now on."""
 
     def __init__(
         self,
@@ -60,7 +57,7 @@ class PartitionJobs:
         self._collecting: Job = queues.gc.add(f"gc {partition.name}", self._collect)
         self._progress = asyncio.Event()
         self._broken: Exception | None = None
-        self._is_started = False  # what wakes a job earlier is seen to by `start`
+        self._is_started = False  # `start` covers earlier wake-ups
         partition.on_claimed = self._claimed
 
     def start(self) -> None:
@@ -72,32 +69,32 @@ class PartitionJobs:
         self._queues.expiry.wake_in(self._expiring, self._spread(self._limits.retention_check_interval_ms))
 
     async def close(self) -> None:
-        """Stop them; what is being copied is left to gc."""
+        """Stop them; gc deletes what is being copied."""
         await self._queues.copies.remove(self._copying)
         await self._queues.expiry.remove(self._expiring)
         await self._queues.gc.remove(self._collecting)
         await self._queues.commits.remove(self._upkeep)
-        self._report_progress()  # there will be no more
+        self._report_progress()  # wake the waiters: no more follows
 
     # ── woken ────────────────────────────────────────────────────────────────────────────────────────────────────
     def keep_up(self) -> None:
-        """Look at claim, reservation and configs now. Held back by nothing: an append may wait for offsets."""
+        """Check claim, reservation and configs now. Not deferred: an append may wait for offsets."""
         self._queues.commits.wake(self._upkeep)
 
     def reconfigured(self) -> None:
-        """Look at what other configs ask for."""
+        """The topic's configs changed."""
         if self._is_started:
             self.keep_up()
             self.copy()
             self.expire()
 
     def copy(self) -> None:
-        """There may be something to seal or to copy."""
+        """There may be a segment to seal or to copy."""
         if self._is_started:
             self._queues.copies.wake(self._copying)
 
     def expire(self, in_ms: int = 0) -> None:
-        """Look at retention, in so many milliseconds at the latest."""
+        """Check retention within `in_ms`."""
         if not self._is_started:
             return
         if in_ms:
@@ -110,7 +107,7 @@ class PartitionJobs:
         return self._partition.limits
 
     def _spread(self, interval_ms: int) -> float:
-        """Seconds within the interval, so that thousands of partitions do not look all at once."""
+        """Seconds within the interval, so that thousands of partitions do not run at once."""
         return self._partition.world.rng.uniform(0.0, interval_ms / 1000)
 
     # ── done ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -120,22 +117,22 @@ class PartitionJobs:
         self._queues.copies.wake(self._copying)
         self._queues.expiry.wake_in(self._expiring, min(1.0, self._limits.retention_check_interval_ms / 1000))
         if self._partition.epoch == 0:
-            return  # the first one: no object is of an earlier one
-        # What an earlier life left; not all partitions at once, and not before readers of older roots let go.
+            return  # no object is of an earlier epoch
+        # Garbage of earlier epochs: after the grace of readers of older roots, and not all partitions at once.
         grace_ms = self._limits.gc_grace_ms
         self._queues.gc.wake_in(self._collecting, grace_ms / 1000 + self._spread(grace_ms))
 
     def _with_room(
         self, name: str, work: Callable[[], Awaitable[float | None]]
     ) -> Callable[[], Awaitable[float | None]]:
-        """`work`, tried again soon where the disk is full: a state that status and the service tell, not a failure."""
+        """`work`, tried again soon on a full disk, which status and service report."""
 
         async def run() -> float | None:
             partition = self._partition
             try:
                 again_s = await work()
             except LeaseOver:
-                return None  # it is led no more: `close` ends this job
+                return None  # led no more: `close` ends this job
             except (OSError, LogFull) as failure:
                 if isinstance(failure, OSError) and not is_full(failure):
                     raise
@@ -154,11 +151,11 @@ class PartitionJobs:
     async def _collect(self) -> float | None:
         of = self._partition
         if (wait_s := self._collector.wait_s(of.topic_id, of.partition)) > 0:
-            return wait_s  # it was led and collected a while ago
+            return wait_s  # collected a while ago
         if max(of.remote_end_offset, of.log_start_offset) < of.log.local_log_start_offset:
-            return AGAIN_S  # an earlier version of the root, perhaps: what it does not name may be all there is
+            return AGAIN_S  # perhaps an earlier version of the root: objects it does not name may be the only copies
         if not of.is_complete():
-            return AGAIN_S  # nothing is to go yet
+            return AGAIN_S  # nothing may be deleted yet
         try:
             await self._collector.collect(of.topic_id, of.partition, of.holds, of.check_fresh)
         except (Corrupt, ObjectMissing) as unreadable:
@@ -183,7 +180,7 @@ class PartitionJobs:
             if not is_told and not partition.is_to_be_switched_off:
                 await partition.commit(lambda m: m.set_topic(config.topic, dict(config.configs)))
         except Fenced:
-            return None  # noted, and the broker was told
+            return None  # recorded and reported
         except (Retryable, AccessRefused) as unanswered:
             self._note()
             if not partition.claimed:
@@ -191,14 +188,14 @@ class PartitionJobs:
             if partition.log.log_end_offset >= partition.log.reserved_end < INT64_MAX:
                 partition.blocks[Block.RESERVATION] = str(unanswered)
             raise
-        return None  # woken by appends that use the reservation up, and by other configs
+        return None  # woken by appends that use up the reservation, and by config changes
 
     async def _copy_next(self) -> float | None:
-        """Seal what waited long enough, copy one range. The next look is at once while there is more."""
+        """Seal what waited long enough, copy one range; runs again at once while there is more."""
         partition = self._partition
         if not partition.config.copies or not partition.claimed or Block.BEHIND in partition.blocks:
-            return None  # woken by the claim, by a roll, by another config
-        # Not while copies are refused: that is asked by the copy itself, once a look.
+            return None  # woken by the claim, a roll, or a config change
+        # Not while copies are refused: the copy itself tries the store.
         if self._copier.has_garbage and Block.STORE not in partition.blocks:
             await self._collect_garbage()
         partition.lease.check()
@@ -234,15 +231,15 @@ class PartitionJobs:
                     f"bucket ends at {partition.remote_end_offset}, local log begins at {start}"
                 )
             case NoCopy.DONE:
-                partition.blocks.pop(Block.STORE, None)  # what was refused is not wanted any more
-        return self._next_look_s()
+                partition.blocks.pop(Block.STORE, None)  # the refused copy is no longer needed
+        return self._next_check_s()
 
     async def _collect_garbage(self) -> None:
-        """Copies do not wait for it: a store that takes objects may refuse to delete any (a policy, a lock)."""
+        """Copies do not wait for it: a store that takes objects may refuse deletes (a policy, a lock)."""
         try:
             async with asyncio.timeout(self._limits.store_timeout_s):
                 await self._copier.collect_garbage()
-        except (Retryable, TimeoutError) as away:  # the outage is told elsewhere, and once
+        except (Retryable, TimeoutError) as away:  # the outage is logged elsewhere, once
             log.debug("%s: objects of failed copies stay for now: %s", self._partition.name, away)
         except AccessRefused as refused:
             log.warning("%s: objects of failed copies stay for now: %s", self._partition.name, refused)
@@ -278,20 +275,21 @@ class PartitionJobs:
             return
         try:
             self._partition.lease.roll()
-        except LogFull as full:  # what is sealed already goes to the bucket all the same, and gives room
+        except LogFull as full:  # sealed segments are still copied, which frees space
             log.debug("%s cannot be sealed now: %s", self._partition.name, full)
             return
         self._partition.flusher.request()
 
-    def _next_look_s(self) -> float | None:
-        """Until the seal is due. An empty segment has nothing to seal: its first batch wakes us (`rolled`)."""
+    def _next_check_s(self) -> float | None:
+        """Seconds until the seal is due. An empty segment has nothing to seal: its first batch wakes the job
+        (`rolled`)."""
         if self._copier.has_garbage or Block.HOLE in self._partition.blocks:
             return self._limits.interval_ms_max / 1000
         due_ms = self._seal_due_ms()
         if due_ms == 0:
-            return FULL_RETRY_S  # it found no space
-        # While a machine sleeps, timers stand still and the clock does not.
-        return None if due_ms is None else min(due_ms / 1000, SLEPT_LOOK_S)
+            return FULL_RETRY_S  # the seal found no space
+        # While a machine sleeps, timers stop and the clock does not.
+        return None if due_ms is None else min(due_ms / 1000, SLEPT_CHECK_S)
 
     def _report_progress(self) -> None:
         self._progress.set()
@@ -300,9 +298,8 @@ class PartitionJobs:
     async def seal_and_copy(self) -> None:
         """Seal the active segment and return when everything appended before the call is in the bucket, verified.
 
-        Raises Fenced, also when it is led no more; Corrupt. Waits as long as the store is away (the caller sets the
-        deadline).
-        """
+        Raises Fenced, also when the partition is led no more; Corrupt. Waits as long as the store is away: the caller
+        sets the deadline."""
         partition = self._partition
         target = partition.log.log_end_offset
         self._broken = None

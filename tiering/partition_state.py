@@ -1,11 +1,8 @@
-"""What the jobs of one tiered partition share: its log, its manifest, its claim, its reservation, what blocks it.
-
-Owns the claim (the first tiering act of an epoch, C1) and the reservation's life. Always true: `log.reserved_end` is
-raised only after the root's commit and the sync of the local copy; a root of a higher leader epoch fences in the step
-that makes it known, so that nobody sees another leader's remote end as ours; after a `Fenced` nothing of this partition
-is committed any more; commits are made under our epoch or not at all. Runs on the loop. Must not know when its parts
-are called (work_queue), nor what a copy or an expiry consists of.
-"""
+"""State that the jobs of one tiered partition share: log, manifest, claim, reservation, and what blocks it.
+The claim is the first tiering act of an epoch (C1). `log.reserved_end` rises only after the root's commit and the sync
+of the local copy. A root of a higher leader epoch fences at once, in the step that reads it, so no other leader's
+remote end counts as ours. After a `Fenced` nothing of this partition is committed; commits are made under our epoch or
+not at all. Runs on the loop."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Block(Enum):
-    """Why tiering of a partition does not move, worst first."""
+    """Why tiering of a partition makes no progress, worst first."""
 
     FENCED = "fenced"
     VANISHED = "root vanished"
@@ -55,7 +52,7 @@ class Block(Enum):
 
 
 class TieredPartition:
-    """One partition this broker leads in `epoch`, tiered or not (every partition has a root and a reservation)."""
+    """One partition that this broker leads in `epoch`, tiered or not: every partition has a root and a reservation."""
 
     def __init__(
         self,
@@ -79,9 +76,9 @@ class TieredPartition:
         log = lease.log
         self._is_fresh = is_fresh
         self.is_complete = is_complete
-        """Whether what is believed of topics and configs is all there is; else nothing goes, here or there (R29)."""
-        self.is_alone = is_alone  # no other broker is assigned it
-        self.chooses_start = config.enabled  # whether its local start is the log's, where tiering is switched off
+        """Whether all topics and configs are known; otherwise nothing is deleted, local or remote (R29)."""
+        self.is_alone = is_alone  # no other replica is assigned
+        self.chooses_start = config.enabled  # its local start becomes the log's when tiering is switched off
         self.topic_id = topic_id
         self.partition = partition
         self.epoch = epoch
@@ -97,25 +94,25 @@ class TieredPartition:
         self.local_gaps: tuple[tuple[int, int], ...] | None = None  # None: not looked for yet
         self.fenced = False
         self.closed = False
-        self.is_noted = True  # the copy on disk says what `log.reserved_end` does
+        self.is_noted = True  # the copy on disk equals `log.reserved_end`
         self.on_claimed: Callable[[], None] = lambda: None
-        self.on_remote_end: Callable[[int], None] = lambda _: None  # told what the root says when it was claimed
-        self.on_verified: Callable[[], None] = lambda: None  # told that one more object was seen whole
+        self.on_remote_end: Callable[[int], None] = lambda _: None  # gets the claimed root's remote end
+        self.on_verified: Callable[[], None] = lambda: None  # called for each verified object
         self._on_fenced = on_fenced
         self.on_behind = on_behind
         self.verified = Verified()
         self._is_parked = False
         self._needed_end = 0  # the furthest end that an append asked for
-        self._released_from = 0  # the root's reserved end before a release that may still land
+        self._released_from = 0  # the root's reserved end before a release that may still arrive
         self._claiming = asyncio.Lock()
         self._reserving = asyncio.Lock()
-        manifests.on_newer = self._saw
+        manifests.on_newer = self._check_epoch
         if manifests.manifest is not None:
-            self._saw(manifests.manifest)
+            self._check_epoch(manifests.manifest)
 
     @property
     def flusher(self) -> Flusher:
-        """The log's; another one after a cut, as an unclean start may make."""
+        """The log's current flusher; truncation replaces it."""
         return self.lease.flusher
 
     @property
@@ -128,7 +125,7 @@ class TieredPartition:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The newest manifest this process has seen."""
+        """The newest manifest this process has read."""
         return self.manifests.manifest
 
     @property
@@ -149,9 +146,11 @@ class TieredPartition:
         return min(self.visible_end(), self.log.flushed_end_offset)
 
     def holds(self, epoch: int, end_offset: int) -> bool:
-        """Whether the log has, or needs no more, what the leader of an earlier `epoch` had below `end_offset`: the same
-        offsets may have been given again since a tail was lost. Of its own epoch, and later ones, another leader's log
-        says so. To be asked where the bucket holds what lies below the local log's start."""
+        """Whether the log has, or no longer needs, what the leader of an earlier `epoch` had below `end_offset`: the
+        same offsets may have been assigned again after a lost tail. False for its own and later epochs, whose log is
+        another leader's.
+
+        Ask only if the bucket holds what lies below the local log's start."""
         if epoch >= self.epoch:
             return False
         shared_end = self.log.epochs.shared_end(epoch, self.log.log_end_offset)
@@ -163,13 +162,12 @@ class TieredPartition:
 
     @property
     def blocked_why(self) -> str:
-        """What `blocked_by` met last; empty while nothing blocks."""
+        """The last error behind `blocked_by`; empty while nothing blocks."""
         return next((self.blocks[block] for block in Block if block in self.blocks), "")
 
     # ── claim and fence ──────────────────────────────────────────────────────────────────────────────────────────
     async def claim(self, also: Callable[[Manifest], Manifest] | None = None) -> Manifest:
-        """Claim the partition, and do `also` in the same write, unless this process claimed it; the manifest.
-
+        """Claim the partition unless this process did, with the edit `also` in the same write; returns the manifest.
         Raises Fenced, Retryable and as `ManifestStore`."""
         async with self._claiming:
             manifest = self.manifests.manifest
@@ -184,53 +182,52 @@ class TieredPartition:
                 self.on_claimed()
             return manifest
 
-    async def commit(self, edit: Callable[[Manifest], Manifest], *, lets_go: bool = False) -> Manifest:
-        """Commit to the claimed root. `lets_go`: of offsets that may be given or read; each send of it asks
-        `check_fresh`. Raises Fenced when somebody newer leads, also right after our commit."""
+    async def commit(self, edit: Callable[[Manifest], Manifest], *, releases: bool = False) -> Manifest:
+        """Commit to the claimed root. `releases`: it releases offsets, and each send calls `check_fresh`. Raises Fenced
+        if a newer leader exists, also right after our commit."""
         self.check_not_fenced()
         try:
-            manifest = await self.manifests.commit(edit, self.check_fresh if lets_go else None)
+            manifest = await self.manifests.commit(edit, self.check_fresh if releases else None)
         except LeaseOver:
-            raise  # no root says so: the role is over
+            raise  # the role is over; no root fenced it
         except Fenced as fenced:
             raise self.fence(fenced) from fenced
         self.check_not_fenced()
         return manifest
 
-    def _saw(self, manifest: Manifest) -> None:
-        """A newer root, read by a claim, a commit, a reader, or to verify or collect: it tells of another leader as
-        well as a refused commit does, and sooner than `cluster.json`."""
+    def _check_epoch(self, manifest: Manifest) -> None:
+        """A newer root was read, for whatever reason. A higher epoch in it fences as a refused commit does, and sooner
+        than `cluster.json`."""
         if manifest.leader_epoch > self.epoch:
             self.fence(Fenced(f"{self.name}: epoch {self.epoch} superseded by {manifest.leader_epoch}"))
 
     async def move_start(self, edit: Callable[[Manifest], Manifest]) -> None:
-        """Commit a log start, with what else `edit` does, to the root, then follow it locally (C26). Raises as
-        `commit`."""
-        manifest = await self.commit(edit, lets_go=True)
+        """Commit a log start, with what else `edit` changes, then apply it locally (C26). Raises as `commit`."""
+        manifest = await self.commit(edit, releases=True)
         self.lease.check()
         self.lease.advance_log_start(min(manifest.log_start_offset, self.log.log_end_offset))
 
-    def obey(self, config: TierConfig) -> None:
-        """The topic's configs are others from now on."""
+    def reconfigure(self, config: TierConfig) -> None:
+        """The topic's configs changed."""
         self.config = config
         self.chooses_start |= config.enabled
 
     @property
     def is_to_be_switched_off(self) -> bool:
-        """Whether the topic is tiered no more, and the root does not say so yet."""
+        """Whether the topic is no longer tiered, and the root does not record that yet."""
         manifest = self.manifests.manifest
         return manifest is not None and manifest.is_switched_off_by(self.config.configs)
 
     async def switch_off(self) -> None:
-        """See `Manifest.switch_off`; who did not lead when that was asked, and may lack what the leader then had, moves
-        no start. Raises as `commit`."""
+        """See `Manifest.switch_off`. A broker that did not lead when tiering was switched off may lack records, and
+        moves no start. Raises as `commit`."""
         topic, configs = self.config.topic, dict(self.config.configs)
         start = self.log.local_log_start_offset if self.chooses_start else self.log_start_offset
         await self.move_start(lambda m: m.switch_off(topic, configs, start))
         log.info("%s is tiered no more: its log starts at offset %d", self.name, self.log_start_offset)
 
     def fence(self, why: Fenced) -> Fenced:
-        """Stop tiering this partition in this epoch; its leader learns it unless only the topic was deleted."""
+        """Stop tiering this partition in this epoch; reported to its leader unless only the topic was deleted."""
         vanished = isinstance(why, RootVanished)
         if not self.fenced:
             self.fenced = True
@@ -245,20 +242,20 @@ class TieredPartition:
             raise Fenced(f"{self.name}: epoch {self.epoch} was superseded; tiering of it stopped")
 
     def check_fresh(self) -> None:
-        """Before each send of what lets go of data: raises Fenced where the image this broker obeys has another leader,
-        Retryable where it is not known to be the newest one: a new leader that is idle has not claimed yet, and would
-        not fence it (R23)."""
+        """Call before each send that releases data. Raises Fenced if this broker's metadata image has another leader;
+        Retryable if the image may be outdated: a new, idle leader has not claimed yet and would not fence this one
+        (R23)."""
         self.check_not_fenced()
         self.lease.check()
         if not self._is_fresh() or not self.is_complete():
             raise Retryable(f"{self.name}: who leads it now, or what there is, is not known here; nothing is let go")
 
     async def _reconcile(self, manifest: Manifest) -> None:
-        """What the root says, met for the first time in this epoch, against the local log that serves already."""
+        """Compare the root, read for the first time in this epoch, with the local log that serves already."""
         local = self.log
         self.lease.check()
         if manifest.bucket_end_offset > local.log_end_offset:
-            # Only an old copy of the data directory can be behind what was flushed before it was copied (C6).
+            # Only an old copy of the data directory can end below its own flushed, copied records (C6).
             self.lease.reserve(local.log_end_offset)
             await self.lease.call(remove_reservation, local.directory)
             what = "restart to go on there" if self.is_alone else "another replica has to lead"
@@ -273,7 +270,7 @@ class TieredPartition:
 
     # ── reservation ──────────────────────────────────────────────────────────────────────────────────────────────
     def reservation_wanted(self) -> int | None:
-        """The end to reserve now; None while half a block is left, or when nothing may be given any more."""
+        """The end to reserve now; None while half a block is left, or if no offset may be assigned."""
         end = self.log.log_end_offset
         self.rate.note(self.world.clock.wall_ms(), end)
         if Block.BEHIND in self.blocks or self._is_parked:
@@ -284,16 +281,16 @@ class TieredPartition:
 
     @property
     def reserve_at(self) -> int:
-        """Log end from which on a new block is wanted, at the smallest block; a cheap test for the append path."""
+        """Log end at which a new block is wanted, with the smallest block: a cheap test for the append path."""
         return self.log.reserved_end - self.limits.reservation_offsets // 2
 
     async def reserve(self) -> bool:
-        """Raise the reservation when it is time; whether it was. Claims first. Raises as `commit`, and OSError."""
+        """Raise the reservation if due; returns whether it was. Claims first. Raises as `commit`, and OSError."""
         async with self._reserving:
             wanted = self.reservation_wanted()
             if wanted is None:
                 return False
-            # Above what a release of ours may still lower it from: the write that settles it cannot be left out.
+            # Above the end that a pending release may still lower: this write must not be left out.
             target, log_end = max(wanted, self._released_from + 1), self.log.log_end_offset
             # Thousands of partitions open at once: claim and reservation are one request where both are due.
             manifest = await self.claim(lambda m: m if m.bucket_end_offset > log_end else m.reserve(target))
@@ -308,13 +305,13 @@ class TieredPartition:
             self.blocks.pop(Block.RESERVATION, None)
             return True
 
-    def need(self, end_offset: int) -> None:
-        """Somebody wants to append up to `end_offset`: `reserve` may raise the reservation again, so far at least."""
+    def request_end(self, end_offset: int) -> None:
+        """An append up to `end_offset` waits: the next `reserve` reaches at least that far."""
         self._is_parked = False
         self._needed_end = max(self._needed_end, end_offset)
 
     async def note_reservation(self) -> None:
-        """Write the copy of what this leader was told it may give: its next start, alone, asks for it. Raises
+        """Write the local copy of the reservation that a leader reported: the next start, alone, reads it. Raises
         OSError."""
         async with self._reserving:
             if not self.is_noted and Block.BEHIND not in self.blocks:
@@ -336,28 +333,28 @@ class TieredPartition:
         self.is_noted = True
 
     async def give_back(self) -> bool:
-        """Lower the reservation to the log's end, if the bucket ends there too; whether it was lowered.
+        """Lower the reservation to the log's end if the bucket ends there too; returns whether it was lowered.
 
-        From then on the root alone says that nothing above was given, so a lost disk costs no gap; the next append has
-        to raise it first (`need`, ADR 13). The local copy falls before the root: a crash in between leaves the root
-        too high, which costs a gap after a lost disk, never an offset given twice. Raises as `commit`, and OSError; a
-        release that may still land is outrun by the next `reserve`. Never while others are assigned it: what they hold
-        may end higher (D29)."""
+        From then on the root itself shows that no offset above was assigned, so a lost disk costs no gap; the next
+        append raises it first (`request_end`, ADR 13). The local copy falls before the root: a crash in between leaves
+        the root too high, which costs a gap after a lost disk, but no offset is assigned twice. The next `reserve`
+        overwrites a release that arrives late. Does nothing while other replicas are assigned: their logs may end
+        higher (D29). Raises as `commit`, and OSError."""
         if not self.is_alone:
             return False
         async with self._reserving:
             manifest = await self.claim()
             self.lease.check()
-            end = self.log.log_end_offset  # nothing is awaited until no append passes it any more
+            end = self.log.log_end_offset  # no await until `lease.reserve` stops appends beyond it
             if not self.is_alone or manifest.bucket_end_offset != end or Block.BEHIND in self.blocks:
-                return False  # others may have come while it waited
+                return False  # a replica may have been assigned meanwhile
             self.lease.reserve(end)
             self._is_parked = True
             self._needed_end = 0
             if manifest.reserved_end_offset > end:
                 self._released_from = manifest.reserved_end_offset
                 await self.write_local_reservation(end)
-                await self.commit(lambda m: m.release_reservation(end), lets_go=True)
+                await self.commit(lambda m: m.release_reservation(end), releases=True)
                 reach("reserve.released")
                 self._released_from = 0
             return True
@@ -365,8 +362,8 @@ class TieredPartition:
     # ── verified objects ─────────────────────────────────────────────────────────────────────────────────────────
     @property
     def sure_end_offset(self) -> int:
-        """Local segments that end at or below it may go at once: they lie below the root's log start, or in objects
-        that this process verified, without a hole from the first local one on."""
+        """Local segments that end at or below it may be deleted at once: they lie below the root's log start, or in
+        objects that this process verified, without a hole from the first local one on."""
         manifest = self.manifests.manifest
         if manifest is None or not self.claimed:
             return 0

@@ -1,9 +1,6 @@
-"""One partition's tier as the broker holds it: the façade over its claim, copies, expiry and cold reads.
-
-Owns what the broker sees of a partition's tier. Always true: nothing here blocks, and nothing the broker does for
-produce or hot fetch waits for the bucket; a cold read is the reader's, this only hands it the manifest;
-`delete_records` has committed the log start to the root before it returns (C26). Must not know Kafka's requests or
-error codes."""
+"""One partition's tier as the broker uses it: claim, copies, expiry and cold reads behind one interface.
+Nothing here blocks, and no produce or hot fetch waits for the bucket. `delete_records` returns after the log start was
+committed to the root (C26)."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class PartitionTier:
-    """See the module. Made by `TierService.attach`. `lost`: what attaching declared a gap, [first, end)."""
+    """Made by `TierService.attach`. `lost`: what attaching declared a gap, [first, end)."""
 
     def __init__(
         self,
@@ -55,12 +52,12 @@ class PartitionTier:
         )
 
     def start(self) -> None:
-        """Begin to claim, copy and expire; one that is closed by now does not."""
+        """Begin to claim, copy and expire, unless it is closed."""
         if not self._partition.closed:
             self._backlog.note(self)
             self._jobs.start()
 
-    # ── what the request path asks ───────────────────────────────────────────────────────────────────────────────
+    # ── for the request path ─────────────────────────────────────────────────────────────────────────────────────
     @property
     def enabled(self) -> bool:
         """remote.storage.enable of the topic; internal topics are never tiered."""
@@ -72,21 +69,22 @@ class PartitionTier:
 
     @property
     def remote_end_offset(self) -> int:
-        """Exclusive end of what the committed manifest holds; 0 when nothing, or while it is not known yet."""
+        """Exclusive end of the committed manifest; 0 if it is empty or not known yet."""
         return self._partition.remote_end_offset
 
     @property
     def sure_end_offset(self) -> int:
-        """Local segments that end at or below it may go at once; those up to the remote end, once they are verified."""
+        """Local segments that end at or below it may be deleted at once; those up to the remote end after they are
+        verified."""
         return self._partition.sure_end_offset
 
-    def is_looking(self) -> bool:
-        """A replica may have more to take from the bucket than what is verified by now: whether that is being looked
-        at, begun with this call if need be. Ask again soon."""
-        is_looking = self.expirer.look_for_replica()
-        if is_looking and self._partition.claimed:
+    def is_verifying(self) -> bool:
+        """Whether objects that a replica may copy from the bucket are still being verified; starts that if needed. Ask
+        again soon."""
+        is_verifying = self.expirer.verify_for_replica()
+        if is_verifying and self._partition.claimed:
             self._jobs.expire()
-        return is_looking
+        return is_verifying
 
     @property
     def log_start_offset(self) -> int:
@@ -123,12 +121,12 @@ class PartitionTier:
         return self._partition
 
     def read(self, offset: int, bytes_max: int, *, min_one: bool) -> ColdSlice | asyncio.Future[None]:
-        """Cold bytes from the batch that holds `offset`, or a future that is done when asking again may give them."""
+        """Cold bytes from the batch that holds `offset`, or a future: ask again when it is done."""
         return self._cold.read(self._partition.manifests, offset, bytes_max, min_one=min_one)
 
     @property
     def max_timestamp_ms(self) -> int:
-        """Greatest timestamp in the bucket; −1 when there is none, or while it is not known."""
+        """Greatest timestamp in the bucket; −1 if there is none, or while it is not known."""
         manifest = self._partition.manifest
         return -1 if manifest is None else manifest.max_timestamp_ms
 
@@ -138,31 +136,32 @@ class PartitionTier:
 
     @property
     def reserve_at(self) -> int:
-        """When the log's end reaches it, call `reserve_soon`; look again after that, it moves."""
+        """Call `reserve_soon` when the log's end reaches it; it moves afterwards."""
         return self._partition.reserve_at
 
     def reserve_soon(self, end_offset: int = 0) -> None:
-        """Half of the reservation is used, or an append up to `end_offset` found none: raise it in the background."""
-        self._partition.need(end_offset)
+        """Half of the reservation is used, or an append up to `end_offset` found none left: raise
+        it in the background."""
+        self._partition.request_end(end_offset)
         self._jobs.keep_up()
 
     def assigned(self, *, is_alone: bool) -> None:
-        """The image says whether others are assigned the partition too."""
+        """The metadata image shows whether other replicas are assigned."""
         self._partition.is_alone = is_alone
 
     def written_to(self) -> None:
-        """Call about once a second while the log is appended to: its reservation and its retention follow."""
+        """Call about once a second while the log is appended to: checks reservation and retention."""
         if self._partition.reservation_wanted() is not None:
             self.reserve_soon()
         self._jobs.expire(self._partition.limits.retention_check_interval_ms)
 
     def rolled(self) -> None:
-        """A batch began a new segment: there may be something to copy now, and from now on something to seal."""
+        """A new segment began: the sealed one may be copied."""
         self._backlog.note(self)
         self._jobs.copy()
 
     async def delete_records(self, offset: int) -> None:
-        """Nothing below `offset` is readable any more; durable when this returns. Raises Retryable, Fenced."""
+        """Make everything below `offset` unreadable; durable when this returns. Raises Retryable, Fenced."""
         partition = self._partition
         if self.enabled or partition.remote_end_offset or not partition.is_alone:
             await partition.claim()
@@ -174,12 +173,12 @@ class PartitionTier:
 
     # ── snapshots of internal topics ─────────────────────────────────────────────────────────────────────────────
     async def commit_snapshot(self, end_offset: int, data: bytes) -> None:
-        """See `snapshots.commit_snapshot`; what it replaces goes after the grace."""
+        """See `snapshots.commit_snapshot`; the replaced one is deleted after the grace."""
         await commit_snapshot(self._partition, end_offset, data)
         self._jobs.expire(self._partition.limits.gc_grace_ms)
 
     async def snapshot_end(self) -> int:
-        """Where the newest committed snapshot ends; 0 without one. Raises Retryable, Fenced."""
+        """End of the newest committed snapshot; 0 if there is none. Raises Retryable, Fenced."""
         pointer = (await self._partition.claim()).snapshot
         return 0 if pointer is None else pointer.end_offset
 
@@ -193,7 +192,7 @@ class PartitionTier:
         await self._jobs.seal_and_copy()
 
     async def seal(self) -> None:
-        """`seal_and_copy`, then `park`. Raises Fenced where it is led no more: `close` waits for this, too."""
+        """`seal_and_copy`, then `park`. Raises Fenced if the partition is led no more; `close` waits for this."""
         if self._partition.closed:
             raise Fenced(f"{self.name} is led no more, or was deleted")
         task = asyncio.current_task()
@@ -210,35 +209,35 @@ class PartitionTier:
             del self._sealing[task]
 
     async def park(self) -> None:
-        """After a seal: give a log's reservation back, if the bucket holds all of it (of an internal topic: by its
-        snapshot), until the next append. If its disk is lost before that, nothing is missing, and no gap says so (ADR
-        13)."""
+        """After a seal: release the reservation until the next append, if the bucket holds the whole log (of an
+        internal topic: its snapshot). If the disk is lost before that append, nothing is missing and no gap is declared
+        (ADR 13)."""
         if not self._partition.config.copies and not self._partition.config.internal:
             return
-        if self._partition.closed:  # the reservation is another tier's by now
+        if self._partition.closed:  # the reservation belongs to another tier
             return
         try:
             await self._partition.give_back()
         except (ThermoclineError, OSError) as kept:
-            # Safe all the same: what is appended next raises it again; a disk lost before costs a declared gap.
+            # Safe all the same: the next append raises it again; a disk lost before costs a declared gap.
             log.warning("%s may keep its reservation: %s", self.name, kept)
 
     async def give_back(self) -> bool:
-        """After the last append: lower the reservation where the bucket holds the whole log."""
+        """After the last append: lower the reservation if the bucket holds the whole log."""
         return await self._partition.give_back()
 
     def expire_soon(self, pressure_bytes: int = 0) -> None:
-        """Look at retention now; `pressure_bytes`: what the disk wants back."""
+        """Check retention now; `pressure_bytes`: bytes that the disk needs back."""
         self.expirer.pressure_bytes = max(self.expirer.pressure_bytes, pressure_bytes)
         self._jobs.expire()
 
     def reconfigure(self, config: TierConfig) -> None:
-        """Obey another topic configuration from now on."""
-        self._partition.obey(config)
+        """Apply another topic configuration."""
+        self._partition.reconfigure(config)
         self._jobs.reconfigured()
 
     async def close(self) -> None:
-        """Stop every job of this partition; what is being copied is left to gc."""
+        """Stop every job of this partition; gc deletes what is being copied."""
         self._partition.closed = True
         self._backlog.forget(self)
         if sealing := tuple(self._sealing):

@@ -1,8 +1,5 @@
-"""Values that tiering is configured, attached and observed with.
-
-Always true: they are plain and immutable; units stand in the names; −1 means "no limit" as in Kafka. Must not know how
-they were resolved from configuration files and topic overrides.
-"""
+"""Configuration, leadership and status values of tiering: immutable, units in the names, −1 means "no limit" as in
+Kafka."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ NO_SESSION: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class TierConfig:
-    """What a topic asks of tiering. `local_*` are resolved: never −2. `topic` and `configs` go into the root."""
+    """A topic's tiering configs. `local_*` are resolved: never −2. `topic` and `configs` go into the root."""
 
     enabled: bool
     internal: bool
@@ -31,19 +28,23 @@ class TierConfig:
 
     @property
     def copies(self) -> bool:
-        """Whether sealed segments go to the bucket (KIP-950's remote.log.copy.disable stops only this)."""
+        """Whether sealed segments are copied (KIP-950's remote.log.copy.disable stops only this)."""
         return self.enabled and not self.internal and not self.copy_disable
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """That this broker leads a partition in `leader_epoch`. `new`: the partition was just created, so it holds nothing
-    anywhere. `on_fenced` hears, once and on the loop, that the root names a higher epoch, and what it says.
-    `is_deleted`: whether the topic of an id is known to be deleted, so that its files may be removed. `is_alone`: no
-    other broker is assigned it; `holds_alone`: no other ever held it, though some may be on their way to (a move).
-    `unclean_after`: this log may lack what was acknowledged, and begins uncleanly after
-    the leader epoch that served last, this one; None: it has all of it. `broker_epoch`: this broker's session in the
-    image that lets it lead. `on_behind` hears, on the loop, that the log ends below what the bucket holds (R18)."""
+    """This broker leads a partition in `leader_epoch`.
+
+    - `new`: the partition was just created, so no broker holds data.
+    - `on_fenced`: called once, on the loop, if the root names a higher epoch, with the reason.
+    - `is_deleted`: whether the topic of an id is known to be deleted, so that its files may be removed.
+    - `is_alone`: no other replica is assigned; `holds_alone`: no other ever held it, though some may be adding it.
+    - `unclean_after`: this log may lack acknowledged records; the leader epoch that served before this one. None:
+      complete.
+    - `broker_epoch`: this broker's session in the image that makes it leader.
+    - `on_behind`: called on the loop if the log ends below what the bucket holds (R18).
+    """
 
     leader_epoch: int
     tier: TierConfig
@@ -59,8 +60,8 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class TierLimits:
-    """A broker's limits. `verify_by_head`: the probe saw the store refuse a wrong checksum (C12); `one_pass`: also one
-    that came behind the bytes, so that a segment may be proved while it is sent."""
+    """A broker's limits. `verify_by_head`: the probe saw the store refuse a wrong checksum (C12); `one_pass`: also a
+    trailing one, so a segment may be checked while it is sent."""
 
     copy_partitions_max: int = 10
     copy_backoff_ms: int = 500
@@ -86,9 +87,9 @@ class TierLimits:
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
-    """One partition, for people. `copy_lag_*`: sealed and not in the manifest; `seal_age_ms`: of the oldest record that
-    no seal covers. `gaps`: declared ones, [first, end). `blocked_by`: why nothing moves, None when all is well;
-    `blocked_why`: what that met last."""
+    """One partition's, for people. `copy_lag_*`: sealed and not in the manifest; `seal_age_ms`: of the oldest unsealed
+    record. `gaps`: declared ones, [first, end). `blocked_by`: why copies make no progress, None if they do;
+    `blocked_why`: its last error."""
 
     enabled: bool
     copy_lag_bytes: int

@@ -1,11 +1,8 @@
-"""Background work of many partitions, a bounded number at once, each woken when there is something to do.
-
-Owns when a job runs again: at once after a `wake`, later where it asked for it, and with backoff and jitter after a
-failure. Always true: a job runs at most once at a time; a wake during its run starts another run; any exception
-leaves the queue and the job alive, reported and counted; idle jobs cost one timer, nobody scans them. Where nothing
-succeeds the store is taken to be away: one job looks every few seconds, however many wait, and all go on when it finds
-the store back; so an outage costs a fixed number of requests, and its end is noticed soon (G13). Must not know what
-they do."""
+"""Background work of many partitions, a bounded number at once, each run when it is woken.
+A job runs at most once at a time. It runs again at once after a `wake`, later if it asked for that, and with backoff
+and jitter after a failure. Any exception leaves queue and job alive, reported and counted. An idle job costs one timer.
+If nothing succeeds, the store is assumed to be away: one job probes it every few seconds however many wait, and all
+resume when it succeeds. So an outage costs a fixed number of requests, and its end is noticed soon (G13)."""
 
 from __future__ import annotations
 
@@ -13,19 +10,24 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from logformat.errors import Retryable
 from seams.rng import Rng
 from seams.tasks import Tasks
-from tiering.store_recovery import StoreRecovery
 
+PROBE_S: Final = 4.0  # between two probes while the store is away; writes resume within 10 s of its return
+_JITTER: Final = 0.2
+
+Probe = Callable[[], bool]
+"""Let one job try; False: there is none, or no free slot."""
 BACKOFF_DOUBLINGS_MAX = 16
 AWAY_AFTER = 5  # refusals in a row, of whichever jobs
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Seconds to wait after failures in a row: `first_s`, doubled up to `longest_s`, times 1 ± `jitter`."""
+    """Seconds to wait after consecutive failures: `first_s`, doubled up to `longest_s`, times 1 ± `jitter`."""
 
     first_s: float
     longest_s: float
@@ -36,36 +38,71 @@ class Backoff:
         return min(doubled, self.longest_s) * rng.uniform(1 - self.jitter, 1 + self.jitter)
 
 
+class StoreRecovery:
+    """The waiting queues of one store."""
+
+    def __init__(self, rng: Rng) -> None:
+        self._rng = rng
+        self._line: list[Probe] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def join(self, probe: Probe) -> None:
+        """The queue takes turns from now on."""
+        if probe not in self._line:
+            self._line.append(probe)
+        self._later()
+
+    def leave(self, probe: Probe) -> None:
+        """The queue takes no more turns."""
+        if probe in self._line:
+            self._line.remove(probe)
+
+    def back(self) -> None:
+        """A job reached the store: all waiting queues try now."""
+        for probe in tuple(self._line):
+            probe()
+
+    def _later(self) -> None:
+        if self._timer is None and self._line:
+            wait_s = PROBE_S * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._next)
+
+    def _next(self) -> None:
+        self._timer = None
+        for probe in tuple(self._line):
+            self._line.remove(probe)
+            self._line.append(probe)
+            if probe():
+                break
+        self._later()
+
+
+@dataclass(slots=True, eq=False)
 class Job:
-    """One partition's work of one kind: `run` does what is due and returns in how many seconds to look again.
+    """One partition's work of one kind; made by `WorkQueue.add`. `run` does what is due and returns in how many seconds
+    to run again; None: only when woken."""
 
-    None: only when woken. Made by `WorkQueue.add`.
-    """
-
-    __slots__ = ("failures", "name", "queued", "removed", "retry_at_s", "run", "task", "timer", "woken")
-
-    def __init__(self, name: str, run: Callable[[], Awaitable[float | None]]) -> None:
-        self.name = name
-        self.run = run
-        self.failures = 0
-        self.queued = False
-        self.removed = False
-        self.retry_at_s = 0.0
-        self.woken = False
-        self.task: asyncio.Task[float | Retryable | None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
+    name: str
+    run: Callable[[], Awaitable[float | None]]
+    failures: int = 0
+    queued: bool = False
+    removed: bool = False
+    retry_at_s: float = 0.0
+    woken: bool = False
+    task: asyncio.Task[float | Retryable | None] | None = None
+    timer: asyncio.TimerHandle | None = None
 
 
 class WorkQueue:
-    """Jobs that share `running_max` places. Failures that are not `Retryable` go to the report of `tasks`;
-    `store_recovery` are those of the store that all jobs ask."""
+    """Jobs that share `running_max` slots. Failures other than `Retryable` go to the report of `tasks`; `recovery` are
+    shared by all queues of the same store."""
 
-    def __init__(self, running_max: int, backoff: Backoff, rng: Rng, tasks: Tasks, looks: StoreRecovery) -> None:
+    def __init__(self, running_max: int, backoff: Backoff, rng: Rng, tasks: Tasks, recovery: StoreRecovery) -> None:
         self._running_max = running_max
         self._backoff = backoff
         self._rng = rng
         self._tasks = tasks
-        self._looks = looks
+        self._recovery = recovery
         self._ready: deque[Job] = deque()
         self._running = 0
         self._closed = False
@@ -74,12 +111,12 @@ class WorkQueue:
 
     @property
     def is_away(self) -> bool:
-        """So many runs in a row were refused that only one job at a time is let out to look."""
+        """So many runs in a row were refused that only one job at a time probes the store."""
         return self._refusals >= AWAY_AFTER
 
     @property
     def waiting(self) -> int:
-        """Jobs that are due and have no place yet."""
+        """Jobs that are due and have no slot yet."""
         return len(self._ready)
 
     @property
@@ -91,8 +128,8 @@ class WorkQueue:
         return Job(name, run)
 
     def wake(self, job: Job) -> None:
-        """Run it as soon as there is a place; once more when it runs right now. After a failure, when its backoff is
-        over: otherwise a busy partition would turn one failure into a storm."""
+        """Run it as soon as a slot is free; once more if it runs right now. After a failure, when its backoff is over:
+        otherwise a busy partition would turn one failure into a storm."""
         if job.removed or self._closed:
             return
         if job.failures and (left_s := job.retry_at_s - asyncio.get_running_loop().time()) > 0:
@@ -109,8 +146,8 @@ class WorkQueue:
             self._start_ready()
 
     def wake_in(self, job: Job, seconds: float) -> None:
-        """Run it in `seconds`, or earlier when it is to be woken earlier already; also when it runs right now, since
-        it may have looked already at what this is about."""
+        """Run it in `seconds`, or earlier if an earlier wake-up is set; again even if it runs right now, because that
+        run may have passed the point already."""
         if job.removed or self._closed or job.queued:
             return
         loop = asyncio.get_running_loop()
@@ -121,7 +158,7 @@ class WorkQueue:
         job.timer = loop.call_later(seconds, self._timer_fired, job)
 
     async def remove(self, job: Job) -> None:
-        """Never run it again; a run under way is cancelled and waited for."""
+        """Never run it again; a current run is cancelled and awaited."""
         job.removed = True
         if job.timer is not None:
             job.timer.cancel()
@@ -138,7 +175,7 @@ class WorkQueue:
         """Start nothing more; `tasks` cancels what runs."""
         self._closed = True
         self._ready.clear()
-        self._looks.leave(self._look)
+        self._recovery.leave(self._probe)
 
     def _timer_fired(self, job: Job) -> None:
         job.timer = None
@@ -150,15 +187,15 @@ class WorkQueue:
 
     def _start_next(self) -> None:
         job = self._ready[0]
-        job.task = self._tasks.spawn(job.name, _run(job))  # where that is refused it stays the next one
+        job.task = self._tasks.spawn(job.name, _run(job))  # if this raises, the job stays first in line
         self._ready.popleft()
         job.queued = False
         job.woken = False
         self._running += 1
         job.task.add_done_callback(lambda task, job=job: self._ended(job, task))  # type: ignore[misc]
 
-    def _look(self) -> bool:
-        """Our turn: one job goes out, and finds out."""
+    def _probe(self) -> bool:
+        """Our turn: one job probes the store."""
         if not self._ready or self._running >= self._running_max:
             return False
         self._start_next()
@@ -168,8 +205,8 @@ class WorkQueue:
         """A run succeeded: the store is there."""
         was_away, self._refusals = self.is_away, 0
         if was_away:
-            self._looks.leave(self._look)
-            self._looks.back()
+            self._recovery.leave(self._probe)
+            self._recovery.back()
 
     def _ended(self, job: Job, task: asyncio.Task[float | Retryable | None]) -> None:
         job.task = None
@@ -193,9 +230,9 @@ class WorkQueue:
         job.failures += 1
         self._refusals += refused
         if refused and self.is_away:
-            job.queued = True  # its turn to look comes after all others that wait
+            job.queued = True  # behind all others that wait
             self._ready.append(job)
-            self._looks.join(self._look)
+            self._recovery.join(self._probe)
             return
         wait_s = self._backoff.wait_s(job.failures, self._rng)
         job.retry_at_s = asyncio.get_running_loop().time() + wait_s
@@ -203,22 +240,17 @@ class WorkQueue:
 
 
 async def _run(job: Job) -> float | Retryable | None:
-    """What the world refused for now is an outcome; anything else is an exception and goes to the report."""
+    """A temporary refusal is an outcome; any other exception goes to the report."""
     try:
         return await job.run()
     except Retryable as failure:
         return failure
 
 
-class Queues:
-    """The broker's kinds of background work, each with its own places: reservations never wait for uploads."""
+class Queues(NamedTuple):
+    """The broker's kinds of background work, each with its own slots: reservations never wait for uploads."""
 
-    def __init__(self, commits: WorkQueue, copies: WorkQueue, expiry: WorkQueue, gc: WorkQueue) -> None:
-        self.commits = commits
-        self.copies = copies
-        self.expiry = expiry
-        self.gc = gc
-
-    @property
-    def all(self) -> tuple[WorkQueue, ...]:
-        return (self.commits, self.copies, self.expiry, self.gc)
+    commits: WorkQueue
+    copies: WorkQueue
+    expiry: WorkQueue
+    gc: WorkQueue

@@ -18,7 +18,7 @@ from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.log_failures import LogFailures
 from broker.partition.readable import Fetchable, HostedReplica, Readable
 from broker.replication.catch_up import ReplicationCounters
-from hotstore.host.open_log import Remains
+from hotstore.host.open_log import RefusedLog
 
 
 class RefusedCopy(NamedTuple):
@@ -26,7 +26,7 @@ class RefusedCopy(NamedTuple):
 
     topic_id: UUID
     leader_epoch: int
-    remains: Remains
+    remains: RefusedLog
 
 
 class Registry:

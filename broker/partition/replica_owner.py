@@ -159,7 +159,7 @@ class ReplicaOwner:
                 continue
             if self._was_dropped:  # also where the replica is assigned again before its log is removed
                 self._was_dropped = False
-                self._roles.tiers.let_go(UUID(self.topic.topic_id), self.index)
+                self._roles.tiers.drop_reported_end(UUID(self.topic.topic_id), self.index)
             aim = self._aim
             if aim.goal is Goal.LEAD and self.role is None:
                 assert aim.publication is not None

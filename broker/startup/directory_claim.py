@@ -54,7 +54,7 @@ async def enter(
         await workers.run(data_dir.format, meta)
     check_tiering(config, joined.at.image)
     await _note(data_dir, (this,), workers)
-    await workers.run(data_dir.unmark)
+    await workers.run(data_dir.remove_clean_marker)
     return joined
 
 

@@ -1,1 +1,1 @@
-"""Looks at a whole bucket: audit, probe, what may go."""
+"""Inspection of a whole bucket: audit, probe, garbage."""

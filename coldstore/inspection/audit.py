@@ -1,9 +1,7 @@
-"""What is wrong in a bucket, and what may be deleted from it: pure comparisons of values that a shell has read.
-
-Owns the findings of `bucket verify` and the plan of `bucket gc`. Always true of a plan made from a listing taken
-*before* root and pages were read: nothing deletable is named by them, nor can it be named later, because its key's
-epoch is below the root's and a commit adds only objects of the root's own (C2); what is unnamed but of the root's own
-epoch is pending and stays; what is not understood is neither. Must not know stores (`bucket_inspection` reads them).
+"""Findings of `bucket verify` and the plan of `bucket gc`.
+Pure comparisons of values that `bucket_inspection` read. A plan needs a listing taken before root and pages were read.
+Then no root names a deletable object now or later: its key's epoch is below the root's, and a commit adds only objects
+of the root's own epoch (C2). Unnamed objects of the root's own epoch are pending and stay. Unknown objects are neither.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from logformat.leader_epochs import LeaderEpochs
 
 
 class FindingKind(Enum):
-    """What was found; `is_damage` ones make `bucket verify` exit 5."""
+    """Kind of a finding; `bucket verify` exits 5 for those with `is_damage`."""
 
     MISSING = "missing"  # a manifest names it, the listing does not
     WRONG_SIZE = "wrong size"
@@ -60,7 +58,7 @@ _DAMAGE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fact. `key`: the object, or None when it is about the whole partition; `offset`: where in the log."""
+    """`key`: the object, or None for the whole partition; `offset`: where in the log."""
 
     kind: FindingKind
     key: str | None
@@ -71,12 +69,12 @@ class Finding:
 CLUSTER_GONE: Final = Finding(
     FindingKind.MISSING, CLUSTER_KEY, None, "nothing says which topics there are: no broker serves what is here"
 )
-"""Of a bucket that holds something of ours: `cluster.json` is there before any topic, and nobody deletes it."""
+"""For a bucket with objects of ours: `cluster.json` exists before any topic, and nothing deletes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedKeys:
-    """What a root of `epoch` and its pages name: the keys that must exist and must stay."""
+    """The keys that a root of `epoch` and its pages name: they must exist and stay."""
 
     epoch: int
     keys: frozenset[str]
@@ -84,8 +82,8 @@ class NamedKeys:
 
 @dataclass(frozen=True, slots=True)
 class GcPlan:
-    """Objects that nothing names. `pending` may yet be named; `unknown` is not ours to judge; `kept` can be named no
-    more, and holds what nobody shows to be elsewhere: the only copies, perhaps."""
+    """Unnamed objects. `pending`: may still be named; `unknown`: not ours; `kept`: can no longer be named, but perhaps
+    the only copies of records."""
 
     deletable: tuple[ObjectInfo, ...]
     pending: tuple[ObjectInfo, ...]
@@ -110,15 +108,14 @@ class GcPlan:
 
     @property
     def with_kept(self) -> GcPlan:
-        """Where somebody says that what is kept may go."""
+        """The plan if kept objects may be deleted too."""
         return replace(self, deletable=self.deletable + self.kept, kept=())
 
 
 def named_by(manifest: Manifest, live: Iterable[RemoteSegment], page_keys: Iterable[str]) -> NamedKeys:
-    """Everything `manifest`, with its `live` segments (tail and pages) and the keys of its pages, names.
+    """Everything that `manifest`, its `live` segments (tail and pages) and its page keys name.
 
-    Segments between the deletion cursor and the log start are live: their deletion is the claimed writer's.
-    """
+    Segments between the deletion cursor and the log start are live: only the claimed writer deletes them."""
     place = (manifest.topic_id, manifest.partition)
     keys = {str(segment.key(*place)) for segment in live} | set(page_keys)
     if manifest.snapshot is not None:
@@ -129,8 +126,7 @@ def named_by(manifest: Manifest, live: Iterable[RemoteSegment], page_keys: Itera
 def gc_plan(listing: Iterable[ObjectInfo], named: NamedKeys | None) -> GcPlan:
     """Sort the objects of one root's prefix. `listing` was taken first, `named` read after it (C2).
 
-    Without a root (None) nothing can be judged: all is pending. Roots themselves are never listed as garbage.
-    """
+    Without a root (None) all is pending. Roots are never garbage."""
     deletable: list[ObjectInfo] = []
     pending: list[ObjectInfo] = []
     unknown: list[ObjectInfo] = []
@@ -148,8 +144,8 @@ def gc_plan(listing: Iterable[ObjectInfo], named: NamedKeys | None) -> GcPlan:
 
 
 def bucket_holds(manifest: Manifest, lineage: LeaderEpochs | None, epoch: int, end_offset: int) -> bool:
-    """Whether `manifest` names, or needs no more, all that the leader of `epoch` had below `end_offset`. `lineage`: of
-    the log up to the manifest's end, None where nobody can say. Where later leaders wrote, the same offsets may be
+    """Whether `manifest` names, or no longer needs, all that the leader of `epoch` had below `end_offset`. `lineage`:
+    epochs of the log up to the manifest's end, None if unknown. Where later leaders wrote, the same offsets may be
     other records, or a gap."""
     if lineage is None:
         return end_offset <= manifest.log_start_offset
@@ -158,7 +154,7 @@ def bucket_holds(manifest: Manifest, lineage: LeaderEpochs | None, epoch: int, e
 
 
 def audit_manifest(manifest: Manifest, live: Sequence[RemoteSegment]) -> list[Finding]:
-    """Tiles and books: `live` are the segments that tail and pages hold above the deletion cursor, in order."""
+    """Check offsets and sums: `live` are the segments of tail and pages above the deletion cursor, in order."""
     place = (manifest.topic_id, manifest.partition)
     findings: list[Finding] = []
     end = live[0].base_offset if live else manifest.remote_end_offset
@@ -198,12 +194,10 @@ def _audit_books(manifest: Manifest, live: Sequence[RemoteSegment]) -> list[Find
 def audit_listing(
     manifest: Manifest, live: Sequence[RemoteSegment], page_sizes: Mapping[str, int], listing: Sequence[ObjectInfo]
 ) -> list[Finding]:
-    """What is named against what the prefix holds. `page_sizes`: length of every page named, by key. What is there and
-    not named: `gc_plan`.
+    """Compare what is named with what the prefix holds. `page_sizes`: length of every named page, by key.
 
-    Beside a live broker a finding may be a race: read the root again and repeat before believing it. Objects below the
-    log start go before the cursor says so, and a broker may have died in between: their absence is no finding.
-    """
+    Beside a live broker a finding may be a race: read the root again and repeat. Objects below the log start are
+    deleted before the cursor moves, and the broker may have died in between: their absence is no finding."""
     place = (manifest.topic_id, manifest.partition)
     listed = {info.key: info.size for info in listing}
     wanted: dict[str, tuple[int, int | None]] = {
@@ -275,7 +269,7 @@ _SCANNED: Final = (
 
 
 def audit_scan(key: SegmentKey, footer: SegmentFooter, scan: Scan) -> list[Finding]:
-    """What the footer says of the log bytes against what a pass over all of them found."""
+    """Compare the footer's statistics with a scan of all log bytes."""
     said = footer.statistics
     differing = [name for name in _SCANNED if getattr(scan, name) != getattr(said, name)]
     if not differing:
@@ -285,10 +279,8 @@ def audit_scan(key: SegmentKey, footer: SegmentFooter, scan: Scan) -> list[Findi
 
 
 def rootless(findings: Iterable[Finding]) -> list[Finding]:
-    """What to add to the findings of a partition without a root: who deleted it took the only word about its segments.
-
-    Nothing where no segments are: a topic on its way in or out.
-    """
+    """Additional findings for a partition without a root: nothing else names its segments. None if there are no
+    segments: the topic is being created or deleted."""
     if not any(finding.key and isinstance(parse_key(finding.key), SegmentKey) for finding in findings):
         return []
     return [Finding(FindingKind.MISSING, None, None, "there are segments, but no manifest: nothing of them is served")]

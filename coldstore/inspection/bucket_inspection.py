@@ -1,9 +1,7 @@
-"""Looking at a bucket with no broker running, or beside one: the thin shell around `audit`.
-
-Owns the order of reads that makes its answers safe: for gc the listing comes first, root and pages after it (C2); for
-verify a finding that a live broker's commit may have caused is believed only if it is still there under a root read
-again. Never writes but for `delete`, of what a plan calls deletable. Must not know brokers or retention.
-"""
+"""Inspection of a bucket, with or without a running broker: the I/O around `audit`.
+The order of reads makes the results safe. For gc the listing comes first, root and pages after it (C2). For verify,
+damage that a live broker's commit may have caused counts only if a newer root shows it too. Nothing is written, except
+that `delete` deletes a plan's deletable objects."""
 
 from __future__ import annotations
 
@@ -43,14 +41,14 @@ from logformat.errors import Corrupt
 from logformat.values import NewerFormat
 from seams.workers import Lane, Workers
 
-_VERIFY_TRIES: Final = 3  # roots read until two in a row agree, beside a broker that commits
+_VERIFY_TRIES: Final = 3  # roots read until two in a row agree, while a broker commits
 _DELETE_AT_ONCE: Final = 1000
 _GC_PIECE: Final = 10_000  # listed objects judged at once: ten LISTs, a few MB
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition's manifest with its live segments in order, and the lengths of the pages it names, by key."""
+    """A partition's manifest with its live segments in order, and the lengths of its pages by key."""
 
     manifest: Manifest
     live: tuple[RemoteSegment, ...]
@@ -72,14 +70,13 @@ class BucketInspector:
         self._workers = workers
 
     async def partitions(self) -> Sequence[tuple[UUID, int]]:
-        """(topic id, partition) of everything below `topics/`, sorted, roots or not: one listing."""
+        """(topic id, partition) of everything below `topics/`, sorted, with or without root: one listing."""
         return list(partitions_in([info.key async for info in self._store.list(TOPICS_PREFIX)]))
 
     async def view(self, topic_id: UUID, partition: int) -> PartitionView | None:
-        """The partition as its root and pages say now; None when it has no root.
+        """The partition as root and pages are now; None if it has no root.
 
-        Raises Corrupt, NewerFormat, ObjectMissing (a page is gone), StoreError.
-        """
+        Raises Corrupt, NewerFormat, ObjectMissing (a page is gone), StoreError."""
         for attempt in range(_VERIFY_TRIES):
             reader = ManifestReader(self._store, topic_id, partition, workers=self._workers)
             manifest = await reader.load()
@@ -94,11 +91,11 @@ class BucketInspector:
         raise AssertionError("the last attempt returns or raises")
 
     async def plan_gc(self, topic_id: UUID, partition: int, *, piece_deadline_s: float | None = None) -> GcPlan:
-        """What a listing minus what root and pages, read after it, name. Errors: as `view`; TimeoutError for a piece.
+        """Listed objects that neither root nor pages, read after the listing, name. Errors: as `view`; TimeoutError for
+        a piece.
 
-        In pieces of the listing, each judged by a root read after it: what is named by no root after its own listing
-        can be named by none later, and memory does not grow with the partition.
-        """
+        The listing is judged in pieces, each by a root read after it: an object that is unnamed then cannot be named
+        later, and memory does not grow with the partition."""
         reader = ManifestReader(self._store, topic_id, partition, workers=self._workers)
         listing = self._store.list(partition_prefix(topic_id, partition))
         plan = GcPlan((), (), ())
@@ -110,7 +107,7 @@ class BucketInspector:
                 plan += await self._workers.run(gc_plan, piece, await self._named(reader, piece))
 
     async def _named(self, reader: ManifestReader, piece: Sequence[ObjectInfo]) -> NamedKeys | None:
-        """What the root as it stands now names among `piece`; None without a root."""
+        """What the current root names among `piece`; None without a root."""
         bases, has_pages = await self._workers.run(_places, piece)
         for attempt in range(_VERIFY_TRIES):
             manifest = await reader.load()
@@ -126,8 +123,8 @@ class BucketInspector:
         raise AssertionError("the last attempt returns or raises")
 
     async def delete(self, plan: GcPlan, may_send: Callable[[], None] = lambda: None) -> int:
-        """Delete what the plan calls deletable; how many objects that were. A store may lie: list again to see.
-        `may_send` is asked before each request."""
+        """Delete the plan's deletable objects; returns how many. A store may lie: only a new listing proves it.
+        `may_send` is called before each request."""
         keys = [info.key for info in plan.deletable]
         for at in range(0, len(keys), _DELETE_AT_ONCE):
             may_send()
@@ -135,8 +132,9 @@ class BucketInspector:
         return len(keys)
 
     async def verify(self, topic_id: UUID, partition: int, *, deep: bool = False) -> list[Finding]:
-        """Everything found in one partition; `deep` reads every byte. Damage only when it outlives a newer root. Raises
-        NewerFormat, for what this program cannot read is not damaged; StoreError."""
+        """All findings of one partition; `deep` reads every byte. Damage counts only if a newer root shows it too.
+
+        Raises NewerFormat (unreadable by this program is not damaged), StoreError."""
         try:
             view, plan, findings = await self._compare(topic_id, partition)
             for _ in range(_VERIFY_TRIES - 1):
@@ -156,13 +154,13 @@ class BucketInspector:
         known = {finding.key for finding in findings if finding.kind.is_damage}
         for segment in view.live:
             key = view.key(segment)
-            # Below the log start an object is on its way out: nobody reads it, and it may go at any moment.
+            # An object below the log start is not read any more and may be deleted at any moment.
             if str(key) not in known and segment.end_offset > view.manifest.log_start_offset:
                 findings += await self._verify_segment(key, segment, deep=deep)
-        return await self._still_true(topic_id, partition, findings)
+        return await self._without_expired(topic_id, partition, findings)
 
     async def _compare(self, topic_id: UUID, partition: int) -> tuple[PartitionView | None, GcPlan, list[Finding]]:
-        """A version of the partition, what is unnamed, and what is wrong."""
+        """A version of the partition, its unnamed objects, and what is wrong."""
         listing = await self._list(topic_id, partition)
         view = await self.view(topic_id, partition)
         if view is None:
@@ -171,8 +169,8 @@ class BucketInspector:
         findings += audit_listing(view.manifest, view.live, view.page_sizes, listing)
         return view, gc_plan(listing, view.named), findings
 
-    async def _still_true(self, topic_id: UUID, partition: int, findings: list[Finding]) -> list[Finding]:
-        """Without the damage of objects that nothing names any more: they expired while they were read."""
+    async def _without_expired(self, topic_id: UUID, partition: int, findings: list[Finding]) -> list[Finding]:
+        """Drop damage of objects that are no longer named: they expired while they were read."""
         if not any(finding.kind.is_damage and finding.key is not None for finding in findings):
             return findings
         view = await self.view(topic_id, partition)
@@ -192,7 +190,7 @@ class BucketInspector:
         return findings + (await self._read_all(key, footer) if deep else [])
 
     async def _read_all(self, key: SegmentKey, footer: SegmentFooter) -> list[Finding]:
-        """Every chunk's CRC, every batch's, and its leader epoch, as at the copy."""
+        """Check the CRC of every chunk and batch, and leader epochs, as the copy did."""
         said = footer.statistics
         scanner = SegmentScanner(
             said.base_offset, footer.log_bytes, lineage=footer.lineage, chunk_bytes=footer.chunk_bytes
@@ -211,7 +209,7 @@ class BucketInspector:
         return audit_chunks(key, footer, scan.chunk_crcs) or audit_scan(key, footer, scan)
 
     async def log_bytes(self, key: SegmentKey, footer: SegmentFooter) -> AsyncIterator[bytes]:
-        """The object's log bytes, a chunk at a time, as they are: not checked."""
+        """The object's log bytes, a chunk at a time, unchecked."""
         for index in range(len(footer.chunk_crcs)):
             chunk = chunk_ref(footer, key, index)
             yield (await get_range(self._store, str(key), chunk.position, chunk.length)).data

@@ -1,9 +1,6 @@
-"""Which unnamed objects may be the only copies of records: the footers that must be read to know it.
-
-Owns the asking; what holds an object's records is the caller's word (`Holds`): a log where there is one, the manifest
-where nobody has a log. Always true: what nobody shows to be held elsewhere is kept, so is what cannot be read. Writes
-nothing. Must not know brokers, nor who deletes.
-"""
+"""Which unnamed objects may be the only copies of records.
+It reads the footers that decide this, and writes nothing. The caller says what is held elsewhere (`Holds`): by a log,
+or by the manifest if there is no log. An object that is not shown to be held, or that cannot be read, is kept."""
 
 from __future__ import annotations
 
@@ -26,13 +23,14 @@ from logformat.values import NewerFormat
 from seams.workers import Workers
 
 Holds: TypeAlias = Callable[[int, int], bool]
-"""Whether all that a leader of this epoch had below this offset is held, or needed no more."""
+"""Whether all that a leader of this epoch had below this offset is held or no longer needed."""
 
 
 async def keep_only_copies(store: ReadStore, plan: GcPlan, holds: Holds, *, deadline_s: float | None = None) -> GcPlan:
-    """The plan without what may be nobody else's: an object of which `holds` does not say that all it has below its end
-    is held elsewhere. A segment object says in its footer where it ends (a request each, in `deadline_s`): one that
-    begins too high is not asked, one that cannot be read is kept. Raises StoreError, TimeoutError."""
+    """Move objects to `kept` unless `holds` confirms that all their records exist elsewhere.
+
+    A segment's footer gives its end (a request each, in `deadline_s`). One that begins too high is not read; one that
+    cannot be read is kept. Raises StoreError, TimeoutError."""
     deletable: list[ObjectInfo] = []
     kept: list[ObjectInfo] = []
     for info in plan.deletable:
@@ -42,7 +40,7 @@ async def keep_only_copies(store: ReadStore, plan: GcPlan, holds: Holds, *, dead
             async with _within(deadline_s):
                 is_held = await _is_held(store, key, info.size, holds)
         except ObjectMissing:
-            continue  # somebody else deleted it
+            continue  # deleted meanwhile
         (deletable if is_held else kept).append(info)
     return replace(plan, deletable=tuple(deletable), kept=(*plan.kept, *kept))
 
@@ -50,21 +48,22 @@ async def keep_only_copies(store: ReadStore, plan: GcPlan, holds: Holds, *, dead
 async def keep_by_manifest(
     store: ReadStore, topic_id: UUID, partition: int, plan: GcPlan, workers: Workers | None = None
 ) -> GcPlan:
-    """`keep_only_copies` where no log can be asked: the manifest as it stands now says what the bucket has, and the
-    footer of its last segment by which leaders. Raises Corrupt, NewerFormat, ObjectMissing (a page is gone),
-    StoreError. Without `workers` it waits for no event loop but in `store`."""
+    """`keep_only_copies` without a log: the current manifest says what the bucket has, and its last segment's footer by
+    which leaders. Raises Corrupt, NewerFormat, ObjectMissing (a page is gone), StoreError.
+
+    Without `workers` it uses no event loop but `store`'s."""
     if not plan.deletable:
         return plan
     reader = ManifestReader(store, topic_id, partition, workers=workers)
     manifest = await reader.load()
-    if manifest is None:  # deleted meanwhile, and it names nothing
+    if manifest is None:  # deleted meanwhile: it names nothing
         return replace(plan, deletable=(), kept=(*plan.kept, *plan.deletable))
     lineage = await _lineage(store, reader, manifest)
     return await keep_only_copies(store, plan, lambda epoch, end: bucket_holds(manifest, lineage, epoch, end))
 
 
 async def _lineage(store: ReadStore, reader: ManifestReader, manifest: Manifest) -> LeaderEpochs | None:
-    """Of all that `manifest` names; None where it names nothing, or what it names last cannot be read."""
+    """Epochs of all that `manifest` names; None if it names nothing, or its last segment cannot be read."""
     end = manifest.remote_end_offset
     try:
         live = (await reader.segments(manifest, end - 1, end)).segments

@@ -1,10 +1,8 @@
-"""Does this store do what all else relies on? Asked at start (probe), and once when a bucket is formatted (race).
-
-Owns the conditions and the verdict. Always true: a store is refused for what it did, by the condition's name, never for
-being away or busy (StoreUnavailable and AccessRefused come out as they are); how copies will be verified follows from
-what was seen, not from the store's name: some stores keep any checksum they are told (C12), some pass every sequential
-test and let every racing writer win (C23). Whatever it writes is below `.probe/<uuid>/` and deleted afterwards.
-"""
+"""Checks that a store does what the cold tier relies on: `probe` at each start, `race` when a bucket is formatted.
+A store is refused by the name of the condition that it broke, never for being away or busy: StoreUnavailable and
+AccessRefused are raised as they are. How copies are verified follows from what was seen: some stores keep any checksum
+they get (C12), some pass every sequential test and let every racing writer win (C23). Everything is written below
+`.probe/<uuid>/` and deleted afterwards."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ from seams.rng import Rng
 PREFIX = ".probe"
 RACE_WRITERS = 8
 RACE_ROUNDS = 10
-_SEGMENT_BYTES = 512 << 10  # a directory bucket knows the CRC32C of smaller ones, which says nothing of segments
+_SEGMENT_BYTES = 512 << 10  # larger than objects whose CRC32C a directory bucket computes
 _RACE_BYTES = 16 << 10
 
 _PROVIDERS = (
@@ -50,11 +48,11 @@ _PROVIDERS = (
 
 
 class StoreRefused(InvalidRequest):
-    """The store breaks a condition that data would be lost by: use another store, or a newer version of it."""
+    """The store breaks a condition whose failure would lose data: use another store, or a newer version of it."""
 
 
 class StoreCondition(Enum):
-    """What is asked; the value is how it prints."""
+    """A probed condition; the value is its printed form."""
 
     CREATE = "If-None-Match creates"
     CREATE_ONCE = "If-None-Match refuses a second create"
@@ -76,7 +74,7 @@ OPTIONAL = frozenset({StoreCondition.CHECKSUM, StoreCondition.TRAILER})
 
 
 class Verification(Enum):
-    """How a copy is proven before local bytes may go."""
+    """How a copy is proven before local bytes may be deleted."""
 
     HEAD = "HEAD (size and CRC32C)"
     READ_BACK = "whole read-back"
@@ -84,7 +82,7 @@ class Verification(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProbeFinding:
-    """One condition; `detail` says what was seen where it failed."""
+    """One condition; `detail`: what was seen if it failed."""
 
     condition: StoreCondition
     passed: bool
@@ -93,7 +91,7 @@ class ProbeFinding:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What a store did. `takes_trailers`: a segment may be proved while it is sent."""
+    """What a store did. `takes_trailers`: a segment may be checked while it is sent."""
 
     url: str
     provider: str
@@ -109,7 +107,7 @@ class ProbeReport:
         return all(finding.passed or finding.condition in OPTIONAL for finding in self.findings)
 
     def require(self) -> None:
-        """Raise StoreRefused unless passed."""
+        """Raises StoreRefused unless passed."""
         failed = [f for f in self.findings if not f.passed and f.condition not in OPTIONAL]
         if failed:
             why = "; ".join(f"{f.condition.value}: {f.detail}" for f in failed)
@@ -118,7 +116,7 @@ class ProbeReport:
 
 @dataclass(frozen=True, slots=True)
 class RaceReport:
-    """Winners of each round; every one must be 1."""
+    """Winners of each round; each must be 1."""
 
     url: str
     winners: tuple[int, ...]
@@ -128,7 +126,7 @@ class RaceReport:
         return all(count == 1 for count in self.winners)
 
     def require(self) -> None:
-        """Raise StoreRefused unless every round had one winner."""
+        """Raises StoreRefused unless every round had one winner."""
         if not self.passed:
             raise StoreRefused(
                 f"{provider_of(self.url)} at {self.url} loses races: {RACE_WRITERS} conditional writers had "
@@ -137,7 +135,7 @@ class RaceReport:
 
 
 def provider_of(url: str) -> str:
-    """Who probably runs the store behind a printed bucket URL."""
+    """The probable provider of the store behind a printed bucket URL."""
     split = urlsplit(url)
     if split.scheme == "file":
         return "a directory"
@@ -153,7 +151,7 @@ def provider_of(url: str) -> str:
 async def probe(
     store: ObjectStore, rng: Rng, refused: Callable[[StoreUnavailable], None] = lambda _: None
 ) -> ProbeReport:
-    """Ask for every condition, one after the other (about 25 requests). `refused`: see `RetryingStore`."""
+    """Check every condition, one after the other (about 25 requests). `refused`: see `RetryingStore`."""
     store = RetryingStore(store, refused)
     run = _Probe(store, f"{PREFIX}/{rng.uuid()}")
     try:
@@ -169,7 +167,7 @@ async def probe(
 async def race(
     store: ObjectStore, rng: Rng, refused: Callable[[StoreUnavailable], None] = lambda _: None
 ) -> RaceReport:
-    """Let `RACE_WRITERS` create, then replace, the same key at once, `RACE_ROUNDS` rounds in all. `refused`: as of
+    """Let `RACE_WRITERS` create, then replace, the same key at once, `RACE_ROUNDS` rounds in all. `refused`: as in
     `probe`."""
     store = RetryingStore(store, refused)
     base = f"{PREFIX}/{rng.uuid()}"
@@ -188,14 +186,14 @@ async def race(
 
 
 async def _race_round(store: ObjectStore, key: str, etag: str | None, rng: Rng) -> tuple[int, str]:
-    """Number of winners, and the ETag now. A writer whose answer was lost counts if what it wrote lies there."""
+    """Number of winners, and the ETag now. A writer whose answer was lost counts if its bytes are there."""
     async for _ in tries():
         bodies = [rng.uuid().bytes * (_RACE_BYTES // 16) for _ in range(RACE_WRITERS)]
         answers = await asyncio.gather(*(_attempt(store, key, body, etag) for body in bodies))
         found = await _content(store, key)
         won = [body for body, answer in zip(bodies, answers, strict=True) if answer is not None]
         if found is not None and (won or found[0] in bodies):
-            # A winner whose bytes are gone was overwritten by a writer who was told that it lost: two won.
+            # A winner whose bytes are gone was overwritten by a writer that got a refusal: two won.
             lost = sum(1 for body in won if body != found[0])
             return lost + 1, found[1]
     raise StoreUnavailable(f"{store.url}: no writer of a race got through; try again when the store answers")
@@ -233,7 +231,7 @@ class _Probe:
         return problem is None
 
     async def roots(self) -> bool:
-        """The conditional writes; False where the store knows none: then the verdict stands."""
+        """Conditional writes; False if the store supports none, which ends the probe."""
         first, problem = await self._written(self._root, b"first", None)
         if not self._found(StoreCondition.CREATE, problem):
             return False
@@ -269,7 +267,7 @@ class _Probe:
         self._found(StoreCondition.TRAILER, await self._trailer_taken(data))
 
     async def _trailer_taken(self, data: bytes) -> str | None:
-        """What was wrong with a checksum behind the bytes. Whatever it was: one before them does."""
+        """What was wrong with a trailing checksum. Then a leading one is used."""
         try:
             await self._store.put_segment(self._trailed, _trailed(data, crc32c(data)))
             got = await self._store.get(self._trailed)
@@ -303,7 +301,7 @@ class _Probe:
         return (await self._store.get(self._segment, start, length)).data
 
     async def _written(self, key: str, data: bytes, etag: str | None) -> tuple[str, str | None]:
-        """A write that must succeed: its ETag, or what was wrong. Raises StoreAway when that was all it got."""
+        """A write that must succeed: its ETag, or what was wrong. Raises StoreAway if no try got more."""
         problem: StoreError | InvalidRequest | None = None
         async for _ in tries():
             try:
@@ -313,7 +311,7 @@ class _Probe:
             else:
                 got = await self._store.get(key)
                 return new, None if got.data == data and got.etag == new else "read back as something else"
-            found = await _content(self._store, key)  # raises when the store is away, not unable
+            found = await _content(self._store, key)  # raises if the store is away
             if found is not None and found[0] == data:
                 return found[1], None  # the answer was lost
         if isinstance(problem, StoreAway):
@@ -321,8 +319,8 @@ class _Probe:
         return "", str(problem)
 
     async def _refused(self, key: str, data: bytes, etag: str | None, before: bytes | None) -> str | None:
-        """A write that must be refused and change nothing; what was wrong. Any error will do, losers may get a 500; but
-        it must be an answer: StoreAway when none came."""
+        """A write that must be refused and change nothing; returns what was wrong. Any error will do, losers may get a
+        500; but it must be an answer: raises StoreAway if none came."""
         away: StoreAway | None = None
         async for _ in tries():
             try:

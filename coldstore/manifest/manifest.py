@@ -1,12 +1,9 @@
-"""What the cold tier holds for one partition: the manifest, a value, and the edits that may be made to it.
-
-Owns the content of `manifest.json` (docs/formats/manifest.md). Always true of a manifest that `check` passes and of
-every edit's result: segments tile `[first live base, remote_end_offset)` without overlap, and without a hole at or
-above the log start; `added − removed = live` for bytes, records and segments, and `live_hash` is the sum of the live
-entries' hashes (C13); the log start and deletion cursor never fall, the remote end only by `withdraw`. Edits are
-idempotent by the ids and offsets they name, because a commit whose outcome is unknown is made again (C29). Pure: no
-store, clock or randomness.
-"""
+"""The manifest: what the cold tier holds of one partition, and the edits of it.
+Pure (docs/formats/manifest.md). Every manifest that `check` passes, and every edit's result, has these properties:
+- Segments tile `[first live base, remote_end_offset)` without overlap, and without a hole at or above the log start.
+- `added − removed = live` for bytes, records and segments; `live_hash` is the sum of the live entries' hashes (C13).
+- Log start and deletion cursor never fall; the remote end falls only by `withdraw`.
+Edits are idempotent by ids and offsets, because a commit with an unknown outcome is made again (C29)."""
 
 from __future__ import annotations
 
@@ -51,17 +48,16 @@ _TIERED: Final = "remote.storage.enable"
 
 
 class EditRefused(InvalidRequest):
-    """The manifest is not in the state the edit needs: look at it again, then decide anew."""
+    """The manifest is not in the state that the edit needs: read it again and decide anew."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The content of a partition's root.
 
     `log_start_offset`: first readable offset in any tier. `deletion_cursor`: end of the last segment whose object was
-    deleted; entries that end at or below it are dead, also where an immutable page still lists them.
-    `remote_end_offset`: exclusive end of what is held. `reserved_end_offset`: offsets below it may have been given.
-    `pages`: level 1 first, then level 0, by offset; `tail`: the newest segments, by offset.
-    """
+    deleted; entries at or below it are dead, even if an immutable page lists them. `remote_end_offset`: exclusive end
+    of what is held. `reserved_end_offset`: offsets below it may have been assigned. `pages`: level 1 first, then level
+    0, by offset; `tail`: the newest segments, by offset."""
 
     topic_id: UUID
     topic: str
@@ -81,33 +77,33 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tail: tuple[RemoteSegment, ...] = ()
     snapshot: SnapshotPointer | None = None
 
-    # ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── offsets ──────────────────────────────────────────────────────────────────────────────────────────────────
     @property
     def coverage_start(self) -> int:
-        """First offset the cold tier holds; `remote_end_offset` when it holds none."""
+        """First offset that the cold tier holds; `remote_end_offset` if it holds none."""
         if self.pages:
             return max(self.deletion_cursor, self.pages[0].first_offset)
         return self.tail[0].base_offset if self.tail else self.remote_end_offset
 
     @property
     def max_timestamp_ms(self) -> int:
-        """Greatest timestamp of all it holds (expired parts of a page may still count); −1 when there is none."""
+        """Greatest timestamp it holds (expired parts of a page may still count); −1 if none."""
         newest = [page.max_timestamp_ms for page in self.pages] + [segment.max_timestamp_ms for segment in self.tail]
         return max(newest, default=-1)
 
     @property
     def bucket_end_offset(self) -> int:
-        """A log restored from the bucket alone goes on here, or at the reserved end when that is higher."""
+        """A log restored from the bucket alone continues here, or at the reserved end if that is higher."""
         return max(self.remote_end_offset, self.log_start_offset, self.snapshot.end_offset if self.snapshot else 0)
 
     def tail_index(self, offset: int) -> int:
-        """Index in `tail` of the first segment that ends above `offset`; its length when none does."""
+        """Index in `tail` of the first segment that ends above `offset`; its length if none does."""
         return bisect_right(self.tail, offset, key=lambda segment: segment.end_offset)
 
     # ── edits ────────────────────────────────────────────────────────────────────────────────────────────────────
     def claim(self, epoch: int, topic: str, configs: dict[str, str]) -> Manifest:
-        """The first act of an epoch. Configs that switch tiering off are left to `switch_off`. Raises Fenced under a
-        higher one."""
+        """The first act of an epoch. Configs that switch tiering off are left to `switch_off`. Raises Fenced if the
+        manifest has a higher epoch."""
         if epoch < self.leader_epoch:
             raise Fenced(f"{self._name}: manifest is of epoch {self.leader_epoch}, ours is {epoch}; stop tiering it")
         said = self.configs if self.is_switched_off_by(configs) else configs
@@ -117,21 +113,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return replace(self, topic=topic, configs=configs)
 
     def is_switched_off_by(self, configs: Mapping[str, str]) -> bool:
-        """Whether these say that the topic is tiered no more, and this root does not say so yet."""
+        """Whether these configs switch tiering off, and this root does not record that yet."""
         return _is_off(configs) and not _is_off(self.configs)
 
     def switch_off(self, topic: str, configs: dict[str, str], local_start: int) -> Manifest:
-        """Tiering was switched off: the log starts where its leader's local log does (KIP-950). Once for each switch,
-        because the root says from now on that it was done; who leads later may have less on its disk (ADR 26)."""
+        """Tiering was switched off: the log starts at its leader's local start (KIP-950). Once for each switch, which
+        the root records, because a later leader may have less on its disk (ADR 26)."""
         if not self.is_switched_off_by(configs):
             return self
         return self.set_topic(topic, configs).set_log_start(local_start)
 
     def add(self, segment: RemoteSegment) -> Manifest:
-        """Name a new segment at the remote end. A second time is no change.
+        """Add a segment at the remote end; again changes nothing.
 
-        It may begin above the remote end only when all the skipped offsets lie below the log start.
-        """
+        It may begin above the remote end only if all skipped offsets lie below the log start."""
         if any(known.uuid == segment.uuid for known in self.tail):
             return self
         check_segment(segment)
@@ -160,16 +155,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
 
     def set_log_start(self, offset: int) -> Manifest:
-        """Nothing below `offset` is readable any more. A lower one than known is no change."""
+        """Hide everything below `offset` from readers. A lower offset changes nothing."""
         _check_offset(offset)
         return self if offset <= self.log_start_offset else replace(self, log_start_offset=offset)
 
     def expire(self, removed: Sequence[RemoteSegment]) -> Manifest:
-        """The objects of `removed`, the oldest live ones, are deleted: advance the cursor behind them.
+        """The objects of `removed`, the oldest live ones, were deleted: advance the cursor past them.
 
-        All of them end at or below the log start. Those already below the cursor are skipped, so repeating is no
-        change; what the tail holds is compared entry by entry, what pages hold is the caller's to have read checked.
-        """
+        All end at or below the log start. Those below the cursor are skipped, so repeating changes nothing. Entries of
+        the tail are compared one by one; the caller has checked those of pages."""
         fresh = [segment for segment in removed if segment.end_offset > self.deletion_cursor]
         if not fresh:
             return self
@@ -199,13 +193,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def withdraw(self, live: Sequence[RemoteSegment]) -> Manifest:
-        """Name no segment any more: tiering was switched off, and the local log holds all from the log start on.
+        """Remove all segments: tiering was switched off, and the local log holds everything from the log start on.
 
-        `live` are all live segments, as the caller read them; their objects may be deleted once readers of older roots
-        let go. The remote end falls back to the base of the one that holds the log start, so that tiering switched on
-        again copies from there: a log start may stand inside a batch, where no copy can begin. Done already: no
-        change. Raises EditRefused when `live` is not what the books say, e.g. a copy came in between.
-        """
+        `live` are all live segments, as the caller read them; their objects may be deleted after the grace of readers
+        of older roots. The remote end falls to the base of the segment that holds the log start, where a copy can begin
+        if tiering is switched on again; the log start itself may be inside a batch. Repeating changes nothing. Raises
+        EditRefused if `live` does not match the books, e.g. after a copy."""
         if self.live.segments == 0:
             return self
         if totals_of(live) != self.live or hash_of(live) != self.live_hash:
@@ -224,7 +217,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def _check_oldest(self, fresh: Sequence[RemoteSegment]) -> None:
-        """`fresh` begins where the live ones do and has no overlap: with the sums, nothing was left out."""
+        """`fresh` begins where the live ones do, without overlap: with the sums, nothing was left out."""
         end = self.deletion_cursor
         for segment in fresh:
             if segment.base_offset < end:
@@ -232,7 +225,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             end = segment.end_offset
 
     def _check_whole_pages(self, fresh: Sequence[RemoteSegment], cursor: int) -> None:
-        """A page that goes at once, from its first segment to its last, goes with exactly its sums."""
+        """A page that expires as a whole must match the sums of its segments."""
         for page in self.pages:
             if self.deletion_cursor <= page.first_offset and page.end_offset <= cursor:
                 inside = [s for s in fresh if page.first_offset <= s.base_offset < page.end_offset]
@@ -240,15 +233,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                     raise EditRefused(f"{self._name}: what is expired is not what page {page.uuid} holds")
 
     def reserve(self, end: int) -> Manifest:
-        """Offsets below `end` may be given from now on. A lower one than known is no change."""
+        """Offsets below `end` may be assigned. A lower end changes nothing."""
         _check_offset(end)
         return self if end <= self.reserved_end_offset else replace(self, reserved_end_offset=end)
 
     def release_reservation(self, end: int) -> Manifest:
-        """Give back what lies above `end`, the log's end: the one number that may fall.
+        """Lower the reservation to `end`, the log's end.
 
-        Only down to what the bucket itself shows to be used (`bucket_end_offset`): else offsets would be given twice.
-        """
+        Only down to what the bucket itself shows to be used (`bucket_end_offset`), else offsets would be assigned
+        twice."""
         if end != self.bucket_end_offset:
             raise EditRefused(
                 f"{self._name}: the log ends at {end}, the bucket at {self.bucket_end_offset}; the reservation stays"
@@ -256,7 +249,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self if end >= self.reserved_end_offset else replace(self, reserved_end_offset=end)
 
     def set_snapshot(self, pointer: SnapshotPointer) -> Manifest:
-        """Name a newer snapshot of an internal topic. The same one again is no change."""
+        """Name a newer snapshot of an internal topic. The same one changes nothing."""
         if self.snapshot == pointer:
             return self
         if pointer.epoch != self.leader_epoch:
@@ -294,7 +287,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         replaced: UUID | None,
         end: int,
     ) -> tuple[PagePointer, ...]:
-        """`pages[:end]` with `page` at its end, in the place of `replaced` when that is given; the sums must match."""
+        """`pages[:end]` with `page` at its end, instead of `replaced` if given; the sums must match."""
         before = self.pages[:end]
         first = ranges[0]
         if replaced is not None:
@@ -308,13 +301,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise EditRefused(f"{self._name}: page {page.uuid} is not what it should replace")
         return (*before, page)
 
-    # ── what must be true ────────────────────────────────────────────────────────────────────────────────────────
+    # ── checks ───────────────────────────────────────────────────────────────────────────────────────────────────
     @property
     def _name(self) -> str:
         return f"{self.topic}-{self.partition} ({self.topic_id})"
 
     def check(self) -> None:
-        """Raises Corrupt, with the rule that is broken, when this cannot be a manifest that edits made."""
+        """Raises Corrupt, with the broken rule, if edits cannot have made this manifest."""
         numbers = (self.log_start_offset, self.deletion_cursor, self.remote_end_offset, self.reserved_end_offset)
         if not all(0 <= n <= INT64_MAX for n in numbers) or not 0 <= self.partition <= INT32_MAX:
             raise Corrupt(f"manifest of {self._name}: offsets {numbers} or the partition are out of range")
@@ -373,5 +366,5 @@ def _check_offset(offset: int) -> None:
 
 
 def new_manifest(topic_id: UUID, partition: int, epoch: int, topic: str, configs: dict[str, str]) -> Manifest:
-    """A partition that holds nothing yet."""
+    """An empty partition."""
     return Manifest(topic_id=topic_id, topic=topic, partition=partition, leader_epoch=epoch, configs=configs)

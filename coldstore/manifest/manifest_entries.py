@@ -1,9 +1,6 @@
-"""The entries of a manifest: segments, pages, snapshots, and the sums over them.
-
-Owns what one entry says and the bounds a hostile or damaged one is measured against (`check_*`, all raise Corrupt).
-Always true: the numbers of an entry that was checked are in range and in order, and no list in it is longer than
-`RANGES_MAX`. Must not know the manifest as a whole, nor where entries are stored.
-"""
+"""Entries of a manifest: segments, pages, snapshots, and sums over them.
+`check_*` bound a damaged or hostile entry (they raise Corrupt): its numbers are in range and in order, and no list in
+it is longer than `RANGES_MAX`."""
 
 from __future__ import annotations
 
@@ -27,9 +24,8 @@ GAPS_IN_ROOT_MAX: Final = 256  # the newest; older ones stay in their segments' 
 class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One segment object: offsets `[base_offset, end_offset)`. `log_bytes` of batches, `object_bytes` with the footer.
 
-    `leader_epoch` is the writer's, as in the object's key; `epochs` are (epoch, start offset) of the batches, the first
-    start moved up to the base; `gaps` are `[first, end)` ranges that hold no record by declaration (design 6).
-    """
+    `leader_epoch` is the writer's, as in the object's key. `epochs` are (epoch, start offset) of the batches, the first
+    start raised to the base. `gaps` are declared gaps, `[first, end)` (design 6)."""
 
     uuid: UUID
     base_offset: int
@@ -48,7 +44,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
         return SegmentKey(topic_id, partition, self.base_offset, self.leader_epoch, self.uuid)
 
     def identity_hash(self) -> int:
-        """A 128-bit number that another object, even one of the same size and range, does not have."""
+        """A 128-bit hash that no other object has, even of the same size and range."""
         text = f"{self.uuid} {self.base_offset} {self.end_offset} {self.leader_epoch} {self.object_bytes} {self.crc32c}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
 
@@ -56,8 +52,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 class PagePointer(msgspec.Struct, frozen=True, kw_only=True):
     """An immutable page. Level 0 holds segments, level 1 pointers to pages of level 0; `entries` of either.
 
-    Sums and ranges are over all segments below it, expired ones included. `length` and `crc32c` are the object's.
-    """
+    Sums and ranges are over all segments below it, expired ones included. `length` and `crc32c` are the object's."""
 
     uuid: UUID
     level: int
@@ -132,7 +127,7 @@ def totals_of(segments: Sequence[RemoteSegment]) -> Totals:
 
 
 def hash_of(segments: Sequence[RemoteSegment]) -> str:
-    """Order-free: the sum of the entries' hashes modulo 2^128, 32 hex digits."""
+    """Independent of order: the sum of the entries' hashes modulo 2^128, 32 hex digits."""
     return f"{sum(s.identity_hash() for s in segments) % HASH_MODULUS:032x}"
 
 
@@ -146,7 +141,7 @@ def totals_of_pages(pages: Sequence[PagePointer]) -> Totals:
 
 
 def join_gaps(known: tuple[tuple[int, int], ...], more: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """`known` and the later `more`, touching ones joined."""
+    """`known` and the later `more`, adjacent ones joined."""
     joined = list(known)
     for first, end in more:
         if joined and joined[-1][1] == first:

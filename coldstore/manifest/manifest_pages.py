@@ -1,11 +1,8 @@
-"""Manifest pages: immutable Parquet files of manifest entries, so that a root stays small however long a log gets.
-
-Owns the schema (docs/formats/manifest.md), writing and reading. Level 0 holds segments, level 1 pointers to level-0
-pages (C14). Always true of a page that was read: its bytes had the length and CRC32C its pointer gives, its rows are in
-order within the pointer's range, and their sums are the pointer's; nothing is allocated for counts that the pointer
-does not back. pyarrow is loaded by the first call, because most partitions never need a page. All calls block (a few
-ms for 4 096 entries). Must not know roots, stores, or which page comes next.
-"""
+"""Manifest pages: immutable Parquet files of entries that keep a root small (docs/formats/manifest.md).
+Level 0 holds segments, level 1 pointers to level-0 pages (C14). A page that was read had the length and CRC32C of its
+pointer, its rows are in order within the pointer's range, and their sums are the pointer's. Nothing is allocated for
+counts that the pointer does not back. pyarrow is imported by the first call, because most partitions need no page. All
+calls block (a few ms for 4 096 entries)."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ _POINTER_COLUMNS: Final = tuple(name for name in PagePointer.__struct_fields__)
 
 
 class SegmentPage:
-    """The segments of a level-0 page, kept as an Arrow table (~120 bytes a row) and turned into values on demand."""
+    """The segments of a level-0 page as an Arrow table (~120 bytes a row), converted to values on demand."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -47,11 +44,11 @@ class SegmentPage:
         return len(self._ends)
 
     def index(self, offset: int) -> int:
-        """Row of the first segment that ends above `offset`; the length when none does."""
+        """Row of the first segment that ends above `offset`; the length if none does."""
         return bisect_right(self._ends, offset)
 
     def rows(self, first: int = 0, end: int | None = None) -> Iterator[RemoteSegment]:
-        """Raises Corrupt for an entry that no copier can have made."""
+        """Raises Corrupt for an impossible entry."""
         stop = len(self) if end is None else min(end, len(self))
         for at in range(first, stop, _ROWS_AT_ONCE):
             for row in self.table.slice(at, min(_ROWS_AT_ONCE, stop - at)).to_pylist():
@@ -150,7 +147,7 @@ def pointer_table(pointers: Sequence[PagePointer], before: PointerPage | None = 
 
 
 def encode_page(table: pa.Table, level: int, uuid: UUID, epoch: int) -> tuple[PagePointer, bytes]:
-    """The page's bytes, and the pointer that names them."""
+    """The page's bytes, and its pointer."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -183,7 +180,7 @@ def encode_page(table: pa.Table, level: int, uuid: UUID, epoch: int) -> tuple[Pa
 
 
 def decode_page(data: bytes, pointer: PagePointer) -> Page:
-    """The page that `pointer` names. Raises Corrupt, or NewerFormat."""
+    """The page of `pointer`. Raises Corrupt, NewerFormat."""
     check_page(pointer)
     name = f"manifest page {pointer.uuid}"
     if len(data) != pointer.length or crc32c(data) != pointer.crc32c:

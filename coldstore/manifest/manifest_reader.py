@@ -1,10 +1,6 @@
-"""One partition's manifest for those who only read: its root, and the segments it names, by offset and time.
-
-Owns the newest manifest this reader has seen of the partition. Always true: a manifest that is handed out passed its
-own checks and is the one of the partition asked for; `segments` accounts for every offset of its range, by a segment or
-by a page it left unread because nothing in it is young or old enough. Needs a `ReadStore` only: Spark's executors have
-no right to write. Must not know commits and claims (manifest_store.py) nor what is done with segments.
-"""
+"""Read-only access to one partition's manifest: its root, and its segments by offset and time.
+A returned manifest passed its checks and belongs to the partition. `segments` accounts for every offset of its range,
+by a segment or by a page that was skipped for its times. It needs a `ReadStore` only: Spark executors may not write."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from seams.workers import Workers
 
 
 def check_manifest_root(key: str, root: Root[Manifest], topic_id: UUID, partition: int) -> None:
-    """Raises Corrupt unless the root under `key` is a possible manifest, and of this partition."""
+    """Raises Corrupt unless the root under `key` is a possible manifest of this partition."""
     content = root.content
     content.check()
     if (content.topic_id, content.partition) != (topic_id, partition):
@@ -33,7 +29,7 @@ def check_manifest_root(key: str, root: Root[Manifest], topic_id: UUID, partitio
 
 @dataclass(frozen=True, slots=True)
 class LiveSegments:
-    """Live segments of a range, in order; `skipped` are the ranges of pages left unread, because of their times."""
+    """Live segments of a range, in order; `skipped`: ranges of pages that were not read because of their times."""
 
     segments: tuple[RemoteSegment, ...]
     skipped: tuple[tuple[int, int], ...] = ()
@@ -60,17 +56,16 @@ class ManifestReader:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The newest one seen; None before the first load, and where there is none."""
+        """The newest one read; None before the first load, or if there is none."""
         return None if self._root is None else self._root.content
 
     def _validate(self, root: Root[Manifest]) -> None:
         check_manifest_root(self._key, root, *self._place)
 
     async def load(self) -> Manifest | None:
-        """The manifest as it stands now, by a conditional GET where one is known; None when the partition has none.
+        """The current manifest, by a conditional GET if one is known; None if the partition has none.
 
-        Raises Corrupt, NewerFormat, StoreError, AccessRefused.
-        """
+        Raises Corrupt, NewerFormat, StoreError, AccessRefused."""
         try:
             got = None
             if self._root is not None:
@@ -98,13 +93,12 @@ class ManifestReader:
         min_timestamp_ms: int | None = None,
         horizon_ms: int | None = None,
     ) -> LiveSegments:
-        """Segments of `manifest` that overlap `[start, end)`; with times, at least those that may have wanted ones.
+        """Segments of `manifest` that overlap `[start, end)`; with times, at least those that may have wanted records.
 
-        Unwanted are segments with no record of `min_timestamp_ms` or later, and those whose batches all begin at
-        `horizon_ms` or later: a batch may hold older records behind its first, so the caller must know how old. Times
-        leave out whole pages only (in `skipped`): of a page that is read every overlapping segment is given.
-        Raises ObjectMissing for a page that a newer root replaced (load again), Corrupt, NewerFormat, StoreError.
-        """
+        Unwanted are segments without a record of `min_timestamp_ms` or later, and those whose batches all begin at
+        `horizon_ms` or later; the caller must know how much older than its first record a batch's records may be. Times
+        skip whole pages only (`skipped`): a page that is read gives every overlapping segment. Raises ObjectMissing for
+        a page that a newer root replaced (load again), Corrupt, NewerFormat, StoreError."""
         start = max(start, manifest.deletion_cursor)
         found: list[RemoteSegment] = []
         skipped: list[tuple[int, int]] = []
@@ -123,10 +117,8 @@ class ManifestReader:
         return LiveSegments(tuple(found), tuple(skipped))
 
     async def page_sizes(self, manifest: Manifest) -> dict[str, int]:
-        """Length in bytes, by key, of all pages that `manifest` names, also through a page of pointers.
-
-        Errors: as `segments`.
-        """
+        """Length in bytes, by key, of all pages that `manifest` names, directly or through a pointer page. Errors: as
+        `segments`."""
         pointers = list(manifest.pages)
         for pointer in manifest.pages:
             if pointer.level:
@@ -135,6 +127,6 @@ class ManifestReader:
 
 
 def _is_outside(pointer: PagePointer, min_timestamp_ms: int | None, horizon_ms: int | None) -> bool:
-    # A page's minimum is −1 as soon as one of its segments has no timestamp: then only its maximum says something.
+    # A page's minimum is −1 if one of its segments has no timestamp: then only its maximum counts.
     too_old = min_timestamp_ms is not None and pointer.max_timestamp_ms < min_timestamp_ms
     return too_old or (horizon_ms is not None and pointer.min_timestamp_ms >= horizon_ms)

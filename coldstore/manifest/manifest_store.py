@@ -1,10 +1,7 @@
-"""One partition's manifest in a bucket: load, claim, commit, look up. The shell around `Manifest` and its pages.
-
-Owns the newest manifest this process has seen of the partition, the epoch it claimed, and the names its own commits
-stopped using. Always true: a page is in the bucket before a root names it; a root stays within 64 KiB; nothing here
-deletes (the caller does, after the grace); `may_delete` says yes only when no attempt of ours can still land and the
-root read after that, with its pages, does not name the object (C3). Must not know why segments come and go.
-"""
+"""One partition's manifest in a bucket: load, claim, commit, look up.
+The I/O around `Manifest` and its pages. A page is in the bucket before a root names it. A root stays within 64 KiB.
+Nothing is deleted here: the caller deletes unnamed objects after the grace. `may_delete` is true only if no attempt of
+ours can still arrive and the root read after that, with its pages, does not name the object (C3)."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ from seams.workers import Workers
 
 PAGE_ENTRIES_MIN: Final = 4096  # a page is rewritten with the next entries until it holds this many
 POINTERS_IN_ROOT_MAX: Final = 32  # level-0 pointers (~450 bytes each) a root holds before they move to level 1
-UNNAMED_MAX: Final = 10_000  # names remembered for deletion; what goes beyond is left to gc
+UNNAMED_MAX: Final = 10_000  # names remembered for deletion; gc deletes the others
 CLAIM_BYTES: Final = 8192  # topic name and configs
 _FOLD_TRIES: Final = 4
 
@@ -77,11 +74,11 @@ class ManifestStore:
             on_newer=lambda root: self.on_newer(root.content),
         )
         self.on_newer: Callable[[Manifest], None] = lambda _: None
-        """Told of each manifest that becomes the newest one seen, at once, whoever read it."""
+        """Called at once with each manifest that becomes the newest one read."""
         self._reader = PageReader(
             store, topic_id, partition, PageCache() if page_cache is None else page_cache, workers
         )
-        # A claim cannot fold (pages carry the epoch it has yet to set), so room is left for what it may change.
+        # A claim cannot fold, because pages carry the epoch that it has yet to set. So it gets some room.
         self._content_bytes_max = root_bytes_max - ENVELOPE_BYTES_MAX - min(CLAIM_BYTES, root_bytes_max // 8)
         self._page_entries_min = page_entries_min
         self._pointers_in_root_max = pointers_in_root_max
@@ -92,18 +89,18 @@ class ManifestStore:
     # ── reading the root ─────────────────────────────────────────────────────────────────────────────────────────
     @property
     def root(self) -> Root[Manifest] | None:
-        """The newest root seen; None before the first load."""
+        """The newest root read; None before the first load."""
         return self._root.known
 
     @property
     def manifest(self) -> Manifest | None:
-        """The newest manifest seen; None before the first load."""
+        """The newest manifest read; None before the first load."""
         known = self._root.known
         return None if known is None else known.content
 
     @property
     def claimed_epoch(self) -> int | None:
-        """The epoch this process claimed the partition for, None before `claim`."""
+        """The epoch this process claimed the partition for; None before `claim`."""
         return self._epoch
 
     @property
@@ -112,12 +109,12 @@ class ManifestStore:
         return self._root.settled
 
     async def load(self) -> Manifest | None:
-        """Read the root now; None when the partition has none. Errors: `RootStore.load`."""
+        """Read the root now; None if the partition has none. Errors: `RootStore.load`."""
         root = await self._root.load()
         return None if root is None else root.content
 
     async def reload_if_changed(self) -> bool:
-        """Read the root if it is not the known one any more; whether it was."""
+        """Read the root if it changed; returns whether it did."""
         return await self._root.load_if_changed() is not None
 
     def _validate(self, root: Root[Manifest]) -> None:
@@ -125,11 +122,10 @@ class ManifestStore:
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
     async def create(self, epoch: int, topic: str, configs: dict[str, str], reserved_end: int) -> Manifest:
-        """Make the root of a new partition, with its first reservation. Repeating it is no change.
+        """Create the root of a new partition, with its first reservation. Repeating changes nothing.
 
-        Does not claim. A root that exists already keeps what it says, but for a higher reservation. Raises Fenced under
-        a higher epoch, also one that claimed right after: what its root says is reserved is not ours to give.
-        """
+        Does not claim. An existing root keeps its content, except for a higher reservation. Raises Fenced if the root
+        has a higher epoch, also from a claim right after: then its reservation is not ours."""
         initial = new_manifest(self._topic_id, self._partition, epoch, topic, configs)
         found = await self.load()
         if found is not None and found.leader_epoch == epoch and found.reserved_end_offset >= reserved_end:
@@ -142,11 +138,11 @@ class ManifestStore:
         return root.content
 
     async def claim(self, epoch: int, topic: str, configs: dict[str, str], also: Edit | None = None) -> Manifest:
-        """The first tiering act of an epoch: from here on only this process may commit (C1). `also`: in the same write.
+        """The first tiering act of an epoch: from now on only this process may commit (C1). `also`: an edit in the same
+        write.
 
-        Remote end and reserved end of a log whose tail is lost are to be read from what this returns, nothing else.
-        Raises Fenced under a higher epoch, RootMissing when the partition has no root; else as `RootStore.commit`.
-        """
+        A log with a lost tail must take remote end and reserved end from this result only. Raises Fenced for a higher
+        epoch, RootMissing if the partition has no root; else as `RootStore.commit`."""
         async with self._commits:
 
             def edit(manifest: Manifest) -> Manifest:
@@ -167,18 +163,16 @@ class ManifestStore:
         """Make `edit` (pure, idempotent) durable; returns the newest manifest known to hold it. `may_send`: see
         `RootStore.commit`.
 
-        When its epoch is above `claimed_epoch` the commit stands, but somebody claimed on top: stop.
-        Raises what the edit raises on the newest manifest, and as `RootStore.commit`.
-        """
+        If its epoch is above `claimed_epoch` the commit stands, but another broker claimed after it: stop. Raises what
+        the edit raises on the newest manifest, and as `RootStore.commit`."""
         epoch = self._claimed()
         async with self._commits:
             return (await self._commit(edit, epoch, may_send=may_send)).content
 
     async def may_delete(self, key: SegmentKey) -> bool:
-        """Whether the object under `key`, which this process wrote and does not want, can never become part of the log.
+        """Whether the object under `key`, written by this process and unwanted, can never become part of the log.
 
-        False also while an attempt that names it may still land. Reads the root, and a page if need be.
-        """
+        False while an attempt that names it may still arrive. Reads the root, and a page if needed."""
         async with self._commits:
             manifest = await self.load()
             if manifest is None or not self._root.settled:
@@ -189,8 +183,7 @@ class ManifestStore:
     def take_unnamed(self) -> list[str]:
         """Keys of pages and snapshots that this process's commits stopped naming since the last call.
 
-        To be deleted once the grace for readers of an older root is over; what is forgotten falls to gc.
-        """
+        Delete them after the grace for readers of older roots; gc deletes the rest."""
         taken, self._unnamed = self._unnamed, []
         return taken
 
@@ -209,7 +202,7 @@ class ManifestStore:
             return edited
 
         if not self._root.settled:
-            await self._ask_once()
+            await self._read_once()
         for _ in range(_FOLD_TRIES):
             before = self.manifest
             try:
@@ -222,10 +215,11 @@ class ManifestStore:
                 return root
         raise RootTooLarge(f"{self._root.key}: folding entries into pages did not make room")
 
-    async def _ask_once(self) -> None:
-        """The last commit's outcome is unknown: the store was away for all its time. Whoever commits again paces his
-        tries, and each of them is one request until this one is answered, not the ten of a commit's own patience.
-        Errors as `load`, StoreUnavailable when no answer comes."""
+    async def _read_once(self) -> None:
+        """Read the root once: the last commit's outcome is unknown because the store was away for its whole deadline.
+
+        The caller paces its tries, and each costs one request until this read succeeds, not the ten of a commit's own
+        retries. Errors as `load`, StoreUnavailable if no answer comes."""
         try:
             async with asyncio.timeout(self._deadline_s):
                 await self._root.load()
@@ -248,7 +242,7 @@ class ManifestStore:
             self._drop(str(old.key(*place)))
 
     async def _is_below(self, leaf: PagePointer, after: Manifest) -> bool:
-        """Whether a level-1 page of `after` names `leaf`; yes also when that page cannot be read now."""
+        """Whether a level-1 page of `after` names `leaf`; also true if that page cannot be read now."""
         for upper in after.pages:
             if upper.level and upper.first_offset <= leaf.first_offset < upper.end_offset:
                 try:
@@ -259,7 +253,7 @@ class ManifestStore:
         return False
 
     async def _drop_leaves(self, pointer: PagePointer) -> None:
-        """A whole level-1 page expired, or was withdrawn: the pages it named go with it."""
+        """A whole level-1 page expired or was withdrawn: so did the pages below it."""
         try:
             page = await self._reader.pointers(pointer)
         except (StoreError, ObjectMissing, Corrupt):
@@ -273,7 +267,7 @@ class ManifestStore:
 
     # ── folding ──────────────────────────────────────────────────────────────────────────────────────────────────
     async def _fold(self, epoch: int) -> bool:
-        """Move the tail into a page, and many pointers into a page of pointers; whether anything moved."""
+        """Move the tail into a page, and many pointers into a page of pointers; returns whether anything moved."""
         manifest = self.manifest
         if manifest is None or not manifest.tail:
             return False
@@ -310,7 +304,7 @@ class ManifestStore:
 
         def build() -> tuple[PagePointer, bytes, Page]:
             pointer, data = encode_page(table(), level, uuid, epoch)
-            return pointer, data, decode_page(data, pointer)  # what cannot be read back is not named
+            return pointer, data, decode_page(data, pointer)  # a page that cannot be read back is not named
 
         pointer, data, page = await self._reader.blocking(build)
         if len(data) > PAGE_BYTES_MAX:
@@ -320,7 +314,7 @@ class ManifestStore:
         try:
             await self._store.put_segment(key, upload)
         except StoreError:
-            self._drop(key)  # perhaps it is there; nothing will ever name it
+            self._drop(key)  # it may exist; no root will name it
             raise
         reach("copy.page_written")
         self._reader.remember(pointer, page)
@@ -331,7 +325,7 @@ class ManifestStore:
         try:
             root = await self._root.commit(edit, epoch=epoch)
         except EditRefused:
-            # Somebody moved the entries meanwhile. The refusal came from a fresh root, after which ours cannot land.
+            # The entries moved meanwhile. The refusal came from a fresh root, after which ours cannot arrive.
             if self._root.settled:
                 self._drop(key)
             return
@@ -339,9 +333,9 @@ class ManifestStore:
 
     # ── looking up ───────────────────────────────────────────────────────────────────────────────────────────────
     async def find(self, offset: int) -> RemoteSegment | None:
-        """The segment that holds `offset`, in the newest manifest seen; None when the cold tier does not hold it.
+        """The segment that holds `offset`, in the newest manifest read; None if the cold tier does not hold it.
 
-        Raises Corrupt, ObjectMissing, StoreError from reading a page; one gone after its grace reloads the root.
+        Raises Corrupt, ObjectMissing, StoreError from reading a page; a page deleted after its grace reloads the root.
         """
         manifest = self.manifest
         if manifest is None:
@@ -383,7 +377,7 @@ class ManifestStore:
         return None
 
     async def segments(self, from_offset: int = 0) -> AsyncIterator[RemoteSegment]:
-        """Live segments that end above `from_offset`, in order, of the manifest as it is known when this begins."""
+        """Live segments that end above `from_offset`, in order, of the manifest known when this begins."""
         manifest = self.manifest
         if manifest is None:
             return

@@ -1,8 +1,5 @@
-"""Reading manifest pages from a store, through a cache that may be shared by many partitions.
-
-Owns decoded pages, by their keys, least recently used first out. Always true: what is cached passed `decode_page`; the
-cache holds at most `bytes_max` (or one page, when that alone is larger). Must not know roots.
-"""
+"""Reads manifest pages through an LRU cache that partitions may share.
+Cached pages passed `decode_page`. The cache holds at most `bytes_max`, or one larger page."""
 
 from __future__ import annotations
 
@@ -95,7 +92,7 @@ class PageReader:
         self._cache.put(str(pointer.key(self._topic_id, self._partition)), page)
 
     async def blocking(self, function: Callable[[*Ts], R], *args: *Ts) -> R:
-        """Off the loop where there are workers (parsing takes ms, the first import of pyarrow 0.3 s)."""
+        """Off the loop if there are workers: parsing takes ms, the first import of pyarrow 0.3 s."""
         if self._workers is None:
             return function(*args)
         return await self._workers.run(function, *args, lane=Lane.FILES)

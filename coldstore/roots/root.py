@@ -1,11 +1,7 @@
-"""A root in a bucket: load it, replace it. The shell around `root_commit.Commit`.
-
-Owns the newest root this process has seen under one key, whether an attempt of ours may still land on it, and how soon
-after one another they are sent: a store that answered "slow down" is written to every `THROTTLED_S` at most for a
-while. Always true: commits of one `RootStore` run one after the other; an attempt whose outcome is unknown is
-remembered until the root was seen to have moved past it (`settled`), because until then what it named must not be
-deleted (C3). Must not know what the content means.
-"""
+"""A root in a bucket: load it, replace it.
+The I/O around `root_commit.Commit`. Commits of one `RootStore` run one after the other. An attempt with an unknown
+outcome is remembered until the root moved past it (`settled`): until then what it named must not be deleted (C3). After
+a "slow down" the root is written at most every `THROTTLED_S` for a while."""
 
 from __future__ import annotations
 
@@ -72,8 +68,8 @@ DEADLINE_S: Final = 30.0
 THROTTLED_S: Final = 1.1
 """Cloudflare R2 and GCS take one write of a key a second."""
 THROTTLED_FOR_S: Final = 10.0
-"""So long a "slow down" counts: a store that had a bad moment says it too, and is not spared for ever."""
-_LAST_CALL_S: Final = 1.0  # a call that begins just before the deadline still gets this long
+"""How long a "slow down" counts; a store may say it in a bad moment only."""
+_LAST_CALL_S: Final = 1.0  # minimum time of a call that begins just before the deadline
 
 
 class RootStore(Generic[T]):
@@ -91,8 +87,8 @@ class RootStore(Generic[T]):
         validate: Callable[[Root[T]], None] | None = None,
         on_newer: Callable[[Root[T]], None] = lambda _: None,
     ) -> None:
-        """`deadline_s` is a commit's, its queueing included; `validate`: see `RootCodec`; `on_newer` is told of each
-        root that becomes the known one, at once, whoever read it."""
+        """`deadline_s`: of a commit, its queueing included; `validate`: see `RootCodec`; `on_newer` is called at once
+        with each root that becomes the known one."""
         self._store = store
         self._key = key
         self._codec = RootCodec(kind, validate)
@@ -112,28 +108,26 @@ class RootStore(Generic[T]):
 
     @property
     def known(self) -> Root[T] | None:
-        """The newest root this process has seen; may be behind the store."""
+        """The newest root this process has read; the store may have a newer one."""
         return self._known
 
     @property
     def settled(self) -> bool:
-        """No attempt of this process can land any more that has not landed in `known`."""
+        """Every attempt of this process has arrived in `known` or can no longer arrive."""
         return self._unsettled_version == 0
 
     def content_size(self, content: T) -> int:
-        """Bytes `content` takes in the root; `ENVELOPE_BYTES_MAX` more must stay within `ROOT_BYTES_MAX`."""
+        """Bytes of `content` in the root; with `ENVELOPE_BYTES_MAX` they must stay within `ROOT_BYTES_MAX`."""
         return self._codec.content_size(content)
 
     async def load(self) -> Root[T] | None:
-        """The root as it stands now; None when there is none. Raises RootVanished when there was one.
-
-        StoreError when the store does not answer, Corrupt and NewerFormat when it is not ours to read.
-        """
+        """The current root; None if there is none. Raises RootVanished if there was one; StoreError if the store does
+        not answer; Corrupt, NewerFormat."""
         found = await self._read()
         return self._learn(found)
 
     async def load_if_changed(self) -> Root[T] | None:
-        """The root when it is not the known one any more (a conditional GET), else None. Errors as `load`."""
+        """The root if it changed (a conditional GET), else None. Errors as `load`."""
         known = self._known
         if known is None:
             return await self.load()
@@ -156,18 +150,16 @@ class RootStore(Generic[T]):
         initial: T | None = None,
         may_send: Callable[[], None] | None = None,
     ) -> Root[T]:
-        """Apply `edit` to the root, as a writer of `epoch`; returns the newest root known to hold it.
+        """Apply `edit` to the root as a writer of `epoch`; returns the newest root known to hold it.
 
-        The edit is pure, idempotent by the ids it names, and may be called several times; what it raises on the
-        newest root comes out of here. `claim` may raise the root's epoch to `epoch`; `exclusive` with it takes a root
-        already of `epoch` for another's claim. `initial` is what is edited when there is no root. `may_send` is asked
-        before each PUT, also of bytes that are sent again after a pause; a ThermoclineError that it raises ends the
-        commit.
+        The edit is pure, idempotent by the ids it names, and may be called several times; what it raises on the newest
+        root is raised here. `claim` may raise the root's epoch to `epoch`; with `exclusive` a root already of `epoch`
+        counts as another's claim. `initial` is edited if there is no root. `may_send` is called before each PUT, also
+        before a resend; a ThermoclineError that it raises ends the commit.
 
-        When the returned root's epoch is above `epoch`, the commit stands and the writer was superseded since.
-        Raises Fenced (a higher epoch was met, or the root vanished), NotClaimed, RootMissing, RootTooLarge,
-        Retryable (nothing is under way), Unsettled (an attempt may still land), Corrupt, NewerFormat, AccessRefused.
-        """
+        If the returned root's epoch is above `epoch`, the commit stands and the writer was superseded after it. Raises
+        Fenced (the root has a higher epoch, or vanished), NotClaimed, RootMissing, RootTooLarge, Retryable (nothing is
+        pending), Unsettled (an attempt may still arrive), Corrupt, NewerFormat, AccessRefused."""
         deadline_s = self._clock.monotonic_s() + self._deadline_s
         try:
             async with asyncio.timeout(self._deadline_s):
@@ -194,7 +186,7 @@ class RootStore(Generic[T]):
                 event = await self._perform(effect, deadline_s, may_send)
                 effect = machine.step(event, self._clock.monotonic_s())
         finally:
-            # Also when cancelled in the middle of a PUT, or when an error left it open.
+            # Also after a cancellation or an error in the middle of a PUT.
             self._unsettled_version = max(self._unsettled_version, machine.unsettled_version or 0)
         if isinstance(effect, Refused):
             raise effect.error
@@ -245,7 +237,7 @@ class RootStore(Generic[T]):
             return None
 
     def _learn(self, found: Root[T] | None) -> Root[T] | None:
-        """Make `found` the known root unless a newer one is known already (two reads may answer out of order)."""
+        """Make `found` the known root unless a newer one is known: two reads may answer out of order."""
         known = self._known
         if found is None:
             if known is not None:
@@ -260,8 +252,7 @@ class RootStore(Generic[T]):
         return self._known
 
     def _note(self, found: Root[T]) -> None:
-        # An attempt for version v was conditional on the state at v − 1: once v exists, it is that attempt or it never
-        # will be.
+        # An attempt for version v was conditional on version v − 1: once v exists, the attempt made it or never will.
         if found.version >= self._unsettled_version:
             self._unsettled_version = 0
         if self._known is None or found.version > self._known.version:

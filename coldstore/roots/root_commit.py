@@ -1,10 +1,9 @@
-"""One commit to a root, decided: the outcome table of a compare-and-set (design 1), events in, one effect out.
-
-Owns what an answer to a conditional PUT means. Always true: only a 200 or the commit's own id in the ring counts as
-committed; only another commit's id at its version counts as lost; while the root still stands where the attempt
-started, the same bytes go again and nothing else (C3); when the ring no longer reaches back, the outcome stays unknown
-and the edit is made again on the root as it stands (C29). Pure: no clock, loop or store; `root.RootStore` performs.
-"""
+"""One commit to a root as a pure machine: the outcome table of a compare-and-set (design 1), events in, one effect out.
+- Committed: a 200, or the commit's own id in the ring.
+- Lost: another commit's id at its version.
+- While the root is still where the attempt started, exactly the same bytes are sent again (C3).
+- If the ring no longer reaches back, the outcome is unknown, and the edit is made again on the current root (C29).
+`root.RootStore` performs the effects."""
 
 from __future__ import annotations
 
@@ -50,7 +49,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T]):
-    """Effect: the edit is in `root`, the newest known; its epoch is above the writer's when somebody claimed on top."""
+    """Effect: the edit is in `root`, the newest known; its epoch is above the writer's if another writer claimed after
+    it."""
 
     root: Root[T]
 
@@ -81,28 +81,28 @@ class PutUnknown:
 
 @dataclass(frozen=True, slots=True)
 class PutWithheld:
-    """Event: the writer may not send it now, and ends the commit so."""
+    """Event: the writer may not send it now, which ends the commit."""
 
     why: ThermoclineError
 
 
 @dataclass(frozen=True, slots=True)
 class RootFound(Generic[T]):
-    """Event: the root as read now; None when no object has the key."""
+    """Event: the root as read now; None if no object has the key."""
 
     root: Root[T] | None
 
 
 @dataclass(frozen=True, slots=True)
 class GetFailed:
-    """Event: the read gave nothing."""
+    """Event: the read failed."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """Event: the time asked for has passed."""
+    """Event: the time passed."""
 
 
 Event = PutAccepted | PutUnknown | PutWithheld | RootFound[T] | GetFailed | Waited
@@ -110,11 +110,11 @@ Event = PutAccepted | PutUnknown | PutWithheld | RootFound[T] | GetFailed | Wait
 
 @dataclass(frozen=True, slots=True)
 class _Attempt(Generic[T]):
-    """Bytes under way, sent again unchanged until settled."""
+    """Bytes that may be under way, resent unchanged until settled."""
 
     commit_id: str
     data: bytes
-    root: Root[T]  # what the store holds when it lands; its etag is filled in then
+    root: Root[T]  # the root after it arrived; its etag is filled in then
 
     @property
     def version(self) -> int:
@@ -125,9 +125,8 @@ class _Attempt(Generic[T]):
 class Terms(Generic[T]):
     """What a writer wants. `claim` may raise the root's epoch to `epoch`; without it the root must be of that epoch.
 
-    `exclusive` (with claim): a root already of `epoch` is somebody else's claim (elections), not our own of earlier.
-    `initial` is edited when there is no root yet; None refuses to create one.
-    """
+    `exclusive` (with claim): a root already of `epoch` is another broker's claim (elections), not our earlier one.
+    `initial` is edited if there is no root; None refuses to create one."""
 
     edit: Callable[[T], T]
     epoch: int
@@ -137,11 +136,10 @@ class Terms(Generic[T]):
 
 
 class Commit(Generic[T]):
-    """One commit from its first read to its settled end. Sync and pure: `new_id` and `jitter` are its randomness.
+    """One commit from its first read to its settled end. Pure: `new_id` and `jitter` are its randomness.
 
-    `start` gives the first effect, `step` the next one for each event; Done and Refused are the last. Every event comes
-    with the time; past `deadline_s` the commit ends as Retryable, as Unsettled when its bytes may still land.
-    """
+    `start` gives the first effect, `step` the next one for each event; Done and Refused are the last. Every event has
+    the time; past `deadline_s` the commit ends as Retryable, or as Unsettled if its bytes may still arrive."""
 
     def __init__(
         self,
@@ -169,11 +167,11 @@ class Commit(Generic[T]):
 
     @property
     def unsettled_version(self) -> int | None:
-        """The version an attempt sent by this commit may still make; None when none is under way."""
+        """The version that a sent attempt may still make; None if none is pending."""
         return self._attempt.version if self._attempt is not None else None
 
     def start(self, known: Root[T] | None) -> Effect[T]:
-        """Begin at the root the caller last saw (it may be stale), or by reading when it saw none."""
+        """Begin with the root the caller last read (perhaps stale), or by reading."""
         if known is None:
             return Get()
         self._seen = known
@@ -222,13 +220,13 @@ class Commit(Generic[T]):
             return self._apply_in_time(root, now_s)
         version = 0 if root is None else root.version
         if version < attempt.version:
-            # Not settled: the PUT we sent may still land, so the same bytes go again on the same state.
+            # Not settled: the PUT may still arrive, so the same bytes are sent again on the same state.
             return self._later(Put(attempt.data, None if root is None else root.etag), now_s)
         assert root is not None
-        self._attempt = None  # the state it was conditional on is gone: whatever was under way can land no more
+        self._attempt = None  # the version it was conditional on is gone: it can no longer arrive
         if root.commit_at(attempt.version) == attempt.commit_id:
             return Done(root)
-        # Lost to another commit, or (the ring is too short to say) unknown for ever: go on from here either way.
+        # Lost to another commit, or unknown because the ring is too short: continue from here either way.
         self._losses += 1
         if self._losses > 1:
             return self._later(Get(), now_s)  # many writers: spread them
@@ -243,7 +241,7 @@ class Commit(Generic[T]):
                 return Done(base) if fresh else Get()
             self._attempt, self._is_sent = self._new_attempt(base, content), False
         except Fenced as refusal:
-            return Refused(refusal)  # epochs never fall: true of any later root as well
+            return Refused(refusal)  # epochs never fall: any later root would refuse too
         except ThermoclineError as refusal:
             return Refused(refusal) if fresh else Get()
         return Put(self._attempt.data, None if base is None else base.etag)
@@ -289,7 +287,7 @@ class Commit(Generic[T]):
 
 
 def continues(earlier: Root[T], later: Root[T]) -> bool:
-    """Whether `later` can have grown out of `earlier`: as far as the ring reaches, the same commits."""
+    """Whether `later` can follow `earlier`: the same commits as far as the ring reaches."""
     if later.version < earlier.version or later.epoch < earlier.epoch:
         return False
     commit = later.commit_at(earlier.version)

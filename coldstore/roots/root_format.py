@@ -1,11 +1,8 @@
-"""Bytes of a root object: a small JSON envelope around one typed content, and the errors a root can give.
-
-Owns the envelope of `cluster.json`, `lease.json` and every manifest (docs/formats/manifest.md). Always true: what was
-decoded had a known format, a version, an epoch, a ring naming the commits of exactly its last 32 versions, and (but for
-roots of before there was one) the checksum it was written with; each kind of root counts its formats by itself, a newer
-one is refused, so it is never written over; nothing larger than 64 KiB is written or read. Must not know what the
-content means, nor how a root is replaced.
-"""
+"""Bytes of a root object: a small JSON envelope around one typed content; and the errors of roots.
+The envelope of `cluster.json`, `lease.json` and every manifest (docs/formats/manifest.md). A decoded root had a known
+format, a version, an epoch, a ring with the commits of exactly its last 32 versions, and its checksum (older roots have
+none). Each kind of root counts its formats by itself; a newer one is refused, so it is never overwritten. A root has at
+most 64 KiB."""
 
 from __future__ import annotations
 
@@ -37,11 +34,11 @@ class RootTooLarge(InvalidRequest):
 
 
 class RootMissing(InvalidRequest):
-    """There is no root under this key, and the caller did not mean to create one."""
+    """There is no root under this key, and the caller did not ask to create one."""
 
 
 class RootVanished(Fenced):
-    """A root that this process has seen is gone (its topic was deleted): stop acting on it."""
+    """A root that this process has read is gone (its topic was deleted): stop using it."""
 
 
 class NotClaimed(InvalidRequest):
@@ -49,7 +46,7 @@ class NotClaimed(InvalidRequest):
 
 
 class Unsettled(Retryable):
-    """Out of time while an attempt may still land: commit again (edits are idempotent), delete nothing it named."""
+    """Out of time while an attempt may still arrive: commit again (edits are idempotent), delete nothing it named."""
 
 
 class _Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,7 +55,7 @@ class _Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int
     ring: tuple[tuple[int, str], ...]
     content: msgspec.Raw
-    crc32c: int | None = None  # of the root's bytes without this field; a store's own checksum dies with a copy
+    crc32c: int | None = None  # of the bytes without this field; a copy loses the store's own checksum
 
 
 class _FormatOnly(msgspec.Struct, frozen=True):
@@ -72,20 +69,20 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 @dataclass(frozen=True, slots=True)
 class RootFormat(Generic[T]):
-    """How one kind of root is written: in format `version`; `contents` is what each format that is read contains."""
+    """Formats of one kind of root: `version` is written; `contents` has the content type of each readable format."""
 
     version: int
     contents: Mapping[int, type[T]]
 
     @classmethod
     def first(cls, content_type: type[T]) -> RootFormat[T]:
-        """Of a kind that has had one format so far."""
+        """A kind that has had one format so far."""
         return cls(1, {1: content_type})
 
 
 @dataclass(frozen=True, slots=True)
 class Root(Generic[T]):
-    """One version of a root as read from, or accepted by, the store. `ring` is (version, commit id), oldest first."""
+    """One version of a root as read from, or accepted by, the store. `ring`: (version, commit id), oldest first."""
 
     version: int
     epoch: int
@@ -94,17 +91,16 @@ class Root(Generic[T]):
     etag: str
 
     def commit_at(self, version: int) -> str | None:
-        """Id of the commit that made `version`, None when the ring does not reach back (or not yet) to it."""
+        """Id of the commit that made `version`; None if the ring does not contain it."""
         if not self.ring or not self.ring[0][0] <= version <= self.version:
             return None
         return self.ring[version - self.ring[0][0]][1]
 
 
 class RootCodec(Generic[T]):
-    """Bytes of a root and back, for one kind of root; a bare type of content is that of its first and only format.
+    """Bytes of one kind of root and back; a bare content type is that of its first and only format.
 
-    `validate` sees every root that was read, before anybody else does, and raises Corrupt when its content cannot be.
-    """
+    `validate` gets every root that was read, and raises Corrupt for impossible content."""
 
     def __init__(self, kind: type[T] | RootFormat[T], validate: Callable[[Root[T]], None] | None = None) -> None:
         root_format = kind if isinstance(kind, RootFormat) else RootFormat.first(kind)
@@ -115,7 +111,7 @@ class RootCodec(Generic[T]):
         }
 
     def content_size(self, content: T) -> int:
-        """Bytes that `content` takes in a root; with `ENVELOPE_BYTES_MAX` at most `ROOT_BYTES_MAX` must come out."""
+        """Bytes of `content` in a root; with `ENVELOPE_BYTES_MAX` they must stay within `ROOT_BYTES_MAX`."""
         return len(_ENCODER.encode(content))
 
     def encode(self, version: int, epoch: int, ring: tuple[tuple[int, str], ...], content: T) -> bytes:
@@ -153,10 +149,9 @@ class RootCodec(Generic[T]):
         return root
 
     def is_as_written(self, data: bytes) -> bool:
-        """Whether bytes that `decode` took are exactly what a writer of this version makes of them.
+        """Whether bytes that `decode` accepted are exactly what this version writes.
 
-        Not so where a field's name is damaged: it then reads as one nobody knows, and what it said as absent.
-        """
+        A damaged field name fails this: it reads as an unknown field, and the field as absent."""
         return _ENCODER.encode(_ENVELOPE.decode(data)) == data
 
     def _crc_of(self, envelope: _Envelope) -> int:

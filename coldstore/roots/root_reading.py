@@ -1,10 +1,7 @@
-"""Reading a root until what came can be judged: damage of the object, or of one answer only.
-
-Owns the second reads. Always true: a root is called damaged when three reads of one version of it (one ETag) gave
-nothing that decodes; a bit that flips on the way is none, nor are bytes and ETag of two versions, as they come from a
-client that asks for an object's size first (`ArrowStore` on S3) where a writer commits between its two requests. Must
-not know what the root means, nor who writes it.
-"""
+"""Reads a root until damage of the object can be told from damage of one answer.
+A root counts as damaged after three undecodable reads of one version (one ETag). A bit flipped in transit does not
+count; nor do bytes and ETag of two versions, from a client that asks for the size first (`ArrowStore` on S3) while a
+writer commits between its two requests."""
 
 from __future__ import annotations
 
@@ -24,10 +21,9 @@ READS_MAX: Final = 12  # while versions pass: a writer commits a few times a sec
 async def read_root(
     store: ReadStore, key: str, decode: Callable[[str, Got], Root[T]], got: Got | None = None
 ) -> Root[T]:
-    """The root under `key`, as a `RootCodec.decode` takes it; `got` is a first answer where the caller has it.
+    """The root under `key`, decoded by `decode`; `got`: a first answer if the caller has one.
 
-    Raises ObjectMissing, Corrupt, NewerFormat, AccessRefused, StoreError (also when it changed under every read).
-    """
+    Raises ObjectMissing, Corrupt, NewerFormat, AccessRefused, StoreError (also if it changed under every read)."""
     etag, failures = "", 0
     for _ in range(READS_MAX):
         try:
@@ -35,7 +31,7 @@ async def read_root(
                 got = await get_start(store, key, ROOT_BYTES_MAX)
             return decode(key, got)
         except (Corrupt, NewerFormat):
-            seen = "" if got is None else got.etag  # an empty object has none to tell
+            seen = "" if got is None else got.etag  # an empty object has none
             failures = failures + 1 if seen == etag else 1
             if failures == SAME_READS:
                 raise

@@ -1,1 +1,1 @@
-"""Segment objects: body, footer, indexes, and what of them is cached."""
+"""Segment objects: body, footer, indexes, and the chunk cache."""

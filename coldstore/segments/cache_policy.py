@@ -1,18 +1,14 @@
-"""Which chunk leaves the cache: a FIFO for newcomers, a FIFO for those that proved useful, and a memory of the rest.
-
-Owns sizes and order of what is cached, not the bytes. Always true: the sum of sizes is at most `bytes_max`. Must not
-know who still reads what leaves: an open file outlives its name (tiering.reading.chunk_table keeps those of waiting
-readers).
-
-Scan-resistant (after S3-FIFO, SOSP'23): a newcomer is promoted only if it was visited again before its turn to leave,
-or came back soon after it left; a sequential reader that takes one chunk in four fetches visits it once, because a
-visit begins only where it reads at or before the position read last. Pure.
-"""
+"""Eviction policy of the chunk cache: S3-FIFO (SOSP'23), scan-resistant.
+Pure. It has a FIFO of newcomers, a FIFO of proven items, and the ids of recently evicted newcomers. A newcomer becomes
+proven if it is visited again before its eviction, or comes back soon after. A sequential reader that takes a chunk in
+four fetches visits it once: a visit begins only where it reads at or before the last position. The sum of sizes is at
+most `bytes_max`."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 NEWCOMERS_SHARE: Final = 0.25  # of the budget; prefetched chunks wait here for their reader
@@ -22,13 +18,11 @@ GHOSTS_MAX: Final = 4096
 Id = TypeVar("Id", bound=Hashable)
 
 
+@dataclass(slots=True, eq=False)
 class _Item:
-    __slots__ = ("last_position", "size", "visits")
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.visits = 0
-        self.last_position = -1  # nothing read yet
+    size: int
+    visits: int = 0
+    last_position: int = -1  # nothing read yet
 
 
 class CachePolicy(Generic[Id]):
@@ -57,8 +51,8 @@ class CachePolicy(Generic[Id]):
         return self._bytes
 
     def visit(self, item_id: Id, position: int) -> bool:
-        """The item is read from `position` on; whether it is here. Reading on from where the last read ended counts
-        as the same visit."""
+        """The item is read from `position` on; returns whether it is cached. A read that continues the last one is the
+        same visit."""
         item = self._find(item_id)
         if item is None:
             return False
@@ -68,7 +62,7 @@ class CachePolicy(Generic[Id]):
         return True
 
     def admit(self, item_id: Id, size: int) -> tuple[bool, list[Id]]:
-        """Take in a new item, if room can be made; and the ones that leave for it, in order, forgotten already."""
+        """Add a new item if room can be made; also returns the evicted ones in order."""
         assert item_id not in self, item_id
         if size > self._bytes_max:
             return False, []
@@ -83,12 +77,12 @@ class CachePolicy(Generic[Id]):
         return True, evicted
 
     def resize(self, bytes_max: int) -> list[Id]:
-        """Change the budget (the hot log needs the disk); returns what leaves now."""
+        """Change the budget; returns what is evicted now."""
         self._bytes_max = bytes_max
         return self._make_room(0)
 
     def remove(self, item_id: Id) -> bool:
-        """Forget an item (deleted or damaged); whether it was here."""
+        """Forget a deleted or damaged item; returns whether it was cached."""
         item = self._newcomers.pop(item_id, None)
         if item is not None:
             self._newcomer_bytes -= item.size
@@ -101,7 +95,7 @@ class CachePolicy(Generic[Id]):
         return True
 
     def ids(self) -> list[Id]:
-        """Everything here, newcomers first, each in the order it would be looked at."""
+        """All items, newcomers first, in eviction order."""
         return [*self._newcomers, *self._proven]
 
     def _find(self, item_id: Id) -> _Item | None:
@@ -120,7 +114,7 @@ class CachePolicy(Generic[Id]):
         return evicted
 
     def _step(self, queue: OrderedDict[Id, _Item]) -> Id | None:
-        """Look at the oldest of `queue`: it goes, or moves; the id when it goes."""
+        """Evict or move the oldest of `queue`; returns its id if evicted."""
         item_id, item = next(iter(queue.items()))
         if item.visits and queue is self._newcomers:
             self._promote(item_id, item)

@@ -1,11 +1,8 @@
-"""Chunks of segment objects on local disk: checked twice, served as open files.
-
-Owns the files of one directory, which it empties at start. Always true: nothing sees a chunk before its CRC32C was
-checked on the bytes that came and again on the file; a file's name is never used twice, and eviction unlinks a file
-while handles given out keep reading it (T23); at most `bytes_max` bytes lie in the directory. Where the disk refuses a
-chunk, the caller gets it in memory instead. Its one user sees to it that a chunk is looked for and put by one task at a
-time (`tiering.reading.loader`). Must not know stores, segments, clients or the hot log.
-"""
+"""Cache of segment objects' chunks on local disk, checked twice, served as open files.
+It owns one directory, which it empties at start. A chunk's CRC32C is checked on the received bytes and again on the
+file before it is used. A file name is never reused, and an evicted file stays readable for its holders (T23). At most
+`bytes_max` bytes are in the directory. If the disk refuses a chunk, the caller gets it in memory. Its user looks for
+and puts a chunk in one task at a time (`tiering.reading.loader`)."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ ChunkId = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class CachedChunk:
-    """A checked chunk: its bytes are `[position, position + length)` of `file`, which stays readable while held."""
+    """A checked chunk: bytes `[position, position + length)` of `file`, which stays readable while held."""
 
     file: File
     position: int
@@ -40,7 +37,7 @@ class CachedChunk:
 
 @dataclass(slots=True)
 class CacheCounts:
-    """What happened so far, for metrics."""
+    """Counters for metrics."""
 
     hits: int = 0
     misses: int = 0
@@ -49,27 +46,21 @@ class CacheCounts:
     damaged: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class MemoryFile:
-    """A `File` over bytes, for a chunk that found no place on disk. Read-only."""
+    """A read-only `File` over bytes, for a chunk that found no place on disk."""
 
-    __slots__ = ("_data", "_path")
-
-    def __init__(self, data: bytes, path: str) -> None:
-        self._data = data
-        self._path = path
-
-    @property
-    def path(self) -> str:
-        return self._path
+    data: bytes
+    path: str
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
-        raise OSError(errno.EROFS, "read-only", self._path)
+        raise OSError(errno.EROFS, "read-only", self.path)
 
     def read_at(self, position: int, length: int) -> bytes:
-        return self._data[position : position + length]
+        return self.data[position : position + length]
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        data = self._data[position : position + len(buffer)]
+        data = self.data[position : position + len(buffer)]
         buffer[: len(data)] = data
         return len(data)
 
@@ -77,13 +68,13 @@ class MemoryFile:
         return None
 
     def truncate(self, size: int) -> None:
-        raise OSError(errno.EROFS, "read-only", self._path)
+        raise OSError(errno.EROFS, "read-only", self.path)
 
     def allocate_ahead(self, position: int, end: int) -> None:
-        raise OSError(errno.EROFS, "read-only", self._path)
+        raise OSError(errno.EROFS, "read-only", self.path)
 
     def size(self) -> int:
-        return len(self._data)
+        return len(self.data)
 
     def descriptor(self) -> int | None:
         return None
@@ -112,7 +103,7 @@ class ChunkCache:
         self._paths: dict[ChunkId, str] = {}
         self._open: OrderedDict[ChunkId, File] = OrderedDict()  # checked in this process, pages likely in memory
         self._open_files_max = open_files_max
-        self._doomed: dict[str, None] = {}  # to be unlinked, also when the one who began it was cancelled
+        self._doomed: dict[str, None] = {}  # to be unlinked, even if the task that began it was cancelled
         self._sequence = 0
         self._refusing = False
 
@@ -123,20 +114,20 @@ class ChunkCache:
 
     @property
     def bytes_max(self) -> int:
-        """The limit of `nbytes` now."""
+        """Current limit of `nbytes`."""
         return self._policy.bytes_max
 
     async def start(self) -> None:
-        """Begin empty: what an earlier process left has no index and is not worth one. OSError from the disk."""
+        """Begin empty: chunks of an earlier process have no index. Raises OSError."""
         await self._workers.run(self._wipe, lane=Lane.FILES)
 
     def close(self) -> None:
-        """Let go of what is open. Files stay until the next start."""
+        """Drop open files. Files stay on disk until the next start."""
         self._open.clear()
 
-    # ── what is here ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── lookups ──────────────────────────────────────────────────────────────────────────────────────────────────
     async def find(self, chunk: ChunkRef) -> CachedChunk | None:
-        """The chunk, if it is here and its file is right; its bytes are in memory on return."""
+        """The chunk, if it is cached and its file is right; its bytes are in memory on return."""
         chunk_id = (chunk.key, chunk.index)
         found = await self._from_disk(chunk_id, chunk) if self._policy.visit(chunk_id, 0) else None
         self.counts.hits += found is not None
@@ -148,11 +139,11 @@ class ChunkCache:
         return (chunk.key, chunk.index) in self._policy
 
     async def resize(self, bytes_max: int) -> None:
-        """Give disk back at once, or take more from now on."""
+        """Change the limit; an excess is evicted at once."""
         await self._unlink(self._policy.resize(bytes_max))
 
     async def drop_segments(self, keys: Collection[str]) -> None:
-        """Forget every chunk of objects that were deleted."""
+        """Forget every chunk of deleted objects."""
         dropped = [chunk_id for chunk_id in self._policy.ids() if chunk_id[0] in keys]
         for chunk_id in dropped:
             self._policy.remove(chunk_id)
@@ -164,12 +155,12 @@ class ChunkCache:
         try:
             if file is not None:
                 self._open.move_to_end(chunk_id)
-                # The kernel may have dropped its pages: a worker reads them in, so that the loop never waits for them.
+                # The kernel may have dropped its pages: a worker reads them, so that the loop never waits.
                 await self._workers.run(file.read_at, 0, chunk.length, lane=Lane.COLD_READ)
                 return CachedChunk(file, 0, chunk.length)
             file = await self._workers.run(_open_checked, self._disk, path, chunk, lane=Lane.COLD_READ)
         except (OSError, Corrupt) as damaged:
-            if self._paths.get(chunk_id) == path:  # else evicted meanwhile, and perhaps loaded again under another name
+            if self._paths.get(chunk_id) == path:  # else evicted meanwhile, perhaps loaded again under another name
                 log.warning("chunk cache: %s: %s; loading it again", chunk_id, damaged)
                 self.counts.damaged += 1
                 self._policy.remove(chunk_id)
@@ -179,9 +170,9 @@ class ChunkCache:
             self._keep_open(chunk_id, file)
         return CachedChunk(file, 0, chunk.length)
 
-    # ── what comes ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── additions ────────────────────────────────────────────────────────────────────────────────────────────────
     async def put(self, chunk: ChunkRef, data: bytes) -> CachedChunk:
-        """Take in a chunk that `find` did not find. Corrupt when `data` is not it."""
+        """Add a chunk that `find` did not find. Raises Corrupt if `data` is not it."""
         if not await self._workers.run(chunk_is_whole, chunk, data, lane=Lane.COLD_READ):
             raise Corrupt(f"chunk {chunk.index} of {chunk.key}: {len(data)} bytes fail its CRC")
         cached = await self._insert((chunk.key, chunk.index), chunk, data)
@@ -195,13 +186,13 @@ class ChunkCache:
         if admitted:
             self._paths[chunk_id] = path
         await self._unlink(evicted)
-        if not admitted:  # the limit was lowered under pressure, or is smaller than a chunk: said where that is done
+        if not admitted:  # the limit was lowered under pressure, or is smaller than a chunk: logged there
             self.counts.uncached += 1
             return CachedChunk(MemoryFile(data, path), 0, chunk.length)
         try:
             file = await self._workers.run(_write_checked, self._disk, path, chunk, data, lane=Lane.COLD_READ)
         except (OSError, Corrupt) as refused:
-            if not self._refusing:  # once a spell: each chunk of a replay would say the same
+            if not self._refusing:  # once, not for each chunk
                 log.warning("chunk cache: %s: %s; serving from memory until the disk takes chunks again", path, refused)
             self._refusing = True
             self.counts.uncached += 1
@@ -216,7 +207,7 @@ class ChunkCache:
         return CachedChunk(file, 0, chunk.length)
 
     def _keep_open(self, chunk_id: ChunkId, file: File) -> None:
-        # Let go of, not closed: a handle given out is closed by its last holder.
+        # Dropped, not closed: the last holder of a file closes it.
         self._open[chunk_id] = file
         self._open.move_to_end(chunk_id)
         while len(self._open) > self._open_files_max:
@@ -243,7 +234,7 @@ class ChunkCache:
 
 
 def _open_checked(disk: Disk, path: str, chunk: ChunkRef) -> File:
-    """Blocking. Raises OSError, Corrupt; on Corrupt nothing of the file was given to anybody."""
+    """Blocking. Raises OSError, Corrupt (then nothing of the file was returned)."""
     file = disk.open(path)
     if file.size() != chunk.length or not chunk_is_whole(chunk, file.read_at(0, chunk.length)):
         file.close()
@@ -252,7 +243,7 @@ def _open_checked(disk: Disk, path: str, chunk: ChunkRef) -> File:
 
 
 def _write_checked(disk: Disk, path: str, chunk: ChunkRef, data: bytes) -> File:
-    """Blocking. No sync: after a power cut the directory is emptied anyway."""
+    """Blocking. No sync: a start empties the directory anyway."""
     file = disk.open(path, write=True, create=True, exclusive=True)
     try:
         file.write_at(0, [data])

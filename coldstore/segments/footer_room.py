@@ -1,10 +1,7 @@
-"""How many bytes a segment object's footer will take at most, before anybody looked at the log.
-
-Owns the bound that a copy in one pass announces: a store wants to know how long the object is before its first byte.
-Always true: the footer that `build_footer` makes of these facts fits, but for what is possible and very rare: more than
-`_GAPS_EXPECTED` declared gaps in one object, or indexes that pack worse than those of the local log. Must not know how
-the footer is written, nor what becomes of one that outgrew its room.
-"""
+"""Upper bound of a segment object's footer size, before the log is read.
+A copy in one pass announces it, because a store wants the object's length before its first byte. `build_footer`'s
+result fits, with two rare exceptions: more than `_GAPS_EXPECTED` declared gaps in one object, or indexes that compress
+worse than the local log's."""
 
 from __future__ import annotations
 
@@ -25,9 +22,10 @@ from logformat.time_index import TimeIndex
 
 _ENTRY_BYTES: Final = OFFSET_ENTRY_SIZE + TIME_ENTRY_SIZE
 _PACKED_ENTRY_BYTES: Final = 8  # of both indexes; they take 2 to 7
-# What other indexes may pack better, beside a tenth. Batches of 4096 bytes need most: Kafka's indexes see every second.
+# How much better other indexes may pack, besides a tenth. Batches of 4096 bytes need most: Kafka's indexes have every
+# second one.
 _PACKED_SPARE_BYTES: Final = 512
-_GAPS_EXPECTED: Final = 8  # at most, of one object; each is the end of a tail that was lost
+_GAPS_EXPECTED: Final = 8  # in one object, at most; each is a lost tail
 
 
 def footer_room(
@@ -42,10 +40,9 @@ def footer_room(
 ) -> int:
     """Bytes for the footer of `log_bytes` of log up to `end_offset`, exclusive.
 
-    `indexes`: others of the same bytes, with an entry for each `interval_of(log_bytes)` / 4 or less: what a scan makes
-    packs about as they do. Without them it is the most that is probable, several times as much. A batch's epoch is one
-    of the lineage's.
-    """
+    `indexes`: others of the same bytes, with an entry for each `interval_of(log_bytes)` / 4 or less; a scan's compress
+    about as well. Without them the bound is the probable maximum, several times as much. A batch's epoch is one of the
+    lineage's."""
     epochs = sum(1 for entry in lineage.entries if entry.start_offset > key.base_offset) + 2
     widest = Scan(
         base_offset=key.base_offset,
@@ -68,7 +65,7 @@ def footer_room(
 
 
 def _index_room(log_bytes: int, indexes: tuple[OffsetIndex, TimeIndex] | None) -> int:
-    """Of both indexes, in three sections, whether they are packed or not."""
+    """Both indexes, in three sections, packed or not."""
     interval = interval_of(log_bytes)
     entries = log_bytes // (interval + 1)  # at most: each covers more than the interval
     plain = min(entries, PACKED_ENTRIES_MIN) * _ENTRY_BYTES
@@ -77,6 +74,6 @@ def _index_room(log_bytes: int, indexes: tuple[OffsetIndex, TimeIndex] | None) -
     if indexes is not None:
         offset_index, time_index = thinned(*indexes, apart=interval + 1)
         packed = min(packed, len(pack(offset_index, time_index)) * 11 // 10 + _PACKED_SPARE_BYTES)
-        if len(offset_index) >= PACKED_ENTRIES_MIN:  # a scan makes as many or more: it sees every batch
+        if len(offset_index) >= PACKED_ENTRIES_MIN:  # a scan makes as many or more, because it reads every batch
             plain = 0
     return max(plain, thin + packed) + TIME_ENTRY_SIZE

@@ -1,10 +1,7 @@
-"""Both indexes of a segment packed small, and the thin ones that stand beside them for older readers.
-
-Owns the payload of the footer's optional section 8 (docs/formats/segment-object.md): columns of differences, in byte
-planes, through zlib: 2 to 7 bytes an entry instead of 20, so that an entry every 16 KiB costs no more than one every
-64 KiB did. Always true: what `unpack` returns is what was packed; its memory is bounded by the log's size, whatever the
-payload claims; `thinned` gives what a scan with a wider interval would have made. Must not know footers.
-"""
+"""Both indexes of a segment, packed: the payload of the footer's optional section 8 (docs/formats/segment-object.md).
+Columns of differences, in byte planes, through zlib: 2 to 7 bytes an entry instead of 20, so an entry every 16 KiB
+costs no more than one every 64 KiB did. Thin indexes stand beside them for older readers. `unpack`'s memory is bounded
+by the log's size, whatever the payload claims."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from logformat.time_index import TimeIndex
 
 PACKED_ENTRIES_MIN: Final = 256  # fewer (5 KiB) stay as they are
 THIN_BYTES: Final = 1024 * 1024  # between entries of the thin indexes: a reader that knows no other walks this far
-_LOG_BYTES_MIN: Final = 4096  # an entry stands for, Kafka's own interval: what a payload may make us allocate
+_LOG_BYTES_MIN: Final = 4096  # log bytes an entry, Kafka's interval: bounds what a payload may make us allocate
 
 _COUNTS: Final = struct.Struct(">II")  # entries of the offset index, of the time index
 _OFFSET_BYTES: Final = 8
@@ -33,14 +30,15 @@ _BIG: Final = sys.byteorder == "big"
 
 
 def is_worth_packing(offset_index: OffsetIndex, log_bytes: int) -> bool:
-    """Whether the index is long enough to be packed, and not longer than `unpack` believes."""
+    """Whether the index is long enough to be packed, and not longer than `unpack` accepts."""
     return PACKED_ENTRIES_MIN <= len(offset_index) <= log_bytes // _LOG_BYTES_MIN
 
 
 def thinned(
     offset_index: OffsetIndex, time_index: TimeIndex, apart: int | None = None
 ) -> tuple[OffsetIndex, TimeIndex]:
-    """Entries at least `apart` bytes (`THIN_BYTES`) from one another, and the time entries that held at these."""
+    """Entries at least `apart` bytes (`THIN_BYTES`) from one another, with their time entries, as a scan with a wider
+    interval makes them."""
     offsets, positions = offset_index.columns
     timestamps, time_offsets = time_index.columns
     kept: list[int] = []
@@ -68,7 +66,7 @@ def thinned(
 
 
 def pack(offset_index: OffsetIndex, time_index: TimeIndex) -> bytes:
-    """The payload of the section."""
+    """The section's payload."""
     columns = (*offset_index.columns, *time_index.columns)
     planes = b"".join(map(_planes, columns))
     return _COUNTS.pack(len(offset_index), len(time_index)) + zlib.compress(planes)

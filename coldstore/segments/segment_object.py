@@ -1,10 +1,7 @@
-"""A segment object: log bytes unchanged from position 0, then a footer that lets the object speak for itself.
-
-Owns what the footer's sections hold (docs/formats/segment-object.md), writing and reading. Always true of a footer that
-was parsed: its indexes point into the range and into the log bytes, its chunk CRCs cover exactly the log bytes, and
-with the object's key it is enough to rebuild the manifest's entry (`entry_from_footer`). The bytes of a footer may come
-from anybody: nothing is allocated for counts they claim. Must not know stores, caches or the manifest as a whole.
-"""
+"""A segment object: unchanged log bytes from position 0, then a footer that describes them
+(docs/formats/segment-object.md). A parsed footer's indexes point into the range and the log bytes, its chunk CRCs cover
+exactly the log bytes, and with the object's key it is enough to rebuild the manifest's entry (`entry_from_footer`).
+Footer bytes are not trusted: nothing is allocated for counts they claim."""
 
 from __future__ import annotations
 
@@ -40,8 +37,8 @@ from logformat.time_index import TimeIndex
 
 CHUNK_BYTES_MIN: Final = 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024 * 1024
-_TAIL_REST_BYTES: Final = 8 * 1024  # what is no index: statistics, lineage, a hundred producers
-_INDEXED_BYTES: Final = 5  # of both indexes, packed, for each interval of the log
+_TAIL_REST_BYTES: Final = 8 * 1024  # all but the indexes: statistics, lineage, a hundred producers
+_INDEXED_BYTES: Final = 5  # of both packed indexes, for each interval of the log
 _TAIL_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _CHUNKS: Final = struct.Struct(">II")  # chunk size, count; then count uint32
@@ -70,10 +67,9 @@ class DecidedTransaction(NamedTuple):
 
 
 class SegmentStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The statistics section: who wrote which range of which log, and what is in it. JSON in the footer.
+    """The statistics section, JSON: which log and range, who wrote it, and what it contains.
 
-    `log_crc32c` is of the log bytes; with the footer's bytes it gives the whole object's.
-    """
+    `log_crc32c` is of the log bytes; continued over the footer it gives the whole object's."""
 
     topic: str
     topic_id: UUID
@@ -97,11 +93,9 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
 def tail_bytes(object_bytes: int, log_bytes: int | None = None) -> int:
-    """How many last bytes to ask for so that one GET brings the whole footer.
+    """How many last bytes to read so that one GET brings the whole footer.
 
-    `log_bytes`: of the object's entry; then these are the footer's bytes, and without it nearly always enough: 48 KiB
-    of 128 MiB.
-    """
+    `log_bytes`: of the object's entry; then exactly the footer. Without it nearly always enough: 48 KiB of 128 MiB."""
     wanted = _TAIL_REST_BYTES + _INDEXED_BYTES * (object_bytes // INDEX_INTERVAL_BYTES)
     if log_bytes is not None and object_bytes - log_bytes > TRAILER_SIZE:
         wanted = object_bytes - log_bytes
@@ -109,7 +103,7 @@ def tail_bytes(object_bytes: int, log_bytes: int | None = None) -> int:
 
 
 def footer_start(tail: bytes | memoryview, object_bytes: int) -> int:
-    """Position of the footer's first byte in the object, read from its last bytes. Raises Corrupt, NewerFormat."""
+    """Position of the footer's first byte in the object, from its last bytes. Raises Corrupt, NewerFormat."""
     return read_trailer(tail, object_bytes).footer_position
 
 
@@ -123,12 +117,11 @@ def build_footer(
     transactions: Sequence[DecidedTransaction] = (),
     size: int | None = None,
 ) -> bytes:
-    """What follows the log bytes that `scan` saw, in the object `key`.
+    """The footer of the object `key` for the log bytes of `scan`.
 
-    `lineage`: all leader epochs from the beginning of the log to the range's end; `producers`: the state *at* the
-    range's end, not before it (C8). `size`: what was announced before the scan (`coldstore.segments.footer_room`);
-    FooterOutgrown if that is too few.
-    """
+    `lineage`: all leader epochs from the beginning of the log to the range's end; `producers`: the state at the range's
+    end (C8). `size`: what was announced before the scan (`coldstore.segments.footer_room`); raises FooterOutgrown if
+    that is too few."""
     assert (key.base_offset, producers.end_offset) == (scan.base_offset, scan.end_offset), (key, producers.end_offset)
     offset_index, time_index, packed = scan.offset_index, scan.time_index, b""
     if is_worth_packing(offset_index, scan.log_bytes):
@@ -153,7 +146,7 @@ def sections_beside_indexes(
     producers: ProducerState,
     transactions: Sequence[DecidedTransaction] = (),
 ) -> dict[Section, bytes]:
-    """All of a footer but where batches lie; in the order of `Section`."""
+    """All sections except the indexes, in the order of `Section`."""
     statistics = SegmentStatistics(
         topic=topic,
         topic_id=key.topic_id,
@@ -187,7 +180,7 @@ def object_crc32c(log_crc32c: int, footer: bytes | memoryview) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFooter:
-    """A parsed footer. `producer_bytes` is decoded on demand: a reader of records does not need it."""
+    """A parsed footer. `producer_bytes` is decoded on demand: readers of records do not need it."""
 
     statistics: SegmentStatistics
     offset_index: OffsetIndex
@@ -200,14 +193,13 @@ class SegmentFooter:
     log_bytes: int
     object_bytes: int
     crc32c: int
-    """Of the whole object, as its writer had it: log CRC from the statistics, continued over the footer as it is."""
+    """Of the whole object as written: the log CRC of the statistics, continued over the footer as it is."""
 
     @classmethod
     def parse(cls, tail: bytes, object_bytes: int) -> SegmentFooter:
         """The footer of an object of `object_bytes` whose last bytes are `tail`, from `footer_start` on or earlier.
 
-        Raises Corrupt, or NewerFormat. Tail too short: Corrupt as well; ask `footer_start` first.
-        """
+        Raises Corrupt (also for a tail that is too short), NewerFormat."""
         trailer = read_trailer(tail, object_bytes)
         skip = len(tail) - trailer.footer_length - TRAILER_SIZE
         if skip < 0:
@@ -238,19 +230,19 @@ class SegmentFooter:
 
     @property
     def nbytes(self) -> int:
-        """Memory it takes, roughly, for a cache's budget."""
+        """Approximate memory, for a cache's budget."""
         indexes = 8 * len(self.offset_index) + 12 * len(self.time_index) + 4 * len(self.chunk_crcs)
         return indexes + len(self.producer_bytes) + 64 * len(self.lineage.entries) + 4096
 
     def producer_state(self) -> ProducerState:
-        """The producers as of the range's end. Raises Corrupt, NewerFormat."""
+        """The producers at the range's end. Raises Corrupt, NewerFormat."""
         state = decode_producer_state(self.producer_bytes)
         if state.end_offset != self.statistics.end_offset:
             raise Corrupt(f"segment footer: producer state of offset {state.end_offset}, not of the range's end")
         return state
 
     def check_key(self, key: SegmentKey) -> None:
-        """Raises Corrupt when this object was written under another key: swapped, renamed, or of another log."""
+        """Raises Corrupt if this object was written under another key: swapped, renamed, or of another log."""
         said = self.statistics
         written = SegmentKey(said.topic_id, said.partition, said.base_offset, said.leader_epoch, said.uuid)
         if written != key:
@@ -288,7 +280,7 @@ def entry_from_footer(footer: SegmentFooter, key: SegmentKey) -> RemoteSegment:
 
 
 def _decode_indexes(sections: Mapping[int, memoryview], said: SegmentStatistics) -> tuple[OffsetIndex, TimeIndex]:
-    """The packed ones where they are; the others are then thin, for readers that do not know this section."""
+    """The packed indexes if there are any; the others are then thin, for readers that do not know this section."""
     packed = sections.get(Section.PACKED_INDEXES)
     if packed is not None:
         return unpack(packed, said.base_offset, said.log_bytes)

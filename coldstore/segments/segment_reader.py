@@ -1,10 +1,7 @@
-"""Reading a segment object: where its chunks lie, where a batch begins, and getting footer and chunks, checked.
-
-Owns places in an object (pure). Always true: a chunk that `fetch_chunk` returns had the length and CRC32C its footer
-gives; a footer belongs to the key asked for, and one that `fetch_committed_footer` returns says exactly what the
-manifest's entry says, else the object is not the one that was committed (C13). Must not know caches, clients, or how
-much anybody may read: used by the broker's cold fetch and by readers without a broker alike.
-"""
+"""Reads a segment object: positions of chunks and batches, and checked footers and chunks.
+A chunk from `fetch_chunk` had the length and CRC32C of its footer. A footer belongs to the key asked for. One from
+`fetch_committed_footer` equals the manifest's entry; otherwise the object is not the committed one (C13). Used by the
+broker's cold reads and by readers without a broker."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ from logformat.errors import Corrupt, InvalidRequest
 from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
 
 BLOCK_BYTES: Final = 64 * 1024  # headers are walked in blocks of this size: an index interval, older ones' too
-_FETCH_TRIES: Final = 3  # a bit flipped on the way is not a bit flipped at rest
+_FETCH_TRIES: Final = 3  # a bit flipped in transit is right the next time
 
 
-# ── places ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── positions ────────────────────────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class ChunkRef:
     """A fixed slice of a segment's log bytes: bytes `[position, position + length)` of the object `key`."""
@@ -40,14 +37,14 @@ class ChunkRef:
 
 @dataclass(frozen=True, slots=True)
 class LocatedBatch:
-    """Where a batch lies in its segment's log bytes."""
+    """A batch's position in its segment's log bytes."""
 
     position: int
     header: BatchHeader
 
 
 def chunk_ref(footer: SegmentFooter, key: SegmentKey, index: int) -> ChunkRef:
-    """Chunk number `index`, from 0. InvalidRequest beyond the last one."""
+    """Chunk number `index`, from 0. Raises InvalidRequest beyond the last one."""
     if not 0 <= index < len(footer.chunk_crcs):
         raise InvalidRequest(f"{key} has chunks 0 to {len(footer.chunk_crcs) - 1}, not {index}")
     position = index * footer.chunk_bytes
@@ -64,18 +61,17 @@ def index_position(footer: SegmentFooter, offset: int) -> int:
 
 
 def scan_offset(footer: SegmentFooter, timestamp_ms: int) -> int | None:
-    """An offset of the segment below which every record is older than `timestamp_ms`; None when every record is.
+    """An offset of the segment below which every record is older than `timestamp_ms`; None if every record is.
 
-    It begins a batch, at most an index interval and a batch before the first one that may have such a record.
-    """
+    It begins a batch, at most an index interval and a batch before the first one that may have such a record."""
     said = footer.statistics
     if said.max_timestamp_ms < timestamp_ms:
         return None
-    # A time entry names the last record of the first batch that has its timestamp, never the first record, and where
-    # that batch begins no index says. What surely lies before it is what an entry before it ends: of the time index
-    # an older one, of the offset index one below the batch. (Time entries are made with those of the offset index, so
-    # that between the older and the younger one no offset entry hides a batch that reached `timestamp_ms` and was
-    # outdone.) The second matters where a timestamp lasts for long: a clock of whole seconds, a day for a time.
+    # A time entry names the last record of the first batch that has its timestamp. No index has where that batch
+    # begins. What surely lies before it ends at an earlier entry: an older one of the time index, or one of the offset
+    # index below the batch. (Time entries are made together with offset entries, so between the older and the younger
+    # one no offset entry hides a batch that reached `timestamp_ms`.) The offset entry matters if many batches share a
+    # timestamp, e.g. with whole seconds or days as timestamps.
     older = footer.time_index.lookup(timestamp_ms - 1)
     first = said.base_offset if older.timestamp < 0 else older.offset + 1
     younger = footer.time_index.first_at(timestamp_ms)
@@ -87,8 +83,8 @@ def scan_offset(footer: SegmentFooter, timestamp_ms: int) -> int | None:
 
 
 def find_in_block(block: Buffer, position: int, offset: int) -> LocatedBatch | int:
-    """Walk the batch headers in `block`, which begins a batch at `position`: the one that holds `offset` (or is the
-    first behind it), or the position where the walk goes on. Raises CorruptBatch where no batch can begin."""
+    """Walk the batch headers in `block`, which begins a batch at `position`. Returns the batch that holds `offset` (or
+    is the first after it), or the position where the walk continues. Raises CorruptBatch where no batch can begin."""
     after = 0
     for at, header in walk(block):
         if header.next_offset > offset:
@@ -109,10 +105,9 @@ def chunk_is_whole(chunk: ChunkRef, data: Buffer) -> bool:
 
 
 async def fetch_chunk(store: ReadStore, chunk: ChunkRef) -> bytes:
-    """The chunk's bytes by a ranged GET, checked; a wrong answer is asked for again.
+    """The chunk's bytes by a ranged GET, checked; a wrong answer is retried.
 
-    Raises Corrupt when the object is damaged there, ObjectMissing, StoreError.
-    """
+    Raises Corrupt if the object is damaged there, ObjectMissing, StoreError."""
     why = ""
     for _ in range(_FETCH_TRIES):
         try:
@@ -134,9 +129,8 @@ async def fetch_footer(
 ) -> SegmentFooter:
     """The footer of an object whose size the manifest or a listing gives: one tail GET, rarely a second one.
 
-    With the `log_bytes` of the manifest's entry it asks for no byte more than the footer. A wrong answer is asked for
-    again. Raises Corrupt (also when the size differs), NewerFormat, ObjectMissing, StoreError.
-    """
+    With `log_bytes` of the manifest's entry it reads exactly the footer. A wrong answer is retried. Raises Corrupt
+    (also if the size differs), NewerFormat, ObjectMissing, StoreError."""
     for _ in range(_FETCH_TRIES - 1):
         with suppress(Corrupt):
             return await _footer(store, key, object_bytes, log_bytes)
@@ -157,8 +151,8 @@ async def _footer(store: ReadStore, key: SegmentKey, object_bytes: int, log_byte
 
 
 async def fetch_committed_footer(store: ReadStore, key: SegmentKey, entry: RemoteSegment) -> SegmentFooter:
-    """The footer of the segment that a manifest names by `entry`. Raises as `fetch_footer`; Corrupt also where the
-    object is not the one that was committed (C13)."""
+    """The footer of the segment that a manifest names by `entry`. Raises as `fetch_footer`; Corrupt also if the object
+    is not the committed one (C13)."""
     footer = await fetch_footer(store, key, entry.object_bytes, entry.log_bytes)
     if entry_from_footer(footer, key) != entry:
         raise Corrupt(f"object {key} is whole, but not the one the manifest names; was it replaced?")

@@ -1,10 +1,6 @@
-"""The frame of a segment object's footer: typed sections, then a trailer of fixed size at the object's end.
-
-Owns positions, lengths and checksums of sections and trailer (docs/formats/segment-object.md), shared by writer and
-reader. Always true of what was read: the trailer's, the footer's and every section's CRC32C matched, every length lies
-within the bytes that are there; a section of unknown type was skipped if its writer called it optional, else refused.
-Must not know what sections hold.
-"""
+"""Frame of a segment object's footer: typed sections, then a trailer of fixed size (docs/formats/segment-object.md).
+After a read the CRC32Cs of trailer, footer and every section matched, and every length lies within the bytes. A section
+of unknown type is skipped if its writer marked it optional, else refused."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from logformat.values import NewerFormat
 MAGIC: Final = b"THERMSEG"
 VERSION: Final = 1
 OPTIONAL: Final = 0x0001
-FILLER: Final = 9  # a section of zeros that says nothing: every reader skips it
+FILLER: Final = 9  # a section of zeros that every reader skips
 FOOTER_BYTES_MAX: Final = 64 * 1024 * 1024
 SECTIONS_MAX: Final = 256
 
@@ -34,7 +30,7 @@ TRAILER_SIZE: Final = _TRAILER.size
 
 
 class Section(IntEnum):
-    """Types of the sections that every object has; numbers are never reused, the filler's neither."""
+    """Types of the sections that every object has. Numbers are never reused, including the filler's."""
 
     OFFSET_INDEX = 1
     TIME_INDEX = 2
@@ -48,7 +44,7 @@ class Section(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """Where things are. `log_bytes`: of the log as it was read; `footer_position`: where stored log bytes end."""
+    """`log_bytes`: of the log as read; `footer_position`: where stored log bytes end."""
 
     log_bytes: int
     footer_position: int
@@ -57,19 +53,18 @@ class Trailer:
 
 
 class FooterOutgrown(ThermoclineError):
-    """The footer is longer than was announced before its sections were known: announce what it really takes."""
+    """The footer is longer than announced: announce its real size."""
 
 
 def footer_bytes(payloads: Iterable[int]) -> int:
-    """Size of a footer and its trailer, with a filler, for sections with payloads of so many bytes."""
+    """Size of a footer and its trailer, with a filler, for payloads of these lengths."""
     return sum(SECTION_HEADER_SIZE + length for length in (*payloads, 0)) + TRAILER_SIZE
 
 
 def encode_footer(log_bytes: int, sections: Sequence[tuple[int, int, bytes]], size: int | None = None) -> bytes:
-    """Sections as (type, flags, payload), then the trailer: everything that follows `log_bytes` of log.
+    """Sections as (type, flags, payload), then the trailer: everything after `log_bytes` of log.
 
-    `size`: make it exactly so many bytes, by a filler. Raises FooterOutgrown where that is too few.
-    """
+    `size`: pad to exactly so many bytes with a filler. Raises FooterOutgrown if that is too few."""
     if size is not None:
         needed = footer_bytes(len(payload) for _, _, payload in sections)
         if needed > size:

@@ -1,14 +1,9 @@
-"""A directory as the bucket: the embedded default, and what a simulated power cut hits.
-
-Owns `<root>`: `<root>/<key>` is the object and nothing else lies beside it; locks and temporary files are under
-`<root>/.thermocline/`. Always true: everything goes through the Disk seam in one worker call an operation
-(`directory_files` has the order of system calls and what holds after a crash), and every call has a deadline. Safe for
-many processes on one local file system. Must not know what keys mean.
-
-ETags: SHA-256 of the bytes for objects up to 256 KiB; above that, and in listings, a weak tag that says only the size:
-never mtime, inode or xattr, which die with `cp` (C22). A large object's CRC32C is not kept anywhere for the same
-reason: "verified" on a directory bucket is a whole read.
-"""
+"""A directory as the bucket: the embedded default, and the store of simulated power cuts.
+`<root>/<key>` is the object and nothing else is beside it; locks and temporary files are under `<root>/.thermocline/`.
+Each operation is one worker call on the Disk seam with a deadline (`directory_files` has the order of system calls).
+Safe for many processes on one local file system. ETags: SHA-256 of the bytes up to 256 KiB; above that, and in
+listings, a weak tag of the size: never mtime, inode or xattr, which `cp` loses (C22). For the same reason no CRC32C of
+a large object is kept: verification is a whole read."""
 
 from __future__ import annotations
 
@@ -31,7 +26,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _PAGE = 1000  # listed entries a worker call
-# A full, failing or remounting disk, a machine short of something. Else (no hard links, no locks) a file system cannot.
+# Temporary: a full, failing or remounting disk, a machine short of resources. Others mean a file system that cannot
+# (no hard links, no locks).
 _PASSING = frozenset(
     {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 )
@@ -39,7 +35,7 @@ _PASSING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class DirectoryDeadlines:
-    """Seconds after which a call gives up as StoreAway; what it began may still take effect."""
+    """Seconds after which a call raises StoreAway; what it began may still take effect."""
 
     small_s: float = 20.0  # everything but segments
     segment_s: float = 300.0
@@ -68,7 +64,7 @@ class DirectoryStore:
         check_range(key, start, length)
         if start or length is not None:
             return await self._run(self._files.read_range, key, start, length, lane=Lane.COLD_READ)
-        # A whole read is a root's or a page's: it must not queue behind chunks.
+        # Whole reads are of roots and pages: they must not queue behind chunks.
         whole = await self._run(self._files.read_whole, key, lane=Lane.STORE)
         assert whole is not None
         return whole
@@ -141,7 +137,7 @@ def _next_page(walk: Iterator[ObjectInfo]) -> tuple[ObjectInfo, ...]:
 
 
 def _mapped(failure: OSError, url: str) -> ThermoclineError:
-    """An errno as what the caller must do."""
+    """An errno as one of our errors."""
     if failure.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return AccessRefused(f"{url}: {failure}; the broker's user must be able to read and write there")
     if failure.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR):

@@ -1,14 +1,10 @@
-"""The blocking half of a directory bucket: each method is one whole operation for one worker call.
-
-Owns the order of system calls under `<root>`. Always true: a name appears only with its whole, synced content; a write
-that returned is durable, the names of new directories included; a whole read returns only what a power cut can no
-longer take back, because its reader acts on it (it may delete the local copy); a conditional write compares under its
-key's lock. Must not know asyncio, or what keys mean. Errors are `OSError` or those of `coldstore.object_store`.
-
-Temporary files carry the name of their writer, who holds a lock of that name; the first write of a process removes
-those whose writer's lock it can take. That is housekeeping, never safety: whatever vanishes under a writer only fails
-that write.
-"""
+"""The blocking operations of a directory bucket, one worker call each, and their order of system calls.
+A name appears only with its whole, synced content. A write that returned is durable, including names of new
+directories. A whole read returns only what a power cut cannot take back, because its reader acts on it (it may delete
+the local copy). A conditional write compares under its key's lock. Errors are `OSError` or those of
+`coldstore.object_store`. Temporary files carry their writer's name, and the writer holds a lock of that name. A
+process's first write removes files of writers whose lock it can take. This is housekeeping: a file that vanishes under
+a writer only fails that write."""
 
 from __future__ import annotations
 
@@ -49,16 +45,15 @@ class DirectoryFiles:
         self._lock_wait_s = lock_wait_s
         self._writer = ""
         self._writer_lock: Lock | None = None
-        # Directories whose names are known to be durable, up to the bucket's root: one a partition, and those above.
-        # They hold a root, so nobody prunes them; where something new is created, all are synced again: directories of
-        # segments may be pruned and made anew by other processes.
+        # Directories whose names are known to be durable, up to the bucket's root. They hold a root, so they are never
+        # pruned. Creating an object syncs all again: other processes may prune and make directories of segments anew.
         self._durable: set[str] = set()
         self._formatted = False  # we saw the system directory
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def open(self, key: str) -> File:
-        """The object's file; ObjectMissing."""
+        """The object's file. Raises ObjectMissing."""
         path = f"{self.root}/{key}"
         found = self._disk.stat(path)
         if found is not None and not found.is_dir:
@@ -70,7 +65,7 @@ class DirectoryFiles:
         raise ObjectMissing(f"{key}: no such object in file://{self.root}")
 
     def read_whole(self, key: str, unless_etag: str | None = None) -> Got | None:
-        """The whole object, durable; None when its ETag is `unless_etag`."""
+        """The whole object, durable; None if its ETag is `unless_etag`."""
         file = self.open(key)
         try:
             size = file.size()
@@ -83,13 +78,13 @@ class DirectoryFiles:
         etag = content_etag(data) if size <= SMALL_BYTES_MAX else size_etag(size)
         if etag == unless_etag and size <= SMALL_BYTES_MAX:
             return None
-        # A writer that died, failed or still runs between its rename and its directory sync left a name that a power
-        # cut can take back; after this sync what we read (or something newer) stays.
+        # A writer between its rename and its directory sync leaves a name that a power cut can take back. After this
+        # sync what was read (or something newer) stays.
         self._sync_names(key, all_parents=False)
         return Got(data, etag, size)
 
     def read_range(self, key: str, start: int, length: int | None) -> Got:
-        """Bytes of an immutable object, as `ObjectStore.get` takes them."""
+        """Bytes of an immutable object, as in `ObjectStore.get`."""
         file = self.open(key)
         try:
             size = file.size()
@@ -103,7 +98,7 @@ class DirectoryFiles:
         return Got(data, etag, size)
 
     def describe(self, key: str) -> ObjectInfo:
-        """Size and ETag; the CRC32C where reading it costs nothing worth naming."""
+        """Size and ETag; the CRC32C of a small object."""
         file = self.open(key)
         try:
             size = file.size()
@@ -133,7 +128,8 @@ class DirectoryFiles:
                 yield ObjectInfo(key, found.size, size_etag(found.size))
 
     def _check_bucket(self) -> None:
-        """Objects are missing only where the bucket is there: moved away or not mounted is an outage."""
+        """Raises StoreUnavailable if the bucket's directory was moved away or is not mounted: then no object is
+        missing."""
         if self._formatted and self._disk.stat(self._system) is None:
             raise StoreUnavailable(f"file://{self.root}: the bucket's directory is gone; mount it or move it back")
 
@@ -146,7 +142,7 @@ class DirectoryFiles:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def write_segment(self, key: str, body: Upload) -> ObjectInfo:
-        """Write, check, sync, then link to the name: InvalidRequest when it is taken, ChecksumRefused."""
+        """Write, check, sync, then link to the name. Raises InvalidRequest if the name is taken, ChecksumRefused."""
         temporary = self._temporary()
         try:
             file = self._create(temporary)
@@ -164,7 +160,8 @@ class DirectoryFiles:
         return ObjectInfo(key, body.size, etag, body.checksum())
 
     def write_root(self, key: str, data: bytes, if_match: str | None) -> str:
-        """Compare and replace under the key's lock; the new ETag. PreconditionFailed, ConditionalConflict."""
+        """Compare and replace under the key's lock; returns the new ETag. Raises PreconditionFailed,
+        ConditionalConflict."""
         stripe = hashlib.sha256(key.encode()).digest()[0] % LOCK_STRIPES
         try:
             lock = self._disk.lock(f"{self._system}/locks/{stripe:02x}", wait_s=self._lock_wait_s)
@@ -210,7 +207,7 @@ class DirectoryFiles:
             self._drop(temporary)
 
     def _link(self, temporary: str, key: str) -> bool:
-        """Give the object its name; False when it is taken. Makes the directories, again if a deleter pruned them."""
+        """Give the object its name; False if it is taken. Makes the directories, again if a deleter removed them."""
         path = f"{self.root}/{key}"
         parent = path.rpartition("/")[0]
         for attempt in range(1, _VANISHED_MAX + 1):
@@ -223,7 +220,7 @@ class DirectoryFiles:
                 if self._disk.stat(path) is not None:
                     return False
                 in_the_way = self._disk.stat(parent)
-                # Not the name: a file in the way of its directories, or one that went while it was found to be there.
+                # Not the name: a file in the way of its directories, or one that was removed meanwhile.
                 if attempt == _VANISHED_MAX or (in_the_way is not None and not in_the_way.is_dir):
                     raise
             except FileNotFoundError:
@@ -232,7 +229,7 @@ class DirectoryFiles:
         return True
 
     def _sync_names(self, key: str, *, all_parents: bool) -> None:
-        """Make the object's name durable, and with it the names of its directories unless known to be."""
+        """Make the object's name durable, and those of its directories unless known to be."""
         above = f"{self.root}/{key}".rpartition("/")[0]
         self._disk.sync_dir(above)
         made_durable = []
@@ -245,7 +242,7 @@ class DirectoryFiles:
     # -- deleting --------------------------------------------------------------------------------------------------
 
     def unlink_all(self, keys: Sequence[str]) -> None:
-        """Delete objects, durably; missing ones are fine. Directories left empty go too."""
+        """Delete objects, durably; missing ones are fine. Empty directories are removed too."""
         parents: dict[str, None] = {}
         for key in keys:
             path = f"{self.root}/{key}"
@@ -261,7 +258,7 @@ class DirectoryFiles:
             self._prune(parent)
 
     def _prune(self, directory: str) -> None:
-        """Remove empty directories upwards. rmdir refuses a filled one; a put without its directory makes it anew."""
+        """Remove empty directories upwards. rmdir refuses a filled one; a put makes a missing one again."""
         while directory != self.root:
             self._durable.discard(directory)
             try:
@@ -277,7 +274,8 @@ class DirectoryFiles:
     # -- the system directory --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Once, before the first write: our directories durable, our writer's lock taken, dead writers' litter gone."""
+        """Once, before the first write: make our directories durable, take our writer's lock, remove dead writers'
+        files."""
         missing, above = [], self.root
         while above and self._disk.stat(above) is None:
             missing.append(above)
@@ -292,13 +290,13 @@ class DirectoryFiles:
             path = self._writer_path(self._writer)
             lock = self._disk.lock(path, wait_s=self._lock_wait_s)
             if self._disk.stat(path) is None:
-                lock.release()  # a cleaner met the file before we had locked it: take another name
+                lock.release()  # another process removed the file before it was locked: take another name
             else:
                 self._writer_lock = lock
         self._clean_after_dead_writers()
 
     def forget_writer(self) -> None:
-        """Give back the writer's lock; the next write needs `prepare` again."""
+        """Release the writer's lock; the next write needs `prepare` again."""
         if self._writer_lock is not None:
             lock, self._writer_lock = self._writer_lock, None
             self._drop(self._writer_path(self._writer))
@@ -327,7 +325,7 @@ class DirectoryFiles:
         return f"{self._system}/tmp/{self._writer}.{self._rng.uuid()}"
 
     def _create(self, temporary: str) -> File:
-        """A new file to write; a bucket that is away is told as such, not as a file of ours that is missing."""
+        """A new file to write; raises StoreUnavailable if the bucket's directory is gone."""
         try:
             return self._disk.open(temporary, write=True, create=True, exclusive=True)
         except FileNotFoundError:
@@ -342,12 +340,12 @@ class DirectoryFiles:
 
 
 def content_etag(data: bytes) -> str:
-    """A strong tag: SHA-256 of the bytes. Roots carry a unique commit id, so equal bytes are the same commit."""
+    """A strong tag: SHA-256 of the bytes. Roots have a unique commit id, so equal bytes are the same commit."""
     return f'"{hashlib.sha256(data).hexdigest()}"'
 
 
 def size_etag(size: int) -> str:
-    """A weak tag (RFC 9110 section 8.8.1) that says only the size; nothing is ever replaced on the strength of it."""
+    """A weak tag (RFC 9110 section 8.8.1) of the size only; no replacement relies on it."""
     return f'W/"{size}"'
 
 
@@ -356,7 +354,7 @@ def _etag_of(file: File, size: int) -> str:
 
 
 def _fill(file: File, key: str, body: Upload) -> None:
-    """Write the body, and refuse it when what was written is not what its source says."""
+    """Write the body; raises ChecksumRefused if it differs from its announced size or checksum."""
     position = checksum = 0
     for piece in body.open():
         checksum = crc32c(piece, checksum)

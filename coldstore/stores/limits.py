@@ -1,8 +1,5 @@
-"""Sizes that hold for every store, and what all refuse alike: hostile keys, impossible ranges, answers too large.
-
-Owns these bounds and checks. Always true: a key that passes stays below the bucket's root on any store, and a
-whole GET is bounded before its first byte is asked for. Must not know a store's client or the meaning of a key.
-"""
+"""Bounds and checks of all stores: hostile keys, impossible ranges, answers too large.
+A key that passes stays below the bucket's root on any store. A whole GET is bounded before its first byte is read."""
 
 from __future__ import annotations
 
@@ -11,18 +8,18 @@ from logformat.errors import InvalidRequest
 SYSTEM_DIRECTORY = ".thermocline"  # a directory bucket's locks and temporary files; no key may begin with it
 KEY_BYTES_MAX = 1024  # S3
 NAME_BYTES_MAX = 255  # a file system's limit for one part of a key (directory bucket, versitygw)
-GET_BYTES_MAX = 256 << 20  # one answer held in memory; objects come from outside and are not trusted
+GET_BYTES_MAX = 256 << 20  # one answer in memory; objects are not trusted
 PART_BYTES = 64 << 20  # of a multipart upload
 SINGLE_PARTS = 4  # so many parts' worth (256 MiB) still go as one PUT, because every part is a billed request
 
 
 def segment_requests(size: int) -> int:
-    """How many billed requests storing an object of `size` bytes takes: one, or begin, parts and complete."""
+    """Billed requests for storing an object of `size` bytes: one, or begin, parts and complete."""
     return 1 if size <= PART_BYTES * SINGLE_PARTS else 2 + -(-size // PART_BYTES)
 
 
 def check_key(key: str) -> None:
-    """Refuse (InvalidRequest) what would leave the bucket or mean different things on different stores."""
+    """Raises InvalidRequest for a key that would leave the bucket or mean different things on different stores."""
     parts = key.split("/")
     if not key or "" in parts or "." in parts or ".." in parts or parts[0] == SYSTEM_DIRECTORY:
         raise InvalidRequest(f"object key {key!r}: empty, '.', '..' and {SYSTEM_DIRECTORY!r} are not allowed in it")
@@ -35,7 +32,7 @@ def check_key(key: str) -> None:
 
 
 def check_range(key: str, start: int, length: int | None) -> None:
-    """A range as `ObjectStore.get` takes it: a positive length, and none for a tail."""
+    """A range for `ObjectStore.get`: a positive length, and none for a tail."""
     assert length is None or length > 0, f"{key}: empty range"
     assert start >= 0 or length is None, f"{key}: a tail GET has no length"
     if (asked := -start if start < 0 else length) is not None and asked > GET_BYTES_MAX:
@@ -43,7 +40,8 @@ def check_range(key: str, start: int, length: int | None) -> None:
 
 
 def resolve_range(key: str, start: int, length: int | None, size: int) -> tuple[int, int]:
-    """First byte and length of the answer for an object of `size` bytes; InvalidRequest past its end or too large."""
+    """First byte and length of the answer for an object of `size` bytes. Raises InvalidRequest past its end or if too
+    large."""
     if start < 0:
         start = max(0, size + start)
     elif start >= size and (start or length is not None):

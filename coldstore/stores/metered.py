@@ -1,10 +1,6 @@
-"""A wrapper that counts: requests, bytes, outcomes and latency by operation, for /metrics and the estimated bill.
-
-Owns the counts since the process started. Always true: what the wrapped store answers or raises goes through unchanged;
-counting costs about a microsecond a call and a fixed amount of memory. Must not know prices (tiering.cost does).
-
-A request is what a store bills: a page of a listing, a thousand deletions, a part of a multipart upload count one each.
-"""
+"""A store wrapper that counts requests, bytes, outcomes and latency by operation, for /metrics and the estimated bill.
+Results and errors pass unchanged. Counting costs about a microsecond a call and a fixed amount of memory. A request is
+what a store bills: a page of a listing, a thousand deletions, a part of a multipart upload."""
 
 from __future__ import annotations
 
@@ -41,8 +37,7 @@ _FAILURE_CHARS = 200
 
 
 class CallOutcome(Enum):
-    """How a call ended; the value is its label in metrics. A 304, a 404 and a lost race are answers, not errors: who
-    asked knows whether it expected them."""
+    """How a call ended; the value is its label in metrics. A 304, a 404 and a lost race are answers, not errors."""
 
     OK = "ok"
     UNCHANGED = "unchanged"  # 304
@@ -69,8 +64,8 @@ _OUTCOMES: Final = {
 
 @dataclass(slots=True)
 class Meter:
-    """One operation's counts. Bytes are the body's: sent by puts, received by gets. `failed_in_a_row`: since the last
-    answer, the first of them at `failing_since_s`, the last with `failure`."""
+    """One operation's counts. Bytes are the body's: sent by puts, received by gets. `failed_in_a_row`: failures since
+    the last answer, the first at `failing_since_s`, the last with `failure`."""
 
     requests: int = 0
     bytes: int = 0
@@ -82,7 +77,7 @@ class Meter:
     failure: str = ""
 
     def ended(self, outcome: CallOutcome, failure: str, now_s: float) -> None:
-        """Count how a call ended. A lost race for a root (412, 409) is an answer; what was given up has none."""
+        """Count how a call ended. A lost race for a root (412, 409) is an answer; an abandoned call has none."""
         self.outcomes[outcome] += 1
         if outcome in ANSWERS or outcome is CallOutcome.CONFLICT:
             self.failed_in_a_row, self.failure = 0, ""
@@ -98,7 +93,7 @@ class Meter:
 
     @property
     def errors(self) -> int:
-        """Calls that got no answer, or were refused."""
+        """Calls without an answer, or refused."""
         return sum(count for outcome, count in self.outcomes.items() if outcome not in ANSWERS)
 
 
@@ -123,21 +118,19 @@ class LoggedCall:
     outcome: CallOutcome = CallOutcome.OK
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
-    """What a running call will be counted as."""
+    """Counts of a running call."""
 
-    __slots__ = ("bytes", "length", "outcome", "requests", "start")
-
-    def __init__(self) -> None:
-        self.requests = 1
-        self.bytes = 0
-        self.start = 0
-        self.length: int | None = None
-        self.outcome = CallOutcome.OK
+    requests: int = 1
+    bytes: int = 0
+    start: int = 0
+    length: int | None = None
+    outcome: CallOutcome = CallOutcome.OK
 
 
 class MeteredStore:
-    """`ObjectStore` that counts. `log_max` > 0 keeps the last so many calls in `log` (tests)."""
+    """`ObjectStore` that counts. `log_max` > 0 keeps the last calls in `log` (tests)."""
 
     def __init__(
         self,
@@ -193,7 +186,7 @@ class MeteredStore:
             await self._inner.delete(keys)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        # The latency of a listing would be its consumer's: only requests are counted, a page of entries each.
+        # The latency of a listing would be its consumer's, so only requests are counted, one a page of entries.
         meter, entries, outcome, said = self.meters[Operation.LIST], 0, CallOutcome.OK, ""
         meter.requests += 1
         try:
@@ -210,7 +203,7 @@ class MeteredStore:
         self.log.append(LoggedCall(Operation.LIST, prefix, length=entries))
 
     def failing(self, tries_min: int) -> Sequence[Failing]:
-        """Operations that were not answered so many times in a row, and what was said the last time."""
+        """Operations that failed at least `tries_min` times in a row, with the last failure."""
         now_s = self._clock.monotonic_s()
         return [
             Failing(operation, meter.failure, meter.failed_in_a_row, now_s - meter.failing_since_s)

@@ -1,7 +1,4 @@
-"""The store behind a bucket URL.
-
-Owns which store serves which kind of URL. Always true: a client is loaded only when a store of its kind is opened.
-"""
+"""Opens the store of a bucket URL. A client library is loaded only for a store of its kind."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from seams.world import World
 
 
 def open_store(url: BucketUrl, world: World) -> ObjectStore:
-    """The store behind a URL; nothing is sent to it yet. Call it where a second of imports is no matter."""
+    """The store of a URL; nothing is sent yet. Imports may take a second."""
     if isinstance(url, DirectoryUrl):
         from coldstore.stores.directory import DirectoryStore
 

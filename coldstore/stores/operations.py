@@ -1,7 +1,4 @@
-"""The operations of an object store, as the wrappers around one name them.
-
-Owns these names: labels of metrics, keys of fault scripts. Must not know what an operation does.
-"""
+"""Names of an object store's operations: labels of metrics, keys of fault scripts."""
 
 from __future__ import annotations
 

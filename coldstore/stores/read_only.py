@@ -1,9 +1,5 @@
-"""A wrapper that refuses every write, for whoever reads a bucket that others own.
-
-Owns one rule: nothing that could change an object is sent. Always true: what only reads goes through unchanged; a write
-raises AccessRefused before the wrapped store hears of it, and is counted, for it is a bug of ours. Must not know who
-reads, nor why.
-"""
+"""A store wrapper that refuses every write.
+Reads pass unchanged. A write raises AccessRefused before anything is sent, and is counted: it is a bug of ours."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from seams.disk import File
 
 
 class ReadOnlyStore:
-    """`ObjectStore` over `store`; `refused` counts the writes that were asked for."""
+    """`ObjectStore` over `store`; `refused` counts the writes."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

@@ -1,14 +1,10 @@
-"""An S3-compatible bucket.
-
-Owns the two clients. Reads, listings and deletions go by aiobotocore on the loop; writes by boto3 in worker threads:
-segments because aiobotocore's upload stalls the loop, roots because aiohttp sends a PUT again by itself when a kept
-connection closes without an answer (to HTTP a PUT is idempotent; a conditional one is not: the second gets 412 for the
-first one's success). Always true: nothing is retried here; at most two segments are uploaded at a time, so that two
-threads of the lane are left for roots; a read is answered as long as the store said it would be, or not at all. Every
-call has a deadline. Must not know what keys mean.
-
-Importing this module loads both clients (1.2 s): `coldstore.stores.opening` does, nobody else needs to.
-"""
+"""An S3-compatible bucket, through two clients.
+Reads, listings and deletions use aiobotocore on the loop; writes use boto3 in worker threads. aiobotocore's upload of
+segments stalls the loop. For roots, aiohttp resends a PUT by itself when a kept connection closes without an answer,
+and the resent conditional PUT gets 412 for its own success. Nothing is retried here. At most two segments are uploaded
+at a time, so two threads of the lane stay free for roots. A read has exactly the length that the store announced, or
+fails. Every call has a deadline. Importing this module loads both clients (1.2 s): only `coldstore.stores.opening`
+does."""
 
 from __future__ import annotations
 
@@ -52,7 +48,7 @@ _CLIENT_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class S3Deadlines:
-    """Seconds after which a call gives up as StoreAway, its wait for a turn included."""
+    """Seconds after which a call raises StoreAway, its wait for a slot included."""
 
     get_s: float = 30.0
     small_s: float = 10.0  # HEAD, roots both ways, one page of a listing, one request of deletions
@@ -247,7 +243,7 @@ class S3Store:
                 key,
                 body,
                 self._storage(),
-                # asyncio's timeout leaves the thread behind; this one makes the thread let go of the body.
+                # asyncio's timeout leaves the thread running; this deadline ends its upload.
                 lambda: self._clock.monotonic_s() > deadline,
                 self._part_bytes,
                 lane=Lane.STORE,
@@ -330,12 +326,12 @@ def _etag(answer: dict[str, Any], key: str) -> str:
 
 
 def _is_error(data: bytes) -> bool:
-    """S3's error document, where an object was expected: what is read whole is JSON, Parquet or record batches."""
+    """Whether an object is S3's error document: objects read whole are JSON, Parquet or record batches."""
     return data[:5] == b"<?xml" and b"<Error>" in data[:200]
 
 
 def _granted(answer: dict[str, Any], key: str, start: int, length: int | None) -> tuple[int, int]:
-    """Bytes of the range the store grants, and the object's size; the range must be the one asked for."""
+    """Bytes of the range that the store grants, and the object's size; the range must be the one asked for."""
     match = _CONTENT_RANGE.fullmatch(str(answer.get("ContentRange", "")))
     if match is None or answer["ResponseMetadata"]["HTTPStatusCode"] != 206:
         raise StoreUnavailable(f"GET {key}: a range was asked for, the store answered without one")

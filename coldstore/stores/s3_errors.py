@@ -1,8 +1,6 @@
-"""What an S3 answer, or its absence, means to us: the one place that reads status codes and botocore's exceptions.
-
-Owns the mapping. Always true: for a conditional write only 412 (and 404 to If-Match) and 409 are named; whatever else
-is not a success is StoreUnavailable, "unknown", because the write may have happened. Must not know who asks.
-"""
+"""Maps S3 status codes and botocore's exceptions to our errors.
+For a conditional write only 412 (and 404 to If-Match) and 409 are named. Any other failure is StoreUnavailable, because
+the write may have happened."""
 
 from __future__ import annotations
 
@@ -36,14 +34,14 @@ NO_CREDENTIALS = (
     TokenRetrievalError,
     ProfileNotFound,
 )
-# Refusals that pass by themselves or by an operator's hand on a clock, though their status says "your fault".
+# Temporary refusals (or a wrong clock) with a 4xx status.
 # NoSuchUpload: the completion may have been done already, by an attempt whose answer was lost (T8).
 _PASSING = frozenset(
     {"RequestTimeout", "RequestTimeTooSkewed", "IncompleteBody", "SlowDown", "OperationAborted", "NoSuchUpload"}
 )
-# 503 is SlowDown, or a store that has no strength left: both want fewer requests.
+# 503 is SlowDown, or an overloaded store: both want fewer requests.
 _THROTTLED = frozenset({429, 503})
-_AWAY = frozenset({502, 504, 507})  # the store, or what stands before it, did not get to the request
+_AWAY = frozenset({502, 504, 507})  # the store or its proxy did not process the request
 _CHECKSUM = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
 _CREDENTIALS = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken", "AuthorizationHeaderMalformed"})
 

@@ -1,17 +1,11 @@
-"""Storing one object over boto3, in the caller's thread: bounded in memory, checked at the far end.
-
-Owns the bodies. Always true: at most one piece of the source is in memory; the whole object's CRC32C travels with it
-(versitygw and LocalStack store a short object when a client without one dies in mid-body), before the bytes or behind
-them; nothing is sent twice; a failure of the source comes out as itself, not as the store's. Must not know the loop or
-what is stored.
-
-One streaming PUT up to 256 MiB, parts of 64 MiB above (`limits.PART_BYTES`), because every part is a billed request.
-Parts have their checksum in a header, so a multipart upload reads its source twice (CRC32C runs at 9 GB/s and more).
-
-A checksum that its source knows only at the end is a trailer of the `aws-chunked` encoding, as the AWS SDKs send it
-over TLS (STREAMING-UNSIGNED-PAYLOAD-TRAILER). botocore's own encoder wants a C library for CRC32C and makes
-frames of 1 MiB, so the frame is made here, and `announce_trailer` makes it sign them.
-"""
+"""Uploads one object with boto3 in the caller's thread: bounded memory, checked by the store.
+At most one piece of the source is in memory. The whole object's CRC32C is sent with it, before or behind the bytes:
+without one, versitygw and LocalStack store a short object if a client dies in mid-body. Nothing is sent twice. A
+failure of the source is raised as itself. One streaming PUT up to 256 MiB, parts of 64 MiB above (`limits.PART_BYTES`),
+because every part is a billed request. Parts have their checksum in a header, so a multipart upload reads its source
+twice (CRC32C runs at 9 GB/s and more). A checksum known only at the end is a trailer of the `aws-chunked` encoding, as
+the AWS SDKs send it over TLS (STREAMING-UNSIGNED-PAYLOAD-TRAILER). botocore's own encoder needs a C library for CRC32C
+and makes frames of 1 MiB, so the frame is made here, and `announce_trailer` makes botocore sign it."""
 
 from __future__ import annotations
 
@@ -36,8 +30,8 @@ _TRAILER = "x-amz-checksum-crc32c"
 
 
 class SegmentBody:
-    """What urllib3 reads a request body from. `read` hands out whole pieces, whatever size is asked for: urllib3 sends
-    what it gets, and 1 MiB at a time costs a tenth of the CPU of its own 16 KiB blocks."""
+    """A request body for urllib3. `read` returns whole pieces whatever size is asked for: urllib3 sends what it gets,
+    and 1 MiB at a time costs a tenth of the CPU of its own 16 KiB blocks."""
 
     def __init__(self, open_pieces: Callable[[], Iterator[Buffer]], size: int, expired: Callable[[], bool]) -> None:
         self._open_pieces = open_pieces
@@ -65,7 +59,7 @@ class SegmentBody:
         return self._sent
 
     def seek(self, position: int, _whence: int = 0) -> int:
-        """Back to the start only: what a redirect to the bucket's region needs."""
+        """Back to the start only: a redirect to the bucket's region needs that."""
         if position != 0:
             raise OSError("an upload can only be sent again from its start")
         self._pieces = self._open_pieces()
@@ -74,7 +68,7 @@ class SegmentBody:
 
 
 class TrailedBody(SegmentBody):
-    """The same in a frame, the checksum behind it."""
+    """The body in an `aws-chunked` frame, the checksum behind it."""
 
     def __init__(self, body: Upload, expired: Callable[[], bool]) -> None:
         super().__init__(lambda: _framed(body), framed_size(body.size), expired)
@@ -82,7 +76,7 @@ class TrailedBody(SegmentBody):
 
 
 def announce_trailer(request: Any, **_: object) -> None:
-    """botocore's `before-sign`: say in the headers that a TrailedBody comes, and have them signed for one."""
+    """botocore's `before-sign`: set and sign the headers of a TrailedBody."""
     if isinstance(request.data, TrailedBody):
         request.headers["Content-Encoding"] = "aws-chunked"
         request.headers["X-Amz-Trailer"] = _TRAILER
@@ -98,9 +92,8 @@ def framed_size(size: int) -> int:
 def _framed(body: Upload) -> Iterator[Buffer]:
     """The body as `aws-chunked`: one frame of all its bytes, an empty one, the trailer.
 
-    One, as the AWS SDK for Go sends what it knows the length of: the head of every further frame would be a packet of
-    its own, which costs as much as copying a quarter of a megabyte.
-    """
+    One frame, as the AWS SDK for Go sends a body of known length: the head of every further frame would be a packet of
+    its own, which costs as much as copying a quarter of a megabyte."""
     if body.size:
         yield _frame_head(body.size)
     given = 0
@@ -155,7 +148,7 @@ def put_object(
     expired: Callable[[], bool],
     part_bytes: int = PART_BYTES,
 ) -> ObjectInfo:
-    """Store `body` under `target` (Bucket, Key); raises botocore's errors, ours, or those of the source."""
+    """Store `body` under `target` (Bucket, Key). Raises botocore's errors, ours, or those of the source."""
     try:
         if body.size <= part_bytes * SINGLE_PARTS:
             return _stored(_put_whole(client, body, expired, **target, **extra), key, body)
@@ -166,20 +159,20 @@ def put_object(
 
 
 def _free_frames(failure: BaseException | None) -> None:
-    """Let go of what the finished calls of a failure held: the body, its buffers, its files. botocore's errors are in
-    cycles with their tracebacks, so all of that would wait for Python's collector; through an outage, once a try."""
+    """Free what the finished calls of a failure hold: the body, its buffers, its files. botocore's errors are in cycles
+    with their tracebacks, so this would wait for Python's collector, at every try of an outage."""
     while failure is not None:
         clear_frames(failure.__traceback__)
         failure = failure.__cause__ or failure.__context__
 
 
 def encoded_crc32c(checksum: int) -> str:
-    """As S3's headers want it: base64 of four big-endian bytes."""
+    """As S3's headers have it: base64 of four big-endian bytes."""
     return base64.b64encode(struct.pack(">I", checksum)).decode()
 
 
 def decoded_crc32c(header: str | None) -> int | None:
-    """The checksum of the whole object, or None where there is none (a composite one, `…-3`, is not of the whole)."""
+    """The checksum of the whole object; None if there is none (a composite one, `…-3`, is not of the whole)."""
     if header is None or len(header) != 8:
         return None
     try:
@@ -188,15 +181,15 @@ def decoded_crc32c(header: str | None) -> int | None:
         return None
 
 
-def _said(answer: dict[str, Any], name: str, key: str) -> str:
-    """What no success lacks; some that never reached the store do."""
+def _required(answer: dict[str, Any], name: str, key: str) -> str:
+    """A field that every success has; some answers that never reached the store lack it."""
     if not answer.get(name):
         raise StoreUnavailable(f"PUT {key}: success without an {name}; whether it was stored is unknown")
     return str(answer[name])
 
 
 def _stored(answer: dict[str, Any], key: str, body: Upload) -> ObjectInfo:
-    etag, stored = _said(answer, "ETag", key), decoded_crc32c(answer.get("ChecksumCRC32C"))
+    etag, stored = _required(answer, "ETag", key), decoded_crc32c(answer.get("ChecksumCRC32C"))
     if stored is not None and stored != (sent := body.checksum()):
         raise ChecksumRefused(f"PUT {key}: stored with CRC32C {stored:08x}, sent with {sent:08x}")
     return ObjectInfo(key, body.size, etag, stored)
@@ -234,7 +227,7 @@ def _put_parts(
         raise InvalidRequest(f"{target['Key']}: {body.size} bytes need more than {PARTS_MAX} parts")
     checksums, whole = _part_checksums(body, sizes)
     begun = client.create_multipart_upload(ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT", **target, **extra)
-    upload = {**target, "UploadId": _said(begun, "UploadId", key)}
+    upload = {**target, "UploadId": _required(begun, "UploadId", key)}
     try:
         source = _Source(body.open())
         parts = []
@@ -242,7 +235,7 @@ def _put_parts(
             part = SegmentBody(partial(iter, source.take(size)), size, expired)
             said = {"PartNumber": number, "ChecksumCRC32C": encoded_crc32c(checksum)}
             answer = _send(client.upload_part, part, ContentLength=size, **said, **upload)
-            parts.append({**said, "ETag": _said(answer, "ETag", key)})
+            parts.append({**said, "ETag": _required(answer, "ETag", key)})
         answer = client.complete_multipart_upload(
             MultipartUpload={"Parts": parts},
             ChecksumCRC32C=encoded_crc32c(whole),
@@ -252,7 +245,7 @@ def _put_parts(
         return _stored(answer, key, body)
     except BaseException:
         # After a lost answer to Complete the object may exist: then this changes nothing and gc finds the object.
-        # What cannot be aborted now is the bucket's lifecycle rule's to remove.
+        # The bucket's lifecycle rule removes what cannot be aborted now.
         with contextlib.suppress(BotoCoreError, ClientError):
             client.abort_multipart_upload(**upload)
         raise

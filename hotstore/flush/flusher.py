@@ -1,15 +1,11 @@
-"""Makes one log durable in the background: one fdatasync at a time covers all that was appended before it began.
+"""Background syncs of one log: one fdatasync at a time covers everything appended before it began.
+`flush_states` decides when a sync starts, `Durability` what it covers. At most one sync and one seal job of a log run,
+off the loop. The owner is called after the flushed end moved, in the same turn of the loop. After a failed sync the
+log is offline and no sync is tried again (C10).
 
-Owns the sealing task and the timer; `flush_states` says when a sync starts, `Durability` what it covers. Always true:
-at most one sync and one sealing job run for a log, off the loop; its owner is told after the flushed end moved, never
-before, in the turn of the loop in which the sync was told; after a failed sync the log is offline and no sync is tried
-again (C10). A sync that somebody waits for
-starts at once when none runs, and whatever is appended meanwhile goes into the next; one that nobody waits for (acks=1,
-no reader at the log's end) starts `LAZY_S` after the append at the latest, since each costs more than the append itself
-(ADR 8). Rolling needs no wait either: index and producer files of a sealed segment are written in a worker after the
-acknowledgements that waited for its bytes.
-`drain` keeps pwrite on the loop away from the kernel's dirty throttling (C27). Must not know: acknowledgements.
-"""
+A sync that a request waits for starts at once if none runs; later appends go into the next one. Without a waiter
+(acks=1, no reader at the log's end) it starts `LAZY_S` after the append, because a sync costs more than the append (ADR
+8). Index and producer files of a sealed segment are written after the acknowledgements of its bytes."""
 
 from __future__ import annotations
 
@@ -28,18 +24,18 @@ from seams.tasks import FailureReport, Tasks
 
 EXPIRE_PRODUCERS_EVERY_MS: Final = 600_000  # Kafka's producer.id.expiration.check.interval.ms
 SEAL_AGAIN_S: Final = 1.0  # between attempts to write small files to a full disk
-LAZY_S: Final = 0.01  # what acks=1 alone may lie unsynced, and a reader that comes later may see the log's end late
-TASKS_MAX: Final = 2  # one seals; it may overlap its own successor's first step
+LAZY_S: Final = 0.01  # delay of a sync that no request waits for; a later reader sees the log's end this late
+TASKS_MAX: Final = 2  # one seals; it may overlap its successor's first step
 
 
-# Names of their own: a member looked up on its enum costs 70 ns, and a round has a dozen of them.
-_IDLE, _PUT_OFF = FlushState.IDLE, FlushState.PUT_OFF
-_AGAIN, _BETWEEN, _FAILED = FlushState.AGAIN, FlushState.BETWEEN, LogState.FAILED
+# Module names, because an enum member lookup costs 70 ns and a round has a dozen of them.
+_IDLE, _DEFERRED = FlushState.IDLE, FlushState.DEFERRED
+_DIRTY, _DECIDING, _FAILED = FlushState.DIRTY, FlushState.DECIDING, LogState.FAILED
 _NEEDED, _BEGAN, _ENDED, _START = FlushEvent.NEEDED, FlushEvent.BEGAN, FlushEvent.ENDED, FlushAction.START
 
 
 class Flusher:
-    """See the module. Tells `log.owner`; `at`: where its small files are written."""
+    """Reports to `log.owner`; writes small files in `at`."""
 
     def __init__(
         self,
@@ -60,22 +56,22 @@ class Flusher:
         self._expired_ms: int | None = None
 
     def request(self) -> None:
-        """Something was appended: sync as the log's configuration asks. Never blocks."""
+        """Batches were appended: sync as the log's configuration asks. Never blocks."""
         state = self._states.state
-        # The two usual states first, in which nothing changes: the table says so too, for 0.4 µs more.
-        if state is _AGAIN:
+        # The two usual states, in which nothing changes. The table would say the same 0.4 µs later.
+        if state is _DIRTY:
             return
-        if state is _PUT_OFF and not self._log.owner.awaits_flush() and not self._durability.rolled_unsynced:
+        if state is _DEFERRED and not self._log.owner.awaits_flush() and not self._durability.rolled_unsynced:
             return
-        self._on(self._look() if state is _IDLE or state is _PUT_OFF else FlushEvent.APPENDED)
+        self._on(self._due() if state is _IDLE or state is _DEFERRED else FlushEvent.APPENDED)
 
     def hurry(self) -> None:
-        """Somebody waits for what was appended: a sync that was put off starts now."""
-        if self._states.state is _PUT_OFF:
-            self._on(FlushEvent.HURRIED)
+        """A request waits for the flushed end: start a deferred sync now."""
+        if self._states.state is _DEFERRED:
+            self._on(FlushEvent.AWAITED)
 
     def tick(self, now_ms: int) -> None:
-        """Call about once a second while the log is written to: flush.ms, and forgetting silent producers."""
+        """Call about once a second while the log is written to: applies flush.ms and expires silent producers."""
         log = self._log
         if self._states.is_over:
             return
@@ -88,10 +84,10 @@ class Flusher:
             log.expire_producers(now_ms)
 
     async def drain(self, budget_bytes: int) -> None:
-        """Wait until the log's dirty bytes are within the budget, syncing in every mode. Raises LogFailed.
+        """Wait until dirty bytes are within the budget, syncing in every mode. Raises LogFailed.
 
-        The caller sets the deadline. Appends that wait here have no offsets yet.
-        """
+        Keeps pwrite on the loop out of the kernel's dirty throttling (C27). The caller sets the deadline. Appends that
+        wait here have no offsets yet."""
         while self._log.dirty_bytes > budget_bytes:
             if self._log.state is LogState.FAILED or self._states.is_over:
                 raise LogFailed(f"{self._log.topic}-{self._log.partition} is offline or closing")
@@ -101,8 +97,7 @@ class Flusher:
     async def flush(self) -> None:
         """Wait until everything appended before the call is durable, in every mode.
 
-        Raises LogFailed, also where all of it is: a log that failed is never left as one that needs no recovery.
-        """
+        Raises LogFailed, even if all of it is durable: a failed log always needs recovery."""
         if self._log.failure:
             raise LogFailed(self._log.failure)
         target = self._log.log_end_offset
@@ -113,7 +108,7 @@ class Flusher:
             await self._round_over.wait()
 
     async def close(self) -> None:
-        """Start nothing more and wait for what runs; afterwards the log may be closed or truncated."""
+        """Start nothing more and wait for running jobs. Afterwards the log may be closed or truncated."""
         self._on(FlushEvent.CLOSE)
         self._closing.set()
         while self._states.is_syncing or self._states.is_sealing:
@@ -121,7 +116,7 @@ class Flusher:
         await self._tasks.close()
 
     def seal_soon(self) -> None:
-        """Write the small files that are owed, if any. Never blocks."""
+        """Write pending small files, if any. Never blocks."""
         log, states = self._log, self._states
         if states.may_seal and log.state is not LogState.FAILED and log.has_sealing:
             self._tasks.spawn(f"seal {log.topic}-{log.partition}", self._seal())
@@ -131,7 +126,7 @@ class Flusher:
         action = self._states.on(event)
         if action:
             self._perform(action)
-        if self._timer is not None and self._states.state is not _PUT_OFF:
+        if self._timer is not None and self._states.state is not _DEFERRED:
             self._timer.cancel()
             self._timer = None
 
@@ -143,8 +138,8 @@ class Flusher:
         else:
             self._log.owner.failed(LogFailed(self._log.failure))
 
-    def _look(self) -> FlushEvent:
-        """Whether a sync is due, and at once: where somebody waits, or a segment rolled."""
+    def _due(self) -> FlushEvent:
+        """Whether a sync is due. It is needed at once if a request waits or a segment rolled."""
         log, durability = self._log, self._durability
         if durability.rolled_unsynced:
             return _NEEDED
@@ -156,7 +151,7 @@ class Flusher:
         return _NEEDED if is_due else FlushEvent.NOT_NEEDED
 
     def _begin_sync(self) -> SyncJob | None:
-        """None when there is nothing to sync, or a write failed meanwhile: what came before it is never synced."""
+        """None when nothing is dirty, or after a failed write: bytes before it are never synced."""
         log = self._log
         if log.state is _FAILED:
             return None
@@ -164,7 +159,7 @@ class Flusher:
         return log.durability.begin_sync(log.active_segment, log.log_end_offset)
 
     def _synced(self, job: SyncJob | None, failure: OSError | None) -> None:
-        """Its sync is over, or there was nothing to do. Whatever its owner raises, the log goes on."""
+        """Its sync ended, or had nothing to do. An exception of the owner does not stop the log."""
         log = self._log
         try:
             if failure is not None:
@@ -175,10 +170,10 @@ class Flusher:
                 self.seal_soon()
         finally:
             if log.state is _FAILED:
-                self._on(FlushEvent.FAILED)  # also of a write meanwhile: what came before it is never synced
+                self._on(FlushEvent.FAILED)  # also after a failed write meanwhile: bytes before it are never synced
             self._on(_ENDED)
-            if self._states.state is _BETWEEN:
-                self._on(self._look())
+            if self._states.state is _DECIDING:
+                self._on(self._due())
             self._end_round()
 
     async def _seal(self) -> None:
@@ -193,7 +188,7 @@ class Flusher:
                         self._on(FlushEvent.FAILED)
                         return
                     log.ballast.met_full = True
-                    # Without space all of it can be written later; until then the segment may not be deleted.
+                    # All of it can be written later. Until then the segment may not be deleted.
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._closing.wait(), SEAL_AGAIN_S)
                     continue
@@ -203,6 +198,6 @@ class Flusher:
             self._end_round()
 
     def _end_round(self) -> None:
-        """Wake whoever waited for this round; later ones wait for the next."""
+        """Wake the waiters of this round; later ones wait for the next."""
         self._round_over.set()
         self._round_over = asyncio.Event()

@@ -1,25 +1,22 @@
-"""Syncs of all logs of a data directory, in rounds: what comes while a round runs goes into the next, in one call.
-
-Owns which syncs go together. Always true: one round at a time, at most `TOGETHER_MAX` logs in it, in the order they
-asked; what a sync covers is sampled when its round begins, not when it was asked for; each log hears of its own sync
-alone, once, and whoever fails over hearing of it is reported and keeps nobody else from it; a sync that began and got
-no answer, whatever cut it off, is told as a failed one: nobody knows what is durable. Who only waits for a round
-meanwhile gets the next one, which begins in the turn of the loop in which the answers of the one before it came: plain
-callbacks, no task, since each turn of a busy loop is a part of what every acknowledged batch waits for.
-More than `ALONE_BYTES` are synced beside the rounds, so that few wait for somebody else's gigabyte. A hand-over and a
-commit of the file system's journal cost more than the bytes do (ADR 11). Must not know logs.
-"""
+"""Rounds of syncs for all logs of a data directory: requests during a round go into the next one, in one call.
+One round runs at a time, with at most `TOGETHER_MAX` logs in the order of their requests. What a sync covers is sampled
+when its round begins. Each log gets its own result, once; an exception in its callback is reported and does not affect
+the others. A sync that began and got no answer counts as failed, because what is durable is unknown. The next round
+begins in the turn of the loop in which the results of the last arrive. Rounds are plain callbacks, not tasks: each turn
+of a busy loop delays every acknowledged batch. More than `ALONE_BYTES` are synced beside the rounds, so no log waits
+for another's gigabyte. A worker call and a journal commit cost more than syncing small amounts of bytes (ADR 11)."""
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
 from hotstore.flush.durability import SyncJob
-from hotstore.flush.sync_times import SyncTimes
 from seams import crash_points
 from seams.afterwards import Afterwards
 from seams.disk import File
@@ -27,27 +24,42 @@ from seams.syncs import CutOff, Syncs, failure_of
 from seams.tasks import FailureReport, Tasks, failure_of_task, log_failure
 from seams.workers import Lane, Workers
 
-TOGETHER_MAX: Final = 64  # logs: some 10 ms a round on a disk that syncs in 0.15 ms
+TOGETHER_MAX: Final = 64  # logs: about 10 ms a round on a disk that syncs in 0.15 ms
 ALONE_BYTES: Final = 1 << 20
+SYNC_BOUNDS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+"""Upper bounds of the buckets of `SyncTimes`; one more bucket counts longer syncs."""
 
 Begin = Callable[[], SyncJob | None]
 Synced = Callable[[SyncJob | None, OSError | None], None]
-"""Told of the job, done, or None where `Begin` saw none; or of what it failed of."""
+"""Called with the finished job, with (None, None) if `Begin` returned None, or with the failure."""
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     begin: Begin
     synced: Synced
     at_s: float
 
 
-class _Begun(NamedTuple):
+class _Sampled(NamedTuple):
     job: SyncJob
-    asked: _Asked
+    request: _Request
+
+
+@dataclass(slots=True)
+class SyncTimes:
+    """Histogram of sync durations from request to result, the time that an acknowledged batch waits; and failures."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(SYNC_BOUNDS_S) + 1))
+    seconds: float = 0.0
+    failed_count: int = 0
+
+    def note(self, seconds: float) -> None:
+        self.buckets[bisect_left(SYNC_BOUNDS_S, seconds)] += 1
+        self.seconds += seconds
 
 
 class SyncRounds:
-    """See the module. One for a data directory; used on the loop only."""
+    """One for a data directory; used on the loop only."""
 
     def __init__(
         self,
@@ -58,48 +70,47 @@ class SyncRounds:
     ) -> None:
         self._syncs = syncs
         self._workers = workers
-        self._waiting: deque[_Asked] = deque()
+        self._waiting: deque[_Request] = deque()
         self._report = report or log_failure
         self._tasks = Tasks(report)
         self._afterwards = afterwards or Afterwards()
-        self._are_running = False  # from the first who asks until nobody waits
+        self._are_running = False  # from the first request until none waits
         self.times = SyncTimes()
 
     def ask(self, begin: Begin, dirty_bytes: int, synced: Synced) -> None:
-        """Call `begin` in a later turn of the loop, do its job elsewhere, then call `synced`, once.
+        """Call `begin` in a later turn of the loop, run its job, then call `synced` once.
 
-        `dirty_bytes`: what it is about now. After an OSError nothing may be believed (C10).
-        """
+        `dirty_bytes`: about how much there is to sync now. After an OSError nothing may be assumed durable (C10)."""
         loop = asyncio.get_running_loop()
-        asked = _Asked(begin, synced, loop.time())
+        request = _Request(begin, synced, loop.time())
         if dirty_bytes > ALONE_BYTES:
-            loop.call_soon(self._begin_alone, asked)
+            loop.call_soon(self._begin_alone, request)
             return
-        self._waiting.append(asked)
+        self._waiting.append(request)
         if not self._are_running:
             self._are_running = True
-            loop.call_soon(self._begin)  # who asks in this turn of the loop comes along
+            loop.call_soon(self._begin)  # covers later requests of this turn of the loop
 
     # -- alone ----------------------------------------------------------------------------------------------------
 
-    def _begin_alone(self, asked: _Asked) -> None:
-        begun = self._sampled(asked)
+    def _begin_alone(self, request: _Request) -> None:
+        begun = self._sample(request)
         if begun is not None:
             work = self._workers.run(begun.job.run, lane=Lane.BULK_FLUSH)
-            self._tasks.spawn_told("sync of much", work, partial(self._synced_alone, begun))
+            self._tasks.spawn_with_callback("sync of much", work, partial(self._synced_alone, begun))
 
-    def _synced_alone(self, begun: _Begun, task: asyncio.Future[None]) -> None:
+    def _synced_alone(self, begun: _Sampled, task: asyncio.Future[None]) -> None:
         failure = failure_of_task(task)
         with self._afterwards:
-            self._tell(begun, failure if failure is None or isinstance(failure, OSError) else CutOff(failure))
+            self._report_result(begun, failure if failure is None or isinstance(failure, OSError) else CutOff(failure))
 
     # -- in rounds ------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """The jobs of those who have waited longest, sampled now."""
+        """Sample the jobs of the oldest requests and sync them."""
         waiting = self._waiting
         begun = [
-            one for _ in range(min(TOGETHER_MAX, len(waiting))) if (one := self._sampled(waiting.popleft())) is not None
+            one for _ in range(min(TOGETHER_MAX, len(waiting))) if (one := self._sample(waiting.popleft())) is not None
         ]
         if begun:
             self._sync([file for job, _ in begun for file in job.files], begun)
@@ -108,28 +119,28 @@ class SyncRounds:
         else:
             self._are_running = False
 
-    def _sampled(self, asked: _Asked) -> _Begun | None:
-        """The job; who has none hears so at once."""
+    def _sample(self, request: _Request) -> _Sampled | None:
+        """The job; a request without one is answered at once."""
         try:
-            job = asked.begin()
-        except Exception as failed:  # noqa: BLE001 - whatever it is, the others of the round have their turn
+            job = request.begin()
+        except Exception as failed:  # noqa: BLE001 - the other logs of the round are synced all the same
             self._report("sync rounds", failed)
-            self._hear(asked, None, CutOff(failed))
+            self._notify(request, None, CutOff(failed))
             return None
         if job is None:
-            self._hear(asked, None, None)
+            self._notify(request, None, None)
             return None
-        return _Begun(job, asked)
+        return _Sampled(job, request)
 
-    def _sync(self, files: Sequence[File], begun: list[_Begun]) -> None:
+    def _sync(self, files: Sequence[File], begun: list[_Sampled]) -> None:
         try:
             self._syncs.sync(files, partial(self._synced, begun))
-        except Exception as cut_off:  # noqa: BLE001 - nobody may wait for ever, and it is reported
+        except Exception as cut_off:  # noqa: BLE001 - every request gets an answer, and this is reported
             unanswered: list[OSError | None] = [CutOff(cut_off)] * len(files)
             asyncio.get_running_loop().call_soon(self._synced, begun, unanswered)
 
-    def _synced(self, begun: list[_Begun], of_files: list[OSError | None]) -> None:
-        """What each file failed of; now the names of the jobs whose files are durable."""
+    def _synced(self, begun: list[_Sampled], of_files: list[OSError | None]) -> None:
+        """Results of the files. Now sync the directories of jobs whose files are durable."""
         answers = iter(of_files)
         of_jobs = [[next(answers) for _ in job.files] for job, _ in begun]
         failures = [next(filter(None, of_job), None) for of_job in of_jobs]
@@ -139,16 +150,16 @@ class SyncRounds:
             self._end(begun, failures)
             return
         work = self._workers.run(_sync_names_of, [begun[at].job for at in named], lane=Lane.FLUSH)
-        self._tasks.spawn_told("sync of names", work, partial(self._named, begun, failures, named))
+        self._tasks.spawn_with_callback("sync of names", work, partial(self._named, begun, failures, named))
 
     def _named(
         self,
-        begun: list[_Begun],
+        begun: list[_Sampled],
         failures: list[OSError | None],
         named: list[int],
         task: asyncio.Future[list[OSError | None]],
     ) -> None:
-        """Theirs alone: the other logs of the round are durable, whatever cut this off."""
+        """Directory syncs ended. A failure here affects only logs with new names."""
         cut_off = failure_of_task(task)
         of_names = task.result() if cut_off is None else [CutOff(cut_off)] * len(named)
         self._report_cut_off(of_names)
@@ -156,36 +167,36 @@ class SyncRounds:
             failures[at] = failure
         self._end(begun, failures)
 
-    def _end(self, begun: list[_Begun], failures: Sequence[OSError | None]) -> None:
-        """All are told, what was asked for meanwhile begins, and then, while the disk works, what they heard leads to
-        its end (answers leave): in this turn of the loop."""
+    def _end(self, begun: list[_Sampled], failures: Sequence[OSError | None]) -> None:
+        """Report all results and begin the next round. Then `Afterwards` sends the responses, in this turn of the loop
+        while the disk works."""
         if None in failures:
             crash_points.reach("flush.synced")
         with self._afterwards:
             for one, failure in zip(begun, failures, strict=True):
-                self._tell(one, failure)
+                self._report_result(one, failure)
             self._begin()
 
-    # -- telling --------------------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------------------
 
-    def _tell(self, begun: _Begun, failure: OSError | None) -> None:
-        job, asked = begun
+    def _report_result(self, begun: _Sampled, failure: OSError | None) -> None:
+        job, request = begun
         if failure is None:
-            self.times.note(asyncio.get_running_loop().time() - asked.at_s)
-            self._hear(asked, job, None)
+            self.times.note(asyncio.get_running_loop().time() - request.at_s)
+            self._notify(request, job, None)
         else:
-            self._hear(asked, None, failure)
+            self._notify(request, None, failure)
 
-    def _hear(self, asked: _Asked, job: SyncJob | None, failure: OSError | None) -> None:
+    def _notify(self, request: _Request, job: SyncJob | None, failure: OSError | None) -> None:
         if failure is not None:
             self.times.failed_count += 1
         try:
-            asked.synced(job, failure)
-        except Exception as bug:  # noqa: BLE001 - the others are told all the same
+            request.synced(job, failure)
+        except Exception as bug:  # noqa: BLE001 - the other logs get their results all the same
             self._report("sync rounds", bug)
 
     def _report_cut_off(self, failures: Sequence[OSError | None]) -> None:
-        """Once a round: an operator sees why."""
+        """Once a round, for the operator."""
         cut_off = next((failure for failure in failures if isinstance(failure, CutOff)), None)
         if cut_off is not None and isinstance(cut_off.__cause__, Exception):
             self._report("sync rounds", cut_off.__cause__)

@@ -1,11 +1,6 @@
-"""The data directory: whose it is, which logs lie in it, whether it was left in order.
-
-Owns the exclusive lock, `meta.properties`, the clean-shutdown marker, and the names of log directories; holds what all
-its logs share (offset checkpoints, index cache, ballast), and which processes wrote here. Always true: one process at a
-time; a name nobody knows is left alone; while the marker stands no log is open here (`LogHost` asks), and opening the
-directory changes nothing that it vouches for. All methods block. Must not know: open logs, topics' configs, who leads,
-the bucket. Source: Kafka's LogManager, CleanShutdownFileHandler.
-"""
+"""The data directory: its lock, `meta.properties`, clean-shutdown marker and log directories (Kafka's LogManager).
+One process holds it at a time. Unknown names are left alone. While the clean-shutdown marker exists no log is open, and
+opening the directory changes nothing that the marker covers. All methods block."""
 
 from __future__ import annotations
 
@@ -35,21 +30,22 @@ from logformat.checkpoints import META_PROPERTIES_FILE, MetaProperties
 from logformat.values import TopicPartition
 from seams.disk import Disk, Lock, read_file, remove_tree, replace_file
 
-_PROCESSES_MAX: Final = 100  # starts that came to nothing since the last that served: those before are forgotten
+_PROCESSES_MAX: Final = 100  # failed starts since the last process that served; older ones are dropped
 _OS: Final = " os"
 
 
 class Process(NamedTuple):
-    """One that may have written here. `flushes`: what it acknowledged was flushed before (thermocline.flush)."""
+    """A process that may have written here. `flushes`: it flushed before it acknowledged (thermocline.flush)."""
 
     incarnation: str
     flushes: bool
 
 
 class DataDir:
-    """An open, locked data directory. `was_clean`, for as long as it is open: the last process stopped in order, so no
-    log needs a scan. `is_marked`: the marker that says so still stands, so nothing is written to logs or checkpoints.
-    """
+    """An open, locked data directory.
+
+    `was_clean`: the last process stopped cleanly, so no log needs a scan. `has_clean_marker`: the clean-shutdown marker
+    still exists, so no log or checkpoint may be written."""
 
     def __init__(
         self,
@@ -65,22 +61,22 @@ class DataDir:
         self.meta = meta
         """None: the directory was never formatted."""
         self.processes: tuple[Process, ...] | None = None
-        """Those that served from here, the last one and those that tried since; None: nobody noted any."""
+        """The last process that served from here and those that tried since; None: none recorded."""
         self.checkpoints = checkpoints
         self.was_clean = was_clean
-        self.is_marked = was_clean
+        self.has_clean_marker = was_clean
         self.indexes = IndexCache()
         self.ballast = Ballast(disk, path)
         self._lock = lock
-        # A removal may have listed what is made anew now. Each notes its path and then looks for the other, so that in
-        # two threads one of them at least steps back.
-        self._being_made: set[str] = set()  # directories of logs that have no place yet
+        # A removal may have listed a path that a creation uses now. Each adds its path and then checks the other's set,
+        # so at least one of two threads gives way.
+        self._being_made: set[str] = set()  # staged directories of new logs
         self._being_removed: set[str] = set()
 
     @classmethod
     def open(cls, disk: Disk, path: str) -> DataDir:
-        """Lock and read. The clean-shutdown marker stays until `unmark`: who is refused the right to serve leaves it to
-        the next start. Raises DataDirLocked, Corrupt, OSError."""
+        """Lock and read. The clean-shutdown marker stays until `remove_clean_marker`: a process that may not serve
+        leaves it to the next start. Raises DataDirLocked, Corrupt, OSError."""
         _make_dirs_durable(disk, path)
         try:
             lock = disk.lock(f"{path}/{LOCK_FILE}")
@@ -105,36 +101,38 @@ class DataDir:
             self.processes = tuple(Process(line.removesuffix(_OS), not line.endswith(_OS)) for line in lines)
         for name in leftover_temporaries(disk.list_dir(path)):
             disk.unlink(f"{path}/{name}")
-        # A killed process may have left log directories whose names only the page cache knows.
+        # A killed process may have left log directories whose names are in the page cache only.
         disk.sync_dir(path)
         return self
 
     def format(self, meta: MetaProperties) -> None:
-        """Say whose this directory is. Raises OSError."""
+        """Write `meta.properties`. Raises OSError."""
         replace_file(self.disk, f"{self.path}/{META_PROPERTIES_FILE}", meta.to_bytes())
         self.meta = meta
 
     def note_processes(self, processes: tuple[Process, ...]) -> None:
-        """Say which processes may have written here (line 1 the version `0`, then one a line, ` os` behind it where it
-        did not flush): a copy of this directory that is older than the last of them can be told by it, and what may be
-        gone with the power. Durable when it returns. Raises OSError."""
+        """Record which processes may have written here. Durable when it returns. Raises OSError.
+
+        Line 1 is the version `0`, then one process a line, with ` os` after one that did not flush. It tells an older
+        copy of this directory from the current one, and what a power cut may have lost."""
         noted = [each.incarnation if each.flushes else each.incarnation + _OS for each in processes]
         text = "".join(f"{line}\n" for line in ("0", *noted[:1], *noted[1:][-_PROCESSES_MAX:]))
         replace_file(self.disk, f"{self.path}/{INCARNATIONS_FILE}", text.encode("ascii"))
         self.processes = processes
 
-    def unmark(self) -> None:
-        """Take the clean-shutdown marker away, durably: from here on logs may be written. Raises OSError; then it may
-        stand again after a power cut, and is still true."""
-        if self.is_marked:
+    def remove_clean_marker(self) -> None:
+        """Remove the clean-shutdown marker durably; logs may be written from now on.
+
+        Raises OSError; then the marker may exist after a power cut, and is still true."""
+        if self.has_clean_marker:
             self.disk.unlink(f"{self.path}/{CLEAN_SHUTDOWN_FILE}")
             self.disk.sync_dir(self.path)
-            self.is_marked = False
+            self.has_clean_marker = False
 
     # --- logs ---------------------------------------------------------------------------------------------------
 
     def partitions(self) -> list[TopicPartition]:
-        """The logs that lie here, sorted by name."""
+        """The log directories here, sorted by name."""
         found = ((name, parse_partition_dir(name)) for name in self.disk.list_dir(self.path))
         return [partition for name, partition in found if partition is not None and self._is_dir(name)]
 
@@ -142,18 +140,17 @@ class DataDir:
         return f"{self.path}/{partition_dir(topic, partition)}"
 
     def mark_deleted(self, topic: str, partition: int, unique: str) -> str:
-        """Rename a log's directory so that no start opens it again; its new path. `unique`: 32 hex digits.
+        """Rename a log's directory so that no start opens it; returns the new path. `unique`: 32 hex digits.
 
-        The log's readers may go on with the files they hold. Durable when it returns; `remove_deleted` does the rest.
-        """
+        Readers keep their open files. Durable when it returns; `remove_deleted` removes the files."""
         return self._renamed(topic, partition, deleted_dir(topic, partition, unique))
 
     def mark_stray(self, topic: str, partition: int, unique: str) -> str:
-        """As `mark_deleted`, of a log that nothing removes: its new path."""
+        """As `mark_deleted`, for a log that must not be removed yet."""
         return self._renamed(topic, partition, stray_dir(topic, partition, unique))
 
     def strays(self) -> list[str]:
-        """Names of the directories that `mark_stray` made and nobody removed yet, sorted."""
+        """Names of stray directories, sorted."""
         return sorted(name for name in self.disk.list_dir(self.path) if is_stray_dir(name))
 
     def _renamed(self, topic: str, partition: int, name: str) -> str:
@@ -164,14 +161,14 @@ class DataDir:
         return target
 
     def deleted_directories(self) -> list[str]:
-        """Paths of deleted logs whose files are still there, and of logs whose making came to nothing."""
+        """Paths of deleted logs that still have files, and of failed creations."""
         found = [f"{self.path}/{name}" for name in self.disk.list_dir(self.path) if is_deleted_dir(name)]
         return [path for path in found if path not in self._being_made and self._is_dir(path.rsplit("/", 1)[1])]
 
     @contextmanager
-    def making(self, topic: str, partition: int, topic_id: bytes) -> Iterator[str]:
-        """A free path for the directory of a log that is being made, by one maker at a time. What is left there when
-        this ends is removed like a deleted log."""
+    def staged_path(self, topic: str, partition: int, topic_id: bytes) -> Iterator[str]:
+        """A free path for the directory of a log that is being created, one creator at a time. Whatever remains there
+        afterwards is removed like a deleted log."""
         for number in count(int.from_bytes(topic_id)):
             self._being_made.add(path := self._staged(topic, partition, number % (1 << 128)))
             if path not in self._being_removed:
@@ -187,8 +184,8 @@ class DataDir:
         return f"{self.path}/{deleted_dir(topic, partition, f'{number:032x}')}"
 
     def remove_deleted(self, path: str) -> None:
-        """Remove what `mark_deleted` renamed, or what is left of a log's making; not of one that is made anew since it
-        was listed. Raises OSError."""
+        """Remove a deleted log or a failed creation, unless a new creation uses the path since it was listed. Raises
+        OSError."""
         assert is_deleted_dir(path.rsplit("/", 1)[1]), path
         self._being_removed.add(path)
         try:
@@ -200,12 +197,12 @@ class DataDir:
     # --- end ----------------------------------------------------------------------------------------------------
 
     def mark_clean(self, broker_epoch: int = -1) -> None:
-        """The last write of a stop in order: every log was closed clean and the checkpoints are written."""
+        """Write the clean-shutdown marker: every log was closed clean and the checkpoints are written."""
         marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
         replace_file(self.disk, f"{self.path}/{CLEAN_SHUTDOWN_FILE}", marker)
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         self._lock.release()
 
     def _is_dir(self, name: str) -> bool:
@@ -214,7 +211,6 @@ class DataDir:
 
 
 def _make_dirs_durable(disk: Disk, path: str) -> None:
-    """Create what is missing of `path`, and sync the directories that got a new name."""
     changed: list[str] = []
     at = path
     while disk.stat(at) is None:
@@ -226,6 +222,6 @@ def _make_dirs_durable(disk: Disk, path: str) -> None:
 
 
 def leftover_temporaries(names: Iterable[str]) -> list[str]:
-    """Half-written checkpoints a crash left in the data directory itself."""
+    """Half-written checkpoints of a crash, in the data directory itself."""
     known = {*CHECKPOINTS, META_PROPERTIES_FILE, CLEAN_SHUTDOWN_FILE, INCARNATIONS_FILE}
     return [name for name in names if name.endswith(TEMPORARY) and name.removesuffix(TEMPORARY) in known]

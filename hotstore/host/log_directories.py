@@ -1,11 +1,7 @@
-"""The log directories of one data directory: whose each is, and how one whose log is closed leaves its place.
-
-Owns the renaming and the removal of log directories. Always true: what is set aside is opened by no start; a directory
-is touched only while it is of the topic that was named; what was set aside on proof is removed at once, a stray a week
-after it was first seen here (R24): its name is in `cluster status` so long. Methods of one place block, and are called
-in its turn (`LogHost`); the others do their work in a worker, and touch no place. Must not know open logs, nor which
-topics there are. Source: Kafka's `-delete` and `-stray` directories.
-"""
+"""Log directories of a data directory: topic ids, deletion and strays (Kafka's `-delete` and `-stray` directories).
+A directory changes only while it belongs to the named topic. Deleted logs are removed at once, strays a week after they
+were first seen here (R24); `cluster status` lists them meanwhile. Methods of one partition block and run in its turn
+(`LogHost`); the others run in a worker."""
 
 from __future__ import annotations
 
@@ -25,12 +21,10 @@ log = logging.getLogger(__name__)
 
 STRAY_KEPT_MS: Final = 7 * 24 * 3_600_000
 SEEN_FILE: Final = "thermocline-stray"
-"""In a stray's directory: when it was first seen there, milliseconds of the wall clock in decimal."""
+"""In a stray's directory: when it was first seen, wall clock ms in decimal."""
 
 
 class LogDirectories:
-    """Of one data directory."""
-
     def __init__(self, data_dir: DataDir, world: World) -> None:
         self._data_dir = data_dir
         self._world = world
@@ -38,14 +32,14 @@ class LogDirectories:
     # --- of one place: blocking, in its turn ----------------------------------------------------------------------
 
     def set_aside(self, place: TopicPartition, topic_id: UUID) -> None:
-        """Rename the directory of a closed log so that no start opens it; does nothing where a log of another topic
-        lies. Durable when it returns. Raises Corrupt, OSError."""
+        """Rename the directory of a closed log so that no start opens it. Does nothing if another topic's log is there.
+        Durable when it returns. Raises Corrupt, OSError."""
         if self.topic_id_at(place) == topic_id:
             self._mark_deleted(place)
 
     def clear(self, place: TopicPartition, topic_id: UUID) -> None:
-        """`set_aside` of what lies where a log of this topic is to be made, and is of no other topic. Raises ForeignLog
-        where it is: whoever asked whose it is asked in another turn; Corrupt, OSError."""
+        """`set_aside` whatever lies where a log of this topic is to be created. Raises ForeignLog if it is another
+        topic's; Corrupt, OSError."""
         path = self._data_dir.log_path(place.topic, place.partition)
         if self._world.disk.stat(path) is None:
             return
@@ -57,7 +51,7 @@ class LogDirectories:
         self._data_dir.mark_deleted(place.topic, place.partition, self._world.rng.uuid().hex)
 
     def topic_id_at(self, place: TopicPartition) -> UUID | None:
-        """Whose log lies there; None where none lies, or it does not say. Raises Corrupt, OSError."""
+        """Topic id of the log directory; None if there is none or it has no metadata file. Raises Corrupt, OSError."""
         disk = self._world.disk
         metadata = f"{self._data_dir.log_path(place.topic, place.partition)}/{PARTITION_METADATA_FILE}"
         if disk.stat(metadata) is None:
@@ -65,8 +59,8 @@ class LogDirectories:
         return UUID(bytes=decode_partition_metadata(read_file(disk, metadata)))
 
     def move_stray(self, place: TopicPartition, topic_id: UUID) -> str | None:
-        """Rename the directory of this very topic's closed log so that nothing opens or removes it; its new path, None
-        where it does not lie here. Durable when it returns. Raises Corrupt, OSError."""
+        """Rename the directory of this topic's closed log to a stray; returns its new path, None if the log is not
+        here. Durable when it returns. Raises Corrupt, OSError."""
         if self.topic_id_at(place) != topic_id:
             return None
         path = self._data_dir.mark_stray(place.topic, place.partition, self._world.rng.uuid().hex)
@@ -81,8 +75,8 @@ class LogDirectories:
     # --- of all -----------------------------------------------------------------------------------------------------
 
     async def topic_ids(self, apart_from: Collection[TopicPartition]) -> dict[TopicPartition, UUID]:
-        """Whose the logs are that lie here, by place, those in `apart_from` excepted, which are not looked at. One that
-        does not say so is left out. Raises Corrupt, OSError."""
+        """Topic ids of the log directories, except those in `apart_from`, which are not read. A directory without a
+        metadata file is left out. Raises Corrupt, OSError."""
         return await self._world.workers.run(self._topic_ids, apart_from)
 
     def _topic_ids(self, apart_from: Collection[TopicPartition]) -> dict[TopicPartition, UUID]:
@@ -91,11 +85,11 @@ class LogDirectories:
         return {place: topic_id for place, topic_id in found if topic_id is not None}
 
     async def strays(self) -> list[str]:
-        """Directories that were moved aside so, by name. Raises OSError."""
+        """Names of stray directories. Raises OSError."""
         return await self._world.workers.run(self._data_dir.strays)
 
     async def delete_set_aside(self) -> None:
-        """Remove what was set aside, by whomever. Raises OSError."""
+        """Remove all deleted log directories. Raises OSError."""
         await self._world.workers.run(self._delete_set_aside)
 
     def _delete_set_aside(self) -> None:
@@ -103,7 +97,7 @@ class LogDirectories:
             self._data_dir.remove_deleted(path)
 
     async def remove_old_strays(self) -> None:
-        """Remove strays that lie here for a week; of others note when they were first seen. Raises OSError."""
+        """Remove strays that were first seen a week ago; record when the others were first seen. Raises OSError."""
         await self._world.workers.run(self._remove_old_strays, self._world.clock.wall_ms())
 
     def _remove_old_strays(self, now_ms: int) -> None:
@@ -114,7 +108,7 @@ class LogDirectories:
             if (seen_ms := None if disk.stat(seen) is None else _number(read_file(disk, seen))) is None:
                 replace_file(disk, seen, b"%d\n" % now_ms)
             elif now_ms - seen_ms > STRAY_KEPT_MS:
-                log.warning("%s lay here for a week, and nobody missed it: removed", path)
+                log.warning("%s was a stray for a week: removed", path)
                 remove_tree(disk, path)
 
 

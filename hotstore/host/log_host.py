@@ -1,11 +1,6 @@
-"""All logs of one data directory: opened, created, begun again, closed.
-
-Owns the open logs, each with its flusher; the rounds their syncs go together in; the writing of the checkpoints, one
-job at a time. Always true: a log is opened once however often it is asked for; where it would lie nothing else is
-overwritten; a log that fails to open or close leaves the others alone (whose each directory is: `log_directories`).
-Nothing here needs a bucket or a role: whoever has a role for a log becomes its owner (`log_owner`). Must not know
-buckets, leader epochs, topics' configs beyond `LogConfig`. Source: Kafka's LogManager.
-"""
+"""All logs of one data directory: opened, created, truncated, closed, deleted (Kafka's LogManager).
+A log is opened once however many callers ask for it. A log that fails to open or close does not affect the others.
+Checkpoints are written by one job at a time. Nothing here needs a bucket or a role."""
 
 from __future__ import annotations
 
@@ -19,12 +14,11 @@ from weakref import WeakValueDictionary
 
 from hotstore.file_names import LOG
 from hotstore.flush.flusher import Flusher
-from hotstore.flush.sync_rounds import SyncRounds
-from hotstore.flush.sync_times import SyncTimes
+from hotstore.flush.sync_rounds import SyncRounds, SyncTimes
 from hotstore.host.data_dir import DataDir
 from hotstore.host.lease import Lease
 from hotstore.host.log_directories import LogDirectories
-from hotstore.host.open_log import OpenLog, Remains
+from hotstore.host.open_log import OpenLog, RefusedLog
 from hotstore.host.place import Place
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import PartitionLog
@@ -32,7 +26,7 @@ from hotstore.recovery.log_creation import Begin
 from hotstore.recovery.log_loading import make_log, recover_log, recover_sound
 from logformat.checkpoints import PARTITION_METADATA_FILE
 from logformat.values import TopicPartition
-from seams.tasks import FailureReport
+from seams.tasks import FailureReport, log_failure
 from seams.world import World
 
 T = TypeVar("T")
@@ -42,31 +36,31 @@ log = logging.getLogger(__name__)
 
 
 class _Occupied(Enum):
-    """Of a place that came to another topic while its turn was waited for."""
+    """Another topic took the place while its turn was awaited."""
 
     BY_ANOTHER = "another topic"
 
 
 class _Found(NamedTuple):
-    """What lies, or was made, in a place."""
+    """A log that was found or created."""
 
     local: PartitionLog | None
     is_bare: bool = False
 
 
 class LogHost:
-    """See the module. One for a data directory, whose clean-shutdown marker went before (`DataDir.unmark`)."""
+    """One for a data directory whose clean-shutdown marker was removed (`DataDir.remove_clean_marker`)."""
 
     def __init__(self, data_dir: DataDir, world: World, report: FailureReport | None = None) -> None:
-        assert not data_dir.is_marked, data_dir.path
+        assert not data_dir.has_clean_marker, data_dir.path
         self._data_dir = data_dir
         self._world = world
         self._report = report
         self._sync_rounds = SyncRounds(world.syncs, world.workers, report, world.afterwards)
         self._open: dict[TopicPartition, OpenLog] = {}
         self._places: WeakValueDictionary[TopicPartition, Place] = WeakValueDictionary()
-        self._has_unsynced_name = False  # of a directory that a making left in its place, though it failed
-        self._left_unclean = False  # some log, by this process: of those the marker of the last one says nothing
+        self._has_unsynced_name = False  # a failed creation may have left a directory whose name is not durable
+        self._left_unclean = False  # this process closed a log unclean: the last process's marker does not cover it
         self._checkpointing = asyncio.Lock()
         self.path = data_dir.path
         self.directories = LogDirectories(data_dir, world)
@@ -80,7 +74,6 @@ class LogHost:
 
     @property
     def sync_times(self) -> SyncTimes:
-        """How long syncs took."""
         return self._sync_rounds.times
 
     @property
@@ -91,19 +84,19 @@ class LogHost:
         return opened.at.occupant is opened
 
     def found(self, place: TopicPartition, topic_id: UUID) -> OpenLog | None:
-        """The open log of this very topic."""
+        """The open log of this topic."""
         opened = self._open.get(place)
         return opened if opened is not None and opened.log.topic_id == topic_id.bytes else None
 
     def place(self, name: TopicPartition) -> Place:
-        """The place of this name; the same for as long as somebody has it in hand."""
+        """The place of this name; the same object as long as anything references it."""
         found = self._places.get(name)
         if found is None:
-            found = self._places[name] = Place(name, self._world.workers, self._report)
+            found = self._places[name] = Place(name, self._world.workers, self._report or log_failure)
         return found
 
     def lend(self, opened: OpenLog, role: str) -> Lease:
-        """The open log, for a role that begins. The role before it is over, and returned its lease."""
+        """A lease of the open log for a new role. The previous role's lease has ended and was returned."""
         assert self.is_open(opened) and not opened.is_closing, f"{opened.place} is closed, or about to be"
         assert opened.lease is None or opened.lease.is_returned, f"{opened.lease} has it still, {role} wants it"
         opened.lease = Lease(self, opened, role)
@@ -112,7 +105,7 @@ class LogHost:
     # --- opened and created -------------------------------------------------------------------------------------
 
     def _holds(self, place: TopicPartition) -> bool:
-        """Whether a log lies there: whose it is, or that it lost its metadata file, is said when it is opened."""
+        """Whether a log lies there. Opening it checks its topic id and metadata file."""
         disk, path = self._world.disk, self._data_dir.log_path(place.topic, place.partition)
         if disk.stat(path) is None:
             return False
@@ -121,13 +114,15 @@ class LogHost:
         return any(name.endswith(LOG) for name in disk.list_dir(path))
 
     async def open(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
-        """The log of this very topic, recovered, None where there is none; asking again for an open one returns the
-        same, but for a torn one, which is opened anew. Raises ForeignLog where another topic's lies here; Retryable
-        while that is still open; DamagedLog, MissingSegments, NewerFormat, OSError."""
+        """The recovered log of this topic; None if there is none. An open log is returned as it is, a torn one is
+        reopened.
+
+        Raises ForeignLog if another topic's log is there; Retryable while that one is open; DamagedLog,
+        MissingSegments, NewerFormat, OSError."""
         return await self._opened(self._recover, place, topic_id, config)
 
     async def open_or_create(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog:
-        """`open`, and `create` where there is none. Raises as `open`."""
+        """`open`, and `create` if there is none. Raises as `open`."""
         opened = await self._opened(self._recover_or_make, place, topic_id, config)
         assert opened is not None
         return opened
@@ -152,7 +147,7 @@ class LogHost:
         return await self._in_turn(place, topic_id, open_it)
 
     async def _in_turn(self, name: TopicPartition, topic_id: UUID, work: Callable[[Place], Awaitable[T]]) -> T:
-        """`work` in the turn at the name, once no other topic's log is open there."""
+        """Run `work` in the place's turn, when no other topic's log is open there."""
         at = self.place(name)
 
         async def when_vacated() -> T | _Occupied:
@@ -161,20 +156,20 @@ class LogHost:
             return await work(at)
 
         while True:
-            await at.vacated_by(topic_id.bytes)
+            await at.wait_vacated(topic_id.bytes)
             found = await at.alone(when_vacated)
             if not isinstance(found, _Occupied):
                 return found
 
-    # One call of a worker for all that finding a log takes: thousands are opened by a start, or made by a restore.
+    # One worker call finds, recovers or creates a log: a start opens thousands, a restore creates thousands.
 
     def _recover(self, place: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> _Found:
         if not self._holds(place):
             return _Found(None)
-        if self._has_unsynced_name:  # before anything in it is acknowledged
+        if self._has_unsynced_name:  # make it durable before anything in it is acknowledged
             self._world.disk.sync_dir(self._data_dir.path)
             self._has_unsynced_name = False
-        # From the recovery point on: after a clean stop that is little, whichever log it was.
+        # From the recovery point on: that is little after a clean close.
         all_is_read = self._left_unclean
         return _Found(recover_log(self._data_dir, place, config, now_ms, topic_id.bytes, all_is_read=all_is_read))
 
@@ -182,14 +177,14 @@ class LogHost:
         found = self._recover(place, topic_id, config, now_ms)
         return found if found.local is not None else _Found(self._make(place, topic_id, config), is_bare=True)
 
-    def remains(self, place: TopicPartition, sound_end: int) -> Remains:
-        """Of a log that is refused for damage at `sound_end`."""
+    def refused_log(self, place: TopicPartition, sound_end: int) -> RefusedLog:
+        """State of a log that cannot be opened because of damage at `sound_end`."""
         checkpoints = self._data_dir.checkpoints
-        return Remains(checkpoints.seen_epoch(place), checkpoints.high_watermark(place), sound_end)
+        return RefusedLog(checkpoints.seen_epoch(place), checkpoints.high_watermark(place), sound_end)
 
     async def open_sound(self, place: TopicPartition, topic_id: UUID, config: LogConfig, sound_end: int) -> OpenLog:
-        """A log that is refused for damage at `sound_end`, cut there: what follows is given up for good. Raises
-        DamagedLog where that is not all that is wrong, Retryable, OSError."""
+        """Open a log that is damaged at `sound_end`, truncated there: the rest is lost. Raises DamagedLog if there is
+        other damage; Retryable, OSError."""
 
         async def open_it(at: Place) -> OpenLog:
             assert at.occupant is None, place
@@ -212,8 +207,8 @@ class LogHost:
     async def create(
         self, place: TopicPartition, topic_id: UUID, config: LogConfig, begin: Begin | None = None
     ) -> OpenLog:
-        """A new, empty log; what lies in its place and is no other topic's is set aside first. Raises ForeignLog,
-        Retryable, Corrupt, OSError."""
+        """A new, empty log. A directory without an owner in its place is set aside first. Raises ForeignLog, Retryable,
+        Corrupt, OSError."""
 
         async def make_it(at: Place) -> OpenLog:
             assert at.occupant is None, place
@@ -243,7 +238,7 @@ class LogHost:
                 did.truncated_reason,
             )
         flusher = self._flusher(at, local)
-        flusher.seal_soon()  # what found no space before
+        flusher.seal_soon()  # files that found no space during recovery
         checkpoints = self._data_dir.checkpoints
         mark, epoch = checkpoints.high_watermark(at.name), checkpoints.seen_epoch(at.name)
         opened = OpenLog(at, local, flusher, mark, epoch, is_bare=is_bare)
@@ -254,17 +249,17 @@ class LogHost:
     def _flusher(self, at: Place, local: PartitionLog) -> Flusher:
         return Flusher(local, at, self._sync_rounds, report=self._report)
 
-    # --- cut and begun elsewhere: by its lease ------------------------------------------------------------------
+    # --- truncated and restarted, by its lease ------------------------------------------------------------------
 
     async def truncate(self, opened: OpenLog, offset: int, check: Callable[[], None]) -> None:
-        """See `Lease.truncate`. `check` raises where it is not wanted any more when its turn comes."""
+        """See `Lease.truncate`. `check` raises if the lease ended before its turn."""
         checkpoints = self._data_dir.checkpoints
 
         async def cut() -> None:
             check()
             await opened.flusher.flush()
             check()
-            opened.is_torn = True  # first: a checkpoint meanwhile would claim again what is about to be cut
+            opened.is_torn = True  # first: a checkpoint meanwhile would claim offsets that are about to be truncated
             async with self._checkpointing:
                 await self._run(checkpoints.lower_recovery_point, opened.place, offset)
             await self._replaced(opened, opened.log.truncate_to, offset, self._world.clock.wall_ms())
@@ -281,16 +276,16 @@ class LogHost:
                 async with self._checkpointing:
                     await self._run(self._data_dir.checkpoints.forget_log_start, opened.place)
             else:
-                await self.checkpoint_start(opened)  # the first local segment will not tell where the log starts
+                await self.checkpoint_start(opened)  # the first local segment no longer shows where the log starts
             await self._replaced(opened, opened.log.start_at, *begin)
             if forget_start:
-                opened.log.advance_log_start(begin.offset)  # else the next checkpoint claims what is in no tier
+                opened.log.advance_log_start(begin.offset)  # else the next checkpoint claims offsets that no tier holds
 
         await opened.at.alone(begin_elsewhere)
 
     async def _replaced(self, opened: OpenLog, work: Callable[[*Ts], None], *args: *Ts) -> None:
-        """While no sync, no sealing job and no other call runs: its flusher ends, another takes over. It is torn until
-        then."""
+        """Change the log's files while no sync, seal job or other call runs, then start a new flusher. The log is torn
+        until then."""
         await opened.flusher.close()
         await opened.at.quiesce()
         try:
@@ -302,19 +297,20 @@ class LogHost:
         opened.flusher = self._flusher(opened.at, opened.log)
 
     async def _run(self, function: Callable[[*Ts], None], *args: *Ts) -> None:
-        """Of the data directory's own files."""
+        """Blocking work on the data directory's own files."""
         await self._world.workers.run(function, *args)
 
-    def believe_log_start(self, place: TopicPartition, offset: int) -> None:
-        """A log that could not be opened begins at `offset`, says who knows: open it again."""
-        self._data_dir.checkpoints.believe_log_start(place, offset)
+    def raise_log_start(self, place: TopicPartition, offset: int) -> None:
+        """Set the start of a log that could not be opened, from its root; the caller opens it again."""
+        self._data_dir.checkpoints.raise_log_start(place, offset)
 
     # --- closed and removed -------------------------------------------------------------------------------------
 
     async def close(self, opened: OpenLog, *, clean: bool) -> bool:
-        """Stop its flusher, close its files; whether it is left so that opening needs no scan, as with `clean` it is
-        unless it failed. What it says of itself is noted: the next checkpoint writes it. Raises OSError; then it is
-        closed all the same. Does nothing to one that is closed. Who is cut off only stops waiting."""
+        """Stop its flusher and close its files; returns whether opening needs no scan: `clean`, and it did not fail.
+
+        Its state is noted for the next checkpoint. Does nothing to a closed log. A cancelled caller only stops waiting.
+        Raises OSError; the log is closed all the same."""
 
         async def close_it() -> bool:
             return await self._close(opened, clean=clean) if self.is_open(opened) else clean
@@ -330,7 +326,7 @@ class LogHost:
         try:
             await opened.flusher.close()
             await at.quiesce()
-            is_whole = clean and not opened.log.failure and not opened.is_torn  # of sealing, perhaps, at its last flush
+            is_whole = clean and not opened.log.failure and not opened.is_torn  # the last flush may have failed it
             await at.run_alone(opened.log.close, is_whole)
         except BaseException:
             is_whole = False
@@ -344,8 +340,8 @@ class LogHost:
         return is_whole
 
     async def close_of(self, place: TopicPartition, topic_id: UUID) -> None:
-        """Close the log of this very topic as it is, if it is open, or about to be. Raises OSError; then it is closed
-        all the same."""
+        """Close the log of this topic if it is open or being opened, without a flush. Raises OSError; it is closed all
+        the same."""
         at = self.place(place)
 
         async def close_it() -> None:
@@ -361,10 +357,12 @@ class LogHost:
         is_wanted: Callable[[], bool] = lambda: True,
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        """The log of this very topic is opened by no start any more; `delete_set_aside` removes it. Durable when it
-        returns; does nothing where none lies, or where that is not wanted any more in its turn. It is closed first
-        where it is open. `then` is called in the same turn, once no log of the topic lies there, also when the caller
-        was cut off. Raises Corrupt, OSError."""
+        """Close the log of this topic and rename its directory, so that no start opens it; `delete_set_aside` removes
+        it.
+
+        Durable when it returns. Does nothing if there is none, or if `is_wanted` is false in its turn. `then` is called
+        in the same turn once no log of the topic is there, also when the caller was cancelled. Raises Corrupt,
+        OSError."""
         await self._moved(self.directories.set_aside, place, topic_id, is_wanted, then)
 
     async def move_stray(
@@ -374,7 +372,7 @@ class LogHost:
         is_wanted: Callable[[], bool] = lambda: True,
         then: Callable[[], None] = lambda: None,
     ) -> str | None:
-        """As `set_aside`, of a log that nothing removes for a week; its new path, None where none lies."""
+        """As `set_aside`, for a log that is kept for a week; returns its new path, None if there is none."""
         return await self._moved(self.directories.move_stray, place, topic_id, is_wanted, then)
 
     async def _moved(
@@ -401,7 +399,7 @@ class LogHost:
         return await at.alone(move_it)
 
     async def topic_id_at(self, place: TopicPartition) -> UUID | None:
-        """Whose log lies there; None where none lies, or it does not say. Raises Corrupt, OSError."""
+        """Topic id of the log there; None if there is none or it has no metadata file. Raises Corrupt, OSError."""
         at = self.place(place)
 
         async def ask() -> UUID | None:
@@ -412,15 +410,16 @@ class LogHost:
         return await at.alone(ask)
 
     async def settled(self) -> None:
-        """Wait until nobody has or wants a turn: what is open then stays so."""
+        """Wait until no turn is taken or wanted: open logs then stay open."""
         for at in tuple(self._places.values()):
             await at.settled()
 
     # --- checkpoints --------------------------------------------------------------------------------------------
 
     async def checkpoint(self, high_watermarks: Mapping[PartitionLog, int]) -> None:
-        """Note recovery point, log start and high watermark of these logs, so that the next start looks at less; of
-        torn and closed ones nothing. Raises OSError; what was sampled is written by the next one."""
+        """Write recovery point, log start and high watermark of these logs; torn and closed ones are left out.
+
+        Raises OSError; the next call then writes what was sampled."""
         for local, mark in high_watermarks.items():
             opened = self._open.get(TopicPartition(local.topic, local.partition))
             if opened is not None and opened.log is local and not opened.is_torn:
@@ -428,7 +427,7 @@ class LogHost:
         await self.write_checkpoints()
 
     async def write_checkpoints(self) -> None:
-        """Write what was noted. Raises OSError."""
+        """Write what was sampled. Raises OSError."""
         job = self._data_dir.checkpoints.sample(())
         async with self._checkpointing:
             await self._run(job.run)
@@ -453,5 +452,5 @@ class LogHost:
         """See `Lease.checkpoint_start`."""
         job = self._data_dir.checkpoints.sample_start(opened.log)
         async with self._checkpointing:
-            if not job.is_done:  # else with one of those that it waited for
+            if not job.is_done:  # an earlier job may have written it
                 await self._run(job.run)

@@ -1,9 +1,6 @@
-"""Whom a log tells what happened to it: the role it has just now.
-
-Owns the shape of that door, nothing else. Always true: a log has one owner at a time, `UNOWNED` while nobody has a role
-for it; every call comes on the loop; an owner that is set later is told nothing of what was before, it reads it off the
-log. Must not know: what a role is, acknowledgements, partitions.
-"""
+"""Callbacks from a log to its current role.
+A log has one owner at a time, `UNOWNED` while no role uses it. Calls come on the loop. A new owner reads the log's
+state itself: earlier events are not repeated."""
 
 from __future__ import annotations
 
@@ -16,24 +13,24 @@ class LogOwner(Protocol):
     """Set as `PartitionLog.owner`. No call waits or raises."""
 
     def flushed(self, stable_end: int) -> None:
-        """Everything below `stable_end` (exclusive) is stable; it moved."""
+        """The stable end moved: everything below `stable_end` (exclusive) is stable."""
         ...
 
     def failed(self, why: LogFailed) -> None:
-        """The log is offline: nothing that waits for the flushed end will see it move. Told once a log."""
+        """The log is offline: the flushed end moves no more. Called once a log."""
         ...
 
     def awaits_flush(self) -> bool:
-        """Whether anybody waits for the flushed end: such a sync is not put off (ADR 8). Asked once an append."""
+        """Whether a request waits for the flushed end: such a sync is not deferred (ADR 8). Called once an append."""
         ...
 
     def start_moved(self) -> None:
-        """The log start is another one."""
+        """The log start moved."""
         ...
 
 
 class _Unowned:
-    """Nobody listens. Whoever appends meanwhile (an opening that closes a hole) waits for what it appends."""
+    """No role. An append meanwhile (an opening that closes a gap) waits for its own flush."""
 
     def flushed(self, stable_end: int) -> None:
         pass

@@ -1,8 +1,4 @@
-"""An open log, as the host of a data directory hands it out, and what is left of one that is refused.
-
-Owns what is known of a log beside its files while it is open. Always true: the high watermark lies within the log as it
-was when it was noted. Changed by its lease and its host alone. Must not know roles.
-"""
+"""An open log as `LogHost` hands it out, and the state of a refused one. Only its lease and its host change it."""
 
 from __future__ import annotations
 
@@ -19,12 +15,17 @@ if TYPE_CHECKING:
 
 
 class OpenLog:
-    """A recovered log and what makes it durable. `at`: the place where it lies. `high_watermark`: as checkpointed,
-    within the log as it is; a replica starts from it. `seen_epoch`: the last leader epoch in which it agreed with its
-    leader, or led, as checkpointed or as its records say (UNDEFINED_EPOCH: none). `is_torn`: it is being cut, or begins
-    elsewhere, or that failed in the middle: what it says of itself is not what lies on the disk. `is_bare`: this
-    process made its directory, and whoever puts a file of his own there says here that it is bare no more: nothing has
-    to be looked for. `is_closing`: nobody may be lent it any more."""
+    """A recovered log and its flusher.
+
+    - `at`: its place.
+    - `high_watermark`: as checkpointed, within the log; a replica starts from it.
+    - `seen_epoch`: the last leader epoch in which the log led or agreed with its leader, from the checkpoint or its
+      records
+      (UNDEFINED_EPOCH: none).
+    - `is_torn`: it is being truncated or restarted, or that failed: its state in memory is not what is on disk.
+    - `is_bare`: this process made its directory and put no other file there, so none has to be looked for.
+    - `is_closing`: it takes no new lease.
+    """
 
     __slots__ = (
         "at",
@@ -45,14 +46,14 @@ class OpenLog:
         self.at = at
         self.log = local
         self.lease: Lease | None = None
-        """Of the role that has it, or had it last."""
+        """The current role's, or the last one's."""
         self.is_torn = False
         self.is_closing = False
         self.is_bare = is_bare
         self.flusher = flusher
         self.high_watermark = max(local.log_start_offset, min(high_watermark, local.log_end_offset))
         self.noted_epoch = noted_epoch
-        """What the checkpoint was last told."""
+        """The value in the checkpoint."""
         self.seen_epoch = max(noted_epoch, local.leader_epoch)
 
     @property
@@ -64,8 +65,8 @@ class OpenLog:
         return UUID(bytes=self.log.topic_id)
 
 
-class Remains(NamedTuple):
-    """What is left of a log that is refused: as its checkpoints say, and where the damage begins."""
+class RefusedLog(NamedTuple):
+    """State of a refused log: its checkpoints, and where the damage begins."""
 
     seen_epoch: int
     high_watermark: int

@@ -1,14 +1,10 @@
-"""Which bytes of local files may be sent now without the loop waiting for a disk (C25).
-
-Owns a bounded memory of the pieces ("steps" of 4 MiB) of files that a worker thread found in the page cache, or brought
-there, a short while ago, and the reads under way. Always true: `ready` never blocks and never touches a file; it says
-yes only for bytes that were there while at most `budget_bytes` were asked for after them; one step is looked at once
-however many ask for it; a failed read is reported, told to the next asker, then tried again, and from then on nobody's
-word is taken for that step but a read's. Must not know segments, tiers or sockets.
-
-A yes is a memory, not a promise of the kernel: under memory pressure a page may be gone again, and the loop then waits
-for that one page. The budget is what keeps that rare: give it a fraction of the RAM that is free for the page cache.
-"""
+"""Which bytes of local files are in the page cache, so that sendfile does not block the loop on a disk (C25).
+Remembers steps of 4 MiB that a worker recently found or read into the page cache, and the reads under way. `ready`
+never blocks or touches a file. It answers yes only for bytes read while at most `budget_bytes` were asked for after
+them. Each step is read once however many callers ask. A failed read is reported, raised to the next caller, then tried
+again; from then on only a real read counts for that step. A yes is no promise of the kernel: under memory pressure a
+page may be evicted, and the loop waits for it. Keep the budget to a fraction of the RAM that is free for the page
+cache."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ T = TypeVar("T")
 
 STEP_BYTES: Final = 4 << 20
 BUDGET_BYTES: Final = 256 << 20
-WAITING_MAX: Final = 1024  # reads queued or under way; 4 GiB of them is more than two threads should owe anybody
+WAITING_MAX: Final = 1024  # reads queued or under way: 4 GiB for two threads
 _STEPS_MIN: Final = 16  # one answer of fetch.max.bytes (55 MiB) must fit
 _PIECE_BYTES: Final = 256 << 10
 
@@ -36,7 +32,7 @@ Step = tuple[str, int]  # path, number of the step; or name and number of a call
 
 
 class Residency:
-    """`budget_bytes`: how much is believed to stay in the page cache. `waiting_max`: reads queued or under way."""
+    """`budget_bytes`: how much is assumed to stay in the page cache. `waiting_max`: reads queued or under way."""
 
     def __init__(
         self,
@@ -67,16 +63,15 @@ class Residency:
     def ready(self, file: File, position: int, length: int) -> asyncio.Future[None] | None:
         """None: `length` bytes from `position` may be sent by sendfile now. Else a future: ask again when it is done.
 
-        The future never carries an error: what a read met (OSError) is raised by the next call for those bytes.
-        Raises Retryable when too many reads wait already.
-        """
+        The future carries no error: the next call for those bytes raises what the read met (OSError). Raises Retryable
+        when too many reads wait."""
         path = file.path
-        if self._files.get(path) is not file:  # the path has another file since: nothing that is remembered is of it
+        if self._files.get(path) is not file:  # the path has a new file: what is remembered is of the old one
             self._forget(path)
             self._files[path] = file
         first = position // self._step_bytes
         last = max(first, (position + length - 1) // self._step_bytes)
-        # More than that would push out its own beginning; only that much is vouched for.
+        # A longer range would evict its own beginning.
         last = min(last, first + self._steps_max - 1)
         known = self._known
         missing = None
@@ -92,10 +87,10 @@ class Residency:
         return self._read(file, missing, last)
 
     def once(self, name: str, number: int, call: Callable[[], Coroutine[None, None, None]]) -> asyncio.Future[None]:
-        """A call that has to come first, made once however many ask for it under (name, number) meanwhile; `name` is of
-        one role of one log. Ask again when the future is done. As with `ready`, what it met (OSError, or that the log
-        is taken away) is raised by the next call; anything else is reported, and is for the call's owner to remember.
-        Raises Retryable when too many wait already."""
+        """Run `call` once however many callers ask under (name, number) meanwhile; `name` is of one role of one log.
+
+        Ask again when the future is done. The next call raises an OSError, or that the log was taken away; other errors
+        are reported only. Raises Retryable when too many wait."""
         key = (name, number)
         failure = self._failed.pop(key, None)
         if failure is not None:
@@ -118,7 +113,6 @@ class Residency:
                 _finish(waiting)
 
     def _met(self, step: Step, failure: OSError) -> None:
-        """Told to the operator now, to the client at its next call."""
         self._report(f"read of {step[0]} {step[1]}", failure)
         _note(self._failed, step, failure, self._waiting_max)
 
@@ -139,7 +133,7 @@ class Residency:
         self._reading.clear()
 
     def _read(self, file: File, first: int, last: int) -> asyncio.Future[None]:
-        """The future of the first missing step; the rest of the range is started as well, as far as there is room."""
+        """The future of the first missing step; the rest of the range is started too, as far as there is room."""
         path = file.path
         for number in range(first, last + 1):
             failure = self._failed.pop((path, number), None)
@@ -152,7 +146,7 @@ class Residency:
         return self._future((path, first))
 
     def _read_ahead(self, file: File, number: int) -> None:
-        # Half of the places stay free for what somebody waits for.
+        # Half of the slots stay free for reads that a request waits for.
         if len(self._reading) < self._waiting_max // 2:
             self._start(file, number)
 
@@ -190,7 +184,7 @@ class Residency:
 
     def _future(self, step: Step) -> asyncio.Future[None]:
         waiting = self._reading[step]
-        if waiting.cancelled():  # by somebody who shared it and gave up
+        if waiting.cancelled():  # by a caller that shared it
             waiting = self._reading[step] = asyncio.get_running_loop().create_future()
         return waiting
 
@@ -201,18 +195,18 @@ def _finish(waiting: asyncio.Future[None]) -> None:
 
 
 def _note(memory: OrderedDict[Step, T], step: Step, value: T, count_max: int) -> None:
-    """Remember it as the newest; the oldest goes when there are too many."""
+    """Remember it as the newest; the oldest is dropped beyond `count_max`."""
     memory[step] = value
     if len(memory) > count_max:
         memory.popitem(last=False)
 
 
 def read_through(file: File, position: int, length: int, suspect: bool = False) -> int:
-    """Blocking: read the bytes in pieces and drop them, so that they are in the page cache; how many were read.
+    """Blocking: read the bytes in pieces and discard them, to bring them into the page cache; returns how many were
+    read.
 
-    Nothing is read where the kernel has them, so that a log that is followed closely is read once, by sendfile; but the
-    pages of a failed read count as had, so not when they are `suspect`.
-    """
+    Cached bytes are not read, so sendfile alone reads a closely followed log. Pages of a failed read count as cached,
+    so `suspect` ones are read."""
     descriptor = None if suspect else file.descriptor()
     if descriptor is not None and is_cached(descriptor, position, min(length, file.size() - position)):
         return 0

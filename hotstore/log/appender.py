@@ -1,12 +1,9 @@
-"""Where the next batches go: their offsets, and whether a new segment must begin before them.
-
-Pure decisions, taken before anything is written. Always true: an append lies whole in one segment, and its last offset
-fits the 2^31−1 offsets that index entries can tell from the segment's base. Must not know: files, producers.
-Source: Kafka's LogSegment.shouldRoll. Kafka compares segment.ms with records' timestamps; here the broker's clock since
-the first append counts, so that an import of old records does not make a segment of every batch.
-
-Hot path: `roll_reason` runs once an append, `continued` once an append of a follower.
-"""
+"""Offsets of the next batches, and whether a new segment must begin before them.
+Pure, decided before anything is written. An append lies whole in one segment. Its last offset fits the 2^31−1 offsets
+that index entries can store relative to the segment's base. Source: Kafka's LogSegment.shouldRoll. Kafka compares
+segment.ms with record timestamps; here the broker's clock since the first append counts, so an import of old records
+does not roll a segment for every batch. Hot path: `roll_reason` runs once an append, `check_continuity` once a
+follower's append."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from logformat.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 
 
 class RollReason(Enum):
-    """Why a new segment begins."""
+    """The config or limit that made a new segment begin."""
 
     SIZE = "segment.bytes"
     TIME = "segment.ms"
@@ -36,9 +33,9 @@ class RollReason(Enum):
     OFFSETS = "offsets too far from the segment's base"
 
 
-def continued(headers: Sequence[BatchHeader], log_end_offset: int, leader_epoch: int) -> tuple[int, int]:
-    """How many bytes, and the end offset, of batches that carry their places already. Raises DivergingAppend unless
-    they continue a log that ends at `log_end_offset` and whose latest epoch is `leader_epoch`."""
+def check_continuity(headers: Sequence[BatchHeader], log_end_offset: int, leader_epoch: int) -> tuple[int, int]:
+    """Bytes and end offset of batches that carry their offsets. Raises DivergingAppend unless they continue a log that
+    ends at `log_end_offset` with latest epoch `leader_epoch`."""
     assert headers
     offset, epoch, size = log_end_offset, leader_epoch, 0
     for header in headers:
@@ -52,7 +49,7 @@ def continued(headers: Sequence[BatchHeader], log_end_offset: int, leader_epoch:
 
 
 def index_room_bytes(config: LogConfig) -> int:
-    """Log bytes below which neither index can be full, since entries lie more than an interval apart."""
+    """Log bytes below which neither index can be full, because entries are more than an interval apart."""
     return max(config.segment_index_bytes // TIME_ENTRY_SIZE - 2, 0) * config.index_interval_bytes
 
 
@@ -68,11 +65,11 @@ def roll_reason(
     incoming_end: int,
     now_ms: int,
 ) -> RollReason | None:
-    """Why a segment must begin before `incoming_bytes` of offsets [incoming_base, incoming_end); None: append to this.
+    """Why a new segment must begin before `incoming_bytes` of offsets [incoming_base, incoming_end); None: append to
+    this one.
 
-    An empty segment begins at the log's end and takes whatever fits one. Raises RecordListTooLarge where none is large
-    enough, or its indexes could not tell the offsets: a header of 61 bytes may claim 2^31 of them.
-    """
+    An empty segment takes any append that fits a segment. Raises RecordListTooLarge if none is large enough, or if
+    index entries could not store the offsets: a header of 61 bytes may claim 2^31 of them."""
     if incoming_end - 1 - incoming_base > INT32_MAX:
         raise RecordListTooLarge(
             f"{incoming_end - incoming_base} offsets in one append, a segment holds {INT32_MAX + 1}; send fewer batches"

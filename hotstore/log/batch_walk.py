@@ -1,12 +1,8 @@
-"""Finding batches in a segment's file by their headers: one batch by offset, or all of a range in order.
-
-Reads small windows and steps over bodies. Always true: what is returned lies whole inside the range that was asked for;
-a place where no batch can begin raises DamagedLog, never a guess. CRCs are not checked here (recovery and the copier
-do that). Must not know: indexes, which segment the file is.
-
-Hot path: `find_batch` follows an index lookup on a read that nothing remembered; with 16 KB batches it reads one or two
-windows (about 2 µs each from the page cache).
-"""
+"""Batches in a segment file, found by their headers: one by offset, or all of a range in order.
+Reads small windows and skips bodies. Results lie whole inside the given range. A position where no batch can begin
+raises DamagedLog. CRCs are not checked here; recovery and the copier do that. Hot path: `find_batch` follows the index
+lookup of a read whose position is not remembered. With 16 KB batches it reads one or two windows, about 2 µs each from
+the page cache."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ RESTORE_HINT: Final = "restore this segment from a replica or the bucket; it was
 
 
 class BatchPlace(NamedTuple):
-    """A batch's place: `position` and `size` in bytes, offsets [`base_offset`, `end_offset`)."""
+    """`position` and `size` of a batch in bytes, and its offsets [`base_offset`, `end_offset`)."""
 
     position: int
     size: int
@@ -37,10 +33,8 @@ class BatchPlace(NamedTuple):
 def find_batch(
     file: File, position: int, end: int, offset: int, window_bytes: int = FIND_WINDOW_BYTES
 ) -> BatchPlace | None:
-    """The first batch at or after `position`, where a batch must begin, whose last offset is ≥ `offset`.
-
-    None when the range ends before. Raises DamagedLog.
-    """
+    """The first batch at or after `position`, a batch's start, whose last offset is ≥ `offset`; None if the range ends
+    before. Raises DamagedLog."""
     unpack = _PLACE.unpack_from
     while position < end:
         window = file.read_at(position, min(window_bytes, end - position))
@@ -80,10 +74,8 @@ def walk_headers(
 
 
 def whole_batches(file: File, position: int, limit: int, window_bytes: int = 16 << 10) -> int:
-    """Bytes from `position` that are whole batches and at most `limit`, looking only at the next `window_bytes`.
-
-    0 when already the first batch is larger than `limit`. At least the first one counts otherwise.
-    """
+    """Bytes of whole batches from `position`, at most `limit`, within the next `window_bytes`. 0 if the first batch is
+    larger than `limit`; otherwise it counts at least."""
     window = file.read_at(position, min(window_bytes, limit))
     at = 0
     while at + HEADER_SIZE <= len(window):

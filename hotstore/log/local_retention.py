@@ -1,14 +1,15 @@
-"""Which local segments may go, and which must not.
-
-Pure. Always true: a tiered log loses only segments whose every offset lies below the remote end, which the committed
-manifest holds and which was verified; a log that is not tiered loses only what its total retention allows; nothing at
-or above the high watermark goes; the active segment never goes (it is rolled first); oldest first, never one in the
-middle. Must not know: files, how bytes are verified. Source: Kafka's UnifiedLog.deleteOldSegments and KIP-405.
+"""Which local segments may be deleted.
+Pure. (Kafka's UnifiedLog.deleteOldSegments, KIP-405.)
+- A tiered log loses only segments wholly below the remote end, which the committed manifest holds and which was
+  verified. Other logs lose what their total retention allows.
+- Nothing at or above the high watermark is deleted, nor the active segment: it is rolled first.
+- Segments are deleted oldest first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from hotstore.log.log_config import LogConfig
@@ -16,7 +17,7 @@ from hotstore.log.segment import SegmentInfo
 
 
 class LocalExpiry(NamedTuple):
-    """The oldest `segment_count` segments go; the local log then begins at `offset`."""
+    """Delete the oldest `segment_count` segments; the local log then begins at `offset`."""
 
     segment_count: int
     offset: int
@@ -33,12 +34,11 @@ def expirable(
     log_start: int = 0,
     active_bytes: int = 0,
 ) -> LocalExpiry:
-    """How many of the sealed `segments`, oldest first, may and should go from this disk.
+    """How many of the sealed `segments`, oldest first, may and should be deleted from this disk.
 
-    `remote_end`: exclusive end of what the bucket verifiably holds (ignored unless tiered). `pressure_bytes`: bytes the
-    disk wants back beyond what retention gives; only a tiered log answers it. `log_start`: segments wholly below it
-    are deleted records, and go. `active_bytes` counts towards retention by size. Times in ms.
-    """
+    `remote_end`: exclusive end of what the bucket verifiably holds (ignored unless tiered). `pressure_bytes`: bytes to
+    free beyond retention, from tiered logs only. `log_start`: segments wholly below it are deleted records.
+    `active_bytes` counts towards retention by size. Times in ms."""
     allowed = _allowed(segments, max(remote_end, log_start) if config.tiered else high_watermark, high_watermark)
     by_time = _expired_by_time(segments[:allowed], config.local_time_limit_ms, now_ms)
     by_size = _over_size(segments, active_bytes, config.local_size_limit_bytes)
@@ -50,7 +50,7 @@ def expirable(
 
 
 def active_expired(active: SegmentInfo, high_watermark: int, now_ms: int, config: LogConfig) -> bool:
-    """Whether the active segment is due by time alone, so that it must be rolled to be able to go (Kafka)."""
+    """Whether the active segment has expired by time, so that it must be rolled before it can be deleted (Kafka)."""
     if active.bytes == 0 or active.end_offset > high_watermark:
         return False
     return _expired_by_time([active], config.local_time_limit_ms, now_ms) == 1
@@ -58,12 +58,8 @@ def active_expired(active: SegmentInfo, high_watermark: int, now_ms: int, config
 
 def _allowed(segments: Sequence[SegmentInfo], safe_end: int, high_watermark: int) -> int:
     """How many segments end at or below both bounds."""
-    count = 0
-    for segment in segments:
-        if segment.end_offset > safe_end or segment.end_offset > high_watermark:
-            break
-        count += 1
-    return count
+    bound = min(safe_end, high_watermark)
+    return sum(1 for _ in takewhile(lambda segment: segment.end_offset <= bound, segments))
 
 
 def _expired_by_time(segments: Sequence[SegmentInfo], limit_ms: int, now_ms: int) -> int:
@@ -80,7 +76,7 @@ def _expired_by_time(segments: Sequence[SegmentInfo], limit_ms: int, now_ms: int
 
 
 def _over_size(segments: Sequence[SegmentInfo], active_bytes: int, limit_bytes: int) -> int:
-    """Oldest segments that may go while at least `limit_bytes` stay, as Kafka counts: never below the limit."""
+    """Oldest segments that may be deleted while at least `limit_bytes` stay, as Kafka counts."""
     if limit_bytes < 0:
         return 0
     excess = active_bytes + sum(segment.bytes for segment in segments) - limit_bytes
@@ -94,7 +90,7 @@ def _over_size(segments: Sequence[SegmentInfo], active_bytes: int, limit_bytes: 
 
 
 def _cover(segments: Sequence[SegmentInfo], wanted_bytes: int) -> int:
-    """The fewest oldest segments that give back `wanted_bytes`."""
+    """The fewest oldest segments that free `wanted_bytes`."""
     count = 0
     for segment in segments:
         if wanted_bytes <= 0:

@@ -1,13 +1,8 @@
-"""Where in the files a range of offsets lies: the segments of one log in order, and the positions worth remembering.
-
-Owns the list of segments and two bounded memories of (offset → position): ends of recent appends, of one batch or of a
-run, so that readers at the tail and the high watermark need no index (it stands where an append ended); and ends of
-recent reads, so that whoever reads on pays no scan.
-Always true: a position is of the batch that begins at exactly that offset, inside the segment that holds the offset;
-segments are contiguous, the last one is active. Must not know: durability, config, why a limit is where it is.
-
-Hot path: one `slice` about 3 µs when the position is remembered, wherever the reader is.
-"""
+"""Segments of one log in order, and remembered positions of offsets in their files.
+Two bounded memories of (offset → position) save index lookups. Ends of recent appends serve tail readers and the high
+watermark, which stands where an append ended. Ends of recent reads serve readers that continue where they stopped. A
+remembered position is that of a batch that begins at exactly that offset, in the segment that holds it. Segments are
+contiguous; the last one is active. Hot path: a `slice` takes about 3 µs with a remembered position."""
 
 from __future__ import annotations
 
@@ -25,12 +20,12 @@ from logformat.time_index import TimeIndex
 from seams.disk import File
 
 APPEND_ENDS_MAX: Final = 8192  # of the newest appends; about 1 MB a log at the very most
-READ_ENDS_MAX: Final = 128  # readers of one log that each go on where they stopped
+READ_ENDS_MAX: Final = 128  # readers of one log that each continue where they stopped
 
 
 class LogSlice(NamedTuple):
-    """Bytes to send: whole batches. `sealed`: they may have to come from the disk, not the page cache (C25). `cut`:
-    more lies behind them than the reader wants."""
+    """Whole batches to send. `sealed`: they may have to be read from disk, not the page cache (C25). `cut`: the slice
+    is shorter than what the reader may have."""
 
     file: File
     position: int
@@ -66,16 +61,16 @@ class Locator:
         return self.segments[-1]
 
     def add(self, segment: Segment) -> None:
-        """Begin a new active segment at the log's end."""
+        """Add a new active segment at the log's end."""
         assert segment.base_offset >= self.segments[-1].end_offset, (segment, self.segments[-1])
         self.segments.append(segment)
         self._bases.append(segment.base_offset)
-        # The old end's position was one in the old file.
+        # The remembered position of the log's end is one in the old file.
         self._append_ends[segment.base_offset] = 0
         self._read_ends.pop(segment.base_offset, None)
 
     def drop_first(self, count: int) -> list[Segment]:
-        """Take the oldest `count` segments out; positions in them are never asked for again."""
+        """Remove and return the oldest `count` segments."""
         dropped = self.segments[:count]
         del self.segments[:count], self._bases[:count]
         for segment in dropped:
@@ -83,7 +78,7 @@ class Locator:
         return dropped
 
     def replace(self, segments: Sequence[Segment]) -> None:
-        """After a truncation: other segments, and everything remembered is void."""
+        """After a truncation: other segments; forget all positions."""
         for segment in self.segments:
             self.cache.drop(segment)
         self.segments[:] = segments
@@ -99,14 +94,14 @@ class Locator:
             self._append_ends = dict(islice(ends.items(), APPEND_ENDS_MAX // 2, None))
 
     def segment_of(self, offset: int) -> Segment:
-        """The segment that holds `offset`, or would: first base ≤ offset."""
+        """The last segment whose base is ≤ `offset`."""
         active = self.segments[-1]
         if offset >= active.base_offset:
             return active
         return self.segments[bisect_right(self._bases, offset) - 1]
 
     def between(self, start: int, end: int) -> list[Segment]:
-        """The segments that hold offsets of [start, end), or would."""
+        """The segments that may hold offsets of [start, end)."""
         first = max(bisect_right(self._bases, start) - 1, 0)
         return self.segments[first : bisect_left(self._bases, end)]
 
@@ -115,12 +110,12 @@ class Locator:
         return self._read_ends.get(offset) if position is None else position
 
     def is_cheap(self, offset: int) -> bool:
-        """Whether a slice from `offset` needs no index that lies on disk only."""
+        """Whether a slice from `offset` needs no index from disk."""
         segment = self.segment_of(offset)
         return segment.indexer is not None or segment in self.cache
 
     def position_of(self, segment: Segment, offset: int) -> int:
-        """Position of the batch that holds `offset` (or `size` at the segment's end)."""
+        """Position of the batch that holds `offset`, or `size` at the segment's end."""
         if offset <= segment.base_offset:
             return 0
         if offset >= segment.end_offset:
@@ -134,16 +129,16 @@ class Locator:
         return position
 
     def slice(self, offset: int, bytes_max: int, limit_offset: int, *, min_one: bool) -> LogSlice | None:
-        """Whole batches from the one that holds `offset`, up to `bytes_max` and before the batch of `limit_offset`.
+        """Whole batches of one segment from the one that holds `offset`, at most `bytes_max`, before the batch of
+        `limit_offset`.
 
-        One segment at a time. `min_one`: the first batch is given even if it is larger; otherwise `length` may be 0.
-        None: the limit allows nothing.
-        """
+        `min_one`: the first batch is given even if it is larger; otherwise `length` may be 0. None: the limit allows
+        nothing."""
         segment = self.segments[-1]
         sealed = offset < segment.base_offset
         if sealed:
             segment = self.segments[bisect_right(self._bases, offset) - 1]
-        # The same as position_of, written out: this is the way of a reader at the tail.
+        # position_of inlined for tail readers.
         position = self._append_ends.get(offset)
         if position is None:
             position = self.position_of(segment, offset)
@@ -161,7 +156,7 @@ class Locator:
         return LogSlice(segment.file, position, length, segment.base_offset, sealed, cut)
 
     def segment_at(self, base_offset: int) -> Segment:
-        """The segment that begins there; of one that was deleted meanwhile, its successor."""
+        """The segment that begins there, or its successor if it was deleted meanwhile."""
         return self.segments[max(bisect_right(self._bases, base_offset) - 1, 0)]
 
     def ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
@@ -179,10 +174,9 @@ class Locator:
         return ranges
 
     def indexes_of(self, batches: ByteRange, apart_max: int) -> SegmentIndexes | None:
-        """Blocking. The entries within a range, positions from its first byte on; offsets are the segment's.
+        """Blocking: index entries of a range, positions relative to its first byte, offsets relative to the segment.
 
-        None: an entry is made only each more than `apart_max` bytes, or no segment has this file any more.
-        """
+        None: entries are more than `apart_max` bytes apart, or no segment has this file any more."""
         segment = next((one for one in list(self.segments) if one.file is batches.file), None)
         if segment is None or segment.interval_bytes > apart_max:
             return None
@@ -203,7 +197,7 @@ class Locator:
         )
 
     def _cut(self, segment: Segment, position: int, bytes_max: int, stop: int, min_one: bool) -> int:
-        """A length ≤ `bytes_max` (or one batch) that ends where a batch ends, by the index if it has such an end."""
+        """A length ≤ `bytes_max`, or of one batch, that ends at a batch's end; by the index if it has such an end."""
         entry = segment.indexes(self.cache).offsets.lookup_position(position + bytes_max)
         if entry.position > position:
             batch = self._batch_at(segment, entry.position)
@@ -223,7 +217,7 @@ class Locator:
         return length
 
     def _batch_at(self, segment: Segment, position: int) -> tuple[int, int] | None:
-        """(base, end) offsets of the batch at `position`; None where none can begin."""
+        """(base, end) offsets of the batch at `position`; None if no batch begins there."""
         try:
             found = find_batch(segment.file, position, segment.size, -1, 64)
         except DamagedLog:

@@ -1,14 +1,9 @@
-"""How batches get to the log's end: as its leader appends them, or as its follower copies them.
-
-Owns the two modes. The leader gives offsets, and is bound by what it may give (the reservation) and by what producers
-sent before (sequences). The follower has neither (D28): what its leader appended is in the log whatever a rule of
-today says, so offsets, epochs and times stay as they came, and all that is asked is that the batches continue this log.
-Always true: an append is one write of whole batches or leaves no trace; the batches of one append lie in one segment.
-Must not know: acknowledgements, where the bytes came from, whether their CRCs are right (whoever calls checked them).
-
-Hot path: `append_as_leader` costs 2 µs a run and 0.5 µs for each of its batches besides the pwrite, with producer ids
-3.3 and 1 µs (CPython 3.11): one position, one write and one note to each machine a run, tuples instead of objects.
-"""
+"""Appends to a log: as its leader, or as a follower that copies from one.
+The leader assigns offsets. It is bound by the reservation and by the producers' sequences. A follower is bound by
+neither (D28): it takes offsets, epochs and timestamps as they come, and requires only that the batches continue its
+log. An append is one write of whole batches into one segment, or leaves no trace. Callers check CRCs before. Hot path:
+`append_as_leader` costs 2 µs a run and 0.5 µs a batch besides the pwrite; with producer ids 3.3 and 1 µs (CPython
+3.11). Therefore one write, one update of each part a run, and tuples instead of objects."""
 
 from __future__ import annotations
 
@@ -18,7 +13,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from hotstore.errors import ReservationExhausted, RunCrossesSegments
-from hotstore.log.appender import continued, roll_reason
+from hotstore.log.appender import check_continuity, roll_reason
 from hotstore.log.log_core import LogCore, LogState
 from hotstore.log.producer_state import Admitted, Resent
 from hotstore.log.segment import Segment
@@ -45,7 +40,7 @@ _NOBODY: Final[Admitted] = {}
 
 
 class Appended(NamedTuple):
-    """Offsets an append got; `log_append_time_ms` −1 where the batches keep their own timestamps."""
+    """Offsets of an append; `log_append_time_ms` is −1 if the batches keep their own timestamps."""
 
     base_offset: int
     last_offset: int
@@ -57,17 +52,17 @@ _appended: Callable[[tuple[int, int, bool, int]], Appended] = partial(tuple.__ne
 
 
 class LogAppend(LogCore):
-    """See the module."""
+    """The appending part of `PartitionLog`."""
 
     def append_as_leader(
         self, batches: Sequence[memoryview], headers: Sequence[Fields], leader_epoch: int, now_ms: int
     ) -> Appended:
-        """Write a run of checked batches, each with its header, at the log's end by one write; they are stamped in
-        place with offset, epoch and, where the topic wants it, the time.
+        """Write a run of checked batches at the log's end in one write; stamps them in place with offset, epoch and, if
+        the topic asks for it, the time.
 
-        Resends of remembered batches write nothing and answer their first offsets. Raises the sequence errors,
+        A resend of remembered batches writes nothing and returns their first offsets. Raises the sequence errors,
         RecordListTooLarge, RunCrossesSegments, ReservationExhausted, LeaderEpochFenced, LogFull, LogFailed: nothing was
-        written then, and the batches' bytes are as they came. A run that is refused may hold batches that are not.
+        written then, and the batches' bytes are unchanged. A refused run may hold batches that would be accepted alone.
         """
         if self.state is LogState.FAILED:
             raise self._offline()
@@ -86,7 +81,7 @@ class LogAppend(LogCore):
             return Appended(admitted.first_offset, admitted.last_offset, True, -1)
         if self.ballast.is_short:
             raise self._full(OSError(errno.ENOSPC, "No space left on device"))
-        segment = self._to_give(size, end_offset, leader_epoch, now_ms, len(headers))
+        segment = self._segment_for_leader(size, end_offset, leader_epoch, now_ms, len(headers))
         append_time_ms = now_ms if self.config.log_append_time else -1
         offset = base
         for batch, header in zip(batches, headers, strict=True):
@@ -108,43 +103,40 @@ class LogAppend(LogCore):
         return _appended((base, end_offset - 1, False, append_time_ms))
 
     def append_gap(self, batch: bytes, now_ms: int) -> Appended:
-        """Write one gap batch (logformat.gap) as the leader of its epoch: bound by the reservation like any append, but
-        final as it is, since it names the very offsets it declares lost, which begin at the log's end.
-
-        Raises as `append_as_leader`.
-        """
+        """Write one gap batch (logformat.gap) as the leader of its epoch. It is bound by the reservation and keeps its
+        own offsets, which begin at the log's end. Raises as `append_as_leader`."""
         if self.state is LogState.FAILED:
             raise self._offline()
         header = read_header(batch)
         assert header.base_offset == self.log_end_offset and header.size == len(batch), (header, self.log_end_offset)
-        segment = self._to_give(header.size, header.next_offset, header.leader_epoch, now_ms)
+        segment = self._segment_for_leader(header.size, header.next_offset, header.leader_epoch, now_ms)
         self._write_as_is(segment, (batch,), (header,), header.size, header.next_offset, now_ms)
         return Appended(header.base_offset, header.last_offset, False, -1)
 
     def append_as_follower(
         self, records: Sequence[memoryview | bytes], headers: Sequence[BatchHeader], now_ms: int
     ) -> None:
-        """Write batches of the leader's log as they are, by one write: their bytes, in whatever pieces, and the header
-        of each.
+        """Write batches of the leader's log unchanged in one write: their bytes in any pieces, and the header of each.
 
-        They continue this log: the first begins at its end, each next one where the one before it ends, and no epoch is
-        below the one before. They may span several epochs, each of which enters the lineage with its first batch. A
-        producer's sequence is taken as it comes. Raises DivergingAppend, LogFull, LogFailed: nothing was written then.
-        """
+        The first must begin at the log's end, each next one where the last ends, and epochs must not fall. Each new
+        epoch enters the lineage with its first batch. Producer sequences are not checked. Raises DivergingAppend,
+        LogFull, LogFailed: nothing was written then."""
         if self.state is LogState.FAILED:
             raise self._offline()
         if self.ballast.is_short:
             raise self._full(OSError(errno.ENOSPC, "No space left on device"))
-        size, end_offset = continued(headers, self.log_end_offset, self._leader_epoch)
-        # What is in the leader's log has a place here whatever segment.bytes says now: larger, it gets its own segment.
+        size, end_offset = check_continuity(headers, self.log_end_offset, self._leader_epoch)
+        # A batch of the leader's log is accepted whatever segment.bytes is now; a larger one gets its own segment.
         segment = self._segment_for(min(size, self.config.segment_bytes), end_offset, now_ms)
         self._write_as_is(segment, records, headers, size, end_offset, now_ms)
         for header in headers:
             if header[PRODUCER_ID] >= 0:
                 replay(self.producers, header, now_ms)
 
-    def _to_give(self, size: int, end_offset: int, leader_epoch: int, now_ms: int, count: int = 1) -> Segment:
-        """Where a leader may write `count` batches, `size` bytes of offsets from the log's end to `end_offset`."""
+    def _segment_for_leader(
+        self, size: int, end_offset: int, leader_epoch: int, now_ms: int, count: int = 1
+    ) -> Segment:
+        """The segment for `count` batches of `size` bytes, offsets from the log's end to `end_offset`."""
         if end_offset > self.reserved_end:
             raise ReservationExhausted(
                 f"{self.topic}-{self.partition}: offsets below {end_offset} wanted, more than are reserved; the bucket "
@@ -156,8 +148,8 @@ class LogAppend(LogCore):
         return self._segment_for(size, end_offset, now_ms, count)
 
     def _segment_for(self, size: int, end_offset: int, now_ms: int, count: int = 1) -> Segment:
-        """The active segment, after a roll where the configuration asks for one. RunCrossesSegments where a
-        roll is due before or, perhaps, within `count` batches: segments are cut as if each had come alone."""
+        """The active segment, after a roll if one is due. Raises RunCrossesSegments if a roll is due before or,
+        perhaps, within `count` batches: segments end where they would if each batch had come alone."""
         segment = self._active
         indexer = segment.indexer
         assert indexer is not None
@@ -176,7 +168,7 @@ class LogAppend(LogCore):
         if count > 1 and (
             reason is not None
             or (may_fill_index and indexer.is_full(config.segment_index_bytes - count * TIME_ENTRY_SIZE))
-        ):  # each batch adds an entry at most
+        ):  # each batch adds at most one entry
             raise RunCrossesSegments(f"{self.topic}-{self.partition}: a segment ends within a run of {count} batches")
         if reason is None:
             return segment
@@ -192,7 +184,7 @@ class LogAppend(LogCore):
         end_offset: int,
         now_ms: int,
     ) -> None:
-        """Write batches that carry their epochs, each of which enters the lineage where it begins."""
+        """Write batches that carry their epochs; each new epoch enters the lineage where it begins."""
         self._write(segment, records, size)
         self._written(segment, headers, size, end_offset, now_ms)
         if headers[-1][LEADER_EPOCH] > self._leader_epoch:  # epochs never fall
@@ -204,7 +196,7 @@ class LogAppend(LogCore):
         """Raises LogFull, LogFailed."""
         end = segment.size + size
         if end > segment.ahead_until:
-            self.ballast.ahead.take(segment, end, self.config.segment_bytes)
+            self.ballast.preallocation.take(segment, end, self.config.segment_bytes)
         try:
             written = segment.file.write_at(segment.size, records)
         except OSError as error:
@@ -220,7 +212,7 @@ class LogAppend(LogCore):
         now_ms: int,
         append_time_ms: int = -1,
     ) -> None:
-        """The batches lie at the end of the active segment: move the log's end over them."""
+        """The batches were written to the active segment: move the log's end."""
         crash_points.reach("append.written")
         position = segment.size
         if position == 0:

@@ -1,8 +1,5 @@
-"""The configuration one local log obeys, already resolved from topic and broker configs.
-
-Always true: a value that exists is valid (ValueError otherwise). Units stand in the names, −1 means "no limit" as in
-Kafka. Must not know config names' parsing, defaults by cluster, the bucket.
-"""
+"""Configuration of one local log, resolved from topic and broker configs.
+Invalid values raise ValueError; −1 means "no limit" as in Kafka."""
 
 from __future__ import annotations
 
@@ -18,14 +15,14 @@ NEVER: Final = 2**63 - 1  # Kafka's Long.MAX_VALUE of flush.ms and flush.message
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Kafka's names in our units. Defaults are Kafka's, except that `flush_sync` is ours (design 7)."""
+    """Kafka's configs with units in their names. Defaults are Kafka's, except `flush_sync` (design 7)."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 86_400_000
     index_interval_bytes: int = 4096
     segment_index_bytes: int = 10 << 20
     flush_sync: bool = True
-    """`thermocline.flush=sync`: visible and acknowledged (acks=all) only what fdatasync covered."""
+    """`thermocline.flush=sync`: only data covered by an fdatasync is visible and acknowledged (acks=all)."""
     flush_messages: int = NEVER
     flush_ms: int = NEVER
     producer_id_expiration_ms: int = 86_400_000
@@ -37,7 +34,7 @@ class LogConfig:
     log_append_time: bool = False
 
     def __post_init__(self) -> None:
-        # A segment holds at least one entry of either index beside the one that rolling writes.
+        # Either index has room for one entry besides the one that rolling writes.
         if not (61 <= self.segment_bytes <= INT32_MAX and self.segment_index_bytes >= 24):
             raise ValueError(
                 f"segment.bytes {self.segment_bytes} or segment.index.bytes {self.segment_index_bytes} out of range"
@@ -52,19 +49,19 @@ class LogConfig:
 
     @property
     def waits_for_flush(self) -> bool:
-        """Whether the stable end is the flushed end. flush.messages=1 asks for just that under another name."""
+        """Whether the stable end is the flushed end; flush.messages=1 means the same."""
         return self.flush_sync or self.flush_messages == 1
 
     @property
     def local_time_limit_ms(self) -> int:
-        """How long a segment stays on this disk, ms; −1: no limit by time."""
+        """Retention of a segment on this disk, ms; −1: no limit by time."""
         if self.tiered and self.local_retention_ms != AS_TOTAL:
             return self.local_retention_ms
         return self.retention_ms
 
     @property
     def local_size_limit_bytes(self) -> int:
-        """How many bytes of sealed and active segments stay on this disk; −1: no limit by size."""
+        """Bytes of sealed and active segments on this disk; −1: no limit by size."""
         if self.tiered and self.local_retention_bytes != AS_TOTAL:
             return self.local_retention_bytes
         return self.retention_bytes

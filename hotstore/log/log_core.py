@@ -1,10 +1,6 @@
-"""What one log on local disk is made of: its segments, producers, epochs and durability, and the offsets that follow.
-
-Owns the state that appending (`log_append`), cutting (`log_cut`) and reading (`partition_log`) share, and what all of
-them do: rolling to a new segment, taking note of an epoch, failing. Always true:
-`log_start ≤ local_log_start ≤ log_end` and `flushed_end ≤ log_end`; an empty segment begins at the log's end; a FAILED
-log stays so until it is opened again.
-Must not know: who appends, who reads, the bucket.
+"""State of one log that appending (`log_append`), truncation (`log_cut`) and reading (`partition_log`) share.
+Also what all of them do: roll to a new segment, enter an epoch, fail. `log_start ≤ local_log_start ≤ log_end` and
+`flushed_end ≤ log_end`. An empty segment begins at the log's end. A FAILED log stays failed until it is opened again.
 """
 
 from __future__ import annotations
@@ -30,15 +26,13 @@ from seams.disk import Directory, is_full, replace_in
 
 
 class LogState(Enum):
-    """What a log can do."""
-
     ONLINE = "online"
-    FULL = "full"  # the disk is: reads go on, each append tries again
-    FAILED = "failed"  # a write or sync failed: nothing goes on until the log is opened again
+    FULL = "full"  # the disk is full: reads continue, each append tries again
+    FAILED = "failed"  # a write or sync failed: offline until the log is opened again
 
 
 class LogCore:
-    """See the module. The base of `PartitionLog`, which alone is made."""
+    """The base of `PartitionLog`."""
 
     epochs: LeaderEpochs
     _leader_epoch: int
@@ -59,13 +53,13 @@ class LogCore:
         self.partition = partition
         self.topic_id = topic_id
         self.ballast = ballast
-        """While it is given up nothing is appended."""
+        """While its file is deleted nothing is appended."""
         self.state = LogState.ONLINE
         self.reserved_end: int = INT64_MAX
-        """First offset that may not be given; set from outside (design 6, reservation)."""
+        """End of the offsets that may be assigned; set from outside (design 6, reservation)."""
         self.log_start_offset = found.log_start_offset
         self.owner: LogOwner = UNOWNED
-        """Told what happens to the log; set by whoever takes a role for it."""
+        """The current role, which is called for events."""
         self.log_end_offset = found.segments[-1].end_offset
         self.producers = found.producers
         self.recovery: RecoveryReport = found.report
@@ -73,16 +67,16 @@ class LogCore:
         self._active = found.segments[-1]
         self._sealed_bytes = sum(segment.size for segment in found.segments[:-1])
         self._durability = Durability(directory, self.log_end_offset)
-        self._durability.owe(found.unwritten)
+        self._durability.add_seals(found.unwritten)
         if found.epochs_unsaved:
             self._durability.epoch_began(found.segments[0].base_offset)
         self._failure = ""
-        self._leaving: list[int] = []  # bases of forgotten segments whose files lie there yet, oldest first
-        self._become(found.epochs)
+        self._leaving: list[int] = []  # bases of dropped segments whose files are not unlinked yet, oldest first
+        self._set_epochs(found.epochs)
         self.reconfigure(config)
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Obey another configuration from the next append on."""
+        """Apply another configuration from the next append on."""
         self.config = config
         self.producers.expiration_ms = config.producer_id_expiration_ms
         self._index_room_bytes = index_room_bytes(config)
@@ -100,7 +94,7 @@ class LogCore:
 
     @property
     def flushed_end_offset(self) -> int:
-        """Below it everything survives a power cut."""
+        """Everything below survives a power cut."""
         return self._durability.flushed_end_offset
 
     @property
@@ -110,7 +104,7 @@ class LogCore:
 
     @property
     def recovery_point(self) -> int:
-        """For the checkpoint: below it recovery does not look."""
+        """For the checkpoint: recovery does not read below it."""
         return self._durability.recovery_point
 
     @property
@@ -134,30 +128,29 @@ class LogCore:
 
     @property
     def has_sealing(self) -> bool:
-        """Whether a sealed segment's small files, or the epochs, wait to be written."""
+        """Whether small files of a sealed segment, or epochs, have to be written."""
         durability = self._durability
         return bool(durability.pending_seals) or durability.recovery_point < durability.flushed_end_offset
 
     @property
     def failure(self) -> str:
-        """Why the log is FAILED; empty while it is not."""
+        """Why the log is FAILED; else empty."""
         return self._failure
 
     @property
     def leader_epoch(self) -> int:
-        """The latest epoch the log knows, with or without a record of it; −1: none."""
+        """The latest known epoch, with or without a record; −1: none."""
         return self._leader_epoch
 
     # --- epochs ---------------------------------------------------------------------------------------------------
 
     def _enter_epoch(self, leader_epoch: int, start_offset: int) -> None:
-        """`leader_epoch` writes from `start_offset` on, the log's end or a batch that was just written there."""
+        """`leader_epoch` begins at `start_offset`: the log's end, or a batch just written there."""
         self._leader_epoch = leader_epoch
         self.epochs = self.epochs.assign(leader_epoch, start_offset)
         self._durability.epoch_began(start_offset)
 
-    def _become(self, epochs: LeaderEpochs) -> None:
-        """Another lineage: of a log that was cut."""
+    def _set_epochs(self, epochs: LeaderEpochs) -> None:
         self.epochs = epochs
         latest = epochs.latest
         self._leader_epoch = -1 if latest is None else latest.epoch
@@ -174,8 +167,8 @@ class LogCore:
     # --- failing --------------------------------------------------------------------------------------------------
 
     def _write_failed(self, error: OSError) -> LogFull | LogFailed:
-        """Cut back what a failed write left behind, and say which of the two bad states it is."""
-        self.ballast.ahead.drop(self._active)
+        """Truncate what a failed write left, and return the error to raise."""
+        self.ballast.preallocation.drop(self._active)
         try:
             self._active.file.truncate(self._active.size)
         except OSError as second:
@@ -188,10 +181,10 @@ class LogCore:
     def _full(self, error: OSError) -> LogFull:
         self.state = LogState.FULL
         name = f"{self.topic}-{self.partition}"
-        return LogFull(f"{name}: {error}; free space below {self.path}, appends go on by themselves")
+        return LogFull(f"{name}: {error}; free space below {self.path}, appends resume by themselves")
 
     def fail(self, error: OSError) -> LogFailed:
-        """A sync or write failed: offline from now on (C10). Returns what to raise."""
+        """A sync or write failed: offline from now on (C10). Returns the error to raise."""
         self.state = LogState.FAILED
         self._failure = f"{self.topic}-{self.partition} is offline after {error}; check the disk, then restart"
         return LogFailed(self._failure)
@@ -202,7 +195,7 @@ class LogCore:
     # --- segments -----------------------------------------------------------------------------------------------
 
     def roll(self) -> bool:
-        """Seal the active segment, if anything is in it; whether it did. Raises LogFull, LogFailed."""
+        """Seal the active segment unless it is empty; returns whether it did. Raises LogFull, LogFailed."""
         if self.state is LogState.FAILED:
             raise self._offline()
         if self._active.size == 0:
@@ -212,13 +205,13 @@ class LogCore:
 
     def _roll(self) -> None:
         old = self._active
-        assert old.size > 0, "an empty segment takes whatever comes: it begins at the log's end"
+        assert old.size > 0, "an empty segment takes any append: it begins at the log's end"
         try:
             new = create_segment(self.directory, self.log_end_offset, self.config.index_interval_bytes)
         except OSError as error:
             raise self._write_failed(error) from error
         crash_points.reach("roll.created")
-        self.ballast.ahead.drop(old)
+        self.ballast.preallocation.drop(old)
         assert old.indexer is not None
         old.indexer.seal()
         self._sealed_bytes += old.size
@@ -227,7 +220,7 @@ class LogCore:
         self._active = new
 
     def producer_snapshot_at(self, offset: int) -> ProducerState | None:
-        """*Blocking*: the producers at a roll point; None when nothing is kept for that offset."""
+        """*Blocking*: the producers at a roll point; None if there is no snapshot of that offset."""
         for seal in self._durability.pending_seals:
             if seal.producers is not None and seal.producers.end_offset == offset:
                 return seal.producers.state()

@@ -1,16 +1,12 @@
-"""How a log takes another leader's side: a new epoch at its end, a cut back to where two logs agree, a start elsewhere.
+"""A log follows another leader: a new epoch at its end, truncation to where two logs agree, or a start elsewhere.
+A truncation leaves no epoch that begins at or above the new end, even if it removes no byte (KAFKA-10706: a leader that
+never wrote may have left one). Kept data is made durable before anything is removed. A crash at any point leaves a log
+that opens, truncated or not.
 
-Owns the order of what becomes durable. Always true: a cut leaves no epoch that begins at or above the log's new end,
-also where no byte goes (KAFKA-10706: a leader that never wrote may have left one); what stays was made durable before
-anything goes; a crash at any point leaves a log that opens, cut or not.
-
-Readers: a `LogSlice` outlives a cut, in a connection that is still sending it. A file that lost its end is therefore
-never written to again: the log goes on in a new segment. So a slice's bytes are those that were answered, or the file
-ends before them, and then the connection is dropped in the middle of its answer (broker/net/send_path.py), as its
-client must not be given other records under that answer (D26). Files that go whole stay readable for whoever holds
-them. Slices need no check for this, and the send path none.
-Must not know: who leads, why the log is cut.
-"""
+A `LogSlice` outlives a truncation, in a connection that still sends it. A truncated file is therefore never written
+again: the log continues in a new segment. The slice then holds the bytes that were answered, or the file ends before
+them and the connection is closed in the middle of its response (broker/net/send_path.py), because its client must not
+get other records under that response (D26). Removed files stay readable for their readers. So slices need no check."""
 
 from __future__ import annotations
 
@@ -28,19 +24,17 @@ from logformat.producer_snapshot import ProducerEntry
 
 
 class LogCut(LogCore):
-    """See the module."""
+    """The truncating part of `PartitionLog`."""
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """A leader begins: its epoch enters the lineage at the log's end, before any record of it (KIP-279, R2).
 
-        Costs no sync. Raises LeaderEpochFenced where the log knows a later one; the latest one again changes nothing.
-
-        Durable with the epoch's first record, as recovery reads it off that; before, when the checkpoint is written for
-        another reason (a roll, a cut). Until then a stop or a power cut forgets the epoch, and nobody can tell:
-        an epoch number is given once, so whoever leads next begins a later one at the same end, or below, and an
-        epoch without records gives way to it (`LeaderEpochs.assign`). What readers were told of it, "ends at the log's
-        end", is what they are then told of the epoch before.
-        """
+        Costs no sync. Raises LeaderEpochFenced if the log knows a later epoch; the latest one again changes nothing.
+        The epoch is durable with its first record, from which recovery reads it, or with an earlier checkpoint write (a
+        roll, a truncation). Until then a stop or a power cut forgets it without harm: an epoch number is assigned once,
+        so the next leader begins a later one at the same end or below, and an epoch without records is replaced by it
+        (`LeaderEpochs.assign`). Readers who heard that it "ends at the log's end" then hear the same of the epoch
+        before."""
         if leader_epoch < self._leader_epoch:
             raise self._superseded(leader_epoch)
         if leader_epoch > self._leader_epoch:
@@ -48,28 +42,27 @@ class LogCut(LogCore):
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """*Blocking*, alone: drop every batch that ends above `offset`, and the epochs that begin at or above the new
-        end; durable when it returns. At or above the log's end only epochs go.
+        end. Durable when it returns. At or above the log's end only epochs are dropped.
 
-        At or below the first local batch all of it goes: the log starts anew at `offset`, with the producers where they
-        are known. Batches that stay count as seen at `now_ms`, as after a restart: a producer that resends one is told
-        so. The recovery-point checkpoint must not be above `offset`: write it first
-        (`OffsetCheckpoints.lower_recovery_point`). Flushed end, recovery point and log start come down with it. Raises
-        OSError, after which the log must be opened again.
-        """
+        At or below the first local batch everything is dropped: the log starts anew at `offset`, with the producers if
+        they are known. Kept batches count as seen at `now_ms`, as after a restart, so a producer that resends one gets
+        its offset. Flushed end, recovery point and log start fall with the end. The recovery-point checkpoint must not
+        be above `offset`: write it first (`OffsetCheckpoints.lower_recovery_point`). Raises OSError; then the log must
+        be opened again."""
         if offset >= self.log_end_offset:
             self._cut_epochs()
             return
-        self._sync_all()  # what stays becomes durable first: the cut must not be the only thing that is
+        self._sync_all()  # kept data first: the truncation must not become durable before it
         segments = self._locator.segments
         if offset <= segments[0].base_offset:
-            self._start_with_what_is_known(offset)
+            self._start_with_known_producers(offset)
             return
         last = self._locator.segment_of(offset - 1)
         keep = segments.index(last) + 1
         is_cut = False
         if offset < last.end_offset:
             damage = last.damage
-            if damage is not None and damage.offset == offset:  # all before it was read; what follows cannot be walked
+            if damage is not None and damage.offset == offset:  # sound before it; what follows cannot be walked
                 place = BatchPlace(damage.position, 0, offset, offset)
             else:
                 place = last.locate(offset, self._locator.cache)
@@ -77,18 +70,17 @@ class LogCut(LogCore):
             if is_cut:
                 last.size, last.end_offset = place.position, place.base_offset
             elif keep == 1:
-                self._start_with_what_is_known(last.base_offset)
+                self._start_with_known_producers(last.base_offset)
                 return
             else:
                 keep -= 1
                 last = segments[keep - 1]
-        self._go_on_after(keep, now_ms, is_cut=is_cut)
+        self._continue_after(keep, now_ms, is_cut=is_cut)
 
     def start_at(self, offset: int, epochs: LeaderEpochs, producers: Iterable[ProducerEntry]) -> None:
-        """*Blocking*, alone: drop everything local and begin an empty log at `offset`, with the state the bucket holds.
+        """*Blocking*, alone: drop everything local and begin an empty log at `offset`, with the state from the bucket.
 
-        A crash in between is finished by the next open. Raises OSError, after which the log must be opened again.
-        """
+        The next open finishes what a crash interrupts. Raises OSError; then the log must be opened again."""
         fresh = Producers(self.config.producer_id_expiration_ms, producers)
         segment = restart_at(self.directory, offset, epochs, fresh, self.config.index_interval_bytes)
         self._locator.replace([segment])
@@ -99,19 +91,19 @@ class LogCut(LogCore):
     def _cut_epochs(self) -> None:
         epochs = self.epochs.truncate_from_end(self.log_end_offset)
         if epochs is not self.epochs:
-            self._become(epochs)
+            self._set_epochs(epochs)
             self._save_epochs()
 
-    def _start_with_what_is_known(self, offset: int) -> None:
+    def _start_with_known_producers(self, offset: int) -> None:
         known = self.producer_snapshot_at(offset)
         self.start_at(offset, self.epochs.truncate_from_end(offset), () if known is None else known.producers)
 
-    def _go_on_after(self, keep: int, now_ms: int, *, is_cut: bool) -> None:
-        """The first `keep` segments stay, the last of them cut to its size; the log goes on in a new one."""
+    def _continue_after(self, keep: int, now_ms: int, *, is_cut: bool) -> None:
+        """Keep the first `keep` segments, the last one truncated to its size; continue in a new one."""
         kept = self._locator.segments[:keep]
         last = kept[-1]
         if last.damage is not None and last.damage.offset >= last.end_offset:
-            last.damage = None  # it went
+            last.damage = None  # it was truncated
         end = last.end_offset
         truncate(self.directory, self._locator.segments, keep)
         if is_cut:
@@ -125,15 +117,15 @@ class LogCut(LogCore):
             self.directory, self.directory.list(), segments, end,
             self.config.producer_id_expiration_ms, now_ms, self._locator.cache,
         )  # fmt: skip
-        # What was kept beside the roll point went with the segment that began there.
-        self._durability.owe([PendingSeal(last if is_cut else None, self.producers.at(end))])
+        # The producer files of this roll point were removed with the segment that began there.
+        self._durability.add_seals([PendingSeal(last if is_cut else None, self.producers.at(end))])
         self._save_epochs()
 
     def _restart(self, end_offset: int, epochs: LeaderEpochs) -> None:
-        self.ballast.ahead.drop(self._active)
+        self.ballast.preallocation.drop(self._active)
         self._active = self._locator.active
         self._sealed_bytes = sum(segment.size for segment in self._locator.segments[:-1])
         self.log_end_offset = end_offset
         self.log_start_offset = min(self.log_start_offset, end_offset)
-        self._become(epochs)
+        self._set_epochs(epochs)
         self._durability.restart_at(end_offset)

@@ -1,13 +1,8 @@
-"""One partition's log on local disk: the façade that the broker and tiering call.
-
-Owns how a log is made, read, and made shorter at its front; `log_append` says how it grows, `log_cut` how it is cut.
-Everything is synchronous and belongs to the loop; methods marked *blocking* are called through Workers, "alone" ones
-while nothing else uses the log. Always true: `log_start ≤ local_log_start ≤ log_end` and `flushed_end ≤ log_end`;
-offsets are contiguous; what `flushed_end_offset` covers survives a power cut.
-Must not know: replication, the bucket, Kafka's error numbers.
-
-Hot path: `read` at the tail costs 0.9 µs (CPython 3.11): the newest positions are kept in a dict.
-"""
+"""One partition's log on local disk: the interface for the broker and tiering.
+How it is opened, read, and shortened at its front; `log_append` appends, `log_cut` truncates. Everything is synchronous
+and belongs to the loop. Methods marked *blocking* run in workers, "alone" ones while nothing else uses the log.
+`log_start ≤ local_log_start ≤ log_end`; offsets are contiguous; everything below `flushed_end_offset` survives a power
+cut. Hot path: `read` at the tail costs 0.9 µs (CPython 3.11)."""
 
 from __future__ import annotations
 
@@ -34,7 +29,7 @@ __all__ = ["Appended", "LogCheckpoint", "LogState", "PartitionLog"]
 
 
 class LogCheckpoint(NamedTuple):
-    """One log's lines in the checkpoints of its data directory."""
+    """One log's entries in the checkpoints of its data directory."""
 
     topic_partition: TopicPartition
     recovery_point: int
@@ -42,7 +37,7 @@ class LogCheckpoint(NamedTuple):
 
 
 class PartitionLog(LogAppend, LogCut):
-    """See the module. Made by `create` and `open` only."""
+    """Made by `create` and `open` only."""
 
     # --- made ---------------------------------------------------------------------------------------------------
 
@@ -92,10 +87,9 @@ class PartitionLog(LogAppend, LogCut):
         cache: IndexCache | None = None,
         ballast: Ballast | None = None,
     ) -> PartitionLog:
-        """Blocking: an existing log, recovered. `log_start` None: no checkpoint names it, the first segment does.
+        """Blocking: recover an existing log. `log_start` None: not checkpointed, the first segment decides.
 
-        Raises DamagedLog (Corrupt) for a log that must not be opened, or one of another `topic_id`; OSError.
-        """
+        Raises DamagedLog (Corrupt) for a log that must not be opened, ForeignLog for another `topic_id`, OSError."""
         cache, ballast = cache or IndexCache(), ballast or Ballast(disk, path)
         directory = disk.open_dir(path)
         try:
@@ -117,12 +111,11 @@ class PartitionLog(LogAppend, LogCut):
     # --- read ---------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one: bool) -> LogSlice | None:
-        """Whole batches from the one that holds `offset`, below `limit_offset` (the high watermark), of one segment.
+        """Whole batches of one segment from the one that holds `offset`, below `limit_offset` (the high watermark).
 
         None: nothing there yet. At most `max_bytes`; with `min_one` at least one batch, otherwise the length may be 0.
-        Raises OffsetOutOfRange, LogFailed; DamagedLog where the log itself cannot be walked. May read an index or some
-        headers from disk unless `is_cheap(offset)`.
-        """
+        Raises OffsetOutOfRange, LogFailed; DamagedLog if the log cannot be walked. May read an index or headers from
+        disk unless `is_cheap(offset)`."""
         end = self.log_end_offset
         if limit_offset > end:
             limit_offset = end
@@ -138,7 +131,7 @@ class PartitionLog(LogAppend, LogCut):
         return self._locator.slice(offset, max_bytes, limit_offset, min_one=min_one)
 
     def sound(self, found: LogSlice) -> LogSlice:
-        """`found`, or what of it lies before damage. Raises DamagedLog where it begins with it."""
+        """`found`, or its part before damage. Raises DamagedLog if it begins with the damage."""
         segment = self._locator.segment_at(found.segment_base)
         if segment.damage is None or segment.file is not found.file:
             return found
@@ -156,8 +149,8 @@ class PartitionLog(LogAppend, LogCut):
         return segment.file is not found.file or segment.is_checked(found.position, found.length)
 
     def check(self, found: LogSlice) -> None:
-        """*Blocking*, beside the loop: make sure that the offsets in `found` are what they were. Raises
-        DamagedLog, and `sound` tells it from then on."""
+        """*Blocking*, beside the loop: verify the base offsets in `found`. Raises DamagedLog; `sound` raises it from
+        then on."""
         segment = self._locator.segment_at(found.segment_base)
         if segment.file is found.file:
             segment.check(found.position, found.length, self._locator.cache)
@@ -167,7 +160,7 @@ class PartitionLog(LogAppend, LogCut):
         return self._locator.is_cheap(offset)
 
     def prepare_read(self, offset: int) -> None:
-        """*Blocking*, beside the loop: load the indexes that `read` at `offset` will ask for. Raises DamagedLog."""
+        """*Blocking*, beside the loop: load the indexes for a `read` at `offset`. Raises DamagedLog."""
         for segment in reversed(self._locator.segments.copy()):
             if segment.base_offset <= offset:
                 segment.indexes(self._locator.cache)
@@ -178,8 +171,8 @@ class PartitionLog(LogAppend, LogCut):
         return self._locator.ranges(start_offset, end_offset)
 
     def batch_indexes(self, batches: ByteRange, apart_max: int) -> SegmentIndexes | None:
-        """*Blocking*: what the indexes say of a range of `batch_ranges`. None: they have an entry only each more than
-        `apart_max` bytes, or the file is no longer the log's. Raises DamagedLog."""
+        """*Blocking*: index entries of a range of `batch_ranges`. None: entries are more than `apart_max` bytes apart,
+        or the file is no longer the log's. Raises DamagedLog."""
         return self._locator.indexes_of(batches, apart_max)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
@@ -193,11 +186,11 @@ class PartitionLog(LogAppend, LogCut):
     # --- segments -------------------------------------------------------------------------------------------------
 
     def sealed_segments(self) -> list[SegmentInfo]:
-        """Oldest first. What lies above `flushed_end_offset` is not durable yet (C6)."""
+        """Oldest first. Those above `flushed_end_offset` are not durable yet (C6)."""
         return [segment.info for segment in self._locator.segments[:-1]]
 
     def segments_between(self, start: int, end: int) -> list[SegmentInfo]:
-        """Those that hold offsets of [start, end), oldest first, the active one too."""
+        """Those that hold offsets of [start, end), oldest first, the active one included."""
         return [segment.info for segment in self._locator.between(start, end)]
 
     def active_info(self) -> SegmentInfo:
@@ -205,17 +198,17 @@ class PartitionLog(LogAppend, LogCut):
 
     @property
     def oldest_unsealed_append_ms(self) -> int | None:
-        """When the first batch of the active segment came (thermocline.seal.ms); None: it is empty."""
+        """Time of the first append to the active segment (thermocline.seal.ms); None: it is empty."""
         return self._active.first_append_ms if self._active.size else None
 
-    # --- less ---------------------------------------------------------------------------------------------------
+    # --- shortened at the front ---------------------------------------------------------------------------------
 
     def advance_log_start(self, offset: int) -> bool:
-        """Records below `offset` ≤ log end are gone for readers, and epochs that wrote nothing else are; whether it
-        moved. Never moves back.
+        """Hide records below `offset` ≤ log end from readers, and drop epochs that wrote nothing else; returns whether
+        it moved.
 
-        The checkpoint must be durable before local bytes below it are unlinked (`LogHost.checkpoint_start`).
-        """
+        Never moves back. The checkpoint must be durable before local bytes below it are unlinked
+        (`LogHost.checkpoint_start`)."""
         if offset > self.log_end_offset:
             raise OffsetOutOfRange(
                 f"{self.topic}-{self.partition}: cannot delete up to {offset}, the log ends at {self.log_end_offset}"
@@ -228,10 +221,10 @@ class PartitionLog(LogAppend, LogCut):
         return True
 
     def delete_local_before(self, offset: int) -> list[Segment]:
-        """Forget the sealed segments that end at or below `offset`, and return them; `unlink` removes their files.
+        """Drop and return the sealed segments that end at or below `offset`; `unlink` removes their files.
 
-        One whose index files are still being written stays, with all after it. Readers that hold a slice keep its file.
-        """
+        A segment whose index files are still being written stays, with all after it. Readers keep the files of their
+        slices."""
         count = 0
         flushed = self.flushed_end_offset
         for segment in self._locator.segments[:-1]:
@@ -245,20 +238,19 @@ class PartitionLog(LogAppend, LogCut):
 
     @property
     def awaits_unlink(self) -> bool:
-        """Whether files lie here of segments that the log forgot."""
+        """Whether files of dropped segments are still on disk."""
         return bool(self._leaving)
 
     def unlink(self) -> None:
-        """*Blocking*, beside the loop: remove the files of what `delete_local_before` forgot. Raises OSError; what is
-        left then the next call removes first, so that what lies here is one run of segments."""
+        """*Blocking*, beside the loop: remove the files of dropped segments. Raises OSError; the next call continues
+        with the same segment, so the files on disk stay one contiguous run."""
         while self._leaving:
             drop_segment_files(self.directory, self._leaving[:1])
             del self._leaving[:1]
 
-    # --- kept ---------------------------------------------------------------------------------------------------
+    # --- checkpointed and closed --------------------------------------------------------------------------------
 
     def checkpoint_state(self) -> LogCheckpoint:
-        """What the data directory's checkpoints say of this log."""
         return LogCheckpoint(TopicPartition(self.topic, self.partition), self.recovery_point, self.log_start_offset)
 
     def expire_producers(self, now_ms: int) -> int:
@@ -267,9 +259,8 @@ class PartitionLog(LogAppend, LogCut):
     def close(self, clean: bool) -> None:
         """*Blocking*, alone. `clean`: sync everything and write indexes and producers, so that opening needs no scan.
 
-        Readers that hold a slice keep its file. Raises OSError; then the stop is not clean and the marker must not be
-        written.
-        """
+        Readers keep the files of their slices. Raises OSError; then the stop is not clean and the clean-shutdown marker
+        must not be written."""
         try:
             if clean and self.state is not LogState.FAILED:
                 self._sync_all()
@@ -279,8 +270,8 @@ class PartitionLog(LogAppend, LogCut):
                 write_index_files(self._active)
                 write_producer_files(self.directory, self.producers.at(self.log_end_offset))
                 self.directory.sync()
-            self.ballast.ahead.drop(self._active)
+            self.ballast.preallocation.drop(self._active)
             for segment in self._locator.segments:
-                segment.let_go()
+                segment.release_file()
         finally:
             self.directory.close()

@@ -1,15 +1,11 @@
-"""What a log remembers of its idempotent producers, and what it answers to their sequences.
+"""Sequences, epochs and the last five batches of a log's idempotent producers (KIP-98, KIP-360).
+Batches are `admit`ted before they are written and `record`ed afterwards, so the state is never ahead of the file. A
+resend of any of the last five batches gets its original offsets. Expiry counts from a batch's arrival, not its
+timestamps, so importing history does not expire its own producer. Source: Kafka's ProducerAppendInfo,
+ProducerStateEntry.
 
-Owns sequences, epochs and the last five batches of each producer id. Always true: batches are `admit`ted before and
-`record`ed after they were written, so that memory never runs ahead of the file; a resend of any of the last five
-batches gets its original offsets. Time is when a batch came, not its records' timestamps: importing history must not
-expire its own producer. Must not know: files, transactions.
-
-Hot path: entries are plain tuples in one dict, so that a snapshot for a roll is one shallow copy (100 000 producers:
-about 1 ms) and its encoding happens in a worker; they stand in the order in which they were seen last, the oldest
-first. `admit` and `record`: 1.8 µs a run and 0.6 µs for each of its batches.
-Source: KIP-98, KIP-360; Kafka's ProducerAppendInfo and ProducerStateEntry.
-"""
+Hot path: entries are tuples in one dict, ordered by when they were last seen. A snapshot for a roll is one shallow copy
+(100 000 producers: about 1 ms), encoded in a worker. `admit` and `record` cost 1.8 µs a run and 0.6 µs a batch."""
 
 from __future__ import annotations
 
@@ -35,14 +31,14 @@ class _Producer(NamedTuple):
 
 
 class Resent(NamedTuple):
-    """The offsets that batches got when they were appended."""
+    """The offsets that resent batches got when they were appended."""
 
     first_offset: int
     last_offset: int
 
 
 Admitted = dict[int, tuple[int, list[BatchRecord], int]]
-"""By producer id, as an append leaves it: epoch, batches (oldest first, the last of them count), when seen (ms)."""
+"""By producer id, after the append: epoch, batches (oldest first, the last ones count), when seen (ms)."""
 
 
 _record: Callable[[tuple[int, int, int, int, int]], BatchRecord] = partial(tuple.__new__, BatchRecord)
@@ -50,7 +46,7 @@ _producer: Callable[[tuple[int, tuple[BatchRecord, ...], int]], _Producer] = par
 
 
 class ProducersAt(NamedTuple):
-    """All producers as of `end_offset`, frozen: encode it wherever you like, off the loop too."""
+    """All producers as of `end_offset`, frozen: it may be encoded off the loop."""
 
     end_offset: int
     entries: dict[int, _Producer]
@@ -81,13 +77,11 @@ class Producers:
         return len(self._entries)
 
     def admit(self, headers: Sequence[Fields], base_offset: int, now_ms: int) -> Resent | Admitted:
-        """What the batches of one append, which would begin at `base_offset`, mean for their producers, each judged
-        after the ones before it. Nothing is remembered by asking: `record` the Admitted once they are written.
+        """Check the batches of one append that would begin at `base_offset`, each after the ones before it.
 
-        Resent: all of them were appended before, write nothing. Raises InvalidProducerEpoch, OutOfOrderSequence (also
-        where resends are mixed with new batches: clients resend a request as it was), or DuplicateSequence for a
-        resend that is older than what is remembered.
-        """
+        Nothing is remembered until `record`. Resent: all were appended before, write nothing. Raises
+        InvalidProducerEpoch, OutOfOrderSequence (also for resends mixed with new batches: clients resend a request as
+        it was), DuplicateSequence for a resend older than what is remembered."""
         entries = self._entries
         admitted: Admitted = {}
         resent: list[BatchRecord] = []
@@ -103,8 +97,8 @@ class Producers:
                     known_epoch, batches, seen_ms = known
                     if known_epoch != epoch or not batches or first != (batches[-1][1] + 1) & INT32_MAX:
                         is_silent = now_ms - seen_ms > self.expiration_ms
-                        recent = batches[-BATCHES_MAX:]  # what would be remembered by now
-                        record = _judge(producer_id, epoch, first, delta, known_epoch, recent, is_silent)
+                        recent = batches[-BATCHES_MAX:]  # as `record` would remember them
+                        record = _check_sequence(producer_id, epoch, first, delta, known_epoch, recent, is_silent)
                         if record is not None:
                             resent.append(record)
                             continue
@@ -122,7 +116,7 @@ class Producers:
         return Resent(resent[0].first_offset, resent[-1].last_offset)
 
     def record(self, admitted: Admitted) -> None:
-        """The batches were written."""
+        """The admitted batches were written."""
         entries = self._entries
         for producer_id, (epoch, batches, now_ms) in admitted.items():
             entries.pop(producer_id, None)
@@ -131,7 +125,7 @@ class Producers:
             self._forget_oldest()
 
     def replay(self, header: Fields, now_ms: int) -> None:
-        """Remember a batch that lies in the log already, whatever its sequence."""
+        """Remember a batch that is in the log already, whatever its sequence."""
         offset, _, _, _, _, _, delta, _, _, producer_id, epoch, first, _ = header
         known = self._entries.pop(producer_id, None)
         batches = [*known[1]] if known is not None and known[0] == epoch else []
@@ -141,7 +135,7 @@ class Producers:
             self._forget_oldest()
 
     def expire(self, now_ms: int) -> int:
-        """Forget producers silent for longer than `expiration_ms`; how many."""
+        """Forget producers silent for longer than `expiration_ms`; returns how many."""
         oldest = now_ms - self.expiration_ms
         expired = [producer_id for producer_id, producer in self._entries.items() if producer[2] < oldest]
         for producer_id in expired:
@@ -153,12 +147,12 @@ class Producers:
         return ProducersAt(end_offset, self._entries.copy())
 
     def _forget_oldest(self) -> None:
-        """Make room by a tenth: 25 000 of them take 2 ms, and are as many new producers away from the next."""
+        """Forget a tenth: 25 000 take 2 ms, once in as many new producers."""
         for producer_id in tuple(islice(self._entries, PRODUCERS_MAX // 10)):
             del self._entries[producer_id]
 
 
-def _judge(
+def _check_sequence(
     producer_id: int,
     epoch: int,
     first: int,
@@ -167,8 +161,8 @@ def _judge(
     batches: Sequence[BatchRecord],
     is_silent: bool,
 ) -> BatchRecord | None:
-    """Of a batch that does not simply go on where its known producer stopped: its record where it is a resend, None
-    where it may be appended; raises where it may not."""
+    """Check a batch that does not simply continue its known producer. Returns its record if it is a resend, None if it
+    may be appended; raises otherwise."""
     if epoch == known_epoch:
         newest = batches[-1].last_sequence if batches else NO_SEQUENCE
         if is_silent or first == (newest + 1) & INT32_MAX:
@@ -177,8 +171,8 @@ def _judge(
         for batch in batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch
-        # Only what five batches followed was surely appended. With fewer the oldest one is the first that came from a
-        # producer nobody knew: what it sent before that, and was refused, is nowhere.
+        # Earlier sequences were surely appended only if all five slots are used. With fewer, the oldest batch is the
+        # first from a then unknown producer, and what it sent before may have been refused.
         is_old = len(batches) == BATCHES_MAX and 0 < (batches[0].first_sequence - last) & INT32_MAX < _SEQUENCE_HALF
         if is_old:
             raise DuplicateSequence(

@@ -1,13 +1,11 @@
-"""One file of batches with its two indexes: where in it an offset lies.
-
-Always true: [base_offset, end_offset) are the offsets of the file's first `size` bytes, whole batches all. While a
-segment is active, and until its index files are written, its indexes live in `indexer`; afterwards they are loaded when
-needed through an `IndexCache`. An index is only a hint: every entry is compared with the batch it points to, and an
-index that lies is built again from the log, silently (fault D7). Must not know: other segments, who reads.
-"""
+"""One segment file with its two indexes.
+Offsets [base_offset, end_offset) are in the file's first `size` bytes, all whole batches. Indexes are in `indexer`
+until the index files are written; afterwards an `IndexCache` loads them. An index is only a hint: each entry is
+compared with its batch, and a wrong index is rebuilt from the log (fault D7)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from hotstore.errors import DamagedLog
@@ -29,66 +27,53 @@ class SegmentIndexes(NamedTuple):
 
 
 class SegmentInfo(NamedTuple):
-    """What others may know of a segment. Bytes; ms since 1970; offsets [base, end). −1: no record has a timestamp."""
+    """A segment as others see it. Bytes; ms since 1970; offsets [base, end). −1: no record has a timestamp."""
 
     base_offset: int
     end_offset: int
     bytes: int
     max_timestamp_ms: int
     first_append_ms: int
-    """When its first batch came, by the broker's clock; after a restart its first batch's timestamp stands in."""
+    """Arrival of its first batch by the broker's clock; after a restart its first batch's timestamp."""
 
 
 class _Checked(NamedTuple):
-    """Bytes [start, end) of a segment hold batches whose offsets follow each other; `offset` is the one at `end`."""
+    """Bytes [start, end) of a segment hold batches with contiguous offsets; `offset` is the one at `end`."""
 
     start: int
     end: int
     offset: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Segment:
-    """State of one segment. Compared by identity."""
+    """State of one segment, empty at first; recovery sets the other fields of one that is not. Compared by identity."""
 
-    __slots__ = (
-        "_checked",
-        "_max_timestamp",
-        "ahead_bytes",
-        "ahead_until",
-        "base_offset",
-        "damage",
-        "directory",
-        "end_offset",
-        "file",
-        "first_append_ms",
-        "has_ahead",
-        "indexer",
-        "interval_bytes",
-        "size",
-        "trusted_bytes",
-    )
+    directory: Directory
+    base_offset: int
+    file: File
+    interval_bytes: int
+    size: int = 0
+    end_offset: int = field(init=False)
+    first_append_ms: int | None = None
+    indexer: SegmentIndexer | None = field(init=False)
+    trusted_bytes: int = 0
+    """This process has not read the batches below it: a clean stop or a sync vouches for them."""
+    damage: DamagedLog | None = None
+    ahead_until: int = 0
+    """End at which an append preallocates again (host.preallocation); 0 before the first append."""
+    ahead_bytes: int = 0
+    """Preallocated bytes that count against the budget: 0 after the roll."""
+    has_ahead: bool = False
+    """Whether blocks may be allocated beyond its end, until `trim`."""
+    _max_timestamp: TimestampOffset = field(init=False)
+    _checked: _Checked = field(init=False)
 
-    def __init__(self, directory: Directory, base_offset: int, file: File, interval_bytes: int) -> None:
-        """An empty segment over an open, empty file; recovery sets the other fields of one that is not."""
-        self.directory = directory
-        self.base_offset = base_offset
-        self.file = file
-        self.size = 0
-        self.end_offset = base_offset
-        self.first_append_ms: int | None = None
-        self.interval_bytes = interval_bytes
-        self.indexer: SegmentIndexer | None = SegmentIndexer(base_offset, interval_bytes)
-        self._max_timestamp = TimestampOffset(NO_TIMESTAMP, base_offset)
-        self.trusted_bytes = 0
-        """Below it nobody has read the batches since this process began: a clean stop, or a sync, vouched for them."""
-        self.damage: DamagedLog | None = None
-        self._checked = _Checked(0, 0, base_offset)
-        self.ahead_until = 0
-        """Where an append looks for room again (hotstore.ahead); 0 before the first one."""
-        self.ahead_bytes = 0
-        """What of it counts as held: 0 from the roll on."""
-        self.has_ahead = False
-        """Whether blocks may lie beyond its end: until `trim`."""
+    def __post_init__(self) -> None:
+        self.end_offset = self.base_offset
+        self.indexer = SegmentIndexer(self.base_offset, self.interval_bytes)
+        self._max_timestamp = TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        self._checked = _Checked(0, 0, self.base_offset)
 
     def __repr__(self) -> str:
         return f"Segment({self.file.path}, [{self.base_offset}, {self.end_offset}), {self.size} bytes)"
@@ -107,13 +92,13 @@ class Segment:
             self.base_offset, self.end_offset, self.size, self.max_timestamp.timestamp, self.first_append_ms or 0
         )
 
-    def let_go(self) -> None:
-        """Its log is closed. The file is closed by the last who holds it: a response may be half sent, and a descriptor
-        that is closed meanwhile could be another file's when the kernel gets it."""
+    def release_file(self) -> None:
+        """The log is closed: drop the reference. The last holder closes the file, because a half-sent response must not
+        find its descriptor reused for another file."""
         self.file = ClosedFile(self.file.path)
 
     def trim(self) -> None:
-        """*Blocking* (a few ms), when nothing is appended any more: give back room beyond its end. Raises OSError."""
+        """*Blocking* (a few ms), after the last append: free blocks beyond the end. Raises OSError."""
         if self.has_ahead:
             self.file.truncate(self.size)
             self.has_ahead = False
@@ -122,7 +107,7 @@ class Segment:
         return offset_file(self.base_offset, suffix)
 
     def release_indexes(self, max_timestamp: TimestampOffset | None = None) -> None:
-        """The index files are on disk: from now on the cache answers."""
+        """The index files are on disk: use the cache from now on."""
         self._max_timestamp = self.max_timestamp if max_timestamp is None else max_timestamp
         self.indexer = None
 
@@ -138,7 +123,7 @@ class Segment:
         return found
 
     def rebuild_indexes(self, cache: IndexCache) -> SegmentIndexes:
-        """Blocking: the index does not agree with the log, so the log makes a new one. Raises DamagedLog."""
+        """Blocking: rebuild a wrong index from the log. Raises DamagedLog."""
         if self.indexer is None:
             return cache.rebuild(self)
         self.indexer = build_indexer(self, seal=False)
@@ -151,13 +136,13 @@ class Segment:
         return cache.get(self)
 
     def is_checked(self, position: int, length: int) -> bool:
-        """Whether the base offsets of the batches there are known to be what they were."""
+        """Whether the base offsets of the batches there were verified."""
         if position >= self.trusted_bytes:
             return True
         return self._checked.start <= position and min(position + length, self.trusted_bytes) <= self._checked.end
 
     def sound_bytes(self, position: int, length: int) -> int:
-        """How many of `length` bytes lie before the damage that `check` found. Raises that DamagedLog where none do."""
+        """How many of `length` bytes lie before known damage. Raises that DamagedLog if none do."""
         damage = self.damage
         if damage is None or not position <= damage.position < position + length:
             return length
@@ -166,13 +151,12 @@ class Segment:
         return damage.position - position
 
     def check(self, position: int, length: int, cache: IndexCache) -> None:
-        """Blocking: compare the base offsets of the whole batches in [position, position + length) with each other.
+        """Blocking: verify the base offsets of the whole batches in [position, position + length).
 
-        Kafka's format has no CRC over a batch's base offset: what a disk changed there would be told to readers. But
-        each batch begins where the one before it ends, and an index entry or the segment's own base says where the
-        first one does. Raises DamagedLog, as `sound_bytes` does from then on.
-        """
-        end = min(position + length, self.trusted_bytes, self.size)  # it may have been cut since it was asked for
+        Kafka's format has no CRC over a batch's base offset, so readers could get an offset that the disk changed. But
+        each batch begins where the last one ends, and an index entry or the segment's base gives the first offset.
+        Raises DamagedLog, as `sound_bytes` does from then on."""
+        end = min(position + length, self.trusted_bytes, self.size)  # it may have been truncated meanwhile
         begin = checked = self._checked
         if not checked.start <= position <= checked.end:
             begin = self._indexed_start(position, cache)
@@ -202,8 +186,8 @@ class Segment:
         try:
             entry = index.lookup(offset)
         except IndexError:
-            # A worker looks while the loop appends: the index's two columns grow one after the other, and the entry
-            # before the unfinished one is near enough.
+            # A worker reads while the loop appends: the index's two columns grow one after the other. The entry before
+            # the unfinished one is near enough.
             entry = index.lookup_position(self.size)
         try:
             found = find_batch(self.file, entry.position, self.size, entry.offset)
@@ -213,7 +197,7 @@ class Segment:
                 found = find_batch(self.file, found.position + found.size, self.size, offset)
         except DamagedLog:
             if entry.position == 0:
-                raise  # nothing but the log itself can be wrong
+                raise  # no index entry was used: the log itself is damaged
             return None
         if found is None or not found.base_offset <= offset:
             return None
@@ -221,10 +205,9 @@ class Segment:
 
 
 class IndexCache:
-    """Indexes of sealed segments, least recently used out first. One for a whole data directory; bounded in bytes.
+    """LRU cache of sealed segments' indexes, one for a data directory; bounded in bytes.
 
-    Workers use it beside the loop: every step is one operation of a dict, so that a race costs a second load at worst.
-    """
+    Workers use it beside the loop: each step is one operation of a dict, so a race costs a second load at worst."""
 
     def __init__(self, bytes_max: int = INDEX_CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
@@ -234,7 +217,7 @@ class IndexCache:
         return segment in self._loaded
 
     def get(self, segment: Segment) -> SegmentIndexes:
-        """Blocking on a miss: reads both files, or builds the indexes again when they are missing or broken."""
+        """Blocking on a miss: reads both files, or rebuilds missing or broken indexes."""
         found = self._loaded.pop(segment, None)
         if found is not None:
             self._loaded[segment] = found
@@ -245,7 +228,7 @@ class IndexCache:
             return self.rebuild(segment)
 
     def rebuild(self, segment: Segment) -> SegmentIndexes:
-        """Blocking: from the log. Raises DamagedLog where the log itself cannot be walked."""
+        """Blocking: from the log. Raises DamagedLog if the log cannot be walked."""
         self.drop(segment)
         indexer = build_indexer(segment)
         return self._keep(segment, SegmentIndexes(indexer.offset_index, indexer.time_index))
@@ -266,7 +249,7 @@ class IndexCache:
 
 
 def load_indexes(segment: Segment) -> SegmentIndexes:
-    """From the two files; raises Corrupt when they cannot be right, FileNotFoundError."""
+    """From the two files. Raises Corrupt if they cannot be right, FileNotFoundError."""
     offsets = OffsetIndex(segment.base_offset, read_in(segment.directory, segment.name_of(OFFSET_INDEX)))
     times = TimeIndex(segment.base_offset, read_in(segment.directory, segment.name_of(TIME_INDEX)))
     last = max(offsets.last.offset, times.last.offset)
@@ -276,10 +259,8 @@ def load_indexes(segment: Segment) -> SegmentIndexes:
 
 
 def build_indexer(segment: Segment, *, seal: bool = True) -> SegmentIndexer:
-    """Both indexes from the batch headers, as if they had just been appended (and the segment sealed).
-
-    Raises DamagedLog where offsets go back.
-    """
+    """Both indexes from the batch headers, as after appending them (and sealing). Raises DamagedLog where offsets go
+    back."""
     indexer = SegmentIndexer(segment.base_offset, segment.interval_bytes)
     end_offset = segment.base_offset
     for position, header in walk_headers(segment.file, 0, segment.size):
@@ -294,10 +275,9 @@ def build_indexer(segment: Segment, *, seal: bool = True) -> SegmentIndexer:
 
 
 def create_segment(directory: Directory, base_offset: int, interval_bytes: int) -> Segment:
-    """A new, empty segment file. Its name is durable after the directory is synced. Raises OSError.
+    """A new, empty segment file; its name is durable after the directory is synced. Raises OSError.
 
-    An empty file of that name is what an earlier attempt left, and is used; one with content raises DamagedLog.
-    """
+    An empty file of that name is left from an earlier attempt and is used; one with content raises DamagedLog."""
     file = directory.open(offset_file(base_offset, LOG), write=True, create=True)
     if file.size():
         raise DamagedLog(file.path, 0, base_offset, "a new segment's file has content already", "move it away")

@@ -1,9 +1,6 @@
-"""Where a segment ends whose bytes are trusted: by its indexes if they tell the truth, else by reading it.
-
-Owns what is believed of such a file without reading it whole. Always true: its end is that of a whole batch which ends
-where the file does; of the last segment that batch's CRC is checked too, because its header says where the log ends;
-nothing is changed on disk. All functions block. Must not know other segments, nor what is done about damage.
-"""
+"""The end of a segment whose bytes are trusted: from its indexes if they agree with the log, else by reading it.
+The end found is that of a whole batch that ends where the file does. The last segment's last batch is also checked by
+CRC, because its header gives the log's end. Nothing changes on disk. All functions block."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _TIME_ENTRY: Final = struct.Struct(">qi")
 
 
 class SegmentEnd(NamedTuple):
-    """`last`: the last batch; None: it was not found for `damage`. `scanned_bytes`: 0 where the indexes did."""
+    """`last`: the last batch; None: not found because of `damage`. `scanned_bytes`: 0 if the indexes were enough."""
 
     last: BatchHeader | None
     scanned_bytes: int = 0
@@ -33,7 +30,7 @@ class SegmentEnd(NamedTuple):
 
 
 def find_end(segment: Segment, *, is_last: bool) -> SegmentEnd:
-    """Set the end of a segment that has bytes, its `size` known; where it had to be read, its indexer too."""
+    """Set the end of a segment of known `size` that is not empty; if it had to be read, its indexer too."""
     last = _by_index(segment, is_last=is_last)
     if last is not None:
         segment.trusted_bytes = segment.size
@@ -48,7 +45,7 @@ def find_end(segment: Segment, *, is_last: bool) -> SegmentEnd:
 
 
 def resume(segment: Segment) -> None:
-    """Let a segment go on with its indexes: the active one after a clean stop."""
+    """Continue a segment with its index files: the active one after a clean stop."""
     try:
         offsets, times = load_indexes(segment)
         segment.indexer = SegmentIndexer.resume(offsets, times, segment.size, segment.interval_bytes)
@@ -57,14 +54,14 @@ def resume(segment: Segment) -> None:
 
 
 def first_timestamp_ms(segment: Segment, now_ms: int) -> int:
-    """Stands in for the time of the first append, which no file holds; never later than now."""
+    """Substitute for the time of the first append, which no file holds; never later than now."""
     data = segment.file.read_at(0, HEADER_SIZE)
     timestamp = read_header(data).max_timestamp if len(data) == HEADER_SIZE else -1
     return timestamp if 0 <= timestamp <= now_ms else now_ms
 
 
 def _by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:
-    """Set the segment's end from the last entries of its index files; its last batch, None where they do not agree
+    """Set the segment's end from the last entries of its index files; returns its last batch, None if they do not agree
     with the log."""
     try:
         entry = _tail(segment, OFFSET_INDEX, _OFFSET_ENTRY)
@@ -87,7 +84,7 @@ def _by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:
         return None
     assert last is not None  # a segment with bytes has a batch, or walk_headers raised
     timestamp, offset = (-1, segment.base_offset) if stamp is None else (stamp[0], segment.base_offset + stamp[1])
-    # Of a segment that went on after a clean stop and was not sealed anew the files are that stop's.
+    # A segment that was appended to after a clean stop and not sealed again has that stop's index files.
     if timestamp < greatest or not segment.base_offset <= offset <= last.last_offset:
         return None
     segment.end_offset = last.next_offset
@@ -96,7 +93,7 @@ def _by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:
 
 
 def _tail(segment: Segment, suffix: str, entry: struct.Struct) -> tuple[int, int] | None:
-    """The last entry of an index file; None when it has none. Raises FileNotFoundError, Corrupt."""
+    """The last entry of an index file; None if it is empty. Raises FileNotFoundError, Corrupt."""
     file = segment.directory.open(segment.name_of(suffix))
     try:
         size = file.size()

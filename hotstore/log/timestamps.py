@@ -1,9 +1,6 @@
-"""Offsets by time over the segments that are on this disk (ListOffsets: a timestamp, and −3).
-
-Always true: the answer is a record's own timestamp and offset; only the batch that holds it is opened. All functions
-block and may decompress one batch. Must not know: what the bucket holds, who is asked first.
-Source: Kafka's UnifiedLog.fetchOffsetByTimestamp and LogSegment.findOffsetByTimestamp.
-"""
+"""Offsets by timestamp over the local segments (ListOffsets: a timestamp, and −3).
+Results are a record's own timestamp and offset. All functions block and may decompress one batch. Source: Kafka's
+UnifiedLog.fetchOffsetByTimestamp and LogSegment.findOffsetByTimestamp."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from logformat.records import LOOKUP_BYTES_MAX, iter_records, offset_for_timesta
 
 
 class TimestampedOffset(NamedTuple):
-    """A record: its timestamp in ms, its offset, and the leader epoch of its batch."""
+    """A record's timestamp in ms, its offset, and the leader epoch of its batch."""
 
     timestamp: int
     offset: int
@@ -44,7 +41,7 @@ def find_timestamp(
 
 
 def greatest_timestamp(segments: Sequence[Segment], cache: IndexCache) -> TimestampedOffset | None:
-    """The first record that has the greatest timestamp here; None when no record has one."""
+    """The first record that has the greatest timestamp here; None if no record has one."""
     best = max(segments, key=lambda segment: segment.max_timestamp.timestamp)
     timestamp, offset = best.max_timestamp
     if timestamp < 0:
@@ -55,16 +52,16 @@ def greatest_timestamp(segments: Sequence[Segment], cache: IndexCache) -> Timest
         for record in iter_records(batch, bytes_max=LOOKUP_BYTES_MAX):
             if record.timestamp == timestamp:
                 return TimestampedOffset(timestamp, record.offset, read_header(batch).leader_epoch)
-    # A header may claim more than its records hold (KafkaJS), or the batch be too large: its last offset stands for it.
+    # A header may claim more than its records hold (KafkaJS), or the batch is too large: take its last offset.
     return TimestampedOffset(timestamp, offset, read_header(batch).leader_epoch)
 
 
 def _start(segment: Segment, cache: IndexCache, timestamp: int) -> int:
-    """A position from which no batch before it holds the answer; 0 when the time index does not tell the truth."""
+    """A position before which no batch holds the answer; 0 if the time index is wrong."""
     try:
         entry = segment.indexes(cache).times.lookup(timestamp)
     except IndexError:
-        # The loop is appending to the active segment's index, whose columns grow one after the other.
+        # The loop appends to the active segment's index, whose columns grow one after the other.
         return 0
     if entry.timestamp < 0 or not segment.base_offset <= entry.offset < segment.end_offset:
         return 0

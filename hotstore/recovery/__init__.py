@@ -1,1 +1,1 @@
-"""A log made, or read from disk again after a stop or a crash."""
+"""Creation of a log, and recovery after a stop or a crash."""

@@ -1,9 +1,6 @@
-"""A new log's directory, made whole: under a name that nothing opens, synced, then renamed to its place.
-
-Always true: after any crash there is no log, or one with all it begins with: its topic id, and, where it does not begin
-at 0, the lineage and the producers of that offset: without their files there are none. What a crash left of one is
-removed as a deleted log is. Blocks. Must not know why a log begins where it does.
-"""
+"""A new log's directory: made under a staged name that nothing opens, synced, then renamed to its place.
+After a crash there is no log, or one with all it begins with: its topic id and, unless it begins at 0, the epochs and
+producers of that offset. What a crash left at the staged name is removed like a deleted log. Blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from seams.disk import Directory, Disk
 
 
 class Begin(NamedTuple):
-    """Where a new log begins, and what is known there of what lies below."""
+    """Where a new log begins, and the epochs and producers of the records below."""
 
     offset: int = 0
     epochs: LeaderEpochs = LeaderEpochs()
@@ -29,8 +26,9 @@ class Begin(NamedTuple):
 
 
 def make_directory(disk: Disk, path: str, staged: str, topic_id: bytes, begin: Begin) -> None:
-    """An empty log at `path`, where nothing lies, durable when this returns. `staged`: a free path beside it. Raises
-    OSError; then something may lie at `staged`."""
+    """Create an empty log at `path`, where nothing is yet, durable when this returns. `staged`: a free path beside it.
+
+    Raises OSError; then something may be left at `staged`."""
     disk.make_dirs(staged)
     with closing(disk.open_dir(staged)) as directory:
         _write(directory, PARTITION_METADATA_FILE, encode_partition_metadata(topic_id))

@@ -1,9 +1,5 @@
-"""One log of a data directory, on its disk: made, recovered, or recovered up to where it is sound.
-
-Always true: what the directory's checkpoints say of the log is what opening it is measured against, and is made to fit
-before a file of it changes. All functions block. Must not know who opens it, nor what else is open. Source: Kafka's
-LogManager.loadLog.
-"""
+"""Creation and recovery of one log of a data directory with its checkpoints (Kafka's LogManager.loadLog).
+A log is recovered against its checkpoints, and they are adjusted before its files change. All functions block."""
 
 from __future__ import annotations
 
@@ -20,10 +16,10 @@ from logformat.values import TopicPartition
 def make_log(
     data_dir: DataDir, place: TopicPartition, topic_id: bytes, config: LogConfig, begin: Begin | None = None
 ) -> PartitionLog:
-    """Blocking: a new, empty log. What checkpoints still say of an older one of that name is dropped first, durably:
-    also what `mark_deleted` dropped from memory alone. The new log would be measured against it, and refused."""
+    """Blocking: a new, empty log. Checkpoints of an older log of that name are dropped first, durably (`mark_deleted`
+    drops them in memory only): recovery would measure the new log against them and refuse it."""
     data_dir.checkpoints.forget(place)
-    with data_dir.making(place.topic, place.partition, topic_id) as staged:
+    with data_dir.staged_path(place.topic, place.partition, topic_id) as staged:
         return PartitionLog.create(
             data_dir.disk,
             data_dir.log_path(place.topic, place.partition),
@@ -47,7 +43,7 @@ def recover_log(
     *,
     all_is_read: bool = False,
 ) -> PartitionLog:
-    """Blocking: an existing log, recovered; `all_is_read`: from the recovery point on, also after a clean stop. Raises
+    """Blocking: recover an existing log. `all_is_read`: from the recovery point on, even after a clean stop. Raises
     DamagedLog, NewerFormat, OSError."""
     return PartitionLog.open(
         data_dir.disk,
@@ -68,8 +64,8 @@ def recover_log(
 def recover_sound(
     data_dir: DataDir, place: TopicPartition, config: LogConfig, now_ms: int, topic_id: bytes, sound_end: int
 ) -> PartitionLog:
-    """Blocking: a log that was refused for damage at `sound_end`, cut there: nothing above counts as durable any more.
-    Raises DamagedLog where that is not all that is wrong, OSError."""
+    """Blocking: recover a log with damage at `sound_end`, truncated there; nothing above counts as durable any more.
+    Raises DamagedLog if there is other damage, OSError."""
     with closing(data_dir.disk.open_dir(data_dir.log_path(place.topic, place.partition))) as directory:
         remove_proofs_above(directory, sound_end)
     data_dir.checkpoints.lower_recovery_point(place, sound_end)

@@ -1,9 +1,6 @@
-"""The producers of a log from its files: the newest snapshot that can be read, then the batches after it.
-
-Our five-batch file is preferred to Kafka's `.snapshot` of the same offset; one that fails its CRC is passed over for
-the next older one, since the log holds all that a snapshot says. All functions block. Always true: the result is the
-state at exactly the offset that was asked for. Must not know: expiry, who asks.
-"""
+"""The producers of a log from its files: the newest readable snapshot, then the batches after it.
+Our five-batch file is preferred to Kafka's `.snapshot` of the same offset. A snapshot that fails its CRC is skipped for
+the next older one: the batches hold the rest. All functions block."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from seams.disk import Directory, read_in
 
 
 def read_producers_at(directory: Directory, offset: int) -> ProducerState | None:
-    """The state in the files of `offset`; None when there are none that can be read. Raises NewerFormat, OSError."""
+    """The state in the files of `offset`; None if none is readable. Raises NewerFormat, OSError."""
     own = read_own_producers(directory, offset)
     if own is not None:
         return own
@@ -38,7 +35,7 @@ def read_producers_at(directory: Directory, offset: int) -> ProducerState | None
 
 
 def read_own_producers(directory: Directory, offset: int) -> ProducerState | None:
-    """Our five-batch file of `offset`; None when it is missing, damaged or of another offset. Raises NewerFormat."""
+    """Our five-batch file of `offset`; None if it is missing, damaged or of another offset. Raises NewerFormat."""
     try:
         state = decode_producer_state(read_in(directory, offset_file(offset, PRODUCERS)))
     except FileNotFoundError:
@@ -51,7 +48,7 @@ def read_own_producers(directory: Directory, offset: int) -> ProducerState | Non
 
 
 def proven_end(directory: Directory, names: Iterable[str]) -> int:
-    """The greatest offset below which a five-batch file proves that everything was durable; 0 without any."""
+    """The greatest offset with a five-batch file, which proves that everything below was durable; 0 without any."""
     for offset in producer_file_offsets(names, (PRODUCERS,)):
         if read_own_producers(directory, offset) is not None:
             return offset
@@ -68,11 +65,11 @@ def load_producers(
     cache: IndexCache,
     passed: list[ProducersAt] | None = None,
 ) -> Producers:
-    """The producers at `end_offset`: the newest readable snapshot at or below it, then the headers of `segments`.
+    """The producers at exactly `end_offset`: the newest readable snapshot at or below it, then the headers of
+    `segments`.
 
-    Empty at the first segment when no snapshot can be read. Batches that are replayed count as seen now. `passed` gets
-    the state at each roll point after that snapshot: their files are missing, or cannot be read.
-    """
+    They are empty at the first segment if no snapshot is readable. Replayed batches count as seen now. `passed`
+    collects the state at each roll point after that snapshot: its files are missing or unreadable."""
     first = segments[0].base_offset
     producers = Producers(expiration_ms)
     replay_from = first
@@ -97,6 +94,6 @@ def load_producers(
 
 
 def replay(producers: Producers, header: BatchHeader, now_ms: int) -> None:
-    """Take note of a batch that lies in the log already."""
+    """Record a batch that is in the log already."""
     if header.producer_id >= 0 and not header.is_control and header.base_sequence >= 0:
         producers.replay(header, now_ms)

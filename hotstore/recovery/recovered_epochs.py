@@ -1,9 +1,5 @@
-"""The leader epochs of a log that is being opened: what the checkpoint says, as far as batches do not contradict it.
-
-Owns the lineage while batches are read. Always true: it is the checkpoint's where every batch that was looked at
-agrees, else the batches'; epochs never fall along the log; an epoch that began at the log's end, of which there is no
-record, stays. All functions block. Must not know what an epoch is used for, nor what is cut.
-"""
+"""Leader epochs of a log that is being opened: the checkpoint's if all batches read agree, else the batches'.
+Epochs never fall along the log. An epoch that began at the log's end and has no record stays. All functions block."""
 
 from __future__ import annotations
 
@@ -20,8 +16,7 @@ from seams.disk import Directory, read_in, replace_in
 
 
 class RecoveredEpochs:
-    """Of one opening: `load` what trusted segments hold, `read` the batches after them, then ask what holds `up_to`
-    the log's end."""
+    """Call `load` with the trusted segments, `read` with each batch after them, then `through` with the log's end."""
 
     def __init__(self, directory: Directory, cache: IndexCache) -> None:
         self._directory = directory
@@ -32,10 +27,11 @@ class RecoveredEpochs:
         """The checkpoint's latest epoch: it was written before the recovery point passed a later one."""
 
     def load(self, trusted: Sequence[Segment], last_epochs: Mapping[int, int], scan_start: int, log_start: int) -> None:
-        """The checkpoint up to `scan_start` where it agrees with the batches, else what the batches say. It need not
-        know what lies below the log start.
+        """Take the checkpoint up to `scan_start` if it agrees with the batches at or above the log start, else the
+        batches.
 
-        `last_epochs`: of the last batch of each trusted segment that has one, by base offset. Raises NewerFormat."""
+        `last_epochs`: epoch of the last batch of each trusted segment that has one, by base offset. Raises NewerFormat.
+        """
         loaded = LeaderEpochs()
         try:
             loaded = LeaderEpochs.from_bytes(read_in(self._directory, EPOCHS_FILE))
@@ -46,13 +42,13 @@ class RecoveredEpochs:
             raise
         except (Corrupt, FileNotFoundError):
             agrees = False
-        self._epochs = loaded if agrees else _walked(loaded, trusted)
+        self._epochs = loaded if agrees else _epochs_of_batches(loaded, trusted)
         self._epoch = -1 if self._epochs.latest is None else self._epochs.latest.epoch
 
     def _confirms(
         self, epochs: LeaderEpochs, trusted: Sequence[Segment], last_epochs: Mapping[int, int], log_start: int
     ) -> bool:
-        """Whether every local epoch start is a batch of that epoch, and each segment begins in the epoch it should."""
+        """Whether every local epoch start is a batch of that epoch, and each segment begins and ends in its epoch."""
         for segment in trusted:
             if segment.size == 0:
                 continue
@@ -77,8 +73,8 @@ class RecoveredEpochs:
         return read_header(segment.file.read_at(place.position, HEADER_SIZE)).leader_epoch
 
     def read(self, header: BatchHeader, durable: int) -> None:
-        """The next batch. Raises CorruptBatch where an epoch falls, or where below `durable` one begins that the
-        checkpoint should know."""
+        """The next batch. Raises CorruptBatch if the epoch falls, or if below `durable` one begins that the checkpoint
+        lacks."""
         epoch = header.leader_epoch
         if epoch == self._epoch or epoch < 0:
             return
@@ -91,8 +87,8 @@ class RecoveredEpochs:
         self._epoch = epoch
         self._epochs = self._epochs.assign(epoch, header.base_offset)
 
-    def up_to(self, log_end: int) -> LeaderEpochs:
-        """What the batches say; and an epoch that began at the log's end, of which there is no record."""
+    def through(self, log_end: int) -> LeaderEpochs:
+        """The batches' epochs, and one that began at the log's end and has no record."""
         epochs, begun = self._epochs.truncate_from_end(log_end), self._checkpointed
         if begun is not None and begun.start_offset == log_end:
             latest = epochs.latest
@@ -101,7 +97,7 @@ class RecoveredEpochs:
         return epochs
 
     def save(self, epochs: LeaderEpochs) -> None:
-        """Write the checkpoint where it says something else. Raises OSError."""
+        """Write the checkpoint if it differs. Raises OSError."""
         has_file = self._directory.stat(EPOCHS_FILE) is not None
         if (epochs.entries or has_file) and (
             not has_file or read_in(self._directory, EPOCHS_FILE) != epochs.to_bytes()
@@ -109,8 +105,8 @@ class RecoveredEpochs:
             replace_in(self._directory, EPOCHS_FILE, epochs.to_bytes())
 
 
-def _walked(loaded: LeaderEpochs, trusted: Sequence[Segment]) -> LeaderEpochs:
-    """What every batch of the trusted segments says, after what `loaded` says of before them."""
+def _epochs_of_batches(loaded: LeaderEpochs, trusted: Sequence[Segment]) -> LeaderEpochs:
+    """The epochs of every batch in the trusted segments, after those that `loaded` has below them."""
     epochs = loaded.truncate_from_end(trusted[0].base_offset) if trusted else LeaderEpochs()
     for segment in trusted:
         for _, header in walk_headers(segment.file, 0, segment.size):

@@ -1,19 +1,16 @@
-"""Opening a log: what a crash may have left is put right, what is damaged is refused, what is not understood stays.
-
-Rules (Kafka's LogLoader, and ours). Segments that hold offsets at or above the recovery point are read
-whole: magic, length, CRC, offsets in order. The first invalid place is the end of the log *if* it lies at or above the
-recovery point; the rest of that file and later segments are a torn tail that nobody was promised, and go. Below it
-bytes were durable once: the log is refused (DamagedLog), because cutting there would lose acknowledged records. Zeros
-are invalid like anything else, never "the end". Sealed segments below are only measured (`segment_end`): their last
-batch must end at the file's end and at the next segment's base; indexes that are missing or wrong are built again.
-The recovery point is the greater of the checkpoint's and what a five-batch file proves (it is written after a sync).
-What cannot be proven durable is written again before it is synced: after a failed fsync the kernel calls lost pages
-clean, so a sync alone would bless them (fsyncgate).
-Always true: recovering twice gives the same log; nothing is changed before a refusal; no free byte is needed (small
-files that cannot be written are owed). All functions block.
-Must not know: which names mean what (`directory_plan`), how a lineage is confirmed (`recovered_epochs`), or the
-bucket (a log that opens behind the remote end is restarted there by tiering).
-"""
+"""Opening a log: traces of a crash are repaired, a damaged log is refused, unknown files stay (Kafka's LogLoader).
+- Segments with offsets at or above the recovery point are read whole: magic, length, CRC, offsets in order.
+- The first invalid place at or above the recovery point ends the log: the rest is a torn tail that was never
+  acknowledged, and is removed. Zeros are invalid like anything else.
+- Below the recovery point bytes were durable. The log is refused (DamagedLog), because truncating there would lose
+  acknowledged records.
+- Sealed segments below are only measured (`segment_end`): the last batch must end at the file's end and at the next
+  segment's base. Missing or wrong indexes are rebuilt.
+- The recovery point is the greater of the checkpoint's and what a five-batch file proves (it is written after a sync).
+- What is not proven durable is written again before it is synced: after a failed fsync the kernel marks lost pages
+  clean, so a sync alone would not write them (fsyncgate).
+Recovering twice gives the same log. Nothing is changed before a refusal. No free byte is needed: small files that find
+no space are written later. All functions block."""
 
 from __future__ import annotations
 
@@ -25,12 +22,17 @@ from uuid import UUID
 from hotstore.errors import DamagedLog, ForeignLog, MissingSegments
 from hotstore.file_names import LOG, offset_file
 from hotstore.flush.durability import PendingSeal, write_index_files, write_producer_files
-from hotstore.local_files import producer_file_offsets, remove_files
+from hotstore.local_files import (
+    DirectoryPlan,
+    plan_directory,
+    producer_file_offsets,
+    remove_files,
+    stray_producer_files,
+)
 from hotstore.log.log_config import LogConfig
 from hotstore.log.producer_state import Producers, ProducersAt
 from hotstore.log.segment import IndexCache, Segment, create_segment
 from hotstore.log.segment_end import find_end, first_timestamp_ms, resume
-from hotstore.recovery.directory_plan import DirectoryPlan, plan_directory, stray_producer_files
 from hotstore.recovery.producer_files import load_producers, proven_end, replay
 from hotstore.recovery.recovered_epochs import RecoveredEpochs
 from hotstore.recovery.restart import finish_restart, pending_restart, restart_at, truncate
@@ -50,7 +52,7 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What opening a log cost: bytes read again, and bytes cut off a torn end, with what was found there."""
+    """Cost of opening a log: bytes read again, bytes truncated from a torn end, and what was found there."""
 
     scanned_bytes: int = 0
     truncated_bytes: int = 0
@@ -59,7 +61,7 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovered:
-    """A log that may be used: at least one segment, the last one active; everything in it is durable."""
+    """A usable log: at least one segment, the last one active; everything in it is durable."""
 
     segments: list[Segment]
     log_start_offset: int
@@ -67,13 +69,13 @@ class Recovered:
     producers: Producers
     report: RecoveryReport = field(default_factory=RecoveryReport)
     unwritten: list[PendingSeal] = field(default_factory=list)
-    """Small files that found no space: reads do without, and the log writes them when there is some."""
+    """Small files that found no space: reads do without them, the log writes them later."""
     epochs_unsaved: bool = False
-    """The epoch checkpoint found no space, either."""
+    """The epoch checkpoint found no space."""
 
 
-def judge(path: str, damage: Damage, recovery_point: int) -> None:
-    """Pure: returns when the log may end at `damage`, raises DamagedLog when it must be refused."""
+def check_damage(path: str, damage: Damage, recovery_point: int) -> None:
+    """Pure: returns if the log may end at `damage`, raises DamagedLog if it must be refused."""
     if damage.offset < recovery_point:
         what = f"{damage.what}, although everything below offset {recovery_point} was durable"
         raise DamagedLog(path, damage.position, damage.offset, what, _HINT)
@@ -105,10 +107,10 @@ def recover(
     log_end = found.segments[-1].end_offset
     if found.log_start_offset > log_end:
         if config.waits_for_flush:
-            # Deleting records never passed what was durable: the checkpoint is wrong, and obeying it loses the log.
+            # DeleteRecords never passes the durable end: the checkpoint is wrong, and following it would lose the log.
             what = f"the log start checkpoint says {found.log_start_offset}, the log ends at {log_end}"
             raise DamagedLog(found.segments[-1].file.path, found.segments[-1].size, log_end, what, _HINT)
-        # Every record here was deleted, and the end was lost: go on where offsets were promised to (Kafka too).
+        # Every record here was deleted and the end was lost: continue at the log start, as Kafka does.
         epochs = found.epochs.truncate_from_start(found.log_start_offset)
         segment = restart_at(directory, found.log_start_offset, epochs, found.producers, config.index_interval_bytes)
         found = Recovered([segment], found.log_start_offset, epochs, found.producers, found.report)
@@ -116,7 +118,7 @@ def recover(
 
 
 def _topic_id(directory: Directory, expected: bytes | None, bases: Sequence[int]) -> bytes:
-    """The directory's topic id; written where a creation was interrupted before there was any data."""
+    """The directory's topic id; written if a creation was interrupted before there was any data."""
     if directory.stat(PARTITION_METADATA_FILE) is None:
         if expected is None or any(_has_bytes(directory, offset_file(base, LOG)) for base in bases):
             file = f"{directory.path}/{PARTITION_METADATA_FILE}"
@@ -138,7 +140,7 @@ def _has_bytes(directory: Directory, name: str) -> bool:
 
 
 class _Recovery:
-    """One opening of one log: the state its steps share. `open` decides everything before it changes anything."""
+    """One opening of one log. `open` decides everything before it changes anything."""
 
     def __init__(
         self, directory: Directory, config: LogConfig, names: Sequence[str], now_ms: int, cache: IndexCache
@@ -170,7 +172,7 @@ class _Recovery:
         if log_start is not None and first > log_start and not self._config.tiered:
             raise MissingSegments(self._directory.path, log_start, first, _HINT)
         segments = [self._open_file(base) for base in plan.bases]
-        # After a clean stop nothing is scanned. Otherwise the segment that holds the recovery point, and all after it.
+        # A clean stop needs no scan. Otherwise scan the segment that holds the recovery point and all after it.
         trusted = len(segments) if clean else max(sum(base <= durable for base in plan.bases) - 1, 0)
         for number, segment in enumerate(segments[:trusted]):
             self._measure(segment, plan.bases[number + 1] if number + 1 < len(segments) else None)
@@ -194,7 +196,7 @@ class _Recovery:
         return Segment(self._directory, base, file, self._config.index_interval_bytes)
 
     def _open_empty(self, plan: DirectoryPlan, durable: int, log_start: int) -> Recovered:
-        """A directory without segments: a creation that was interrupted, or a log that is gone."""
+        """A directory without segments: an interrupted creation, or a lost log."""
         if durable > log_start:
             what = f"all segments are missing; {durable} offsets were durable"
             raise DamagedLog(self._directory.path, 0, log_start, what, _HINT)
@@ -204,7 +206,7 @@ class _Recovery:
         return Recovered([segment], log_start, LeaderEpochs(), self._producers)
 
     def _measure(self, segment: Segment, following: int | None) -> None:
-        """Find the end of a segment whose bytes are trusted; `following`: the base offset of the next one."""
+        """Find the end of a trusted segment; `following`: the base offset of the next one."""
         segment.size = segment.file.size()
         if segment.size:
             segment.first_append_ms = first_timestamp_ms(segment, self._now_ms)
@@ -221,28 +223,29 @@ class _Recovery:
             if segment.indexer is None:
                 resume(segment)
             return
-        # Producer files are written after the trim: without them a kill may have come in between.
+        # Producer files are written after the trim: without them a kill may have come before it.
         segment.has_ahead = following not in self._sealed_ends
         if segment.end_offset != following:
             what = f"segment ends here, the next one begins at offset {following}"
             raise DamagedLog(segment.file.path, segment.size, segment.end_offset, what, _HINT)
 
     def _scan(self, segments: Sequence[Segment], trusted: int, durable: int) -> Sequence[Segment]:
-        """Read the segments from number `trusted` on: those that stay. DamagedLog where a cut would lose data."""
+        """Read the segments from number `trusted` on; returns those that stay. Raises DamagedLog if truncating would
+        lose data."""
         end = segments[trusted].base_offset if trusted < len(segments) else 0
         for number in range(trusted, len(segments)):
             segment = segments[number]
             if segment.base_offset != end:
                 before = segments[number - 1]
                 self._cut = Damage(before.size, end, f"the next segment begins at offset {segment.base_offset}")
-                judge(before.file.path, self._cut, durable)
+                check_damage(before.file.path, self._cut, durable)
                 return segments[:number]
             if number > trusted:
                 self._to_index.append(segments[number - 1])
                 self._to_snapshot.append(self._producers.at(end))
             scanned = self._scanner.scan(segment, segment.file.size(), durable)
             segment.indexer, segment.size, segment.end_offset = scanned.indexer, scanned.size, scanned.end_offset
-            segment.has_ahead = True  # perhaps: it was written to until the kill
+            segment.has_ahead = True  # perhaps: it was active at the kill
             if segment.size:
                 first = scanned.first_timestamp_ms
                 segment.first_append_ms = first if 0 <= first <= self._now_ms else self._now_ms
@@ -250,7 +253,7 @@ class _Recovery:
             self._rewrites.append((segment, scanned.rewrite_from))
             end = scanned.end_offset
             if scanned.damage is not None:
-                judge(segment.file.path, scanned.damage, durable)
+                check_damage(segment.file.path, scanned.damage, durable)
                 self._cut = scanned.damage
                 return segments[: number + 1]
         return segments
@@ -265,7 +268,7 @@ class _Recovery:
     def _repair(
         self, plan: DirectoryPlan, segments: Sequence[Segment], kept: Sequence[Segment], log_start: int
     ) -> Recovered:
-        """Make the files what was decided, and everything that is kept durable."""
+        """Change the files as decided, and make everything that stays durable."""
         lost_bytes = 0
         if self._cut is not None:
             lost_bytes = sum(segment.file.size() for segment in segments[len(kept) - 1 :]) - kept[-1].size
@@ -277,7 +280,7 @@ class _Recovery:
                 self._scanner.rewrite(segment, rewrite_from, segment.size)
                 segment.file.sync()
         active = kept[-1]
-        epochs = self._epochs.up_to(active.end_offset).truncate_from_start(log_start)
+        epochs = self._epochs.through(active.end_offset).truncate_from_start(log_start)
         self._remove_strays(plan, [segment.base_offset for segment in kept], active.end_offset)
         found = Recovered(
             list(kept),
@@ -308,7 +311,7 @@ class _Recovery:
 
 
 def _fits(write: Callable[[*Ts], None], *args: *Ts) -> bool:
-    """Write small files that all can be made again: a disk without a free byte must not keep a log from its readers."""
+    """Write files that can be rebuilt; False on a full disk, which must not keep a log from its readers."""
     try:
         write(*args)
     except OSError as error:

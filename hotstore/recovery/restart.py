@@ -1,10 +1,7 @@
-"""Replacing everything local by an empty log at another offset; a crash in between is finished at the next start.
-
-A log that opens behind the remote end starts there, with the epochs and producers the bucket holds; records below the
-log start are dropped the same way. Always true: once the `.restart` marker (the base offset in its name, epochs and
-then producers as its content) is durable, the restart happens; before, nothing changed. All functions block. Must not
-know: the bucket.
-"""
+"""Replacing a local log by an empty one at another offset; the next start finishes what a crash interrupts.
+A log that ends below the remote end restarts there with the epochs and producers from the bucket. Records below the log
+start are dropped the same way. The restart happens once its `.restart` marker is durable: the name has the base offset,
+the content the epochs, then the producers. Before that nothing changed. All functions block."""
 
 from __future__ import annotations
 
@@ -31,21 +28,23 @@ def restart_at(
     directory: Directory, offset: int, epochs: LeaderEpochs, producers: Producers, interval_bytes: int
 ) -> Segment:
     """Drop every local segment and begin an empty one at `offset`; durable when it returns. Raises OSError."""
-    # Producers not under their own name yet: a file at `offset` would claim that the old log reaches so far.
+    # No producer file yet: one at `offset` would claim that the old log reaches so far.
     decided = epochs.to_bytes() + encode_producer_state(producers.at(offset).state())
     replace_in(directory, offset_file(offset, RESTART), decided)
     return finish_restart(directory, offset, interval_bytes)
 
 
 def pending_restart(names: Iterable[str]) -> int | None:
-    """The offset of a restart that was decided and not finished."""
+    """The offset of a decided, unfinished restart."""
     return next((int(match[1]) for name in names if (match := _MARKER.fullmatch(name)) is not None), None)
 
 
 def finish_restart(directory: Directory, offset: int, interval_bytes: int) -> Segment:
-    """Carry out the restart whose marker is durable. May be repeated from any point: while the marker stands nothing
-    else here is looked at, so one sync of the directory is enough for all names, before the marker goes."""
-    epochs, producers = _decided(directory, offset)
+    """Carry out a restart whose marker is durable. It may be repeated from any point.
+
+    While the marker exists nothing else here is read, so one directory sync is enough for all names before it is
+    removed."""
+    epochs, producers = _read_marker(directory, offset)
     write_whole(directory, EPOCHS_FILE, epochs.to_bytes())
     for name in directory.list():
         place = parse_offset_file(name)
@@ -61,9 +60,9 @@ def finish_restart(directory: Directory, offset: int, interval_bytes: int) -> Se
     return segment
 
 
-def _decided(directory: Directory, offset: int) -> tuple[LeaderEpochs, ProducerState | None]:
-    """What the marker says. One of an earlier version of ours has the producers in a file beside it, which goes when
-    they have their own name: None."""
+def _read_marker(directory: Directory, offset: int) -> tuple[LeaderEpochs, ProducerState | None]:
+    """The marker's content. An earlier version stored the producers in a file beside the marker; None if that was
+    renamed."""
     text, magic, state = read_in(directory, offset_file(offset, RESTART)).partition(PRODUCERS_MAGIC)
     epochs = LeaderEpochs.from_bytes(text)
     if magic:
@@ -75,11 +74,10 @@ def _decided(directory: Directory, offset: int) -> tuple[LeaderEpochs, ProducerS
 
 
 def truncate(directory: Directory, segments: Sequence[Segment], keep: int) -> None:
-    """Cut a log back to its first `keep` segments (at least one), the last of them to its `size` and `end_offset`.
+    """Truncate a log to its first `keep` segments (at least one), the last of them to its `size` and `end_offset`.
 
-    What proves more than is left goes first, then whole segments from the newest on, then the tail of the file: any
-    prefix of these steps is a log that opens. Durable when it returns. Raises OSError.
-    """
+    Producer files above the end go first because they prove more than is left, then whole segments from the newest on,
+    then the file's tail: any prefix of these steps is a log that opens. Durable when it returns. Raises OSError."""
     last = segments[keep - 1]
     remove_proofs_above(directory, last.end_offset)
     drop_segment_files(directory, [segment.base_offset for segment in reversed(segments[keep:])])
@@ -88,5 +86,5 @@ def truncate(directory: Directory, segments: Sequence[Segment], keep: int) -> No
 
 
 def remove_proofs_above(directory: Directory, offset: int) -> None:
-    """Producer files above `offset`, which say that the log was durable up to there."""
+    """Remove producer files above `offset`, which claim that the log was durable up to there."""
     remove_files(directory, producer_files_above(directory.list(), offset))

@@ -1,11 +1,7 @@
-"""Reading a segment batch by batch with every check, as fast as the disk gives it.
-
-Owns one buffer that all segments of a recovery share. Always true: `scan` stops at the first byte that does not belong
-to a whole, valid batch with the expected offset, and says where and why; everything before it was fed to the indexer
-and to `on_batch`. Must not know: what follows from damage.
-
-Hot path: 8 MiB a read, about 5 µs a batch besides the CRC (measured 1.9 GB/s with 16 KB batches in the page cache).
-"""
+"""Reading segments batch by batch with every check, through one shared buffer.
+`scan` stops at the first byte that does not belong to a whole, valid batch with the expected offset, and returns where
+and why. All batches before it went to the indexer and to `on_batch`. Hot path: 8 MiB a read, about 5 µs a batch besides
+the CRC (1.9 GB/s with 16 KB batches in the page cache)."""
 
 from __future__ import annotations
 
@@ -19,14 +15,12 @@ from logformat.record_batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD, BatchHe
 from logformat.segment_index import SegmentIndexer
 
 SCAN_BUFFER_BYTES: Final = 8 << 20
-BATCH_BYTES_MAX: Final = (
-    1 << 28
-)  # more than any request may hold: a claim beyond it is damage, not a reason to allocate
+BATCH_BYTES_MAX: Final = 1 << 28  # more than any request may hold: a longer batch is damage
 _LENGTH: Final = struct.Struct(">i")
 
 
 class Damage(NamedTuple):
-    """The first invalid place of a segment: where, the offset expected there, and what is wrong."""
+    """The first invalid place of a segment: position, the offset expected there, and what is wrong."""
 
     position: int
     offset: int
@@ -35,7 +29,7 @@ class Damage(NamedTuple):
 
 class Scanned(NamedTuple):
     """`size` bytes of valid batches up to `end_offset`. `rewrite_from`: position of the first batch at or above the
-    offset asked for; `size` when there is none."""
+    durable offset; `size` if there is none."""
 
     indexer: SegmentIndexer
     size: int
@@ -46,7 +40,7 @@ class Scanned(NamedTuple):
 
 
 class BatchScanner:
-    """Scans segments one after the other; `on_batch` sees every valid header, and raises CorruptBatch to refuse one."""
+    """Scans segments one after the other; `on_batch` gets every valid header, and raises CorruptBatch to refuse one."""
 
     def __init__(self, on_batch: Callable[[BatchHeader], None], buffer_bytes: int = SCAN_BUFFER_BYTES) -> None:
         self._on_batch = on_batch
@@ -88,7 +82,7 @@ class BatchScanner:
         return Scanned(indexer, end, expected, first_timestamp_ms, rewrite_from, damage)
 
     def rewrite(self, segment: Segment, start: int, end: int) -> None:
-        """Write the bytes [start, end) over themselves, so that the next sync really writes them. Raises OSError."""
+        """Write the bytes [start, end) over themselves, so that the next sync writes them. Raises OSError."""
         self._reserve(end - start)
         view = memoryview(self._buffer)
         while start < end:
@@ -105,14 +99,14 @@ class BatchScanner:
             self._buffer = bytearray(wanted)
 
     def _holds_batch(self, at: int, filled: int) -> bool:
-        """Whether a whole batch begins at `at`, or something that never will be one."""
+        """Whether a whole batch begins at `at`, or bytes that can never be one."""
         if filled - at < HEADER_SIZE:
             return False
         (length,) = _LENGTH.unpack_from(self._buffer, at + LENGTH_AT)
         return bool(length + LOG_OVERHEAD <= filled - at)
 
     def _fill(self, segment: Segment, start: int, file_size: int) -> int:
-        """Read on from `start`; the buffer grows for a batch that is larger than it."""
+        """Read from `start`; the buffer grows for a batch that is larger than it."""
         wanted = min(len(self._buffer), file_size - start)
         filled = segment.file.read_into(start, memoryview(self._buffer)[:wanted])
         if self._holds_batch(0, filled) or filled < HEADER_SIZE:

@@ -24,7 +24,6 @@ from coldstore.manifest.manifest import Manifest
 from coldstore.object_store import ObjectStore
 from coldstore.roots.root_format import RootCodec
 from coldstore.stores.directory import DirectoryStore
-from coldstore.stores.faulty import FaultyStore
 from seams.beats import BEAT_S, Beats
 from seams.disk import Lock
 from seams.rng import SeededRng
@@ -40,6 +39,7 @@ from tests.sim.net import SimNet
 from tests.sim.read_roots import ReadRoots
 from tests.sim.workers import SimWorkers
 from tests.support.crash_disk import CAPACITY_BYTES, CrashDisk
+from tests.support.faulty_store import FaultyStore
 from tests.support.late import must_not_come
 from tests.support.memory_store import MemoryStore
 from tests.support.occupants import watch_calls

@@ -19,7 +19,6 @@ from broker.wire.apis import ApiKey
 from coldstore.keys import RootKey, parse_key
 from coldstore.manifest.manifest import Manifest
 from coldstore.object_store import ObjectMissing
-from coldstore.stores.faulty import FAULTS_OF, WRITES, Fault, FaultPlan
 from coldstore.stores.operations import Operation
 from logformat.records import Record, encode_batch
 from seams.rng import SeededRng
@@ -30,12 +29,13 @@ from tests.sim.cluster import Cluster, Node
 from tests.sim.history import CALM, Epoch, Loss, Note, Outcome, Place, Send
 from tests.support import crash_disk
 from tests.support.crash_disk import CAPACITY_BYTES
+from tests.support.faulty_store import FAULTS_OF, WRITES, Fault, FaultPlan
 
 LEASE_S = 3.0
 
 
 class Kind(Enum):
-    """Fault kinds the nemesis draws from; those of the bucket have their own names in `coldstore.stores.faulty`."""
+    """Fault kinds the nemesis draws from; those of the bucket have their own names in `tests.support.faulty_store`."""
 
     KILL = "kill -9"
     RESTART = "clean restart"

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from coldstore.inspection.orphan_safety import keep_only_copies
-from coldstore.stores.faulty import Fault
 from seams.rng import SeededRng
 from tests.sim import acts
 from tests.sim.actors import Reader, Stage
@@ -23,6 +22,7 @@ from tests.sim.late import drawn_chance, late_of
 from tests.sim.loop import SimLoop
 from tests.sim.nemesis import LATER, LEASE_S, Kind, Nemesis
 from tests.sim.playing import Load, Outcome, Play, played
+from tests.support.faulty_store import Fault
 
 ORPHANS_GO_S = 12.0
 PARTITIONS = {"log": 2, "kept": 1}

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from coldstore.inspection.bucket_inspection import BucketInspector
-from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from logformat.records import Record, encode_batch
 from seams.rng import SeededRng
@@ -28,6 +27,7 @@ from tests.sim.cluster import Cluster
 from tests.sim.history import Final, Outcome, Place, Send
 from tests.sim.script import Story, again, ready
 from tests.sim.workers import SimWorkers
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.memory_store import MemoryStore
 
 HOUR_S = 3600.0

@@ -9,10 +9,10 @@ from collections import Counter
 
 import pytest
 
-from coldstore.stores.faulty import Fault
 from tests.sim.nemesis import KEEPS, Kind
 from tests.sim.rows import table
 from tests.sim.run import FAULTY, simulate
+from tests.support.faulty_store import Fault
 
 SEEDS = range(13, 63)
 DURATION_S = 12.0

@@ -2,7 +2,7 @@
 
 Owns one machine's disk and one bucket over several lives of a broker. Always true: it is `broker.app.Broker` with the
 simulation's loop, workers, clock and network, so a test waits for events and never for time; a response is decoded by
-the codec from the very parts the socket would get. Faults: `place.store` (see `coldstore.stores.faulty`), `place.disk`
+the codec from the very parts the socket would get. Faults: `place.store` (see `faulty_store`), `place.disk`
 (see `crash_disk`), `life.clock.slept_s` (a machine that slept).
 """
 
@@ -37,7 +37,6 @@ from broker.wire.messages import (
     ProduceResponsePartition,
 )
 from coldstore.object_store import ObjectStore
-from coldstore.stores.faulty import FaultyStore
 from logformat.record_batch import walk
 from logformat.records import Record, encode_batch, iter_records
 from seams.beats import BEAT_S, Beats
@@ -51,6 +50,7 @@ from tests.sim.late import LaneLate, Late
 from tests.sim.loop import SimLoop
 from tests.sim.net import SimNet
 from tests.sim.workers import SimWorkers
+from tests.support.faulty_store import FaultyStore
 from tests.support.late import must_not_come
 from tests.support.machine import Machine
 from tests.support.occupants import watch_calls

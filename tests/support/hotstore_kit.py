@@ -111,15 +111,15 @@ def new_log(disk: Disk, config: LogConfig, start_offset: int = 0) -> tuple[DataD
 
 def open_log(disk: Disk, config: LogConfig, now_ms: int = 10_000) -> tuple[DataDir, PartitionLog]:
     directory = DataDir.open(disk, DATA)
-    directory.unmark()
+    directory.remove_clean_marker()
     small_steps_ahead(directory)
     return directory, recover_log(directory, ORDERS, config, now_ms, TOPIC_ID)
 
 
 def small_steps_ahead(directory: DataDir) -> None:
     """Logs take room ahead of what they write in steps that fit the small segments of tests."""
-    directory.ballast.ahead.unit_bytes = 128
-    directory.ballast.ahead.budget_bytes = 1 << 20
+    directory.ballast.preallocation.unit_bytes = 128
+    directory.ballast.preallocation.budget_bytes = 1 << 20
 
 
 class SteppedWorkers:

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 from broker.membership.session import Session
 from broker.metadata.records import NO_LEADER, Row
-from coldstore.stores.faulty import FaultyStore
 from seams.rng import SeededRng
 from tests.sim.links import both_ways
 from tests.sim.loop import Process, SimLoop
 from tests.support.broker_kit import Life, Place
 from tests.support.crash_disk import CrashDisk
+from tests.support.faulty_store import FaultyStore
 from tests.support.waiting import until
 
 T = TypeVar("T")

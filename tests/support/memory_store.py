@@ -3,7 +3,7 @@
 Owns a dict of objects. Always true: every write is one atomic step after one trip through the loop, so racing tasks
 interleave as they would over a network; the conditional write is exact; a wrong checksum and a reused segment name are
 refused. Tests may read and damage `objects` directly (bit rot, swaps, deletions behind our back). Faults come from
-`coldstore.stores.faulty`, request logs from `coldstore.stores.metered`.
+`tests.support.faulty_store`, request logs from `coldstore.stores.metered`.
 """
 
 from __future__ import annotations

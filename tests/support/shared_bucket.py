@@ -27,10 +27,10 @@ from broker.wire.messages import (
 )
 from coldstore.manifest.manifest import Manifest
 from coldstore.manifest.manifest_store import ManifestStore
-from coldstore.stores.faulty import FaultyStore
 from seams.rng import SeededRng
 from tests.support.broker_kit import Life, Place
 from tests.support.cluster_kit import id_of
+from tests.support.faulty_store import FaultyStore
 
 OWN = ("cluster", "lease")
 NOBODY = ControllerAt(99, "the test", 1)

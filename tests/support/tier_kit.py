@@ -165,7 +165,7 @@ class Life:
     ) -> Life:
         world = house.world()
         data_dir = DataDir.open(house.disk, DATA)
-        data_dir.unmark()
+        data_dir.remove_clean_marker()
         life = cls(house, epoch, limits, world, data_dir)
         life.service = TierService(
             store,

@@ -13,7 +13,8 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "design" / "late-work.md"
 ROOMS: Final = ("hotstore", "tiering", "broker/partition", "broker/replication")
 STARTS: Final = {
-    "create_task", "ensure_future", "spawn", "spawn_told", "call_later", "call_soon", "call_at", "add_done_callback",
+    "create_task", "ensure_future", "spawn", "spawn_with_callback", "call_later", "call_soon", "call_at",
+    "add_done_callback",
 }  # fmt: skip
 IN_A_PLACE: Final = {"run_alone", "alone"}
 MECHANISMS: Final = {"place", "lease", "fence", "value"}

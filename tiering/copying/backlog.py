@@ -1,9 +1,6 @@
-"""What has not sunk yet, said once a minute at most, and only while there is something to say.
-
-Owns which partitions may lag: whoever sealed something or was refused something notes itself; who has nothing left to
-copy is forgotten at the next look, so an idle broker looks at nobody. Always true: one line for all of them, never one
-a partition. Must not know how anything is copied.
-"""
+"""The log line about partitions whose copies lag: one line for all of them, at most once a minute.
+A partition notes itself after a roll or a refusal, and is dropped at the next check once it has nothing left to copy.
+So an idle broker checks none."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tiering.tier_config import TierStatus
 
-LAG_TOLD_MS: Final = 60_000  # what was sealed less than this ago is on its way
+LAG_LOGGED_MS: Final = 60_000  # a younger lag is normal
 NAMES_MAX: Final = 3
 CAUSE_CHARS: Final = 300
 
@@ -27,8 +24,6 @@ class Lagging(Protocol):
 
 
 class PartitionBacklog(NamedTuple):
-    """One partition's."""
-
     name: str
     bytes: int
     segments: int
@@ -38,7 +33,7 @@ class PartitionBacklog(NamedTuple):
 
 
 class Backlog:
-    """One broker's. `note` is cheap: called at every roll."""
+    """The partitions of one broker that may lag. `note` runs at every roll."""
 
     def __init__(self) -> None:
         self._noted: dict[Lagging, None] = {}
@@ -49,8 +44,8 @@ class Backlog:
     def forget(self, partition: Lagging) -> None:
         self._noted.pop(partition, None)
 
-    def look(self) -> list[PartitionBacklog]:
-        """Those that lag, worst first."""
+    def lagging(self) -> list[PartitionBacklog]:
+        """Lagging partitions, worst first."""
         found = []
         for partition in tuple(self._noted):
             status = partition.status()
@@ -70,9 +65,9 @@ class Backlog:
         return sorted(found, key=lambda lag: (-lag.age_ms, lag.name))
 
 
-def sentence(lags: Sequence[PartitionBacklog]) -> str | None:
-    """The line, or None while nothing is late: what is under way needs no words."""
-    late = [lag for lag in lags if lag.age_ms >= LAG_TOLD_MS or lag.blocked_by is not None]
+def lag_message(lags: Sequence[PartitionBacklog]) -> str | None:
+    """The line, or None while no partition is late or blocked."""
+    late = [lag for lag in lags if lag.age_ms >= LAG_LOGGED_MS or lag.blocked_by is not None]
     if not late:
         return None
     blocks = Counter(lag.blocked_by for lag in late if lag.blocked_by is not None)

@@ -1,11 +1,8 @@
-"""Copying one range of a log to the bucket: upload it, proved on the way, commit, verify.
-
-Owns one attempt at a time per partition: upload, commit. What fails before its end left an object that may still
-appear: garbage. Always true: every batch's CRC was checked in the pass that made the object's checksums (C12,
-`segment_body`), the store confirmed them before the commit, the object's name is new, and only after the commit was
-read back and the object seen again is the range noted as verified, which is what lets local bytes go. A failed
-attempt's object is deleted when no attempt of ours can still commit it, else left to gc (C3). Must not know when to
-copy."""
+"""Copies one range of a log to the bucket: upload, commit to the manifest, verify.
+Every batch's CRC is checked in the pass that computes the object's checksums (C12, `segment_body`). The store confirms
+them before the commit, and the object's name is new. The range is verified, so that local bytes may be deleted, only
+after the commit was read back and the object seen again. A failed attempt may leave an object that appears later: it is
+deleted once no attempt of ours can commit it, else by gc (C3)."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from tiering.partition_state import Block, TieredPartition
 log = logging.getLogger(__name__)
 
 READ_BACK_BYTES: Final = 8 << 20
-GARBAGE_MAX: Final = 100  # failed attempts remembered for deletion; what goes beyond is left to gc
+GARBAGE_MAX: Final = 100  # failed attempts remembered for deletion; gc deletes the others
 
 
 @dataclass(slots=True)
@@ -46,7 +43,7 @@ class CopyCounters:
 
 
 class Copier:
-    """Copies ranges of one partition. `copy` is never called twice at once."""
+    """Copies ranges of one partition. `copy` never runs twice at once."""
 
     def __init__(self, partition: TieredPartition, counters: CopyCounters) -> None:
         self._partition = partition
@@ -54,8 +51,9 @@ class Copier:
         self._garbage: list[SegmentKey] = []
 
     async def copy(self, wanted: CopyRange) -> RemoteSegment:
-        """Copy one range; the manifest names it when this returns, and it is verified unless the store did not answer
-        that. Raises Retryable, Corrupt (local bytes are damaged), Fenced, OSError."""
+        """Copy one range. The manifest names it when this returns; it is verified unless the store did not answer that.
+
+        Raises Retryable, Corrupt (local bytes are damaged), Fenced, OSError."""
         partition = self._partition
         copied = False
         try:
@@ -81,7 +79,7 @@ class Copier:
         try:
             return await self._send(key, source, one_pass)
         finally:
-            source.let_go()
+            source.release_files()
 
     async def _send(self, key: SegmentKey, source: Source, one_pass: bool) -> RemoteSegment:
         make: Callable[[SegmentKey, Source], Body | ProvenBody] = ProvenBody if one_pass else checked_body
@@ -93,7 +91,7 @@ class Copier:
             await self._commit(body.entry)
             committed = True
         finally:
-            if not committed:  # refused, cut off or unknown: the object may be there, and may still appear
+            if not committed:  # refused, cancelled or unknown: the object may exist, or appear later
                 self._remember_garbage(key)
         reach("copy.committed")
         return body.entry
@@ -104,7 +102,7 @@ class Copier:
 
         def name_it(manifest: Manifest) -> Manifest:
             if entry.base_offset > manifest.remote_end_offset:
-                manifest = manifest.set_log_start(log_start)  # all that is skipped lies below it
+                manifest = manifest.set_log_start(log_start)  # all skipped offsets lie below it
             return manifest.add(entry)
 
         try:
@@ -133,7 +131,7 @@ class Copier:
             raise StoreUnavailable(f"PUT {key}: the store says {info.size} bytes, {upload.size} were sent")
 
     async def _verify_after_commit(self, entry: RemoteSegment) -> None:
-        """Failing to verify costs nothing but time: expiry verifies again before local bytes go."""
+        """A failure here costs only time: expiry verifies again before local bytes are deleted."""
         try:
             await self.verify(entry, read_back=True)
         except (Corrupt, ObjectMissing) as damaged:
@@ -144,10 +142,9 @@ class Copier:
             reach("copy.verified")
 
     async def verify(self, entry: RemoteSegment, *, read_back: bool = False) -> None:
-        """See the object in the store, after the commit that names it; `read_back`: see the commit as well.
+        """Check the object in the store, after the commit that names it; `read_back`: check the commit too.
 
-        Raises ObjectMissing or Corrupt (also noted as what blocks the partition), Retryable, Fenced.
-        """
+        Raises ObjectMissing or Corrupt (which also block the partition), Retryable, Fenced."""
         partition = self._partition
         era = partition.verified.era
         try:
@@ -155,7 +152,7 @@ class Copier:
                 if read_back:
                     await partition.manifests.reload_if_changed()
                 named = await partition.manifests.find(entry.base_offset)
-            partition.check_not_fenced()  # what a newer leader expired is no damage
+            partition.check_not_fenced()  # an object that a newer leader expired is no damage
             if named is None or named.uuid != entry.uuid:
                 raise Corrupt(f"{partition.name}: the manifest does not name {entry.uuid} at {entry.base_offset}")
             key = str(entry.key(partition.topic_id, partition.partition))
@@ -178,8 +175,8 @@ class Copier:
         self._counters.verified_segments += 1
 
     async def _check_named(self, entry: RemoteSegment) -> None:
-        """An object that is gone is damage only where the newest root still names it, and is ours: a newer leader may
-        have deleted it (T4). Raises Fenced, Retryable."""
+        """A missing object is damage only if the newest root still names it and is ours: a newer leader may have
+        deleted it (T4). Raises Fenced, Retryable."""
         partition = self._partition
         try:
             async with asyncio.timeout(partition.limits.store_timeout_s):
@@ -212,11 +209,11 @@ class Copier:
 
     @property
     def has_garbage(self) -> bool:
-        """Whether failed attempts' objects wait for their deletion."""
+        """Whether objects of failed attempts have to be deleted."""
         return bool(self._garbage)
 
     async def collect_garbage(self) -> None:
-        """Delete what failed attempts left, where no commit of ours can still name it. Raises Retryable, Fenced."""
+        """Delete objects of failed attempts that no commit of ours can still name. Raises Retryable, Fenced."""
         partition = self._partition
         while self._garbage:
             key = self._garbage[-1]
@@ -226,12 +223,12 @@ class Copier:
             else:
                 named = await partition.manifests.find(key.base_offset)
                 if named is None or named.uuid != key.uuid:
-                    return  # an attempt that names it may still land: ask again later
+                    return  # a commit that names it may still arrive: try again later
             self._garbage.pop()
 
 
 async def verify_head(store: ObjectStore, key: str, entry: RemoteSegment) -> bool:
-    """Whether a HEAD proved the object; False: the store keeps no CRC of it, read it. Raises Corrupt, ObjectMissing."""
+    """Whether a HEAD proved the object; False: the store keeps no CRC, so read it. Raises Corrupt, ObjectMissing."""
     info = await store.head(key)
     if info.size != entry.object_bytes:
         raise Corrupt(f"object {key} has {info.size} bytes, {entry.object_bytes} were written")

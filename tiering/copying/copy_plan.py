@@ -1,9 +1,7 @@
-"""Which range of the log goes to the bucket next. Pure.
-
-Always true of a `CopyRange`: it begins at the manifest's remote end (or above it, when everything skipped lies below
-the log start), ends where a sealed local segment ends, holds only flushed, committed offsets (C6), and need not be one
-local file: a segment that straddles the remote end gives its rest (C5). Must not know files, objects, clocks.
-"""
+"""Which range of the log is copied next.
+Pure. A range begins at the manifest's remote end, or above it if everything skipped lies below the log start. It ends
+where a sealed local segment ends, and holds only flushed, committed offsets (C6). A segment that straddles the remote
+end gives its rest (C5)."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from hotstore.log.segment import SegmentInfo
 
 @dataclass(frozen=True, slots=True)
 class CopyRange:
-    """Offsets [start, end) to copy as one object; `bytes` is about how many (a straddled file counts whole)."""
+    """Offsets [start, end) to copy as one object, and about how many bytes (a straddling file counts whole)."""
 
     start_offset: int
     end_offset: int
@@ -49,7 +47,7 @@ def next_copy(
 
 @dataclass(frozen=True, slots=True)
 class CopyLag:
-    """What is sealed and not copied. `age_ms`: since the first append of the oldest such segment."""
+    """Sealed and not copied. `age_ms`: since the first append of the oldest such segment."""
 
     bytes: int
     segments: int
@@ -64,11 +62,9 @@ def copy_lag(sealed: Sequence[SegmentInfo], remote_end_offset: int, log_start_of
 
 
 def seal_in_ms(first_append_ms: int | None, now_ms: int, *, seal_ms: int, segment_ms: int) -> int | None:
-    """Milliseconds until the active segment is to be sealed, 0 when it is due, None when it is empty.
+    """Milliseconds until the active segment has to be sealed, 0 when it is due, None when it is empty.
 
-    By the broker's clock: `first_append_ms` is when its oldest record came. A clock that jumped back waits no longer
-    than the whole limit.
-    """
+    `first_append_ms` is by the broker's clock. After a clock jump backwards it waits at most the whole limit."""
     if first_append_ms is None:
         return None
     limit = min(seal_ms, segment_ms)

@@ -1,9 +1,7 @@
-"""What the bucket would cost: requests and bytes to dollars a day. Pure.
-
-Owns the price table. Always true: an estimate for people, never a basis of a decision; it counts what this process sent
-since it started and what the manifests hold. Left out: traffic out of the region, deleted objects that a bucket's
-versioning keeps, what other readers of the bucket do. A directory bucket is counted as if it were S3.
-"""
+"""Estimated cost of the bucket in dollars a day, from requests and bytes.
+Pure; for people only. It counts what this process sent since its start and what the manifests hold. It leaves out
+traffic out of the region, deleted objects kept by bucket versioning, and other readers. A directory bucket counts as
+S3."""
 
 from __future__ import annotations
 
@@ -17,13 +15,13 @@ from coldstore.stores.operations import Operation
 GIB: Final = 1 << 30
 DAY_S: Final = 86_400.0
 DAYS_A_MONTH: Final = 365 / 12
-# A rate over the first seconds of a process, with all its opening requests, says nothing about a day.
+# The first seconds of a process, with all its opening requests, do not predict a day.
 WINDOW_S_MIN: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Dollars: a thousand requests of each class, and a GiB kept for a month."""
+    """Dollars for a thousand requests of each class, and for a GiB a month."""
 
     write_per_1000: float  # PUT, POST, COPY, LIST
     read_per_1000: float  # GET, HEAD and all others; a 304 and a 412 are billed as what they answer
@@ -48,7 +46,7 @@ _CLASS: Final[Mapping[Operation, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class DailyCost:
-    """Dollars a day by what they are paid for."""
+    """Dollars a day by class."""
 
     writes: float
     reads: float
@@ -63,7 +61,7 @@ class DailyCost:
 def daily_cost(
     requests: Mapping[Operation, float], cold_bytes: int, uptime_s: float, prices: Prices = S3_STANDARD
 ) -> DailyCost:
-    """`requests` of each operation in `uptime_s` seconds, carried on for a day; `cold_bytes` kept for a day."""
+    """Extrapolate `requests` of each operation in `uptime_s` seconds to a day; `cold_bytes` are stored for a day."""
     days = max(uptime_s, WINDOW_S_MIN) / DAY_S
     billed = {"read": 0.0, "write": 0.0, "delete": 0.0}
     for operation, count in requests.items():
@@ -77,6 +75,6 @@ def daily_cost(
 
 
 def estimated_dollars_per_day(meters: Mapping[Operation, Meter], cold_bytes: int, uptime_s: float) -> float:
-    """The estimated bill on S3 Standard, from a metered store's counters and the live bytes of all manifests."""
+    """Estimated bill on S3 Standard, from a metered store's counters and the live bytes of all manifests."""
     requests = {operation: float(meter.requests) for operation, meter in meters.items()}
     return daily_cost(requests, cold_bytes, uptime_s).total

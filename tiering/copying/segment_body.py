@@ -1,12 +1,8 @@
-"""What a copy sends: the log bytes of a range, every batch proved, then the footer that says what they are.
-
-Owns the two ways there. `ProvenBody`: one pass, a piece is proved and handed out from the same buffer; the object's
-size is announced before (`footer_room`), its checksum follows the bytes. `checked_body`: two passes, for stores that
-want the checksum first and for a footer that outgrew its room. Always true of both: the last bytes of the object are
-not handed out before every batch was proved, so a range that is not what was appended never becomes an object; the
-checksum is of what was proved. Memory is one piece of 1 MiB, whatever the range's size. All of it blocks: call it in a
-worker. Must not know stores, names of attempts or when to copy.
-"""
+"""The bytes of a copied object: a range's log bytes, every batch checked, then the footer.
+Two ways make it. `ProvenBody`: one pass, a piece is checked and sent from the same buffer; the size is announced before
+(`footer_room`), the checksum after. `checked_body`: two passes, for stores that want the checksum first and for a
+footer that outgrew its room. The last bytes are not sent before every batch was checked, so a damaged range never
+becomes an object. Memory is one piece of 1 MiB. Everything blocks: call it in a worker."""
 
 from __future__ import annotations
 
@@ -39,8 +35,8 @@ PIECE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A range of one log: where its bytes lie, and what its footer says that is not in them. Its files may be expired
-    while it holds them: only `let_go` frees their disk space, whoever has the source."""
+    """A range of one log: where its bytes are, and what else its footer holds. Expired files keep their disk space
+    until `release_files`."""
 
     topic: str
     ranges: list[ByteRange]
@@ -49,7 +45,7 @@ class Source:
     lineage: LeaderEpochs
     producers: ProducerState
     indexes: tuple[OffsetIndex, TimeIndex] | None = None
-    """The local log's own, where they are dense enough to tell how long the footer's will be."""
+    """The local log's own, if dense enough to predict the footer's length."""
 
     @property
     def log_bytes(self) -> int:
@@ -71,13 +67,14 @@ class Source:
                 done += len(piece)
 
     def _read(self, number: int, done: int, piece: memoryview) -> None:
-        file, position, length = self.ranges[number]  # ours for this call alone, not from piece to piece
+        file, position, length = self.ranges[number]  # read for each piece: `release_files` replaces it
         if file.read_into(position + done, piece) != len(piece):
             raise Corrupt(f"{file.path}: ends before position {position + length}; the log says it holds more")
 
-    def let_go(self) -> None:
-        """Its copy is over. Whoever still sends (an upload that nobody waits for any more) fails at its next piece. The
-        source itself may live on: an error's traceback holds it, in a cycle, until Python's collector comes by."""
+    def release_files(self) -> None:
+        """The copy is over: drop the files. An abandoned upload that still sends fails at its next piece.
+
+        The source may live on in an error's traceback until the garbage collector runs."""
         self.ranges[:] = [each._replace(file=ClosedFile(each.file.path)) for each in self.ranges]
 
     def footer(self, key: SegmentKey, scan: Scan, size: int | None = None) -> bytes:
@@ -87,10 +84,10 @@ class Source:
 def source_of(
     local: PartitionLog, topic: str, ranges: Sequence[ByteRange], wanted: CopyRange, lineage: LeaderEpochs
 ) -> Source:
-    """Read what the footer takes from beside the range's bytes. Raises Corrupt, OSError."""
+    """Read what the footer needs besides the range's bytes. Raises Corrupt, OSError."""
     producers = local.producer_snapshot_at(wanted.end_offset)
     if producers is None:
-        # Recovery writes one for every roll point: somebody removed it. Records matter more than resends.
+        # Recovery writes one for every roll point: the file was removed. Records matter more than resends.
         log.warning(
             "%s at %d: no producer state, resends will not be known after a lost disk", local.path, wanted.end_offset
         )
@@ -102,14 +99,14 @@ def source_of(
 
 
 class Body(NamedTuple):
-    """An object on its way. `entry` once it was handed out whole: what the manifest says of it."""
+    """An object to upload. `entry`: the manifest's, after all bytes were handed out."""
 
     upload: Upload
     entry: RemoteSegment
 
 
 class ProvenBody:
-    """One pass over `source`. One upload at a time; each `open` of it begins anew. Made in a worker: telling the
+    """One pass over `source`. One upload at a time; each `open` of it begins anew. Made in a worker: computing the
     footer's room takes 15 ms for 128 MiB of log."""
 
     def __init__(self, key: SegmentKey, source: Source) -> None:
@@ -132,12 +129,12 @@ class ProvenBody:
 
     @property
     def entry(self) -> RemoteSegment:
-        """What the manifest says of the object, once all of it was handed out."""
+        """The manifest's entry, after all bytes were handed out."""
         assert self._entry is not None, "asked before every batch was proved"
         return self._entry
 
     def _pieces(self) -> Iterator[Buffer]:
-        """Raises Corrupt with the offset of the first batch that is not what was appended, FooterOutgrown, OSError."""
+        """Raises Corrupt with the offset of the first damaged batch, FooterOutgrown, OSError."""
         self._entry = None
         scanner = self._source.scanner()
         for piece in self._source.pieces():
@@ -151,10 +148,9 @@ class ProvenBody:
 
 
 def checked_body(key: SegmentKey, source: Source) -> Body:
-    """First pass: prove the range's bytes and make all that the object and the manifest say of them.
+    """First pass: check the range's bytes and make the footer and manifest entry.
 
-    Raises Corrupt with the offset of the first batch that is not what was appended; OSError.
-    """
+    Raises Corrupt with the offset of the first damaged batch; OSError."""
     scanner = source.scanner()
     for piece in source.pieces():
         scanner.feed(piece)
@@ -163,7 +159,7 @@ def checked_body(key: SegmentKey, source: Source) -> Body:
     entry = entry_of(key, scan, footer)
 
     def again() -> Iterator[Buffer]:
-        """Second pass. What changed since the first fails the checksum that travels with it."""
+        """Second pass. A change since the first fails the upload's checksum."""
         yield from source.pieces()
         reach("copy.checked")
         yield footer

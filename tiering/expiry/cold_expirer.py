@@ -1,12 +1,10 @@
-"""Letting go of cold segments: retention over both tiers, and tiering that was switched off.
+"""Deletion of one partition's cold segments: retention over both tiers, and tiering that was switched off.
+The order: the log start moves in the root, the grace passes, objects are deleted, the deletion cursor moves
+(KAFKA-15352). Each step may be interrupted; the next run or gc continues.
 
-Owns the order of deletion in the bucket of one partition. Always true: the log start moves in the root first, then the
-grace passes, then objects go, then the deletion cursor moves (KAFKA-15352). Where tiering was switched off the log
-start moves to the local start, once; while nobody else is assigned the log, a range that is local here is named no more
-before its object goes, so that tiering may be switched on again at any moment; among replicas, who may each have less
-on their disks and lead next, objects go as retention moves the log start, and no other way (ADR 26). Every step may be
-cut off and is found again by the next run, or by gc. Must not know when it runs, nor what local retention lets go.
-"""
+When tiering is switched off, the log start moves to the local start, once. If no other replica is assigned, objects of
+ranges that are local are removed from the manifest and then deleted, so tiering may be switched on again any time. With
+other replicas, which may hold less and lead next, objects go only as retention moves the log start (ADR 26)."""
 
 from __future__ import annotations
 
@@ -15,14 +13,15 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from coldstore.keys import SegmentKey, parse_key
 from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment
 from coldstore.object_store import AccessRefused, StoreUnavailable
+from hotstore.log.segment import SegmentInfo
 from logformat.errors import Retryable
 from seams.crash_points import reach
-from tiering.expiry.expire_plan import ExpiryVerdict, TotalRetention, bytes_only_local
 from tiering.partition_state import Block, TieredPartition
 
 log = logging.getLogger(__name__)
@@ -43,23 +42,23 @@ class ExpireCounters:
 
 
 class ColdExpirer:
-    """One partition's cold side. `forget` hears of the objects that were deleted."""
+    """Cold retention of one partition. `forget` gets the deleted objects."""
 
     def __init__(self, partition: TieredPartition, counters: ExpireCounters, forget: Forget) -> None:
         self._partition = partition
         self._forget = forget
         self._counters = counters
-        self._graces: deque[tuple[float, int]] = deque()  # (when, log start): objects that end at or below it may go
+        self._graces: deque[tuple[float, int]] = deque()  # (end, log start): objects at or below it may then be deleted
         self._unnamed: deque[tuple[float, list[str]]] = deque()
 
     @property
     def due_s(self) -> list[float]:
-        """When the next graces are over, on the monotonic clock."""
+        """When the next graces end, on the monotonic clock."""
         return [grace[0] for grace in (*list(self._graces)[:1], *list(self._unnamed)[:1])]
 
     async def expire(self) -> Retryable | AccessRefused | None:
-        """The cold side; why it could not be done. The local side goes on without: the disk must not fill up because
-        a store is away or deletes nothing (G12)."""
+        """Expire the cold side; returns the error if the store refuses. Local expiry continues without it: a store
+        outage must not fill the disk (G12)."""
         try:
             await self._move_start()
             await self._delete_cold()
@@ -81,16 +80,16 @@ class ColdExpirer:
         if manifest.live.segments:
             start = max(start, await self._retention_start(manifest))
         is_asked = partition.config.enabled or manifest.remote_end_offset or not partition.is_alone
-        if start > manifest.log_start_offset and is_asked:  # by whoever leads next
+        if start > manifest.log_start_offset and is_asked:  # the next leader reads it
             await self.move_start(start)
 
     async def move_start(self, offset: int) -> None:
-        """Nothing below `offset` is readable any more. Raises as `commit`."""
+        """Make everything below `offset` unreadable. Raises as `commit`."""
         await self._partition.move_start(lambda m: m.set_log_start(offset))
         reach("expire.start_moved")
 
     async def _retention_start(self, manifest: Manifest) -> int:
-        """Where the log would start if total retention over both tiers were enforced now."""
+        """The log start after enforcing total retention over both tiers now."""
         partition = self._partition
         config = partition.config
         start = manifest.log_start_offset
@@ -139,10 +138,11 @@ class ColdExpirer:
             self._unnamed.popleft()
 
     async def _withdraw(self) -> None:
-        """Tiering was switched off: name no copy of what is local any more, then delete the objects after the grace.
-        Only where no other replica is assigned it: this disk says nothing of theirs.
+        """After tiering was switched off: remove local ranges from the manifest, then delete their objects after the
+        grace.
 
-        Those that end at or below the log start are deleted first, by the cursor. What a kill leaves is left to gc."""
+        Only if no other replica is assigned: this disk says nothing of theirs. Objects below the log start are deleted
+        first, by the cursor. gc deletes what a kill leaves."""
         partition = self._partition
         manifest, local = partition.manifest, partition.log
         assert manifest is not None
@@ -157,13 +157,13 @@ class ColdExpirer:
             return
 
         def withdrawn(newest: Manifest) -> Manifest:
-            if partition.config.enabled or not partition.is_alone:  # since the pages were read
+            if partition.config.enabled or not partition.is_alone:  # changed while the pages were read
                 raise EditRefused("it is tiered again, or others are to hold it")
             return newest.withdraw(live)
 
-        partition.verified.forget_all()  # nobody who joins from here on begins above what may go
+        partition.verified.forget_all()  # a new replica must not begin above objects that may be deleted
         try:
-            await partition.commit(withdrawn, lets_go=True)
+            await partition.commit(withdrawn, releases=True)
         except EditRefused as changed:
             raise Retryable(f"{partition.name}: {changed}") from changed
         finally:
@@ -177,7 +177,7 @@ class ColdExpirer:
         self._counters.deleted_cold_bytes += sum(segment.log_bytes for segment in live)
 
     async def _delete_up_to(self, start: int) -> None:
-        """Delete the objects that end at or below the log start of a grace that is over."""
+        """Delete the objects that end at or below the log start of a finished grace."""
         partition = self._partition
         batch: list[RemoteSegment] = []
         async for segment in partition.manifests.segments():
@@ -194,7 +194,7 @@ class ColdExpirer:
         partition = self._partition
         await self._delete_keys([str(segment.key(partition.topic_id, partition.partition)) for segment in batch])
         reach("expire.object_deleted")
-        await partition.commit(lambda m: m.expire(batch), lets_go=True)
+        await partition.commit(lambda m: m.expire(batch), releases=True)
         self._counters.deleted_objects += len(batch)
         self._counters.deleted_cold_bytes += sum(segment.log_bytes for segment in batch)
 
@@ -207,3 +207,48 @@ class ColdExpirer:
         except TimeoutError as late:
             raise StoreUnavailable(f"{partition.name}: deleting {len(keys)} objects took too long") from late
         await self._forget([key for key in map(parse_key, keys) if isinstance(key, SegmentKey)])
+
+
+# ── total retention, pure (Kafka's RemoteLogManager.RLMExpirationTask) ──────────────────────────────────────────────
+
+
+class ExpiryVerdict(Enum):
+    EXPIRED = "expired"
+    UNDATED = "no timestamp: goes with the next one that expires"  # a segment of declared gaps only
+    KEPT = "kept"
+
+
+@dataclass(slots=True, kw_only=True)
+class TotalRetention:
+    """Checks a partition's cold segments, offered oldest first; the first one kept ends the check.
+    `total_bytes`: of the log, both tiers, counted once, and only what a committed manifest or the local log above it
+    holds (KAFKA-17062, KAFKA-15479). Limits of −1: none."""
+
+    retention_ms: int
+    retention_bytes: int
+    total_bytes: int
+    now_ms: int
+
+    def deleted(self, segment: RemoteSegment) -> None:
+        """It lies below the log start: it does not count."""
+        self.total_bytes -= segment.log_bytes
+
+    def judge(self, segment: RemoteSegment) -> ExpiryVerdict:
+        left = self.total_bytes - segment.log_bytes
+        if self.retention_bytes >= 0 and left >= self.retention_bytes:
+            self.total_bytes = left
+            return ExpiryVerdict.EXPIRED
+        if self.retention_ms >= 0:
+            if segment.max_timestamp_ms < 0:
+                self.total_bytes = left
+                return ExpiryVerdict.UNDATED
+            if self.now_ms - segment.max_timestamp_ms > self.retention_ms:
+                self.total_bytes = left
+                return ExpiryVerdict.EXPIRED
+        return ExpiryVerdict.KEPT
+
+
+def bytes_only_local(sealed: Sequence[SegmentInfo], active: SegmentInfo, remote_end_offset: int) -> int:
+    """Bytes of local segments that are not in the bucket. One that straddles the remote end counts as cold: that delays
+    a deletion, and never causes one."""
+    return sum(segment.bytes for segment in (*sealed, active) if segment.base_offset >= remote_end_offset)

@@ -1,12 +1,9 @@
-"""Garbage collection: objects of a partition that nothing names and nothing can name any more.
-
-Owns when a broker looks. Always true: the listing comes before root and pages are read, and only objects whose key's
-epoch is below the root's are deleted (C2), so that it needs no claim and no clock; what is unnamed but of the root's
-own epoch stays, for its writer may yet commit it; so does what the log does not hold (records that were lost here, of
-an earlier root that was put back): the only copies, and that is told. Runs once after each claim, when readers of an
-older root had the grace to let go of what it named, but not in a partition's first epoch, and not again within six
-hours: a listing of everything is not for each election. Must not know which objects those are (coldstore.audit does).
-"""
+"""Garbage collection: deletes a partition's objects that no root names or can name any more.
+The listing is made before root and pages are read, and only objects with a key epoch below the root's are deleted (C2):
+this needs no claim and no clock. Unnamed objects of the root's own epoch stay, because their writer may still commit
+them. So do objects whose records the log lacks (an earlier root was put back): they are the only copies, and a warning
+says so. It runs once after each claim, after the readers' grace, not in a partition's first epoch, and at most every
+six hours. `coldstore.audit` decides which objects are garbage."""
 
 from __future__ import annotations
 
@@ -20,15 +17,19 @@ from uuid import UUID
 from coldstore.inspection.audit import GcPlan
 from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.inspection.orphan_safety import Holds, keep_only_copies
+from coldstore.keys import PageKey, RootKey, SegmentKey, SnapshotKey, parse_key, partition_prefix
 from coldstore.object_store import ObjectStore, StoreUnavailable
+from logformat.errors import Retryable
 from seams.world import World
+from tiering.reading.cold_reader import ColdReader
 
 log = logging.getLogger(__name__)
 
+DELETE_KEYS: Final = 500
 AGAIN_S: Final = 6 * 3600.0
-"""Of one process: the next one looks again after its claims. That is not noted on disk, because it costs little beside
-the claim itself, two requests a partition: a LIST for each thousand of its objects, a grace (a minute) later, so that a
-process which begins again every minute lists nothing."""
+"""Per process; a new process collects again after its claims. It is not recorded on disk because it costs little
+besides the claim's two requests: a LIST for each thousand objects, a minute later. So a process that restarts every
+minute lists nothing."""
 
 
 @dataclass(slots=True)
@@ -40,26 +41,28 @@ class GcCounters:
 
 
 class Collector:
-    """Collects partitions of one bucket; each piece of a listing, and the deletion, in at most `deadline_s` seconds."""
+    """Collects partitions of one bucket; each piece of a listing, and the deletion, takes at most `deadline_s`."""
 
     def __init__(self, store: ObjectStore, world: World, deadline_s: float) -> None:
         self._store = store
         self._inspector = BucketInspector(store, world.workers)
         self._clock = world.clock
         self._deadline_s = deadline_s
-        self._collected_s: dict[tuple[UUID, int], float] = {}  # when, of those that are not to be collected again yet
+        self._collected_s: dict[tuple[UUID, int], float] = {}  # when it was last collected, within AGAIN_S
         self.counters = GcCounters()
 
     def wait_s(self, topic_id: UUID, partition: int) -> float:
-        """Until this process may collect it again; 0: now."""
+        """Seconds until this process may collect it again."""
         collected_s = self._collected_s.get((topic_id, partition))
         return 0.0 if collected_s is None else max(collected_s + AGAIN_S - self._clock.monotonic_s(), 0.0)
 
     async def collect(
         self, topic_id: UUID, partition: int, holds: Holds, may_send: Callable[[], None] = lambda: None
     ) -> GcPlan:
-        """Delete what may be deleted, and the log `holds`; what was found. `may_send` is asked before each deletion.
-        Raises what it does, Retryable, Corrupt (then nothing was deleted)."""
+        """Delete garbage whose records the log `holds`; returns what was found. `may_send` is called before each
+        deletion.
+
+        Raises what it raises, Retryable, Corrupt (then nothing was deleted)."""
         try:
             plan = await self._inspector.plan_gc(topic_id, partition, piece_deadline_s=self._deadline_s)
             plan = await keep_only_copies(self._store, plan, holds, deadline_s=self._deadline_s)
@@ -89,3 +92,26 @@ class Collector:
                 plan.kept[0].key,
             )
         return plan
+
+
+async def purge_partition(store: ObjectStore, cold: ColdReader, topic_id: UUID, partition: int) -> None:
+    """Delete the objects of a deleted topic's partition, the root last; `cold` forgets them. Raises Retryable while
+    some are left.
+
+    The root goes last so that an interrupted deletion leaves a partition that says whose objects these are. Only names
+    that parse as this partition's are deleted."""
+    prefix = partition_prefix(topic_id, partition)
+    # Twice: the second listing shows late uploads and deletes that the store only pretended.
+    for _ in range(2):
+        found = [info.key async for info in store.list(prefix)]
+        ours = [(key, parse_key(key)) for key in found]
+        for kind in (SegmentKey, PageKey, SnapshotKey, RootKey):
+            keys = [key for key, parsed in ours if isinstance(parsed, kind)]
+            for at in range(0, len(keys), DELETE_KEYS):
+                await store.delete(keys[at : at + DELETE_KEYS])
+        await cold.forget([parsed for _, parsed in ours if isinstance(parsed, SegmentKey)])
+        if not any(parsed is not None for _, parsed in ours):
+            return
+    left = [info.key async for info in store.list(prefix) if parse_key(info.key) is not None]
+    if left:
+        raise Retryable(f"{prefix}: {len(left)} objects are still listed after their deletion, e.g. {left[0]}")

@@ -1,10 +1,7 @@
-"""Room on the disk of the data directory: watched, and given back under pressure (G12).
-
-Owns how full it is and who yields: first the chunk cache, then copied segments, oldest first; what is left over makes
-produces wait (`local_excess_ratio`). Always true: no partition is looked at while the disk is below its limit and has
-room; trouble is told when it begins and when it ends. What yields how much is decided by `disk_quota`. Must not know
-how segments are deleted, nor Kafka's requests.
-"""
+"""Watches the disk of the data directory and frees space under pressure (G12).
+The chunk cache yields first, then copied segments, oldest first; what remains slows producers down
+(`local_excess_ratio`). No partition is checked while the disk is below its limit and has room. A shortage is logged
+when it begins and when it ends."""
 
 from __future__ import annotations
 
@@ -25,8 +22,8 @@ from tiering.tier_config import TierLimits
 log = logging.getLogger(__name__)
 
 WATCH_DISK_S: Final = 5.0
-WATCH_FULL_DISK_S: Final = 1.0  # while produces wait for room: they go on soon after it is there
-EXCESS_TOLD_RATIO: Final = 0.02  # below it nobody is slowed down: an active segment beside other programs' files
+WATCH_FULL_DISK_S: Final = 1.0  # while produces wait for room
+EXCESS_LOGGED_RATIO: Final = 0.02  # below it no producer is slowed down
 
 
 class DiskView(NamedTuple):
@@ -35,11 +32,11 @@ class DiskView(NamedTuple):
     total: int
     free: int
     log_limit: int
-    is_share: bool = False  # the limit is a share of the file system, which others may fill too
+    is_share: bool = False  # the limit is a share of the file system, which other programs may fill too
 
 
 class DiskWatch:
-    """Of one broker. `tiers`: those attached now."""
+    """One broker's. `tiers`: those attached now."""
 
     def __init__(
         self, logs: LogHost, cold: ColdReader, tiers: Iterable[PartitionTier], workers: Workers, limits: TierLimits
@@ -51,24 +48,23 @@ class DiskWatch:
         self._limits = limits
         self._cache_yields = False
         self.local_excess_ratio = 0.0
-        """Which share of the limit local bytes exceed it by after all that the bucket holds was asked for (G12)."""
+        """By what share of the limit local bytes exceed it after all copied bytes were asked for (G12)."""
         self.disk = DiskView(0, 0, 0)
-        """As of the last look, a few seconds ago."""
+        """As of the last check, a few seconds ago."""
 
-    async def keep(self) -> None:
-        """Until cancelled. Looks at no partition while the disk is below its limit and has room."""
+    async def run(self) -> None:
+        """Runs until cancelled."""
         while True:
             await self._relieve()
             has_no_room = self.local_excess_ratio > 0 or self._logs.ballast.is_short
             await asyncio.sleep(WATCH_FULL_DISK_S if has_no_room else WATCH_DISK_S)
 
     async def _relieve(self) -> None:
-        """Over the local limit: first the chunk cache gives bytes back, then the logs, oldest copied segments first.
-        The same where the file system has no room, whoever filled it."""
+        """One check: free bytes if local logs are over their limit or the file system has no room."""
         limits, ballast = self._limits, self._logs.ballast
-        space = await self.look()
-        # What logs took ahead of their writes they fill themselves: nobody has to give way for it.
-        space = Space(space.total, space.free + ballast.ahead.held_bytes)
+        space = await self.check_space()
+        # Preallocated blocks are filled by logs: no space has to be freed for them.
+        space = Space(space.total, space.free + ballast.preallocation.held_bytes)
         space = await self._fit_cache(space)
         sharers, ratio_max = limits.brokers_on_disk, limits.local_space_ratio_max
         excess = excess_bytes(self._local_bytes, space, limits.local_bytes_max, ratio_max, sharers)
@@ -80,20 +76,20 @@ class DiskWatch:
         if limit is None:
             limit = int(space.total * ratio_max) // sharers
             if ballast.is_short:
-                stuck = 0  # somebody else's files, perhaps: the disk is full, and that is said
+                stuck = 0  # other programs' files, perhaps: the full disk is logged already
         before, self.local_excess_ratio = self.local_excess_ratio, stuck / max(limit, 1)
         free = space.free - ballast.size_bytes if ballast.is_short else space.free
         self.disk = DiskView(space.total, max(free, 0), limit, limits.local_bytes_max is None)
-        if (before > EXCESS_TOLD_RATIO) != (self.local_excess_ratio > EXCESS_TOLD_RATIO):
+        if (before > EXCESS_LOGGED_RATIO) != (self.local_excess_ratio > EXCESS_LOGGED_RATIO):
             self._log_pressure(stuck)
         for tier, asked in shares.wanted.items():
             tier.expire_soon(asked)
 
-    async def look(self) -> Space:
-        """Give the ballast up, or make it; told when either happens. The space afterwards."""
+    async def check_space(self) -> Space:
+        """Delete or make the ballast file, and log either; returns the space afterwards."""
         ballast, path = self._logs.ballast, self._logs.path
         was_short = ballast.is_short
-        space = await self._workers.run(ballast.look)
+        space = await self._workers.run(ballast.check_space)
         if ballast.is_short and not was_short:
             log.warning(
                 "no space left below %s: appends are refused, reads and copies go on, and what the bucket holds leaves "
@@ -119,7 +115,7 @@ class DiskWatch:
         ]
 
     async def _fit_cache(self, space: Space) -> Space:
-        """The chunk cache yields disk before any log does, and takes it again when there is some; the space after."""
+        """Shrink the chunk cache before any log, or let it grow again; returns the space afterwards."""
         held, configured = self._cold.cached_bytes, self._limits.cache_bytes_max
         limits = self._limits
         room = cache_room(held, space, configured, limits.local_space_ratio_max, limits.brokers_on_disk)
@@ -144,9 +140,9 @@ class DiskWatch:
         return Space(space.total, space.free + max(given_back, 0))
 
     def _log_pressure(self, stuck: int) -> None:
-        """Once when it begins and once when it ends: produces slow down, and then are refused, because of it."""
+        """Logged when the excess begins and ends: it slows produces down, then refuses them."""
         disk = self.disk
-        if self.local_excess_ratio <= EXCESS_TOLD_RATIO:
+        if self.local_excess_ratio <= EXCESS_LOGGED_RATIO:
             log.info("local logs are within their limit of %d MB again", disk.log_limit >> 20)
         elif disk.is_share:
             log.warning(

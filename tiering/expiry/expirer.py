@@ -1,10 +1,7 @@
-"""Letting go of bytes: when a partition's retention looks, and which local segments go.
-
-Always true: bytes of a tiered log go only where the committed manifest covers them with objects this process saw in the
-store after their commit; a log that is not tiered loses what its own retention allows, its start checkpointed first;
-the cold side (cold_expirer) comes first and never keeps the local one from its work. Every step may be cut off and is
-found again by the next run. Must not know who wakes it, nor what the disk's limit is.
-"""
+"""Retention of one partition: when it runs, and which local segments are deleted.
+Local bytes of a tiered log go only if the committed manifest covers them with objects that this process verified. A log
+that is not tiered follows its own retention, with its start checkpointed first. The cold side (`cold_expirer`) runs
+first; its failure does not stop the local side. Each step may be interrupted; the next run continues."""
 
 from __future__ import annotations
 
@@ -23,11 +20,11 @@ from tiering.partition_state import Block, TieredPartition
 
 log = logging.getLogger(__name__)
 
-IDLE_LOOK_S_MAX: Final = 3600.0
+IDLE_CHECK_S_MAX: Final = 3600.0
 
 
 class Expirer:
-    """One partition's retention. `forget` hears what was deleted."""
+    """One partition's retention. `forget` gets the deleted objects."""
 
     def __init__(
         self,
@@ -41,17 +38,16 @@ class Expirer:
         self._counters = counters
         self._cold = ColdExpirer(partition, counters, forget)
         self._checkpointed_start = -1
-        self._seen_end = -1  # of the log, at the last look
-        self._is_behind = False  # what was to go did not: not verified, damaged, or its small files are not written yet
+        self._seen_end = -1  # of the log, at the last check
+        self._is_behind = False  # due segments stayed: not verified, damaged, or their small files are not written yet
         self.pressure_bytes = 0
-        """Bytes the disk wants back from this log; set from outside, answered by the next run."""
-        self._is_asked = False  # how far the bucket is verified, by `look_for_replica`
-        self._looked_end = 0  # of the bucket, when that was asked last, whatever was found
+        """Bytes to free from this log; set from outside, used by the next run."""
+        self._is_asked = False  # `verify_for_replica` asked for a verification
+        self._asked_end = 0  # remote end of the last such verification, whatever it found
 
     async def run(self) -> float | None:
-        """Do what is due; seconds until something may be due again.
-
-        Raises Retryable, AccessRefused, Fenced, OSError."""
+        """Do what is due; returns seconds until something may be due again. Raises Retryable, AccessRefused, Fenced,
+        OSError."""
         partition = self._partition
         if partition.fenced:
             return None
@@ -62,13 +58,13 @@ class Expirer:
         if refused is not None:
             raise refused
         now_s = partition.world.clock.monotonic_s()
-        again_s = self._next_look_s()  # last: what was appended during this run is looked at in the next
+        again_s = self._next_check_s()  # last: appends during this run belong to the next
         looks_s = [max(when - now_s, 0.0) for when in self._cold.due_s]
         return min(looks_s if again_s is None else [again_s, *looks_s], default=None)
 
-    def _next_look_s(self) -> float | None:
-        """How long nothing can become due, but for graces: an interval where something was appended since the last
-        look, or stayed that was due; else only time passes, and a late look is late by a tenth of the limit at most."""
+    def _next_check_s(self) -> float | None:
+        """Seconds in which nothing can become due except graces: one interval after an append or if due segments
+        stayed. Otherwise only time passes, and a check is late by at most a tenth of the limit."""
         partition = self._partition
         local, config, end = partition.log, partition.config, partition.log.log_end_offset
         interval_s = partition.limits.retention_check_interval_ms / 1000
@@ -78,21 +74,21 @@ class Expirer:
         limits_ms = [limit_ms for limit_ms in (config.retention_ms, config.local_retention_ms) if limit_ms >= 0]
         is_empty = partition.log_start_offset >= end and local.local_log_start_offset >= end
         if is_empty or not limits_ms:
-            return None  # woken by appends, by other configs, by a disk that is full
-        return max(interval_s, min(min(limits_ms) / 10_000, IDLE_LOOK_S_MAX))
+            return None  # woken by appends, config changes, or a full disk
+        return max(interval_s, min(min(limits_ms) / 10_000, IDLE_CHECK_S_MAX))
 
     async def move_start(self, offset: int) -> None:
-        """Commit a log start to the root, then follow it locally (C26). Raises as `commit`."""
+        """Commit a log start to the root, then apply it locally (C26). Raises as `commit`."""
         await self._cold.move_start(offset)
 
-    def look_for_replica(self) -> bool:
-        """A replica lacks what the bucket holds, and not all of that is known to be whole: whether it is to be verified
-        first, by the next run. Once for each remote end: what cannot be verified now (an outage, damage) keeps nobody
-        waiting."""
+    def verify_for_replica(self) -> bool:
+        """Whether the next run has to verify objects for a replica that lacks them.
+
+        Once for each remote end: what cannot be verified now (an outage, damage) does not make replicas wait."""
         partition = self._partition
         if not partition.claimed:
             return Block.CLAIM not in partition.blocks and not partition.fenced  # it is being claimed
-        if max(self._looked_end, partition.sure_end_offset) >= partition.remote_end_offset:
+        if max(self._asked_end, partition.sure_end_offset) >= partition.remote_end_offset:
             return False
         self._is_asked = True
         return True
@@ -107,7 +103,7 @@ class Expirer:
         pressure, self.pressure_bytes = self.pressure_bytes, 0
         self._is_behind = False
         if partition.config.internal:
-            # An internal topic: its log start moves to where a rewrite began; what lives is above (ADR 17).
+            # An internal topic: its log start moves to where a rewrite began; live records are above (ADR 17).
             if first_local_offset(local) < local.log_start_offset:
                 await self._drop_local(local.log_start_offset)
             return
@@ -123,7 +119,7 @@ class Expirer:
             await self._expire_uncopied(config, visible, now_ms)
 
     async def _expire_copied(self, visible: int, now_ms: int, pressure_bytes: int) -> None:
-        """A tiered log: only what the bucket verifiably holds, or what lies below the log start."""
+        """A tiered log: only verified copies, or what lies below the log start."""
         partition = self._partition
         local = partition.log
         config = replace(
@@ -135,7 +131,7 @@ class Expirer:
         sealed = local.sealed_segments()
         manifest = partition.manifest
         assert manifest is not None
-        start = manifest.log_start_offset  # the root's: what only the local log says is not durable yet
+        start = manifest.log_start_offset  # the root's: a start known only to the local log is not durable yet
         wanted = expirable(
             sealed,
             manifest.remote_end_offset,
@@ -150,7 +146,7 @@ class Expirer:
             return
         safe, refused = max(start, partition.sure_end_offset), None
         if safe < wanted.offset:
-            # What is sure goes all the same: in an outage the disk needs it most.
+            # Verified segments are deleted even in an outage: the disk needs it most then.
             safe, refused = await self._verified_end(max(sealed[0].base_offset, safe), wanted.offset)
         await self._drop_local(min(wanted.offset, safe))
         self._is_behind = first_local_offset(local) < wanted.offset
@@ -158,8 +154,8 @@ class Expirer:
             raise refused
 
     async def _verified_end(self, first: int, end: int) -> tuple[int, Retryable | AccessRefused | None]:
-        """How far from `first` on the manifest covers the log with verified objects, and what the store refused to say
-        of the next one; verifies those that were not."""
+        """How far from `first` verified objects cover the log, and the store's error for the next one. Verifies the
+        others."""
         partition = self._partition
         covered = first
         try:
@@ -177,22 +173,23 @@ class Expirer:
         return covered, None
 
     async def _verify_for_replica(self) -> None:
-        """A new leader verified nothing yet: else every byte on its disk would be copied that the bucket holds too."""
+        """A new leader has verified nothing: without this a replica would copy every byte of its disk that is in the
+        bucket too."""
         partition = self._partition
         end = partition.remote_end_offset
         first = max(first_local_offset(partition.log), partition.log_start_offset, partition.sure_end_offset)
         covered, refused = await self._verified_end(first, end)
         if refused is not None:
             log.info("%s: replicas copy what lies above %d: %s", partition.name, covered, refused)
-        self._looked_end, self._is_asked = end, False
+        self._asked_end, self._is_asked = end, False
 
     async def _expire_uncopied(self, config: LogConfig, visible: int, now_ms: int) -> None:
-        """A log that is not tiered: plain retention; its start moves first, durably. Of a rebuilt cluster nothing goes
-        that is nowhere else: what was set on all brokers is not known there (R29)."""
+        """A log that is not tiered: plain retention; its start moves first, durably. A rebuilt cluster deletes nothing
+        that is nowhere else, because configs set on all brokers are unknown there (R29)."""
         partition, local = self._partition, self._partition.log
-        is_root_asked = not partition.is_alone  # whether this broker still leads, before anything goes (R6, R23)
+        is_root_asked = not partition.is_alone  # check that this broker still leads before anything goes (R6, R23)
         if not partition.is_complete() or self._has_older_in_bucket() or (is_root_asked and not partition.claimed):
-            self._is_behind = True  # it is looked at again
+            self._is_behind = True  # checked again after an interval
             return
         if active_expired(local.active_info(), visible, now_ms, config):
             partition.lease.roll()
@@ -212,14 +209,14 @@ class Expirer:
             await self._start_at(wanted.offset)
 
     def _has_older_in_bucket(self) -> bool:
-        """The oldest goes first: what only the bucket has, and retention keeps, keeps all that is younger."""
+        """Whether only the bucket has older records that retention keeps: the oldest are deleted first."""
         manifest, start = self._partition.manifest, self._partition.log.log_start_offset
         start = start if manifest is None else max(start, manifest.log_start_offset)
         return first_local_offset(self._partition.log) > start
 
     async def _start_at(self, offset: int) -> None:
-        """The root first where others may lead next, or it names objects; one that names none follows at the next look
-        (cold_expirer): an outage of the store must not fill the disk."""
+        """Move the root's start first if others may lead next or it names objects. A root without objects follows at
+        the next check (cold_expirer), so a store outage does not fill the disk."""
         partition = self._partition
         manifest = partition.manifest
         if partition.claimed and (not partition.is_alone or (manifest is not None and manifest.live.segments)):
@@ -233,7 +230,7 @@ class Expirer:
         partition, lease = self._partition, self._partition.lease
         lease.check()
         if self._checkpointed_start != partition.log.log_start_offset:
-            # The first local segment will not tell any more where the log starts.
+            # The first local segment will no longer show where the log starts.
             await lease.checkpoint_start()
             lease.check()
             self._checkpointed_start = partition.log.log_start_offset

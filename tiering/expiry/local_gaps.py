@@ -1,10 +1,6 @@
-"""Declared gaps that a local log still holds: offsets nobody will ever get, found again after each opening.
-
-Owns where to look. A gap is appended while a log opens, before anything else of its leader epoch (bootstrap), so only
-the first batches of an epoch can be one: a few header reads, whatever the size of the log. Always true: it reads, and
-a batch it cannot read is no gap (reading it is somebody else's to refuse). Must not know manifests: those name the gaps
-of what was copied, this names those of what was not, or never will be.
-"""
+"""Declared gaps in a local log, found again after each opening with a few header reads.
+A gap is appended while a log opens, before any other batch of its leader epoch, so only the first batches of an epoch
+can be gaps. An unreadable batch counts as no gap. Manifests name the gaps of copied ranges."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from hotstore.log.partition_log import PartitionLog
 from logformat.errors import InvalidRequest, Retryable, StorageFailed
 from logformat.gap import gap_range
 
-EPOCHS_MAX: Final = 1000  # the newest: a broker that was started more often than that since has other troubles
+EPOCHS_MAX: Final = 1000  # the newest ones
 _READ_BYTES: Final = 256  # a gap batch has fewer
 
 
@@ -52,7 +48,7 @@ def _gap_at(log: PartitionLog, offset: int) -> tuple[int, int] | None:
 def all_gaps(
     in_bucket: tuple[tuple[int, int], ...], in_log: tuple[tuple[int, int], ...], log_start_offset: int
 ) -> tuple[tuple[int, int], ...]:
-    """What manifest and local log name, each once, in order; those that lie below the log start are over."""
+    """Gaps of manifest and local log, each once, in order, without those below the log start."""
     known = sorted({*in_bucket, *(gap for gap in in_log if not any(_holds(held, gap) for held in in_bucket))})
     return tuple(gap for gap in known if gap[1] > log_start_offset)
 

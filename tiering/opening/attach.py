@@ -1,10 +1,7 @@
-"""Gives an open log its tier for one leader epoch, and takes it away.
-
-Owns what is attached on this broker. Always true: a log has one tier at a time, of the newest epoch it was led in; what
-`attach` returns may append up to `log.reserved_end`, and has not begun to claim, copy or expire; detaching leaves the
-log open, as whoever leads it next expects it, and nothing can be appended as a leader until then. Must not know Kafka's
-requests, nor which of the attached partitions are served.
-"""
+"""Attaches an open log's tier for one leader epoch, and detaches it.
+A log has one tier at a time, of the newest epoch it was led in. After `attach` the log may append up to
+`log.reserved_end`; claim, copy and expiry have not begun. Detaching leaves the log open for its next leader; nothing
+can be appended as a leader until then."""
 
 from __future__ import annotations
 
@@ -31,9 +28,9 @@ from seams.disk import is_full
 from seams.world import World
 from tiering.opening.cold_start import ColdStart, begin_at_end, claim_and_reserve, state_at
 from tiering.opening.log_starts import is_held_below
-from tiering.opening.lost_tail import LostTail
 from tiering.opening.read_ahead import ReadAhead
-from tiering.opening.reservation import ToldEnd
+from tiering.opening.reservation import ReportedEnd
+from tiering.opening.tail_recovery import TailRecovery
 from tiering.partition_state import Block, TieredPartition
 from tiering.partition_tier import PartitionTier
 from tiering.tier_config import NO_SESSION, Lead, TierLimits
@@ -44,8 +41,8 @@ GIVE_BACK_S: Final = 30.0
 Key = tuple[UUID, int]
 
 
-class Attached:
-    """The tiers of one broker's logs. `make_tier` wraps what is led in the jobs of the broker."""
+class AttachedTiers:
+    """The tiers of one broker's logs. `make_tier` adds the broker's jobs to a led partition."""
 
     def __init__(
         self,
@@ -68,19 +65,19 @@ class Attached:
         self._ahead = ahead or ReadAhead(store, world, limits.store_timeout_s)
         self._pages = self._ahead.pages
         self._tiers: dict[Key, PartitionTier] = {}
-        self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # by leader epoch: of what is open, or being opened
-        self._holes: dict[Key, tuple[int, int]] = {}  # by leader epoch: see `claim_and_reserve`
-        self._led: dict[Key, int] = {}  # leader epoch it was led in last, in this process, open ever since
-        self._told: dict[Key, ToldEnd] = {}  # of logs that followed, or led others, since
-        self._sessions: dict[Key, int] = {}  # in which what is attached is led
+        self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # with leader epoch: of open and opening logs
+        self._holes: dict[Key, tuple[int, int]] = {}  # leader epoch and hole end: see `claim_and_reserve`
+        self._led: dict[Key, int] = {}  # last leader epoch in this process, while the log stays open
+        self._reported: dict[Key, ReportedEnd] = {}  # of logs that followed, or led with followers
+        self._sessions: dict[Key, int] = {}  # broker session in which an attached log is led
         self._store_away = False
 
     def __iter__(self) -> Iterator[PartitionTier]:
         return iter(tuple(self._tiers.values()))
 
     async def open_log(self, place: TopicPartition, topic_id: UUID, config: LogConfig, lead: Lead) -> OpenLog:
-        """The log to lead, open here: no bucket is asked, but where another topic's log lies in its place, where it
-        is tiered no more and lacks segments that only the bucket held, and where nobody holds any of it.
+        """The log to lead, opened. The bucket is read only if another topic's log has the directory, if the topic is no
+        longer tiered and only the bucket held its first segments, or if no broker holds the log.
 
         Raises Retryable (the bucket is needed and away), Fenced, Corrupt (ForeignLog, DamagedLog), OSError."""
         logs = self._logs
@@ -97,8 +94,8 @@ class Attached:
             return opened or await logs.create(place, topic_id, config)
 
     async def open_copy(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
-        """The log to copy to, open here; None where there is none. No bucket is asked, but where it is tiered no more
-        and lacks segments that only the bucket held. Raises as `open_log`."""
+        """The log to follow with, opened; None if there is none. The bucket is read only if the topic is no longer
+        tiered and only the bucket held its first segments. Raises as `open_log`."""
         try:
             return await self._logs.open(place, topic_id, config)
         except MissingSegments as missing:
@@ -110,10 +107,10 @@ class Attached:
     async def _open_as_of(
         self, manifest: Manifest, missing: MissingSegments, place: TopicPartition, topic_id: UUID, config: LogConfig
     ) -> OpenLog | None:
-        """A log whose files begin above where it starts: the root starts no lower, or objects hold what lies between.
-        Raises `missing` where neither is so: that is lost."""
+        """Open a log whose files begin above its start if the root starts no lower, or if objects hold what lies
+        between. Raises `missing` otherwise: that is lost."""
         if manifest.log_start_offset >= missing.first:
-            self._logs.believe_log_start(place, missing.first)
+            self._logs.raise_log_start(place, missing.first)
         elif not is_held_below(missing.first, manifest):
             raise missing
         opened = await self._logs.open(place, topic_id, replace(config, tiered=True))
@@ -122,11 +119,10 @@ class Attached:
         return opened
 
     async def _leave_to_its_topic(self, foreign: ForeignLog, place: TopicPartition, topic_id: UUID, lead: Lead) -> None:
-        """The directory is of a topic that had our name before (C9): set aside, for its purge, or the next start, to
-        remove it; where nothing proves that it was deleted, it is kept aside (R24).
+        """Move away the directory of an earlier topic with this name (C9): for deletion if that topic is known to be
+        deleted, else as a stray (R24).
 
-        Raises `foreign` where that is not sure: a partition that was served before has a root, and a log of its own.
-        """
+        Raises `foreign` if the partition has a root: then it was served before and has a log of its own."""
         if not lead.new and await self._manifests_of((topic_id, place.partition), lead).load() is not None:
             raise foreign
         before = await self._logs.topic_id_at(place)
@@ -137,8 +133,7 @@ class Attached:
 
     async def _begin_at(self, missing: MissingSegments, place: TopicPartition, topic_id: UUID, lead: Lead) -> Manifest:
         """The root of a log whose first segments only the bucket holds, because its topic was tiered until the last
-        process ended, or until it began among replicas. Raises `missing` where the bucket did not hold them: they are
-        lost."""
+        process ended or until it got replicas. Raises `missing` if the bucket does not hold them: they are lost."""
         first, manifests = missing.first, self._manifests_of((topic_id, place.partition), lead)
         try:
             manifest = await manifests.claim(lead.leader_epoch, lead.tier.topic, dict(lead.tier.configs))
@@ -147,12 +142,12 @@ class Attached:
         if manifest.bucket_end_offset < first:
             raise missing
         if manifest.log_start_offset < first and not is_held_below(first, manifest):
-            manifest = await manifests.commit(lambda m: m.set_log_start(first))  # a snapshot holds what matters of it
+            manifest = await manifests.commit(lambda m: m.set_log_start(first))  # a snapshot holds the live state below
         return manifest
 
     async def _make_again(self, place: TopicPartition, topic_id: UUID, config: LogConfig, lead: Lead) -> OpenLog:
-        """A log that is lost, and nobody else holds: at once where the bucket ends, as the claim says it. Where it has
-        no root, whoever attaches it says what that means."""
+        """Create a lost log that no other broker holds, at the bucket's end as the claim has it. `attach` handles a
+        missing root."""
         key = topic_id, place.partition
         if (read := self._ahead.take(key)) is not None:
             self._manifests.setdefault(key, (lead.leader_epoch, read))
@@ -168,7 +163,7 @@ class Attached:
         return await self._logs.create(place, topic_id, config, begin)
 
     async def _claim_to_make(self, key: Key, manifests: ManifestStore, lead: Lead) -> Manifest:
-        """The claim of a log that is made again, which reserves what it may give once in an epoch."""
+        """The claim of a log that is created again. It reserves offsets once in an epoch."""
         is_done = self._holes.get(key, (-1, 0))[0] == lead.leader_epoch
         block = 0 if is_done else self._limits.reservation_offsets
         topic, configs = lead.tier.topic, dict(lead.tier.configs)
@@ -178,27 +173,19 @@ class Attached:
         return manifest
 
     def _manifests_of(self, key: Key, lead: Lead) -> ManifestStore:
-        """One an epoch: what opening the log learned of the root is known when it is attached."""
+        """One manifest store an epoch: `attach` uses what opening the log read."""
         found = self._manifests.get(key)
         if found is not None and found[0] == lead.leader_epoch:
             return found[1]
-        made = ManifestStore(
-            self._store,
-            *key,
-            self._world.rng,
-            self._world.clock,
-            workers=self._world.workers,
-            page_cache=self._pages,
-            deadline_s=self._limits.store_timeout_s,
-        )
+        made = self.manifests_to_read(*key)
         self._manifests[key] = lead.leader_epoch, made
         return made
 
     async def attach(self, lease: Lease, lead: Lead) -> PartitionTier:
-        """The log's tier for the leader that holds `lease`, ready to be served.
+        """The log's tier for the leader that holds `lease`.
 
-        Raises Retryable (the bucket is needed and away; ask again), Fenced, Corrupt (damage: a person decides),
-        StorageFailed, OSError; after these the log has to be closed and opened again."""
+        Raises Retryable (the bucket is needed and away; try again), Fenced, Corrupt (damage: a person decides),
+        StorageFailed, OSError; then the log has to be closed and opened again."""
         opened = lease.opened
         key = opened.topic_id, opened.log.partition
         assert key not in self._tiers, f"{lease}: the tier of the epoch before is still attached"
@@ -217,13 +204,13 @@ class Attached:
             is_fresh=self._is_fresh,
             is_complete=self._is_complete,
         )
-        tail = LostTail(
+        tail = TailRecovery(
             partition,
             was_clean=self._logs.was_clean,
             new=lead.new,
             followed=not lead.holds_alone,
             led_before=self._led.get(key),
-            told=self._told_in(key, lead),
+            reported=self._reported_in(key, lead),
             hole_end=self._hole_end(key, opened, lead),
         )
         if lead.unclean_after is None:
@@ -232,7 +219,7 @@ class Attached:
             await tail.begin_uncleanly(lead.unclean_after)
         partition.chooses_start |= lead.is_alone and tail.is_own
         if partition.claimed and partition.is_to_be_switched_off:
-            with suppress(Retryable):  # the next look at retention does it
+            with suppress(Retryable):  # else the next retention check does it
                 await partition.switch_off()
         if opened.log.reserved_end <= opened.log.log_end_offset:
             await self._reserve_first(partition)
@@ -240,32 +227,32 @@ class Attached:
         tier.lost = tail.lost
         self._tiers[key] = tier
         self._led[key] = lead.leader_epoch
-        self._told.pop(key, None)
+        self._reported.pop(key, None)
         self._holes.pop(key, None)
         self._sessions[key] = lead.broker_epoch
         return tier
 
     def _hole_end(self, key: Key, opened: OpenLog, lead: Lead) -> int | None:
-        """What was reserved before the claim that this very log was made of."""
+        """The reserved end before the claim from which this log was created."""
         epoch, hole_end = self._holes.get(key, (lead.leader_epoch, None))
         return hole_end if opened.is_bare and epoch == lead.leader_epoch else None
 
     def has_led(self, topic_id: UUID, partition: int) -> bool:
-        """Whether the open log was led in this process: nothing of its tail is in doubt."""
+        """Whether the open log was led in this process: its tail is not in doubt."""
         return (topic_id, partition) in self._led
 
-    def told(self, topic_id: UUID, partition: int, end: ToldEnd) -> None:
-        """What the leader of an open log said last, while it was copied here."""
-        self._told[topic_id, partition] = end
+    def note_reported_end(self, topic_id: UUID, partition: int, end: ReportedEnd) -> None:
+        """The reserved end that the leader of an open log reported last, while it was copied here."""
+        self._reported[topic_id, partition] = end
 
-    def _told_in(self, key: Key, lead: Lead) -> ToldEnd | None:
-        """What counts in this leader epoch."""
-        told = self._told.get(key)
-        is_of_session = told is not None and told.broker_epoch == lead.broker_epoch != NO_SESSION
-        return told if is_of_session else None
+    def _reported_in(self, key: Key, lead: Lead) -> ReportedEnd | None:
+        """The reported end, if it is of this broker session."""
+        reported = self._reported.get(key)
+        is_of_session = reported is not None and reported.broker_epoch == lead.broker_epoch != NO_SESSION
+        return reported if is_of_session else None
 
     async def _reserve_first(self, partition: TieredPartition) -> None:
-        """A log without headroom (a clean stop gave it back) serves reads at once; appends after this."""
+        """A log without headroom (a clean stop gave it back) serves reads at once, appends after this."""
         try:
             await partition.reserve()
         except Retryable as unanswered:
@@ -276,9 +263,9 @@ class Attached:
             log.warning("%s takes no appends until its disk has space: %s", partition.name, error)
 
     async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
-        """Lineage and producers of a log that goes on at `offset`, from the object that holds what lies below; both
-        empty where the bucket holds none; and how much it holds from `since` on. The root is read anew (D35). Raises
-        Retryable, ObjectMissing, Corrupt."""
+        """Epochs and producers of a log that continues at `offset`, from the object that holds what lies below (empty
+        if none), and how much the bucket holds from `since` on. Reads the root anew (D35). Raises Retryable,
+        ObjectMissing, Corrupt."""
         world, deadline_s = self._world, self._limits.store_timeout_s
         manifests = ManifestStore(
             self._store, topic_id, index, world.rng, world.clock, workers=world.workers, deadline_s=deadline_s
@@ -287,7 +274,7 @@ class Attached:
         return await state_at(self._store, manifests, (topic_id, index), offset, deadline_s, since)
 
     def manifests_to_read(self, topic_id: UUID, index: int) -> ManifestStore:
-        """Of a partition that another broker leads; nothing was read of it."""
+        """A manifest store of which nothing is read yet."""
         world = self._world
         return ManifestStore(
             self._store,
@@ -301,8 +288,8 @@ class Attached:
         )
 
     async def detach(self, tier: PartitionTier, *, give_back: bool) -> None:
-        """Stop tiering a partition: its leader epoch is over here. With `give_back` (a clean stop, nothing appends any
-        more) also its reservation."""
+        """Stop tiering a partition: its leader epoch ended here. `give_back` (a clean stop, no more appends): release
+        its reservation too."""
         partition = tier.partition_state
         key = partition.topic_id, partition.partition
         await tier.close()
@@ -313,16 +300,16 @@ class Attached:
             await self._give_back(partition)
         session = self._sessions.pop(key, NO_SESSION)
         if not partition.is_alone and not partition.fenced and Block.BEHIND not in partition.blocks:
-            self._told[key] = ToldEnd(partition.lease.reserved_end, session)
+            self._reported[key] = ReportedEnd(partition.lease.reserved_end, session)
 
-    def let_go(self, topic_id: UUID, partition: int) -> None:
-        """It is assigned others: what a leader said it may give, they give, or gave back (R21)."""
-        self._told.pop((topic_id, partition), None)
+    def drop_reported_end(self, topic_id: UUID, partition: int) -> None:
+        """The partition is assigned to others: they use or release the offsets that a leader reported (R21)."""
+        self._reported.pop((topic_id, partition), None)
 
     def forget(self, topic_id: UUID, partition: int) -> None:
-        """The log is closed: whoever opens it next knows nothing of it."""
+        """The log is closed: forget what is known of it."""
         self._led.pop((topic_id, partition), None)
-        self._told.pop((topic_id, partition), None)
+        self._reported.pop((topic_id, partition), None)
         self._manifests.pop((topic_id, partition), None)
         self._holes.pop((topic_id, partition), None)
 
@@ -330,16 +317,16 @@ class Attached:
         try:
             async with asyncio.timeout(GIVE_BACK_S):
                 if partition.is_alone:
-                    await partition.note_reservation()  # where nothing is given back, too: the next start asks for it
+                    await partition.note_reservation()  # even if nothing is released: the next start reads it
                 await partition.give_back()
         except (ThermoclineError, OSError) as kept:  # damaged roots and full disks, too; TimeoutError is an OSError
-            # Nothing is lost: the next start goes on below the reserved end, or declares the rest a gap.
+            # Nothing is lost: the next start continues below the reserved end, or declares the rest a gap.
             log.warning("%s keeps its reservation: %s", partition.name, kept)
-            # Thousands of partitions must not wait in turn for a bucket that does not answer.
+            # Thousands of partitions must not each wait for a bucket that does not answer.
             self._store_away |= isinstance(kept, Retryable | AccessRefused | TimeoutError)
 
     async def close(self) -> None:
-        """Detach everything without giving anything back."""
+        """Detach everything without releasing reservations."""
         for tier in self:
             await tier.close()
         self._tiers.clear()

@@ -1,10 +1,6 @@
-"""The state a log begins with where the bucket has what lies below: its lineage of leader epochs and its producers.
-
-Owns where that state is read: in the footer of the last object; two requests, a page of the manifest at most besides;
-and the claim of a log that begins there.
-Always true: it names nothing at or above that offset, also where the object reaches further; where the bucket holds
-nothing it is empty. Must not know what begins there, or why.
-"""
+"""Epochs and producers of a log that begins where the bucket ends, and the claim of such a log.
+They come from the footer of the last object: two requests, plus at most one manifest page. They name nothing at or
+above the offset, even if the object reaches further."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from logformat.record_batch import INT64_MAX
 
 
 class ColdStart(NamedTuple):
-    """`held_bytes`: about how many bytes of log the bucket holds below the offset, from another one on."""
+    """`held_bytes`: about how many log bytes the bucket holds below the offset, from `since` on."""
 
     epochs: LeaderEpochs
     producers: Iterable[ProducerEntry]
@@ -44,11 +40,10 @@ async def state_at(
     since: int = 0,
     known: Known | None = None,
 ) -> ColdStart:
-    """At `offset`, by what the loaded manifest names below it. Of an object that reaches further, its producers' last
-    batches are left out where they come later: who copies what follows meets them again. `known`: what objects that
-    were read before say.
+    """At `offset`, from what the loaded manifest names below it. `known`: what earlier reads of objects gave.
 
-    Raises Retryable (StoreUnavailable), ObjectMissing, Corrupt."""
+    If an object reaches further, later batches of its producers are left out: the replica copies them anyway. Raises
+    Retryable (StoreUnavailable), ObjectMissing, Corrupt."""
     entry = await manifests.find(offset - 1) if offset else None
     if entry is None:
         return ColdStart(LeaderEpochs(), ())
@@ -73,23 +68,23 @@ async def begin_at_end(
     deadline_s: float,
     known: Known | None = None,
 ) -> Begin:
-    """Of a log that begins where the bucket ends, as `manifest` says it, which `leader_epoch` claimed. `known`, and
-    what it raises: see `state_at`."""
+    """Start of a log at the bucket's end per `manifest`, which `leader_epoch` claimed. `known` and errors: see
+    `state_at`."""
     end = manifest.bucket_end_offset
     if not end:
         return Begin()
     epochs, producers, _ = await state_at(store, manifests, of, manifest.remote_end_offset, deadline_s, known=known)
-    # In the same write: claimed by now, and else the first record's sync would write the file again.
+    # In the same write, because the first record's sync would write the epoch file again.
     return Begin(end, epochs.assign(leader_epoch, end), tuple(producers))
 
 
 async def claim_and_reserve(
     manifests: ManifestStore, leader_epoch: int, topic: str, configs: dict[str, str], block: int
 ) -> tuple[Manifest, int]:
-    """One request for what a log takes that begins where the bucket ends: the claim, and `block` offsets more than were
-    reserved before; the root, and what was. The new ones are given only once the hole up to there is closed: a start
-    that ends in between leaves the next one a longer hole, no offset that is given twice. Raises as
-    `ManifestStore.claim`."""
+    """Claim in one request, and reserve `block` offsets beyond the earlier reserved end; returns the root and that end.
+
+    The new offsets are used only after the hole up to there is closed. A start that ends in between leaves the next one
+    a longer hole, but no offset is assigned twice. Raises as `ManifestStore.claim`."""
     hole_end = 0
 
     def reserve(manifest: Manifest) -> Manifest:
@@ -102,7 +97,7 @@ async def claim_and_reserve(
 
 
 def _held_between(manifest: Manifest, start: int, end: int) -> int:
-    """Of an object, or a page, that reaches out of [start, end), its share by offsets."""
+    """An object or page that reaches out of [start, end) counts its share by offsets."""
     start = max(start, manifest.coverage_start)
     held = [(segment.base_offset, segment.end_offset, segment.log_bytes) for segment in manifest.tail]
     held += [(page.first_offset, page.end_offset, page.log_bytes) for page in manifest.pages]

@@ -1,9 +1,6 @@
-"""Tiers that are attached and not at work yet: their claims and copies would slow down the opening of all others.
-
-Owns who waits, and for how long. Always true: a tier begins once, when nothing is being opened any more; or `HOLD_S`
-after it was attached at the latest, unless a start waits for all, so that partitions which do not open keep no others
-from the bucket. Must not know what is being opened, nor what a tier does.
-"""
+"""Starts of attached tiers, deferred while logs are being opened: claims and copies would slow that down.
+A tier starts once, when nothing is being opened, or `DEFER_S_MAX` after it was attached unless the broker itself is
+starting. So partitions that fail to open do not keep others from the bucket."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-HOLD_S: Final = 10.0
-"""Well below the minute within which a new leader is to claim (R23)."""
+DEFER_S_MAX: Final = 10.0
+"""Well below the minute in which a new leader has to claim (R23)."""
 
 
 class DeferredStart:
-    """Of one broker; used on the loop. What waits is a tier's `start`, which does nothing for one that is closed."""
+    """One broker's; used on the loop. A tier's `start` does nothing if it is closed."""
 
     def __init__(self) -> None:
         self._opening = 0
@@ -27,7 +24,7 @@ class DeferredStart:
 
     @contextmanager
     def while_opening(self, *, is_start: bool = False) -> Iterator[None]:
-        """Hold back what is attached until the last of these ends; `is_start`: however long that takes."""
+        """Defer starts until the last of these contexts ends; `is_start`: however long that takes."""
         self._opening += 1
         self._starting += is_start
         try:
@@ -39,16 +36,16 @@ class DeferredStart:
                 self._begin()
 
     def attached(self, start: Callable[[], None]) -> None:
-        """Call `start` now, or when nobody holds it back."""
+        """Call `start` now, or when it is no longer deferred."""
         if not self._opening:
             start()
             return
         self._waiting.append(start)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(HOLD_S, self._too_long)
+            self._timer = asyncio.get_running_loop().call_later(DEFER_S_MAX, self._too_long)
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more."""
         self._waiting.clear()
         self._end_timer()
 

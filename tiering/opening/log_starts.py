@@ -1,8 +1,6 @@
-"""Where a log begins, by what disk and root say of it.
-
-Always true: a log start never moves back, and never above the log's end; what the bucket holds is what the manifest
-names, whatever the topic's configs say by now. Pure but for the log it is told to. Must not know when that is asked.
-"""
+"""Where a log starts, from disk and root.
+A log start never moves back, and never above the log's end. The manifest decides what the bucket holds, whatever the
+topic's configs are now."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ from hotstore.log.partition_log import PartitionLog
 
 
 def start_at_least(lease: Lease, manifest: Manifest) -> None:
-    """Let the local log's start agree with the root: the greater of both; where the bucket holds nothing that is still
-    readable, not below the first local segment."""
+    """Raise the local log start to the root's; if the bucket holds nothing readable, at least to the first local
+    segment."""
     local = lease.log
     start = max(local.log_start_offset, manifest.log_start_offset)
     if manifest.remote_end_offset <= max(start, manifest.coverage_start):
@@ -22,13 +20,13 @@ def start_at_least(lease: Lease, manifest: Manifest) -> None:
 
 
 def is_held_below(first_local: int, manifest: Manifest) -> bool:
-    """Whether a log whose files begin at `first_local` lacks nothing: objects reach that far."""
+    """Whether objects reach `first_local`, where the local files begin: then the log lacks nothing."""
     return manifest.live.segments > 0 and manifest.remote_end_offset >= first_local
 
 
 def lacks_segments(local: PartitionLog) -> str | None:
-    """Why a log that joins again may lack what its leader has, of a topic that is not tiered: what lies below its files
-    was in the bucket, whose objects whoever was assigned it alone meanwhile may have let go (ADR 26). None: it lacks
+    """Why a log that rejoins may lack records of its leader, for a topic that is no longer tiered: what lies below its
+    files was in the bucket, and a leader without replicas may have deleted those objects (ADR 26). None: it lacks
     nothing."""
     first, start = first_local_offset(local), local.log_start_offset
     if local.config.tiered or first <= start:

@@ -1,15 +1,9 @@
-"""What the bucket holds of logs that are lost here, read while this broker waits for the right to lead them.
-
-Owns what was read: a root a partition, and the lineage and producers in the footer of its last object. Always true:
-nothing is led, and nothing written, by what was read here alone. It may be stale: whoever led before may commit until a
-claim fences him. So a root that was read here is where the claim *starts from*, no more: the claim replaces that very
-root (the store compares its ETag), or is refused, and then the root is read again and claimed as it stands (C30); what
-the claim returns is what it replaced, in either case. What a footer says is kept by the object's key, which is new for
-each upload, and objects never change: it counts where the claimed root names that object as the last one, and is read
-again where it names another. What could not be read, or was damaged on its way, is left to whoever opens the log: he
-asks again, and says what is wrong. At most `PARTITIONS_MAX` are read, the rest when they are opened. Must not know who
-leads, nor why a log is lost.
-"""
+"""Prefetch of what the bucket holds of lost logs, while this broker waits for the right to lead them.
+It reads each partition's root, and the epochs and producers in its last object's footer. Nothing is led or written from
+this alone, because an earlier leader may commit until a claim fences it. The prefetched root is only where the claim
+starts from: the claim replaces exactly that root (by ETag) or is refused, then reads it again and claims that (C30). A
+footer counts only if the claimed root names its object as the last one; keys are new for each upload and objects never
+change. Errors are left to the opening of the log, which reads again. At most `PARTITIONS_MAX` partitions are read."""
 
 from __future__ import annotations
 
@@ -33,8 +27,8 @@ _READERS: Final = 8  # at once: beside them the lease is watched
 
 
 class ReadAhead:
-    """Of one start. `cold` is asked by `state_at`: by key of the object and offset; `pages` is every manifest's of this
-    broker, those that were read here too."""
+    """Of one start. `cold`: what footers say, by object key and offset, for `state_at`; `pages`: the page cache of all
+    manifests of this broker."""
 
     def __init__(self, store: ObjectStore, world: World, deadline_s: float) -> None:
         self._store = store
@@ -45,7 +39,7 @@ class ReadAhead:
         self.cold: dict[tuple[str, int], ColdStart] = {}
 
     async def read(self, wanted: Iterable[Key]) -> None:
-        """Read what the bucket has for them; may be cancelled, and begun again. Raises nothing of the store's."""
+        """Read what the bucket has for them. It may be cancelled and started again. Raises no error of the store."""
         left = (key for key in islice(wanted, PARTITIONS_MAX) if key not in self._manifests)
 
         async def reader() -> None:
@@ -82,10 +76,10 @@ class ReadAhead:
             return  # see the module
 
     def take(self, key: Key) -> ManifestStore | None:
-        """What was read of a partition's root, once: for who is to claim it."""
+        """The manifests read for a partition, once, for its claim."""
         return self._manifests.pop(key, None)
 
     def forget(self) -> None:
-        """All is open that was to be."""
+        """All logs are open."""
         self._manifests.clear()
         self.cold.clear()

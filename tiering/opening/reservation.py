@@ -1,13 +1,9 @@
-"""Which offsets a log may give: the block reserved in the root, and the broker's own copy of it on disk.
-
-Owns the file `thermocline-reservation` of a partition's directory and the arithmetic of blocks. Always true: an offset
-is given only below an end that was committed to the root *and* is durable in the local copy, where there is one:
-without it the next start asks the root before it gives any. The copy is lowered before the root is (a clean stop); so
-nothing below the root's reserved end is ever given to two records, whatever is lost (C6, C7). Must not know the log's
-bytes, or when the bucket answers.
-
-The file: line 1 the version `0`, then `topic_id`, `partition`, `reserved_end`, `flush` (sync or os) and `boot` (the
-boot id of the machine run that wrote it), one `name value` a line, and `crc` over all lines before it."""
+"""Reservation of offsets: a block reserved in the root, and the broker's copy of it on disk.
+An offset is assigned only below an end that was committed to the root and, if there is a local copy, is durable in it.
+Without a copy the next start reads the root first. A clean stop lowers the copy before the root. So no offset below the
+root's reserved end is ever assigned to two records, whatever is lost (C6, C7). The file `thermocline-reservation` has
+version `0` in line 1, then `topic_id`, `partition`, `reserved_end`, `flush` (sync or os) and `boot` (boot id of the
+machine run that wrote it), one `name value` a line, and `crc` over all lines before."""
 
 from __future__ import annotations
 
@@ -27,10 +23,11 @@ _BYTES_MAX: Final = 4096
 _NAMES: Final = ("topic_id", "partition", "reserved_end", "flush", "boot")
 
 
-class ToldEnd(NamedTuple):
-    """A reserved end as its leader told it last, in this process: what this log may give when it leads next, because
-    every offset given beside it is committed here too, or was shown to nobody (R21). Absolute: a later one counts also
-    where it is lower. `broker_epoch`: of the session in which it was heard; another one knows no log start (D66)."""
+class ReportedEnd(NamedTuple):
+    """The reserved end that a leader reported last, in this process; the log may use it when it leads next, because
+    every offset assigned meanwhile is committed here too or was shown to no client (R21). A later report replaces an
+    earlier one, even if it is lower. `broker_epoch`: the session of the report; other sessions know no log start (D66).
+    """
 
     reserved_end: int
     broker_epoch: int
@@ -38,7 +35,7 @@ class ToldEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LocalReservation:
-    """The broker's copy. `flush_sync`: every acknowledged record below was flushed; `boot_id`: in which machine run."""
+    """The broker's copy. `flush_sync`: every acknowledged record below was flushed; `boot_id`: of the machine run."""
 
     topic_id: UUID
     partition: int
@@ -47,13 +44,13 @@ class LocalReservation:
     boot_id: str
 
     def covers_tail(self, *, boot_id: str, clean: bool) -> bool:
-        """Whether the local log still has every record a consumer may have seen: flushed before it was visible, or in
+        """Whether the local log still has every record that a consumer may have seen: flushed before it was visible, in
         the page cache of this machine run, or closed cleanly (C30)."""
         return self.flush_sync or clean or self.boot_id == boot_id
 
     def stands_for(self, *, flush_sync: bool, boot_id: str) -> bool:
-        """Whether it tells the next start all it has to know of a log that serves in this mode and machine run. Where
-        every record is flushed before it is visible, the machine run means nothing."""
+        """Whether it is right for a log that serves in this mode and machine run. With flushes before visibility the
+        machine run does not matter."""
         return self.flush_sync == flush_sync and (flush_sync or self.boot_id == boot_id)
 
 
@@ -65,7 +62,7 @@ def encode_reservation(value: LocalReservation) -> bytes:
 
 
 def decode_reservation(data: bytes) -> LocalReservation | None:
-    """None for anything `encode_reservation` did not write: it is then as good as missing."""
+    """None for anything `encode_reservation` did not write: it counts as missing."""
     if len(data) > _BYTES_MAX:
         return None
     try:
@@ -90,7 +87,7 @@ def decode_reservation(data: bytes) -> LocalReservation | None:
 
 
 def read_reservation(directory: Directory, topic_id: UUID, partition: int) -> LocalReservation | None:
-    """Blocking: the copy in a partition's directory, None when there is no usable one. Raises OSError."""
+    """Blocking: the copy in a partition's directory; None if there is no usable one. Raises OSError."""
     if directory.stat(RESERVATION_FILE) is None:
         return None
     found = decode_reservation(read_in(directory, RESERVATION_FILE))
@@ -105,14 +102,14 @@ def write_reservation(directory: Directory, value: LocalReservation) -> None:
 
 
 def remove_reservation(directory: Directory) -> None:
-    """Blocking: durably without a copy: until a new one is written, the next opening must ask the root first."""
+    """Blocking, durable: until a new one is written, the next opening reads the root first."""
     if directory.stat(RESERVATION_FILE) is not None:
         directory.unlink(RESERVATION_FILE)
         directory.sync()
 
 
 class AppendRate:
-    """Offsets given in the last hour, from samples of the log's end. Bounded: a sample every five minutes."""
+    """Offsets assigned in the last hour, from samples of the log's end every five minutes."""
 
     __slots__ = ("_samples",)
 
@@ -125,7 +122,7 @@ class AppendRate:
             samples.append((now_ms, log_end_offset))
 
     def last_hour(self, log_end_offset: int) -> int:
-        """Offsets given since the oldest sample, which is at most about an hour old."""
+        """Offsets assigned since the oldest sample, at most about an hour old."""
         return log_end_offset - self._samples[0][1] if self._samples else 0
 
 
@@ -135,8 +132,8 @@ def block_size(block_min: int, last_hour: int) -> int:
 
 
 def raise_to(log_end_offset: int, reserved_end: int, block: int, needed_end: int = 0) -> int | None:
-    """The end to reserve now, None while at least half a block is left and `needed_end`, which an append asked for, is
-    within it: one batch may have more records than a block has offsets."""
+    """The end to reserve now; None while at least half a block is left and `needed_end`, which an append asked for, is
+    below it. One batch may have more records than a block has offsets."""
     if reserved_end - log_end_offset > block // 2 and needed_end <= reserved_end:
         return None
     return max(log_end_offset + block, needed_end)

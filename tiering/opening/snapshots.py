@@ -1,9 +1,6 @@
-"""Snapshots of an internal topic's live state, beside its root (design 5).
-
-Owns the order in which one is written: the object, then the root that names it. Always true: what the root names was
-whole when it was put, and is read with its length and CRC checked; only the claimed leader of a partition writes one.
-Must not know what the state is, nor when it is due.
-"""
+"""Snapshots of an internal topic's live state, stored beside its root (design 5).
+The object is written first, then the root that names it. Reads check length and CRC. Only the claimed leader writes
+one."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from tiering.partition_state import TieredPartition
 
 
 async def commit_snapshot(partition: TieredPartition, end_offset: int, data: bytes) -> None:
-    """Name `data` as the live state after every offset below `end_offset`. Raises Retryable, Fenced."""
+    """Commit `data` as the live state after every offset below `end_offset`. Raises Retryable, Fenced."""
     await partition.claim()
     pointer = SnapshotPointer(
         uuid=partition.world.rng.uuid(),
@@ -39,7 +36,7 @@ async def commit_snapshot(partition: TieredPartition, end_offset: int, data: byt
 
 
 async def read_snapshot(partition: TieredPartition) -> tuple[int, bytes] | None:
-    """(end offset, state) of the newest committed snapshot; None without one. Raises Retryable, Corrupt,
+    """(end offset, state) of the newest committed snapshot; None if there is none. Raises Retryable, Corrupt,
     ObjectMissing."""
     manifest = await partition.claim()
     pointer = manifest.snapshot

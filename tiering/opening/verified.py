@@ -1,11 +1,9 @@
-"""Which objects of a partition this process saw whole in the store, after the commits that name them.
-
-Always true: what is in it may let local bytes go; nothing of an era that is over is in it; it is bounded, and one
-forgotten is verified again before local bytes go. Pure. Must not know the store, nor what is deleted.
-"""
+"""Objects of a partition that this process saw whole in the store after the commits that name them.
+Pure. They may let local bytes be deleted. Bounded: a forgotten object is verified again first."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -14,15 +12,13 @@ from coldstore.manifest.manifest import RemoteSegment
 VERIFIED_MAX: Final = 100_000
 
 
+@dataclass(slots=True, eq=False)
 class Verified:
-    """`era` grows when all objects were withdrawn: what was verified in an earlier one means nothing."""
+    """`era` grows when all objects were withdrawn: verifications of an earlier era do not count."""
 
-    __slots__ = ("_covered", "_objects", "era")
-
-    def __init__(self) -> None:
-        self.era = 0
-        self._objects: dict[UUID, tuple[int, int]] = {}  # [base, end) offsets of the object
-        self._covered = (-1, -1)  # as asked last, and answered: every fetch of a replica asks
+    era: int = 0
+    _objects: dict[UUID, tuple[int, int]] = field(default_factory=dict)  # [base, end) offsets of the object
+    _covered: tuple[int, int] = (-1, -1)  # last question and answer: every fetch of a replica asks
 
     def note(self, segment: RemoteSegment, era: int) -> None:
         """The object was seen whole in the store, in `era`, after the commit that names it."""
@@ -49,13 +45,13 @@ class Verified:
         return covered
 
     def forget_all(self) -> None:
-        """The root names none of them any more: other objects may hold the same offsets one day."""
+        """The root names none of them any more: other objects may hold the same offsets later."""
         self.era += 1
         self._objects.clear()
         self._covered = (-1, -1)
 
     def forget(self, below: int) -> None:
-        """Local bytes below `below` are gone: nothing needs to be remembered about them."""
+        """Local bytes below `below` are deleted."""
         gone = [uuid for uuid, (_, end) in self._objects.items() if end <= below]
         for uuid in gone:
             del self._objects[uuid]

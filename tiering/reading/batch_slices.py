@@ -1,12 +1,8 @@
-"""Cutting what a cold read answers: whole batches out of chunks that are at hand. Pure but for reading their bytes.
-
-Owns the value of an answer and where it may end. Always true: an answer begins where a batch begins and ends where one
-ends, never beyond the segment's log bytes, so a footer never leaves; every byte of it lies in a chunk whose CRC was
-checked in this process. Must not know how chunks come to be at hand.
-
-Hot path: a cut costs one bisection in the segment's index and one read of 8 bytes from the page cache; only where the
-index (an entry every 64 KiB) has no entry in reach are headers walked, at most 64 KiB of them (385 of 170 bytes).
-"""
+"""Cuts whole batches out of loaded chunks.
+Pure but for reading their bytes. A slice begins and ends at batch borders within the segment's log bytes, so a footer
+is never sent. Every byte comes from a chunk whose CRC was checked in this process. Hot path: a cut costs one bisection
+in the segment's index and one read of 8 bytes from the page cache. Only without an index entry in reach (one every 64
+KiB) it walks at most 64 KiB of headers."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ PLACE_BYTES: Final = _PLACE.size
 
 @dataclass(frozen=True, slots=True)
 class ColdSlice:
-    """Whole batches to send: `length` bytes in `ranges`, from the batch that holds the offset that was asked for."""
+    """Whole batches to send: `length` bytes in `ranges`, from the batch that holds the requested offset."""
 
     length: int
     ranges: tuple[FileRange, ...]
@@ -43,7 +39,7 @@ NOTHING: Final = ColdSlice(0, ())
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenSegment:
-    """A segment whose footer is at hand."""
+    """A segment whose footer is loaded."""
 
     key: SegmentKey
     entry: RemoteSegment
@@ -62,14 +58,14 @@ class HeldChunk(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A batch's position in a segment's log bytes, and its base offset; also the log's end and the offset after it."""
+    """A batch's position in a segment's log bytes and its base offset; or the log's end and the offset after it."""
 
     position: int
     offset: int
 
 
 class TooLarge(NamedTuple):
-    """The first batch ends at `end`, beyond what was allowed or is at hand."""
+    """The first batch ends at `end`, beyond the limit or the loaded bytes."""
 
     end: int
     next_offset: int
@@ -80,10 +76,9 @@ ReadAt = Callable[[int, int], bytes]
 
 
 def cut(opened: OpenSegment, start: int, limit: int, read: ReadAt) -> Place | TooLarge | None:
-    """The last end of a batch in (start, limit]. A batch begins at `start`; the bytes of [start, limit) are at hand.
+    """The last end of a batch in (start, limit]. A batch begins at `start`; the bytes of [start, limit) are loaded.
 
-    None: not even the first header is at hand. Raises Corrupt where no batch can begin.
-    """
+    None: not even the first header is loaded. Raises Corrupt where no batch can begin."""
     footer = opened.footer
     if limit >= footer.log_bytes:
         return Place(footer.log_bytes, opened.entry.end_offset)

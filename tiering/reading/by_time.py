@@ -1,9 +1,6 @@
-"""The first cold record at or after a time: manifest, footer's time index, then the records of a batch.
-
-Always true: answers are in offset order, as Kafka's ListOffsets: the first record, at or above the log start, whose
-timestamp is not smaller; segments and batches that cannot have one are skipped by their greatest timestamp; records are
-read, and decompressed, by worker threads only. Must not know local logs, or which tier asks.
-"""
+"""The first cold record at or after a timestamp: manifest, footer's time index, then the records of a batch.
+As in Kafka's ListOffsets: the first record, in offset order, at or above the log start whose timestamp is not smaller.
+Segments and batches are skipped by their greatest timestamp. Worker threads read and decompress records."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _BLOCK_BYTES = 256 << 10
 
 
 async def find_by_timestamp(
-    hydrator: Loader,
+    loader: Loader,
     manifests: ManifestView,
     workers: Workers,
     timestamp_ms: int,
@@ -32,15 +29,15 @@ async def find_by_timestamp(
         entry = await manifests.find_by_timestamp(timestamp_ms, start)
         if entry is None or entry.base_offset >= before_offset:
             return None
-        opened = await hydrator.open(manifests, entry)
-        found = await _in_segment(hydrator, manifests, workers, opened, timestamp_ms, log_start_offset)
+        opened = await loader.open(manifests, entry)
+        found = await _in_segment(loader, manifests, workers, opened, timestamp_ms, log_start_offset)
         if found is not None:
             return found if found.offset < before_offset else None
         start = entry.end_offset
 
 
 async def _in_segment(
-    hydrator: Loader,
+    loader: Loader,
     manifests: ManifestView,
     workers: Workers,
     opened: OpenSegment,
@@ -54,11 +51,11 @@ async def _in_segment(
     position = footer.offset_index.lookup(max(begin, offset_min)).position
     while position + HEADER_SIZE <= footer.log_bytes:
         length = min(_BLOCK_BYTES, footer.log_bytes - position)
-        block = await hydrator.read(manifests, opened, position, length)
+        block = await loader.read(manifests, opened, position, length)
         headers = await workers.run(_headers, block, lane=Lane.COLD_READ)
         if not headers:  # one batch larger than a block
             size = read_header(block).size
-            block = await hydrator.read(manifests, opened, position, min(size, footer.log_bytes - position))
+            block = await loader.read(manifests, opened, position, min(size, footer.log_bytes - position))
             headers = await workers.run(_headers, block, lane=Lane.COLD_READ)
         for at, header in headers:
             if header.max_timestamp < timestamp_ms or header.next_offset <= offset_min:

@@ -1,10 +1,7 @@
-"""What cold reads have at hand: open segments, checked chunks, and the places of batches. Bounded memories, no I/O.
-
-Always true: every memory gives up the least recently used first and stays within its bound; a chunk that a waiting
-reader was told of ("pinned") outlives the others until it is read or 30 s are over; one loaded ahead counts as unread
-until it is read, given up, or 30 s are over; an answer under way keeps the file it sends from, whatever is given up
-here (T23). Must not know stores, tasks, clocks.
-"""
+"""Loaded data of cold reads: open segments, checked chunks, and positions of batches.
+Bounded LRU tables, no I/O. A "pinned" chunk, which a waiting reader was told of, outlives others until it is read or 30
+s pass. A prefetched chunk counts as unread until it is read, dropped, or 30 s pass. An answer being sent keeps its
+file, whatever is dropped here (T23)."""
 
 from __future__ import annotations
 
@@ -17,20 +14,20 @@ from tiering.reading.batch_slices import HeldChunk, OpenSegment
 
 SEGMENTS_BYTES_MAX: Final = 32 << 20  # of footers: about 200 to 400 segments of 128 MiB
 PLACES_MAX: Final = 16_384
-# A chunk the disk had no room for lies in our own memory, not in the page cache: eight of them weigh like 64 others.
+# A chunk that found no disk space is in process memory, not in the page cache: eight of them count as 64 others.
 _MEMORY_WEIGHT: Final = 8
 CHUNKS_MAX: Final = 256  # each may keep a descriptor
 PINNED_TIMES: Final = 4
 
-# Ids are looked up dozens of times a fetch, so they are here as numbers: a UUID is hashed by Python code (0.4 µs).
+# Ids are numbers because a fetch looks up dozens and a UUID is hashed by Python code (0.4 µs).
 SegmentId = int  # RemoteSegment.uuid.int
 ChunkId = tuple[SegmentId, int]  # segment, number of the chunk
 LogPlace = tuple[int, int, int]  # topic_id.int, partition, offset
 
 
 class HeldChunks:
-    """Chunks by segment and number, at most `bytes_max` bytes; pinned ones may be `PINNED_TIMES` as much, so that one
-    batch of that size can be gathered. Of those loaded ahead at most `unread_bytes_max` wait for their readers."""
+    """Chunks by segment and number, at most `bytes_max` bytes. Pinned ones may be `PINNED_TIMES` as much, so that one
+    batch of that size fits. At most `unread_bytes_max` of prefetched ones wait for their readers."""
 
     def __init__(self, bytes_max: int, unread_bytes_max: int, pin_s: float) -> None:
         self._bytes_max = bytes_max
@@ -52,11 +49,11 @@ class HeldChunks:
 
     @property
     def batch_bytes_max(self) -> int:
-        """The largest batch whose chunks can be at hand all at once."""
+        """The largest batch whose chunks can be loaded all at once."""
         return PINNED_TIMES * self._bytes_max
 
     def room_ahead(self, now_s: float) -> int:
-        """Bytes that may be loaded ahead of readers now."""
+        """Bytes that may be prefetched now."""
         return self._unread.room(now_s)
 
     def peek(self, chunk_id: ChunkId) -> HeldChunk | None:
@@ -65,7 +62,7 @@ class HeldChunks:
         return self._free.get(chunk_id) if pinned is None else pinned[0]
 
     def read(self, chunk_id: ChunkId) -> HeldChunk | None:
-        """The chunk, for an answer: it is not pinned any more."""
+        """The chunk, for an answer: it is unpinned."""
         self._unread.read(chunk_id)
         pinned = self._pinned.pop(chunk_id, None)
         if pinned is not None:
@@ -77,7 +74,7 @@ class HeldChunks:
         return found
 
     def sent(self, opened: OpenSegment, start: int, end: int) -> None:
-        """The log bytes [start, end) of a segment are in an answer; chunks that end there were read to their end."""
+        """The log bytes [start, end) of a segment are in an answer; chunks that end there are used up."""
         size, uuid = opened.footer.chunk_bytes, opened.entry.uuid.int
         for index in range(start // size, -(-end // size)):
             self.read((uuid, index))
@@ -85,7 +82,7 @@ class HeldChunks:
                 self.used_up((uuid, index))
 
     def add(self, chunk_id: ChunkId, chunk: HeldChunk, now_s: float, *, pinned: bool) -> None:
-        """`pinned`: somebody waits for it. Else it was loaded ahead."""
+        """`pinned`: a reader waits for it. Else it was prefetched."""
         self.drop(chunk_id)
         self._bytes += _weight(chunk)
         if pinned:
@@ -106,14 +103,14 @@ class HeldChunks:
             self.drop(oldest)
 
     def pin(self, chunk_id: ChunkId, now_s: float) -> None:
-        """Somebody was told that it is here, and has not read it yet."""
+        """A reader was told that it is loaded, and has not read it yet."""
         found = self.read(chunk_id)
         if found is not None:
             del self._free[chunk_id]
             self._pinned[chunk_id] = (found, now_s)
 
     def used_up(self, chunk_id: ChunkId) -> None:
-        """A sequential reader went past it: the first to go."""
+        """A sequential reader passed it: evict it first."""
         if chunk_id in self._free:
             self._free.move_to_end(chunk_id, last=False)
 
@@ -139,7 +136,7 @@ class HeldChunks:
 
 
 class Unread:
-    """Chunks that were loaded ahead and nobody asked for yet: at most `bytes_max`, each for at most `keep_s`."""
+    """Prefetched chunks that no reader asked for yet: at most `bytes_max`, each for at most `keep_s`."""
 
     def __init__(self, bytes_max: int, keep_s: float) -> None:
         self._bytes_max = bytes_max
@@ -152,7 +149,7 @@ class Unread:
         return self._bytes
 
     def room(self, now_s: float) -> int:
-        """Bytes that may be loaded ahead now. Forgets what nobody came for."""
+        """Bytes that may be prefetched now. Drops expired chunks."""
         while self._chunks:
             length, since_s = next(iter(self._chunks.values()))
             if now_s - since_s < self._keep_s:
@@ -167,14 +164,14 @@ class Unread:
         self._bytes += length
 
     def read(self, chunk: ChunkId) -> None:
-        """Somebody asked for it, or it is gone."""
+        """A reader asked for it, or it was dropped."""
         found = self._chunks.pop(chunk, None)
         if found is not None:
             self._bytes -= found[0]
 
 
 class OpenSegments:
-    """Segments with their footers, by id and by where they begin; and how long each is believed to be in the bucket."""
+    """Segments with their footers, by id and by base offset; and until when each object is assumed to exist."""
 
     def __init__(self, bytes_max: int = SEGMENTS_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -216,17 +213,17 @@ class OpenSegments:
             del self._bases[_base(opened)]
 
     def seen(self, uuid: SegmentId, until_s: float) -> None:
-        """Its object was found under its name, which is believed until then."""
+        """Its object was found under its name; assume that until `until_s`."""
         if uuid in self._segments:
             self._there_until_s[uuid] = until_s
 
     def is_there(self, uuid: SegmentId, now_s: float) -> bool:
-        """Whether its object is believed to lie under its name."""
+        """Whether its object is assumed to exist under its name."""
         return self._there_until_s.get(uuid, float("-inf")) >= now_s
 
 
 class Places:
-    """Where batches begin that were asked for, or will be next: (segment, position) by offset."""
+    """Positions of batches that were asked for or will be next: (segment, position) by offset."""
 
     def __init__(self, places_max: int = PLACES_MAX) -> None:
         self._places_max = places_max
@@ -249,7 +246,7 @@ class Places:
 
 
 class ChunkTable:
-    """The three together, for one broker."""
+    """The three tables of one broker."""
 
     def __init__(self, bytes_max: int, unread_bytes_max: int, pin_s: float) -> None:
         self.chunks = HeldChunks(bytes_max, unread_bytes_max, pin_s)
@@ -257,7 +254,7 @@ class ChunkTable:
         self.places = Places()
 
     def find(self, place: LogPlace) -> tuple[OpenSegment, int] | None:
-        """Where the batch that holds the offset begins, if that is known without asking anybody."""
+        """Segment and position of the batch that holds the offset, if known."""
         known = self.places.get(place)
         if known is not None:
             opened = self.segments.get(known[0])
@@ -268,7 +265,7 @@ class ChunkTable:
         return None if beginning is None else (beginning, 0)
 
     def forget(self, uuids: Collection[SegmentId]) -> None:
-        """The objects are gone, or will be: nothing of them is at hand any more."""
+        """The objects are, or will be, deleted."""
         for uuid in uuids:
             self.segments.drop(uuid)
         self.chunks.drop_segments(uuids)

@@ -1,9 +1,6 @@
-"""The door to what only the bucket holds: an answer from chunks at hand, or a future to wait for them.
-
-Always true: `read` never blocks and never awaits; what it answers was checked and brought into the page cache in this
-process (C25, G11); a future carries no error, the next `read` raises it with topic and offset; a read that nobody waits
-for any more goes on until its chunk is at hand. Must not know the wire, local logs, or why an offset is cold.
-"""
+"""Cold reads of a broker: an answer from loaded chunks, or a future to wait for them.
+`read` never blocks or awaits. What it answers was checked and brought into the page cache in this process (C25, G11). A
+future carries no error: the next `read` raises it with topic and offset. A load continues when its reader gave up."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from tiering.reading.chunk_table import ChunkTable
 from tiering.reading.limits import DEFAULT_LIMITS, ReadLimits, read_limits
 from tiering.reading.loader import Loader, ManifestView
 from tiering.reading.plan import Missing, answer
-from tiering.reading.prefetch import ReadAhead
+from tiering.reading.prefetch import Prefetcher
 from tiering.reading.source import ChunkSource
 from tiering.tier_config import TierLimits
 
@@ -56,38 +53,37 @@ class ColdReader:
         self._workers = workers
         self._clock = clock
         self._source = ChunkSource(store, cache, workers)
-        self._hold = ChunkTable(limits.hold_bytes, limits.unread_bytes_max, limits.pin_s)
-        self._hydrator = Loader(
-            self._hold, self._source, workers, tasks, clock, rng, limits, on_loaded=self._note_latency
+        self._table = ChunkTable(limits.hold_bytes, limits.unread_bytes_max, limits.pin_s)
+        self._loader = Loader(
+            self._table, self._source, workers, tasks, clock, rng, limits, on_loaded=self._note_latency
         )
-        self._ahead = ReadAhead(self._hold, self._hydrator, clock, limits.prefetch_chunks)
+        self._prefetcher = Prefetcher(self._table, self._loader, clock, limits.prefetch_chunks)
 
     async def start(self) -> None:
-        """Empty the chunk cache's directory. OSError."""
+        """Empty the chunk cache's directory. Raises OSError."""
         await self._cache.start()
 
     async def close(self) -> None:
-        """Let go of files. The tasks it was made with are their owner's to close, before."""
+        """Close the cache's files. The owner of the tasks closes them before."""
         self._cache.close()
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
     def read(
         self, manifests: ManifestView, offset: int, bytes_max: int, *, min_one: bool = False
     ) -> ColdSlice | asyncio.Future[None]:
-        """Whole batches from the one that holds `offset`, at most `bytes_max` bytes; a first larger one if `min_one`.
+        """Whole batches from the one that holds `offset`, at most `bytes_max` bytes; a larger first one if `min_one`.
 
-        A future when that has to be loaded first: ask again when it is done. An empty slice when the first batch is
-        larger than `bytes_max`. Raises what loading met: ObjectMissing, Corrupt, AccessRefused, Retryable (also: queue
-        full, or the offset is not cold any more); asking again tries again.
-        """
+        A future if data has to be loaded first: ask again when it is done. An empty slice if the first batch is larger
+        than `bytes_max`. Raises what loading met: ObjectMissing, Corrupt, AccessRefused, Retryable (also: queue full,
+        or the offset is no longer cold); asking again tries again."""
         manifest = manifests.manifest
         if manifest is None:
             raise Retryable(f"offset {offset}: the manifest is not loaded yet; fetch again")
         place = (manifest.topic_id.int, manifest.partition, offset)
         try:
-            found = answer(self._hold, place, bytes_max, min_one, self._clock.monotonic_s())
+            found = answer(self._table, place, bytes_max, min_one, self._clock.monotonic_s())
             if isinstance(found, Missing):
-                return self._hydrate(manifests, found)
+                return self._load(manifests, found)
         except ThermoclineError as failure:
             raise _of(manifest, offset, failure) from failure
         if found.found.length:
@@ -96,48 +92,46 @@ class ColdReader:
             opened, end = found.opened, found.end
             following = (place[0], place[1], end.offset)
             if end.position < opened.footer.log_bytes:
-                self._hold.places.add(following, opened.entry.uuid.int, end.position)
-            self._ahead.served(manifests, place, following, opened, end.position)
+                self._table.places.add(following, opened.entry.uuid.int, end.position)
+            self._prefetcher.served(manifests, place, following, opened, end.position)
         return found.found
 
     def find(self, manifests: ManifestView, topic_id: UUID, partition: int, offset: int) -> asyncio.Future[None]:
-        """For who has no manifest yet: a future that is done when it was loaded, and the batch that holds `offset` is
-        at hand. Raises as `read`."""
+        """Without a manifest: a future that is done when it was loaded and the batch that holds `offset` too. Raises as
+        `read`."""
         self.misses += 1
-        return self._hydrator.want_place(manifests, (topic_id.int, partition, offset))
+        return self._loader.want_place(manifests, (topic_id.int, partition, offset))
 
-    def _hydrate(self, manifests: ManifestView, missing: Missing) -> asyncio.Future[None]:
+    def _load(self, manifests: ManifestView, missing: Missing) -> asyncio.Future[None]:
         opened, index = missing.opened, missing.chunk
         if opened is None:
             self.misses += 1
-            return self._hydrator.want_place(manifests, missing.place)
-        if (opened.entry.uuid.int, index) not in self._hydrator.flights:
+            return self._loader.want_place(manifests, missing.place)
+        if (opened.entry.uuid.int, index) not in self._loader.flights:
             self.misses += 1
-        waiting = self._hydrator.want_chunk(manifests, opened, index)
-        self._ahead.read_on(manifests, missing.place, opened, index)
+        waiting = self._loader.want_chunk(manifests, opened, index)
+        self._prefetcher.read_on(manifests, missing.place, opened, index)
         return waiting
 
     async def offset_for_timestamp(
         self, manifests: ManifestView, timestamp_ms: int, before_offset: int
     ) -> TimestampOffset | None:
-        """The first cold record below `before_offset` that is not older than `timestamp_ms`: (timestamp, offset).
-
-        None when there is none. Raises as `read`.
-        """
+        """(timestamp, offset) of the first cold record below `before_offset` not older than `timestamp_ms`; None if
+        there is none. Raises as `read`."""
         manifest = manifests.manifest
         if manifest is None:
             raise Retryable("the manifest is not loaded yet; ask again")
         try:
             return await find_by_timestamp(
-                self._hydrator, manifests, self._workers, timestamp_ms, manifest.log_start_offset, before_offset
+                self._loader, manifests, self._workers, timestamp_ms, manifest.log_start_offset, before_offset
             )
         except ThermoclineError as failure:
             raise _of(manifest, manifest.log_start_offset, failure) from failure
 
     async def forget(self, keys: Collection[SegmentKey]) -> None:
-        """The objects were deleted: give back what is kept of them, the disk under a directory bucket's open files
-        among it."""
-        self._hold.forget({key.uuid.int for key in keys})
+        """The objects were deleted: drop what is loaded of them, including the disk space of a directory bucket's open
+        files."""
+        self._table.forget({key.uuid.int for key in keys})
         await self._cache.drop_segments({str(key) for key in keys})
 
     # ── the chunk cache's room, and figures ──────────────────────────────────────────────────────────────────────
@@ -148,21 +142,21 @@ class ColdReader:
 
     @property
     def cache_limit_bytes(self) -> int:
-        """The limit of `cached_bytes` now."""
+        """Current limit of `cached_bytes`."""
         return self._cache.bytes_max
 
     async def resize_cache(self, bytes_max: int) -> None:
-        """Another limit for the chunk cache; what is over it goes at once. OSError."""
+        """Set another limit for the chunk cache; the excess is evicted at once. Raises OSError."""
         await self._cache.resize(bytes_max)
 
     @property
     def waiting(self) -> int:
-        """Loads that somebody waits for, running or queued."""
-        return len(self._hydrator.flights.asked)
+        """Loads that readers wait for, running or queued."""
+        return len(self._loader.flights.asked)
 
     def figures(self) -> dict[str, float]:
-        """Counters by the names they have in /metrics."""
-        counts, flights = self._hydrator.counts, self._hydrator.flights
+        """Counters by their names in /metrics."""
+        counts, flights = self._loader.counts, self._loader.flights
         return {
             "cold_cache_hits": self.hits,
             "cold_cache_misses": self.misses,
@@ -195,7 +189,7 @@ def open_cold_reader(
 
 
 def _of(manifest: Manifest, offset: int, failure: ThermoclineError) -> ThermoclineError:
-    """The same kind of failure, saying for which partition and offset."""
+    """The same kind of failure, with partition and offset."""
     message = f"{manifest.topic}-{manifest.partition} offset {offset}: {failure}"
     for kind in (ObjectMissing, AccessRefused, Corrupt, Retryable, InvalidRequest):
         if isinstance(failure, kind):

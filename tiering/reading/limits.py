@@ -1,4 +1,4 @@
-"""The bounds of one broker's cold reads, and how they follow from its configuration. Pure."""
+"""Bounds of a broker's cold reads, from its configuration. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ RANGE_BYTES_MAX: Final = 4 * MIB  # of one GET; a chunk is one
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Bounds of one broker's cold reads.
-
-    `hold_bytes`: of chunks believed to stay in the page cache (the memory is the kernel's); `unread_bytes_max`: of
-    chunks loaded ahead of readers, a share of that and of the chunk cache; `pin_s`: how long a chunk is kept for the
-    reader that was told of it.
-    """
+    """`hold_bytes`: of chunks assumed to stay in the page cache (kernel memory); `unread_bytes_max`: of prefetched
+    chunks, a share of that and of the chunk cache; `pin_s`: how long a chunk is kept for the reader that was told of
+    it."""
 
     queue_max: int = 100
     concurrency: int = 10
@@ -34,12 +31,10 @@ DEFAULT_LIMITS: Final = ReadLimits()
 
 
 def read_limits(limits: TierLimits) -> ReadLimits:
-    """A broker's limits as its cold reads take them.
+    """A broker's limits for its cold reads.
 
-    A chunk at hand keeps its file's disk space even when the cache evicted it: so at most a quarter of the cache is at
-    hand, and half of that loaded ahead; but never less than one answer and somebody else's next chunk, however small
-    the cache.
-    """
+    A loaded chunk keeps its file's disk space even after the cache evicted it. So at most a quarter of the cache is
+    loaded, half of that prefetched; but never less than one answer and another reader's next chunk."""
     answer = -(-limits.answer_bytes_max // RANGE_BYTES_MAX) * RANGE_BYTES_MAX
     hold = min(DEFAULT_LIMITS.hold_bytes, max(limits.cache_bytes_max // 4, answer + RANGE_BYTES_MAX))
     return ReadLimits(

@@ -1,10 +1,6 @@
-"""Bringing cold things to hand: segments with their footers, checked chunks, exact places of offsets.
-
-Owns what a load does: which object, which bytes, and where they go in `chunk_table`. Always true: each of them is a
-flight of its own, so it is loaded once however many want it; a load goes on when its reader gave up, up to the first
-chunk of what he asked for. An object that is missing makes the manifest be read again: it may have been expired or
-replaced (T4). Must not know how answers are cut, nor who reads on, nor how loads are bounded (`single_flight`).
-"""
+"""Loads of cold data into `chunk_table`: segments with their footers, checked chunks, positions of offsets.
+Each is loaded once however many readers want it. A load continues when its reader gave up, up to the first chunk that
+was asked for. A missing object makes the manifest be read again: it may have been expired or replaced (T4)."""
 
 from __future__ import annotations
 
@@ -30,8 +26,8 @@ from tiering.reading.limits import ReadLimits
 from tiering.reading.single_flight import SingleFlight
 from tiering.reading.source import ChunkSource
 
-# How long a name on a directory bucket is believed to lead to its object: a stat in a worker four times a second and
-# segment in use, so that an object moved aside fails its readers at once even where its chunks are at hand.
+# How long an object of a directory bucket is assumed to exist: a worker's stat four times a second for each segment in
+# use, so that a removed object fails its readers at once even if its chunks are loaded.
 RECHECK_S: Final = 0.25
 FOR_EVER_S: Final = float("inf")
 
@@ -39,7 +35,7 @@ Key = ChunkId | LogPlace | SegmentId  # a chunk, an offset's place with its firs
 
 
 class ManifestView(Protocol):
-    """What a cold read asks of a partition's manifest (`ManifestStore`)."""
+    """What a cold read needs of a partition's manifest (`ManifestStore`)."""
 
     @property
     def manifest(self) -> Manifest | None: ...
@@ -50,7 +46,7 @@ class ManifestView(Protocol):
 
 @dataclass(slots=True)
 class LoadCounts:
-    """What happened so far. `seconds` is the time of loads that somebody waited for."""
+    """Counters. `seconds`: time of loads that a reader waited for."""
 
     loads: int = 0
     prefetched: int = 0
@@ -58,11 +54,11 @@ class LoadCounts:
 
 
 class Loader:
-    """See the module. Shared by all partitions of a broker. `on_loaded` hears how long each load took, in seconds."""
+    """Shared by all partitions of a broker. `on_loaded` gets each load's duration in seconds."""
 
     def __init__(
         self,
-        hold: ChunkTable,
+        table: ChunkTable,
         source: ChunkSource,
         workers: Workers,
         tasks: Tasks,
@@ -72,7 +68,7 @@ class Loader:
         on_loaded: Callable[[float], None],
     ) -> None:
         self.counts = LoadCounts()
-        self._hold = hold
+        self._table = table
         self._source = source
         self._workers = workers
         self._clock = clock
@@ -81,14 +77,14 @@ class Loader:
 
     # ── what readers ask for: a future, done when asking again may answer; raised is the last failure, if untold ──
     def want_place(self, manifests: ManifestView, place: LogPlace) -> asyncio.Future[None]:
-        """`place` is known and its first chunk is there."""
+        """A future: `place` is known and its first chunk is loaded."""
         return self.flights.want(place, lambda: self._locate(manifests, place))
 
     def want_chunk(self, manifests: ManifestView, opened: OpenSegment, index: int) -> asyncio.Future[None]:
-        """The chunk is there."""
+        """A future: the chunk is loaded."""
         return self.flights.want((opened.entry.uuid.int, index), lambda: self._load(manifests, opened, index))
 
-    # ── what nobody waits for yet; the caller asked `flights.free_ahead` ────────────────────────────────────────────
+    # ── prefetch; the caller checked `flights.free_ahead` ───────────────────────────────────────────────────────────
     def load_ahead(self, manifests: ManifestView, opened: OpenSegment, index: int) -> None:
         self.counts.prefetched += 1
         self.flights.start((opened.entry.uuid.int, index), lambda: self._load(manifests, opened, index, ahead=True))
@@ -105,8 +101,8 @@ class Loader:
 
     # ── places ───────────────────────────────────────────────────────────────────────────────────────────────────
     async def _locate(self, manifests: ManifestView, place: LogPlace) -> None:
-        """Where the batch that holds the offset begins: the index, then headers, chunk by chunk: a damaged chunk must
-        not fail what lies before it."""
+        """Find the batch that holds the offset: by the index, then headers, chunk by chunk, so that a damaged chunk
+        does not fail what lies before it."""
         began_s = self._clock.monotonic_s()
         try:
             opened = await self._open_at(manifests, place[2])
@@ -117,8 +113,8 @@ class Loader:
                 length = min(BLOCK_BYTES, footer.log_bytes - position, left if left >= HEADER_SIZE else BLOCK_BYTES)
                 found = find_in_block(await self.read(manifests, opened, position, length), position, place[2])
                 if isinstance(found, LocatedBatch):
-                    self._hold.places.add(place, opened.entry.uuid.int, found.position)
-                    self._hold.chunks.pin(
+                    self._table.places.add(place, opened.entry.uuid.int, found.position)
+                    self._table.chunks.pin(
                         (opened.entry.uuid.int, opened.chunk_at(found.position)), self._clock.monotonic_s()
                     )
                     return
@@ -128,7 +124,7 @@ class Loader:
             self._note_time(place, began_s)
 
     async def read(self, manifests: ManifestView, opened: OpenSegment, position: int, length: int) -> bytes:
-        """Log bytes of a segment, off the loop, loading what is not at hand. Raises what loading raises."""
+        """Log bytes of a segment, off the loop, loading what is missing. Raises what loading raises."""
         parts: list[bytes] = []
         end = position + length
         while position < end:
@@ -145,10 +141,10 @@ class Loader:
 
     async def _chunk(self, manifests: ManifestView, opened: OpenSegment, index: int) -> HeldChunk:
         chunk_id = (opened.entry.uuid.int, index)
-        held = self._hold.chunks.peek(chunk_id)
-        if held is None or not self._hold.segments.is_there(opened.entry.uuid.int, self._clock.monotonic_s()):
+        held = self._table.chunks.peek(chunk_id)
+        if held is None or not self._table.segments.is_there(opened.entry.uuid.int, self._clock.monotonic_s()):
             await self.flights.finished(chunk_id, lambda: self._load(manifests, opened, index))
-            held = self._hold.chunks.peek(chunk_id)
+            held = self._table.chunks.peek(chunk_id)
         if held is None:
             raise Retryable(f"chunk {index} of {opened.key} was pushed out at once; fetch again")
         return held
@@ -165,13 +161,13 @@ class Loader:
 
     async def open(self, manifests: ManifestView, entry: RemoteSegment) -> OpenSegment:
         """The segment that a manifest names by `entry`, with its footer."""
-        opened = self._hold.segments.get(entry.uuid.int)
+        opened = self._table.segments.get(entry.uuid.int)
         if opened is None:
             manifest = manifests.manifest
             assert manifest is not None, "an entry came from it"
             key = entry.key(manifest.topic_id, manifest.partition)
             await self.flights.finished(entry.uuid.int, lambda: self._load_footer(key, entry))
-            opened = self._hold.segments.get(entry.uuid.int)
+            opened = self._table.segments.get(entry.uuid.int)
         if opened is None:
             raise Retryable(f"segment {entry.uuid} was pushed out at once; fetch again")
         return opened
@@ -180,23 +176,23 @@ class Loader:
     async def _load_footer(self, key: SegmentKey, entry: RemoteSegment) -> None:
         nbytes = tail_bytes(entry.object_bytes, entry.log_bytes)
         footer = await self.flights.bounded(lambda: self._source.footer(key, entry), nbytes)
-        self._hold.segments.add(OpenSegment(key, entry, footer))
+        self._table.segments.add(OpenSegment(key, entry, footer))
 
     async def _load(self, manifests: ManifestView, opened: OpenSegment, index: int, ahead: bool = False) -> None:
-        """A chunk; where it is at hand, a look whether its object is still there."""
+        """Load a chunk; if it is loaded, check that its object still exists."""
         chunk_id = (opened.entry.uuid.int, index)
         began_s = self._clock.monotonic_s()
         try:
-            if chunk_id in self._hold.chunks:
+            if chunk_id in self._table.chunks:
                 await self.flights.bounded(lambda: self._source.still_there(opened), 0)
             else:
                 length = min(opened.footer.chunk_bytes, opened.footer.log_bytes)
                 held = await self.flights.bounded(lambda: self._source.load(opened, index), length)
                 self.counts.loads += 1
                 pinned = not ahead or chunk_id in self.flights.asked
-                self._hold.chunks.add(chunk_id, held, self._clock.monotonic_s(), pinned=pinned)
+                self._table.chunks.add(chunk_id, held, self._clock.monotonic_s(), pinned=pinned)
             believed_s = RECHECK_S if self._source.is_directory else FOR_EVER_S
-            self._hold.segments.seen(opened.entry.uuid.int, self._clock.monotonic_s() + believed_s)
+            self._table.segments.seen(opened.entry.uuid.int, self._clock.monotonic_s() + believed_s)
         except ObjectMissing:
             await self._forget_missing(manifests, opened)
             raise
@@ -204,13 +200,13 @@ class Loader:
             self._note_time(chunk_id, began_s)
 
     async def _forget_missing(self, manifests: ManifestView, opened: OpenSegment) -> None:
-        """A 404 may mean that the manifest moved on. If it did, the next read starts from the new one."""
-        self._hold.chunks.drop_segments({opened.entry.uuid.int})
+        """A 404 may mean that the manifest changed. If it did, the next read starts from the new one."""
+        self._table.chunks.drop_segments({opened.entry.uuid.int})
         try:
             if await manifests.reload_if_changed():
-                self._hold.forget({opened.entry.uuid.int})
+                self._table.forget({opened.entry.uuid.int})
         except ThermoclineError:
-            return  # the 404 is what the reader is told
+            return  # the reader gets the 404
 
     def _note_time(self, key: ChunkId | LogPlace, began_s: float) -> None:
         if key in self.flights.asked:

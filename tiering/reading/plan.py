@@ -1,11 +1,7 @@
-"""From an offset to ranges of files, or to what has to be loaded first. Pure: it looks at what is at hand.
-
-Always true: an answer begins with the batch that holds the offset, ends where a batch ends, crosses chunk and segment
-borders, and has only bytes of checked chunks whose object was there a moment ago; what is missing is said only where
-without it there is no answer at all. Must not know who loads, how, or who reads on.
-
-Hot path: an answer of 1 MiB costs about 20 µs on a busy machine.
-"""
+"""From an offset to ranges of files, or to what has to be loaded first.
+Pure. An answer begins and ends at batch borders, may cross chunks and segments, and has only bytes of checked chunks
+whose object existed a moment ago. Missing data is reported only if there is no answer at all without it. Hot path: an
+answer of 1 MiB costs about 20 µs."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from tiering.reading.chunk_table import ChunkTable, LogPlace
 
 
 class Missing(NamedTuple):
-    """Without which there is no answer: chunk number `chunk` of `opened`; where that is None, the place itself."""
+    """What has to be loaded: chunk number `chunk` of `opened`; the place itself if `opened` is None."""
 
     place: LogPlace
     opened: OpenSegment | None
@@ -26,7 +22,7 @@ class Missing(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What to send, empty when the first batch is too large; and the segment and place where it ends."""
+    """What to send, empty if the first batch is too large; and the segment and place where it ends."""
 
     found: ColdSlice
     opened: OpenSegment
@@ -34,20 +30,20 @@ class Answer(NamedTuple):
 
 
 class ChunkSpan:
-    """The chunks of a segment that follow one another at hand, from the one at `start` until `want` is reached."""
+    """The loaded contiguous chunks of a segment, from the one at `start` until `want` is reached."""
 
     __slots__ = ("_chunks", "_first", "_opened", "end")
 
-    def __init__(self, hold: ChunkTable, opened: OpenSegment, start: int, want: int, now_s: float) -> None:
+    def __init__(self, table: ChunkTable, opened: OpenSegment, start: int, want: int, now_s: float) -> None:
         self._opened = opened
         self._first = index = opened.chunk_at(start)
         self._chunks: list[HeldChunk] = []
         self.end = start  # log bytes before it are at hand
         uuid = opened.entry.uuid.int
-        if not hold.segments.is_there(uuid, now_s):
+        if not table.segments.is_there(uuid, now_s):
             return
         while self.end < want:
-            held = hold.chunks.peek((uuid, index))
+            held = table.chunks.peek((uuid, index))
             if held is None:
                 return
             self._chunks.append(held)
@@ -56,7 +52,7 @@ class ChunkSpan:
 
     @property
     def next_chunk(self) -> int:
-        """The number of the first chunk that is not at hand."""
+        """Number of the first chunk that is not loaded."""
         return self._first + len(self._chunks)
 
     def read(self, position: int, length: int) -> bytes:
@@ -70,7 +66,7 @@ class ChunkSpan:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def ranges(self, start: int, end: int) -> list[FileRange]:
-        """Where the log bytes [start, end) lie."""
+        """File ranges of the log bytes [start, end)."""
         found: list[FileRange] = []
         size = self._opened.footer.chunk_bytes
         while start < end:
@@ -82,12 +78,11 @@ class ChunkSpan:
         return found
 
 
-def answer(hold: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, now_s: float) -> Answer | Missing:
+def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, now_s: float) -> Answer | Missing:
     """Whole batches from the one that holds `place`'s offset: at most `bytes_max` bytes, or a larger one if `min_one`.
 
-    Raises Corrupt where no batch can begin, InvalidRequest for a batch larger than can be at hand.
-    """
-    known = hold.find(place)
+    Raises Corrupt where no batch can begin, InvalidRequest for a batch larger than can be loaded."""
+    known = table.find(place)
     if known is None:
         return Missing(place, None, 0)
     opened, position = known
@@ -96,18 +91,18 @@ def answer(hold: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, now
     total = 0
     while True:
         start = end.position
-        part = _part(hold, place, opened, start, bytes_max - total, min_one and not total, now_s)
+        part = _part(table, place, opened, start, bytes_max - total, min_one and not total, now_s)
         if isinstance(part, Missing) and not total:
             return part
         if part is None or isinstance(part, Missing):
             break
         span, end = part
         ranges += span.ranges(start, end.position)
-        hold.chunks.sent(opened, start, end.position)
+        table.chunks.sent(opened, start, end.position)
         total += end.position - start
         if end.position < opened.footer.log_bytes or total >= bytes_max:
             break
-        following = hold.segments.beginning_at((place[0], place[1], end.offset))
+        following = table.segments.beginning_at((place[0], place[1], end.offset))
         if following is None:
             break
         opened, end = following, Place(0, end.offset)
@@ -115,23 +110,23 @@ def answer(hold: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, now
 
 
 def _part(
-    hold: ChunkTable, place: LogPlace, opened: OpenSegment, start: int, room: int, force: bool, now_s: float
+    table: ChunkTable, place: LogPlace, opened: OpenSegment, start: int, room: int, force: bool, now_s: float
 ) -> tuple[ChunkSpan, Place] | Missing | None:
     """What an answer takes of this segment from `start`, and where that ends. None: the first batch does not fit."""
     if room <= 0 and not force:
         return None
-    # A header is looked at even where it does not fit: it says how large the batch is.
+    # Read the header even if the batch does not fit: it has the batch's size.
     want = min(start + max(room, PLACE_BYTES), opened.footer.log_bytes)
-    span = ChunkSpan(hold, opened, start, want, now_s)
-    # None also where the header itself crosses into a chunk that is not at hand.
+    span = ChunkSpan(table, opened, start, want, now_s)
+    # None also if the header itself crosses into a chunk that is not loaded.
     found = None if span.end == start else cut(opened, start, min(want, span.end), span.read)
     if isinstance(found, TooLarge):
         size = found.end - start
         if size > room and not force:
             return None
-        if size > hold.chunks.batch_bytes_max:
+        if size > table.chunks.batch_bytes_max:
             raise InvalidRequest(f"a batch of {size} bytes is more than cold reads hold at once")
-        span = ChunkSpan(hold, opened, start, found.end, now_s)
+        span = ChunkSpan(table, opened, start, found.end, now_s)
         found = Place(found.end, found.next_offset) if span.end >= found.end else None
     if found is None:
         return Missing(place, opened, span.next_chunk)

@@ -1,11 +1,7 @@
-"""Who reads on, and loading ahead of them, over the borders of chunks and segments.
-
-Owns the memory of sequential readers: a reader is known by the offset it will ask for next, so it needs no identity.
-Always true: the memory is bounded, least recently served first out; a reader's window doubles with every read that
-goes on where one stopped, up to `window_max` chunks; what is loaded ahead and not yet read never exceeds the share of
-the cache given to it, so readers cannot push out one another's next chunk. Deciding is pure (`Streams`, `to_load`);
-`ReadAhead` begins what they say. Must not know files, or what is answered.
-"""
+"""Sequential readers and prefetching for them, across chunks and segments.
+A reader is known by the offset it will ask for next, so it needs no identity. Its window doubles with every sequential
+read, up to `window_max` chunks. Prefetched unread bytes never exceed their share of the cache, so readers cannot evict
+one another's next chunk. Deciding is pure (`Streams`, `to_load`)."""
 
 from __future__ import annotations
 
@@ -28,16 +24,16 @@ OPEN_AHEAD_MAX: Final = 4  # footers asked for at once, ahead of a reader of sma
 
 
 class ChunkState(Enum):
-    """How a chunk ahead of a reader stands."""
+    """State of a chunk ahead of a reader."""
 
     HELD = "held"
     LOADING = "loading"
     ABSENT = "absent"
-    FAILED = "failed"  # its reader is to hear of that before it is tried again
+    FAILED = "failed"  # its reader gets the error before the next try
 
 
 class Streams:
-    """Sequential readers and their windows, in chunks; each by the place it asks for next."""
+    """Sequential readers and their windows in chunks, by the place each asks for next; LRU-bounded."""
 
     def __init__(self, window_max: int, streams_max: int = STREAMS_MAX) -> None:
         self._window_max = window_max
@@ -48,16 +44,16 @@ class Streams:
         return len(self._windows)
 
     def window(self, stream: LogPlace) -> int:
-        """Chunks to load ahead of a read; 0 for one that goes on from nowhere."""
+        """Chunks to prefetch for a read; 0 for one that continues none."""
         return self._windows.get(stream, 0)
 
     def served(self, stream: LogPlace, following: LogPlace) -> None:
-        """A read was answered up to `following`: whoever asks there next is the same reader."""
+        """A read was answered up to `following`: the next read there is the same reader's."""
         if not self._window_max:
             return
         windows = self._windows
         before = windows.get(stream, 0)
-        # The old entry stays until it ages out: another reader may follow at the same offset.
+        # The old entry stays until it is evicted: another reader may follow at the same offset.
         windows[following] = min(max(2 * before, WINDOW_FIRST), self._window_max)
         windows.move_to_end(following)
         if len(windows) > self._streams_max:
@@ -65,10 +61,9 @@ class Streams:
 
 
 def to_load(ahead: Iterable[tuple[ChunkState, int]], *, room_bytes: int, places: int) -> Sequence[int]:
-    """Which of the chunks ahead of a reader, nearest first as (state, bytes), to begin loading now: their indexes.
+    """Indexes of the chunks ahead of a reader, nearest first as (state, bytes), to begin loading now.
 
-    `places`: loads that may begin at all. In order and without leaving one out, so that the reader never meets a hole.
-    """
+    `places`: loads that may begin at all. They are in order and contiguous, so the reader never meets a hole."""
     started: list[int] = []
     loading = 0
     for index, (state, length) in enumerate(ahead):
@@ -85,12 +80,12 @@ def to_load(ahead: Iterable[tuple[ChunkState, int]], *, room_bytes: int, places:
     return started
 
 
-class ReadAhead:
-    """Begins loads that nobody waits for yet, where `hydrator` has room for them."""
+class Prefetcher:
+    """Starts loads that no reader waits for yet, while `loader` has room for them."""
 
-    def __init__(self, hold: ChunkTable, hydrator: Loader, clock: Clock, window_max: int) -> None:
-        self._hold = hold
-        self._hydrator = hydrator
+    def __init__(self, table: ChunkTable, loader: Loader, clock: Clock, window_max: int) -> None:
+        self._table = table
+        self._loader = loader
         self._clock = clock
         self._streams = Streams(window_max)
 
@@ -102,14 +97,15 @@ class ReadAhead:
         self.read_on(manifests, following, opened, opened.chunk_at(min(position, opened.footer.log_bytes - 1)))
 
     def read_on(self, manifests: ManifestView, place: LogPlace, opened: OpenSegment, index: int) -> None:
-        """Whoever asks for `place` needs chunk `index` next: load it and those behind it, if he reads in order."""
+        """The reader at `place` needs chunk `index` next: prefetch it and those behind it, if the
+        reader is sequential."""
         window = self._streams.window(place)
         if window:
             self._load(manifests, opened, index, window + 1)
 
     def _load(self, manifests: ManifestView, opened: OpenSegment, index: int, count: int) -> None:
         """Begin to load `count` chunks from chunk `index` of a segment on, and to open the segments they reach into."""
-        free = self._hydrator.flights.free_ahead()
+        free = self._loader.flights.free_ahead()
         if not free:
             return
         ahead: list[tuple[OpenSegment, int]] = []
@@ -119,39 +115,39 @@ class ReadAhead:
                 index += 1
                 continue
             place = (opened.key.topic_id.int, opened.key.partition, opened.entry.end_offset)
-            following = self._hold.segments.beginning_at(place)
+            following = self._table.segments.beginning_at(place)
             if following is None:
                 self._open(manifests, place, count - len(ahead), opened.footer.chunk_bytes)
                 break
             opened, index = following, 0
-        room = self._hold.chunks.room_ahead(self._clock.monotonic_s())
+        room = self._table.chunks.room_ahead(self._clock.monotonic_s())
         states = [self._state(segment, number) for segment, number in ahead]
         for number in to_load(states, room_bytes=room, places=free):
-            self._hydrator.load_ahead(manifests, *ahead[number])
+            self._loader.load_ahead(manifests, *ahead[number])
 
     def _open(self, manifests: ManifestView, place: LogPlace, count: int, chunk_bytes: int) -> None:
         """Open the segment at `place`, then load `count` chunks from there; meanwhile open small ones behind it."""
         manifest = manifests.manifest
         if manifest is None or not manifest.coverage_start <= place[2] < manifest.remote_end_offset:
             return
-        self._hydrator.open_ahead(manifests, place, lambda opened: self._load(manifests, opened, 0, count))
-        at = manifest.tail_index(place[2])  # what pages hold is opened one after the other
+        self._loader.open_ahead(manifests, place, lambda opened: self._load(manifests, opened, 0, count))
+        at = manifest.tail_index(place[2])  # segments in pages are opened one after the other
         for entry in manifest.tail[at : at + OPEN_AHEAD_MAX]:
             if count <= 0:
                 break
             if entry.base_offset > place[2]:
-                self._hydrator.open_ahead(manifests, (place[0], place[1], entry.base_offset), _nothing)
+                self._loader.open_ahead(manifests, (place[0], place[1], entry.base_offset), _nothing)
             count -= -(-entry.log_bytes // chunk_bytes)
 
     def _state(self, opened: OpenSegment, index: int) -> tuple[ChunkState, int]:
         chunk_id = (opened.entry.uuid.int, index)
         length = min(opened.footer.chunk_bytes, opened.footer.log_bytes - index * opened.footer.chunk_bytes)
-        if chunk_id in self._hold.chunks:
+        if chunk_id in self._table.chunks:
             return ChunkState.HELD, length
-        if chunk_id in self._hydrator.flights:
+        if chunk_id in self._loader.flights:
             return ChunkState.LOADING, length
-        return (ChunkState.FAILED if self._hydrator.flights.failed(chunk_id) else ChunkState.ABSENT), length
+        return (ChunkState.FAILED if self._loader.flights.failed(chunk_id) else ChunkState.ABSENT), length
 
 
 def _nothing(_opened: OpenSegment) -> None:
-    """What follows when a segment was opened that nobody reads yet."""
+    """The segment was opened; no reader needs it yet."""

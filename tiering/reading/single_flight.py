@@ -1,10 +1,8 @@
-"""Work that runs once however many wait for it, within bounds: the one single flight, queue and deadline of cold reads.
-
-Always true: a key has at most one flight; a future handed out always becomes done and never carries an error; the
-failure of one somebody asked for is told to the next asker, once, within 30 s, that of work done ahead to nobody. At
-most `concurrency` pieces of I/O run, holding at most `bytes_in_flight_max`, work somebody waits for before work done
-ahead; at most `queue_max` more are waited for; each ends by its deadline. Must not know chunks, objects or offsets.
-"""
+"""Loads that run once however many readers wait for them, with bounds, queue and deadline for all cold reads.
+A key has at most one job. A future always becomes done and never carries an error. The failure of a job that a reader
+waited for is raised to the next reader, once, within 30 s; a prefetch's to none. At most `concurrency` pieces of I/O
+run, holding at most `bytes_in_flight_max`, demand before prefetch; at most `queue_max` more wait; each ends by its
+deadline."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from tiering.reading.limits import ReadLimits
 
 KEEP_FAILURE_S: Final = 30.0
 FAILURES_MAX: Final = 1024
-SLOWEST_BYTES_S: Final = 48 << 10  # a link this slow brings a chunk before its deadline: no store that is away
+SLOWEST_BYTES_S: Final = 48 << 10  # a link this slow still brings a chunk before its deadline
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -35,7 +33,7 @@ class _Failure(NamedTuple):
 
 
 class SingleFlight(Generic[K]):
-    """Jobs under way by key, and the slots their I/O takes."""
+    """Running jobs by key, and the slots of their I/O."""
 
     def __init__(self, tasks: Tasks, clock: Clock, rng: Rng, limits: ReadLimits) -> None:
         self.retries = self.errors = self.queue_full = 0  # what happened so far
@@ -45,7 +43,7 @@ class SingleFlight(Generic[K]):
         self._rng = rng
         self._limits = limits
         self._slots = Slots(limits.concurrency, limits.bytes_in_flight_max)
-        self._retry_budget = RetryBudget()  # of all readers: many that wait for a store that is away do not storm it
+        self._retry_budget = RetryBudget()  # shared by all readers, so that they do not flood a store that is away
         self._running: dict[K, asyncio.Future[None]] = {}
         self._failures: OrderedDict[K, _Failure] = OrderedDict()
 
@@ -56,15 +54,14 @@ class SingleFlight(Generic[K]):
         return key in self._running
 
     def future(self, key: K) -> asyncio.Future[None] | None:
-        """What to wait on while a job of this key runs."""
+        """The future of a running job of this key."""
         waiting = self._running.get(key)
-        if waiting is not None and waiting.cancelled():  # by one of those who share it: the others go on
+        if waiting is not None and waiting.cancelled():  # by one of its readers: the others continue
             waiting = self._running[key] = asyncio.get_running_loop().create_future()
         return waiting
 
     def want(self, key: K, run: Callable[[], Awaitable[None]]) -> asyncio.Future[None]:
-        """A reader's way to begin or join a job: raises what the last one met, if untold; Retryable when too much is
-        waited for already."""
+        """Begin or join a job for a reader. Raises the last failure if unreported; Retryable if too many jobs wait."""
         failure = self.take_failure(key)
         if failure is not None:
             raise failure
@@ -74,7 +71,8 @@ class SingleFlight(Generic[K]):
         return self.start(key, run, asked=True)
 
     def start(self, key: K, run: Callable[[], Awaitable[None]], *, asked: bool = False) -> asyncio.Future[None]:
-        """Begin the job of `key`, or join it. `asked`: a reader waits for it. Retryable when its owner is closed."""
+        """Begin the job of `key`, or join it. `asked`: a reader waits for it. Raises Retryable when its owner is
+        closed."""
         waiting = self.future(key)
         if waiting is None:
             waiting = asyncio.get_running_loop().create_future()
@@ -88,33 +86,34 @@ class SingleFlight(Generic[K]):
         return waiting
 
     async def finished(self, key: K, run: Callable[[], Awaitable[None]]) -> None:
-        """Start or join the job, wait for its end, and raise what it met. Cancelling the wait leaves the job."""
+        """Start or join the job, wait for its end, and raise its failure. Cancelling the wait
+        leaves the job running."""
         self.start(key, run)
-        while (waiting := self.future(key)) is not None:  # somebody who shares the future may cancel it
+        while (waiting := self.future(key)) is not None:  # another reader may cancel the shared future
             await asyncio.wait([waiting])
         failed = self._failures.get(key)
         if failed is not None:
             raise failed.error
 
     def take_failure(self, key: K) -> ThermoclineError | None:
-        """What the last job of `key` met, if somebody asked for it and nobody heard of it yet."""
+        """The failure of the last job of `key`, if a reader waited for it and none got it yet."""
         failed = self._failures.pop(key, None)
         if failed is None or not failed.asked or self._clock.monotonic_s() - failed.at_s > KEEP_FAILURE_S:
             return None
         return failed.error
 
     def failed(self, key: K) -> bool:
-        """Whether the last job of `key` failed a short while ago, and nobody tried again."""
+        """Whether the last job of `key` failed recently and was not tried again."""
         failed = self._failures.get(key)
         return failed is not None and self._clock.monotonic_s() - failed.at_s <= KEEP_FAILURE_S
 
     def free_ahead(self) -> int:
-        """How many loads that nobody waits for may begin now."""
+        """How many prefetches may begin now."""
         return self._slots.free_ahead()
 
     async def bounded(self, attempt: Callable[[], Awaitable[T]], nbytes: int) -> T:
-        """`attempt` in a slot, which it leaves while it waits to be tried again after what may pass; no try begins
-        after `deadline_s`, and all of it ends by that and the time `nbytes` may take."""
+        """Run `attempt` in a slot, which it leaves between retries. No try begins after `deadline_s`; all of it ends by
+        that and the time that `nbytes` may take."""
         deadline_s = self._limits.deadline_s
         end_s = deadline_s + nbytes / SLOWEST_BYTES_S
 
@@ -146,7 +145,7 @@ class SingleFlight(Generic[K]):
         self.retries += 1
 
     async def _run(self, key: K, run: Callable[[], Awaitable[None]]) -> None:
-        # Stands when neither success nor a known failure replaces it: nobody may wait for ever, or ask in a circle.
+        # Kept unless success or a known failure replaces it, so that no reader waits for ever or retries endlessly.
         outcome: ThermoclineError | None = Retryable("a cold read broke off; the broker's log says why")
         try:
             await run()
@@ -173,7 +172,7 @@ class Slots:
 
     def __init__(self, slots_max: int, bytes_max: int) -> None:
         self._slots_max = slots_max
-        # Work ahead never takes the last slot: a demand that comes meanwhile would wait a whole round trip for it.
+        # Prefetch never takes the last slot: a demand would wait a whole round trip for it.
         self._ahead_max = max(1, slots_max - 1)
         self._bytes_max = bytes_max
         self._taken = 0
@@ -189,11 +188,11 @@ class Slots:
         return self._taken
 
     def free_ahead(self) -> int:
-        """How many jobs nobody waits for may begin now."""
+        """How many prefetches may begin now."""
         return 0 if self._queue else max(0, self._ahead_max - self._taken)
 
     async def take(self, nbytes: int) -> None:
-        """Wait for a slot, in order; `give_back` it. The caller bounds how long, and how many wait."""
+        """Wait for a slot, in order; `give_back` it. The caller bounds the wait."""
         if not self._queue and self._fits(nbytes):
             self._enter(nbytes)
             return
@@ -203,9 +202,9 @@ class Slots:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give_back(nbytes)  # it was our turn already
+                self.give_back(nbytes)  # the slot was taken already
             else:
-                self._next()  # whoever waited behind us may fit
+                self._next()  # the next in the queue may fit
             raise
 
     def give_back(self, nbytes: int) -> None:
@@ -223,7 +222,7 @@ class Slots:
     def _next(self) -> None:
         while self._queue:
             turn, nbytes = self._queue[0]
-            if not turn.done():  # else cancelled: its owner is about to find out
+            if not turn.done():  # else cancelled
                 if not self._fits(nbytes):
                     return
                 self._enter(nbytes)

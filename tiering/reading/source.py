@@ -1,14 +1,8 @@
-"""Where cold bytes come from: the bucket's tail GETs for footers; for chunks the chunk cache in front of the bucket, or
-the object's own file on a directory bucket.
-
-Owns one decision (whether the bucket is a directory) and the two ways. Always true: what `load` returns had the length
-and CRC32C that the segment's footer gives when it was read a moment ago, by a worker, so its bytes are in the page
-cache (C25); on a directory bucket the object's name was looked up for it, so an object that was moved aside is missed
-at the next chunk, and `still_there` asks for the name again. Asked for a chunk twice at once, it would load it twice:
-`loader` asks once. Must not know offsets, batches, who reads.
-
-An object that lies on disk is never copied into a cache: `sendfile` takes it from where it is (design 6).
-"""
+"""Source of cold bytes: tail GETs for footers; for chunks the chunk cache before the bucket, or a directory bucket's
+file. What `load` returns had the length and CRC32C of the segment's footer when a worker read it a moment ago, so its
+bytes are in the page cache (C25). On a directory bucket the object's name is looked up for each chunk and by
+`still_there`, so an object that was moved away is noticed at the next chunk. Its file is never copied into a cache:
+`sendfile` reads it in place (design 6). `loader` asks for a chunk once at a time."""
 
 from __future__ import annotations
 
@@ -29,8 +23,8 @@ from tiering.reading.batch_slices import HeldChunk, OpenSegment
 from tiering.reading.limits import RANGE_BYTES_MAX
 
 _PIECE_BYTES: Final = 1 << 20
-"""Read and checked at once. After each the worker has to win the interpreter back from a loop that is busy sending what
-other chunks hold, so larger is faster; beyond this the caches are left."""
+"""Read and checked at once. After each piece the worker waits for the interpreter of a busy loop, so larger is faster;
+beyond this the CPU caches are exceeded."""
 
 
 class ChunkSource:
@@ -40,7 +34,7 @@ class ChunkSource:
         self._store = store
         self._cache = cache
         self._workers = workers
-        self._spare: list[memoryview] = []  # pieces no worker has now: fresh memory costs as much as its CRC
+        self._spare: list[memoryview] = []  # unused buffers: fresh memory costs as much as its CRC
         self.is_directory: bool | None = None  # whether objects are local files; None until the first chunk was loaded
         self.fetched_bytes = 0
         self.requests = 0
@@ -56,12 +50,12 @@ class ChunkSource:
         try:
             return await self._load(chunk, opened.footer.object_bytes)
         except Corrupt:
-            # A bit that flipped on the way is right the second time; one that flipped at rest is not.
+            # A bit that flipped in transit is right the second time; one that flipped at rest is not.
             self.second_tries += 1
             return await self._load(chunk, opened.footer.object_bytes)
 
     async def still_there(self, opened: OpenSegment) -> None:
-        """Directory bucket: ObjectMissing when the object's name is gone, or leads to something else."""
+        """Directory bucket: raises ObjectMissing if the object's name is gone, or is another file's."""
         if self.is_directory is not False:
             await self._workers.run(self._check_name, opened, lane=Lane.COLD_READ)
 
@@ -100,7 +94,7 @@ class ChunkSource:
             file.close()
 
     def _open_checked(self, chunk: ChunkRef, object_bytes: int) -> File | None:
-        """Blocking: the object's file, after the chunk was read through and found right. None: not a directory."""
+        """Blocking: the object's file, after the chunk was read and checked. None: not a directory bucket."""
         file = self._store.open_local(chunk.key)
         if file is None:
             return None

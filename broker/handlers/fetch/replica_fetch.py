@@ -100,7 +100,7 @@ def _skips_to_bucket(
         return bytes_between(log.segments_between(offset, end), offset, end)
 
     held_end = tier.remote_end_offset if tier.partition_state.claimed else partition.high_watermark
-    if held_end > verified_end and skips_to_bucket(replica, held_end, lacks, skip_bytes) and tier.is_looking():
+    if held_end > verified_end and skips_to_bucket(replica, held_end, lacks, skip_bytes) and tier.is_verifying():
         raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
     return skips_to_bucket(replica, verified_end, lacks, skip_bytes)
 

@@ -31,7 +31,7 @@ from broker.observe.sources import Beginning, Sources
 from broker.observe.tier_view import cluster_now, facts, facts_at_start
 from broker.partition.leading.produce_backpressure import Refusal
 from broker.wire.apis import ApiKey
-from hotstore.flush.sync_times import SYNC_BOUNDS_S
+from hotstore.flush.sync_rounds import SYNC_BOUNDS_S
 
 
 def exposition(

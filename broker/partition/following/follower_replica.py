@@ -39,7 +39,7 @@ from logformat.record_batch import (
 from seams.clock import Clock
 from seams.disk import is_full
 from seams.tasks import Tasks, failure_of_task
-from tiering.opening.reservation import ToldEnd
+from tiering.opening.reservation import ReportedEnd
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class FollowerReplica:
             raise
         if headers and headers[0].base_offset < asked.offset:
             self.follower.leave()
-            told = ToldEnd(answer.reserved_end, broker_epoch)
+            told = ReportedEnd(answer.reserved_end, broker_epoch)
             said = answer.high_watermark, told, answer.log_start_offset
             self._begin(self._begin_before(bytes(records), headers, *said))
             return False
@@ -176,7 +176,7 @@ class FollowerReplica:
                 is_taken = bool(headers) and self._append(records, headers)
                 if is_taken:
                     self._batch_intact()
-                self._apply_offsets(ToldEnd(answer.reserved_end, broker_epoch), answer.log_start_offset)
+                self._apply_offsets(ReportedEnd(answer.reserved_end, broker_epoch), answer.log_start_offset)
                 return is_taken
             case None if self.follower.phase is Phase.OFFLINE:
                 self._fail(
@@ -184,17 +184,17 @@ class FollowerReplica:
                 )
         return False
 
-    def _apply_offsets(self, told: ToldEnd, log_start: int) -> None:
+    def _apply_offsets(self, told: ReportedEnd, log_start: int) -> None:
         """Apply what a clean response says besides its records. A leader says it once."""
         self._touched.add(self)
-        self._cold.told(self.topic_id, self.index, told)
+        self._cold.note_reported_end(self.topic_id, self.index, told)
         self.lease.saw_epoch(self.leader_epoch)
         self._start_at(log_start)
         if self.reads is not None:
             self.reads.advanced()
 
     async def _begin_before(
-        self, records: bytes, headers: list[BatchHeader], high_watermark: int, told: ToldEnd, log_start: int
+        self, records: bytes, headers: list[BatchHeader], high_watermark: int, told: ReportedEnd, log_start: int
     ) -> None:
         await self._truncation.begin_before(records, headers, high_watermark)
         if self.follower.phase is Phase.FOLLOWING and not self.lease.is_over:

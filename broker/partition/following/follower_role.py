@@ -28,7 +28,7 @@ from broker.replication.fetch_session_handler import Key, key_of
 from broker.replication.replication_quota import is_throttled
 from hotstore.errors import DamagedLog, ForeignLog, may_pass
 from hotstore.host.lease import Lease
-from hotstore.host.open_log import OpenLog, Remains
+from hotstore.host.open_log import OpenLog, RefusedLog
 from logformat.errors import StorageFailed
 from logformat.leader_epochs import UNDEFINED_EPOCH
 from logformat.values import TopicPartition
@@ -39,7 +39,7 @@ from tiering.opening.reservation import remove_reservation
 log = logging.getLogger(__name__)
 
 BACKOFF_S_MAX: Final = 10.0
-_NOTHING: Final = Remains(UNDEFINED_EPOCH, 0, 0)
+_NOTHING: Final = RefusedLog(UNDEFINED_EPOCH, 0, 0)
 
 
 class FollowerRole:
@@ -219,7 +219,7 @@ class FollowerRole:
             if is_alone(row, roles.node_id):
                 raise
             log_failures.damaged(of, str(damaged))
-            remains = roles.logs.remains(place, damaged.offset)
+            remains = roles.logs.refused_log(place, damaged.offset)
             opened = None
         lost = log_failures.lost.get(of)
         is_out = roles.node_id not in row.in_sync and row.leader != NO_LEADER and row.clean

@@ -25,12 +25,12 @@ from logformat.values import TopicPartition
 from seams.clock import Clock
 from tiering.opening.cold_start import ColdStart
 from tiering.opening.cold_view import ColdView
-from tiering.opening.reservation import ToldEnd
+from tiering.opening.reservation import ReportedEnd
 
 
 class RemoteLogState(Protocol):
     """The part of `tiering` that a followed log uses: the bucket's knowledge of the log, and what the log remembers for
-    when it leads. Only `told` is called for every response; it does not wait."""
+    when it leads. Only `note_reported_end` is called for every response; it does not wait."""
 
     async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
         """Leader epochs and producers at `offset`, both empty where the bucket holds nothing below it, and the bytes it
@@ -43,7 +43,7 @@ class RemoteLogState(Protocol):
     def view(self, topic_id: UUID, index: int, end: Callable[[], int]) -> ColdView:
         """What consumers read of the bucket's part here. `end`: how far the bucket is known to hold the log."""
 
-    def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
+    def note_reported_end(self, topic_id: UUID, index: int, end: ReportedEnd) -> None:
         """The leader reported the end up to which offsets may be given."""
 
     def forget(self, topic_id: UUID, index: int) -> None:

@@ -15,7 +15,7 @@ from tests.support.shared_bucket import NAME
 def copy_of(disk: CrashDisk, now_ms: int) -> tuple[int, int, dict[int, bytes | None]]:
     """Where its files begin and end, and the values in them by offset. Raises what a start would be refused with."""
     directory = DataDir.open(disk, "/data/a")
-    directory.unmark()
+    directory.remove_clean_marker()
     log = recover_log(directory, TopicPartition(NAME, 0), LogConfig(tiered=True), now_ms)
     found: dict[int, bytes | None] = {}
     for one in log.batch_ranges(log.local_log_start_offset, log.log_end_offset):

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.metadata.records import NO_LEADER
-from coldstore.stores.faulty import FaultPlan
 from logformat.errors import ThermoclineError
 from seams.rng import SeededRng
 from tests.sim.clock import EPOCH_MS
@@ -29,6 +28,7 @@ from tests.sim.pair.brokers import Brokers
 from tests.sim.pair.controller import Controller
 from tests.sim.pair.copies import copy_of
 from tests.support.broker_kit import SMALL_SEGMENTS
+from tests.support.faulty_store import FaultPlan
 from tests.support.shared_bucket import NAME
 from tests.support.unexpected import unexpected_failures
 

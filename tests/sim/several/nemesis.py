@@ -15,7 +15,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coldstore.stores.faulty import FAULTS_OF, Fault, FaultPlan
 from seams.rng import SeededRng
 from tests.sim.bucket import RemoteBucket
 from tests.sim.history import CALM, Note, Place
@@ -31,6 +30,7 @@ from tests.sim.several.refusals import Refusals
 from tests.sim.several.rot import Rotting
 from tests.sim.several.settings import Settings
 from tests.support.crash_disk import CAPACITY_BYTES
+from tests.support.faulty_store import FAULTS_OF, Fault, FaultPlan
 
 
 class SeveralNemesis:

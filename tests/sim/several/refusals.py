@@ -11,7 +11,6 @@ import asyncio
 import errno
 from collections import Counter
 
-from coldstore.stores.faulty import WRITES
 from coldstore.stores.operations import Operation
 from tests.sim.history import Note, Place
 from tests.sim.several.crowd import Crowd
@@ -19,6 +18,7 @@ from tests.sim.several.fleet import Fleet, Seat
 from tests.sim.several.kinds import Kind
 from tests.sim.several.processes import Processes
 from tests.support.crash_disk import Fault
+from tests.support.faulty_store import WRITES
 
 READS = frozenset(Operation) - WRITES
 _RIGHTS = (frozenset(Operation), WRITES, READS)

@@ -13,7 +13,6 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coldstore.stores.faulty import Fault
 from seams.rng import SeededRng
 from tests.sim import acts
 from tests.sim.actors import Admin, Reader
@@ -32,6 +31,7 @@ from tests.sim.several.losses import Losses
 from tests.sim.several.near import near_readers
 from tests.sim.several.nemesis import SeveralNemesis
 from tests.sim.several.reborn import Reborn, ThereAndBack
+from tests.support.faulty_store import Fault
 
 DURATION_S = 40.0
 LEADERS_S = 30.0  # for every partition, from the end of the last fault

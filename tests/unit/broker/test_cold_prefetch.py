@@ -10,7 +10,6 @@ from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Row, TopicCreated
 from broker.startup.cold_prefetch import ColdPrefetch, lost_here
-from coldstore.stores.faulty import FaultyStore
 from coldstore.stores.metered import MeteredStore
 from hotstore.host.data_dir import DataDir
 from hotstore.log.log_config import LogConfig
@@ -20,6 +19,7 @@ from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.cluster_kit import claim
 from tests.support.fast_loop import FastClock, run_fast
+from tests.support.faulty_store import FaultyStore
 from tests.support.tier_kit import DATA, House
 from tiering.opening.read_ahead import ReadAhead
 

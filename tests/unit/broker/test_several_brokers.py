@@ -25,9 +25,9 @@ from broker.wire.messages import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
 )
-from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from tests.support.broker_kit import Life, Place, batch_of, play, produce_request
+from tests.support.faulty_store import Fault
 
 NONE = ErrorCode.NONE
 Brokers = dict[int, Life]

@@ -22,7 +22,6 @@ from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.manifest.page_reader import PageCache
 from coldstore.object_store import Got, ObjectMissing, PreconditionFailed, StoreUnavailable
 from coldstore.roots.root import ROOT_BYTES_MAX, RootCodec, RootMissing, RootStore, RootTooLarge, Unsettled
-from coldstore.stores.faulty import FaultyStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Corrupt, Fenced, InvalidRequest
@@ -30,6 +29,7 @@ from logformat.values import NewerFormat
 from seams.rng import SeededRng
 from tests.support.cold_values import TOPIC_ID, remote_segment
 from tests.support.fast_loop import FastClock, run_fast
+from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore, StoredObject
 
 KEY = manifest_key(TOPIC_ID, 0)

@@ -29,11 +29,11 @@ from coldstore.object_store import (
     StoreUnavailable,
     Upload,
 )
-from coldstore.stores.faulty import FAULTS_OF, Fault, FaultPlan, FaultyStore
 from coldstore.stores.operations import Operation
 from logformat.errors import InvalidRequest
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
+from tests.support.faulty_store import FAULTS_OF, Fault, FaultPlan, FaultyStore
 from tests.support.memory_store import MemoryStore, StoredObject, upload_of
 
 

@@ -27,9 +27,9 @@ class World:
 
 def possible(world: World) -> list[FlushEvent]:
     """Events that can come: a sync's only while it runs, a look's where the shell looks."""
-    if world.state is S.BETWEEN:
+    if world.state is S.DECIDING:
         return [E.NEEDED, E.NEEDED_SOON, E.NOT_NEEDED]  # asked and answered in one go
-    events = [E.HURRIED, E.FORCED, E.FAILED, E.CLOSE]
+    events = [E.AWAITED, E.FORCED, E.FAILED, E.CLOSE]
     if world.asked:
         events += [E.APPENDED, E.ENDED] + ([] if world.began else [E.BEGAN])
     else:
@@ -48,7 +48,7 @@ def after(world: World, event: FlushEvent) -> World:
     elif action is A.ARM:
         assert not world.timer
         world = replace(world, timer=True)
-    elif action is A.TELL:
+    elif action is A.REPORT:
         assert not world.told, "a failure is told once"
         world = replace(world, told=True)
     if action in (A.START, A.ARM):
@@ -58,17 +58,17 @@ def after(world: World, event: FlushEvent) -> World:
     if event is E.APPENDED and world.began:
         world = replace(world, missed=True)
     if event is E.ENDED and world.missed and states.state not in OVER:
-        assert states.state is S.BETWEEN, "what came during a sync is looked at when it is over"
+        assert states.state is S.DECIDING, "what came during a sync is looked at when it is over"
         world = replace(world, missed=False)
     if event is E.ENDED:
         world = replace(world, asked=False, began=False, missed=False)
     if event is E.CLOSE:
         world = replace(world, closed=True)
-    if world.timer and states.state is not S.PUT_OFF:
+    if world.timer and states.state is not S.DEFERRED:
         world = replace(world, timer=False)
     world = replace(world, state=states.state)
     assert states.is_syncing == world.asked, world
-    assert world.timer == (world.state is S.PUT_OFF), world
+    assert world.timer == (world.state is S.DEFERRED), world
     assert states.is_over == (world.told or world.closed), world
     assert states.may_seal == (not states.is_over)
     return world
@@ -94,30 +94,30 @@ def test_every_event_in_every_state() -> None:
 @pytest.mark.parametrize(
     "story",
     [
-        [(E.NEEDED, S.ASKED, A.START), (E.BEGAN, S.SYNCING, A.NOTHING), (E.ENDED, S.IDLE, A.NOTHING)],
-        [(E.NEEDED_SOON, S.PUT_OFF, A.ARM), (E.NEEDED_SOON, S.PUT_OFF, A.NOTHING), (E.TIMER, S.ASKED, A.START)],
-        [(E.NEEDED_SOON, S.PUT_OFF, A.ARM), (E.HURRIED, S.ASKED, A.START), (E.APPENDED, S.ASKED, A.NOTHING)],
+        [(E.NEEDED, S.REQUESTED, A.START), (E.BEGAN, S.SYNCING, A.NOTHING), (E.ENDED, S.IDLE, A.NOTHING)],
+        [(E.NEEDED_SOON, S.DEFERRED, A.ARM), (E.NEEDED_SOON, S.DEFERRED, A.NOTHING), (E.TIMER, S.REQUESTED, A.START)],
+        [(E.NEEDED_SOON, S.DEFERRED, A.ARM), (E.AWAITED, S.REQUESTED, A.START), (E.APPENDED, S.REQUESTED, A.NOTHING)],
         [
-            (E.FORCED, S.ASKED, A.START),
+            (E.FORCED, S.REQUESTED, A.START),
             (E.BEGAN, S.SYNCING, A.NOTHING),
-            (E.APPENDED, S.AGAIN, A.NOTHING),
-            (E.ENDED, S.BETWEEN, A.NOTHING),
-            (E.NEEDED, S.ASKED, A.START),
+            (E.APPENDED, S.DIRTY, A.NOTHING),
+            (E.ENDED, S.DECIDING, A.NOTHING),
+            (E.NEEDED, S.REQUESTED, A.START),
             (E.BEGAN, S.SYNCING, A.NOTHING),
         ],
         [
-            (E.NEEDED, S.ASKED, A.START),
-            (E.FAILED, S.FAILING, A.TELL),
+            (E.NEEDED, S.REQUESTED, A.START),
+            (E.FAILED, S.FAILING, A.REPORT),
             (E.FAILED, S.FAILING, A.NOTHING),
             (E.ENDED, S.FAILED, A.NOTHING),
             (E.FORCED, S.FAILED, A.NOTHING),
         ],
         [
-            (E.NEEDED, S.ASKED, A.START),
+            (E.NEEDED, S.REQUESTED, A.START),
             (E.CLOSE, S.CLOSING, A.NOTHING),
             (E.BEGAN, S.CLOSING, A.NOTHING),  # what was asked for is synced
             (E.ENDED, S.CLOSED, A.NOTHING),
-            (E.FAILED, S.FAILED, A.TELL),  # of small files that were being written
+            (E.FAILED, S.FAILED, A.REPORT),  # of small files that were being written
         ],
     ],
 )

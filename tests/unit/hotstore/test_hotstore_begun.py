@@ -170,7 +170,7 @@ def test_what_is_being_made_is_not_removed_as_what_was_deleted() -> None:
     """A topic's purge may run beside the making of another's logs."""
     disk = CrashDisk()
     directory, _ = new_log(disk, TIERED)
-    with directory.making("orders", 1, TOPIC_ID) as staged:
+    with directory.staged_path("orders", 1, TOPIC_ID) as staged:
         disk.make_dirs(staged)
         assert directory.deleted_directories() == []
     assert directory.deleted_directories() == [staged]
@@ -181,15 +181,15 @@ def test_a_removal_that_listed_a_failed_making_leaves_the_next_one_alone() -> No
     producers to the removal (found by reading)."""
     disk = CrashDisk()
     directory, _ = new_log(disk, TIERED)
-    with directory.making("orders", 1, TOPIC_ID) as failed:
+    with directory.staged_path("orders", 1, TOPIC_ID) as failed:
         disk.make_dirs(failed)
     (listed,) = directory.deleted_directories()
-    with directory.making("orders", 1, TOPIC_ID) as staged:
+    with directory.staged_path("orders", 1, TOPIC_ID) as staged:
         disk.make_dirs(staged)
         directory.remove_deleted(listed)
         assert disk.stat(staged) is not None
     directory._being_removed.add(listed)  # as another worker would, half way through
-    with directory.making("orders", 1, TOPIC_ID) as staged:
+    with directory.staged_path("orders", 1, TOPIC_ID) as staged:
         assert staged != listed
 
 

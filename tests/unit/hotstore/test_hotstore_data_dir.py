@@ -79,9 +79,9 @@ def test_the_clean_marker_stays_until_logs_may_be_written_and_then_goes_durably(
     DataDir.open(after, DATA).close()
     after = after.crash(SeededRng(1), 0.0)
     directory = DataDir.open(after, DATA)
-    assert directory.was_clean and directory.is_marked
-    directory.unmark()
-    assert directory.was_clean and not directory.is_marked
+    assert directory.was_clean and directory.has_clean_marker
+    directory.remove_clean_marker()
+    assert directory.was_clean and not directory.has_clean_marker
     assert not DataDir.open(after.crash(SeededRng(1), 0.0), DATA).was_clean
 
 
@@ -94,8 +94,8 @@ def test_a_marker_that_could_not_be_taken_away_lets_no_log_be_opened() -> None:
     directory = DataDir.open(disk, DATA)
     disk.inject("sync_dir", errno.EIO)
     with pytest.raises(OSError):
-        directory.unmark()
-    assert directory.is_marked
+        directory.remove_clean_marker()
+    assert directory.has_clean_marker
 
 
 def test_a_clean_stop_needs_no_scan() -> None:

@@ -41,7 +41,7 @@ class Scene:
         )
         directory = DataDir.open(disk, DATA)
         directory.format(META)
-        directory.unmark()
+        directory.remove_clean_marker()
         self.logs = LogHost(directory, world)
 
     async def lent(self) -> Lease:
@@ -122,7 +122,7 @@ def test_the_next_role_waits_until_the_calls_of_the_one_before_are_over() -> Non
         workers = HeldWorkers()
         scene = Scene()
         lease = await scene.lent()
-        lease.opened.at._workers = workers
+        lease.opened.at.workers = workers
         done: list[str] = []
         caller = asyncio.ensure_future(lease.call(done.append, "late"))
         await turns()
@@ -197,7 +197,7 @@ def test_a_cut_under_way_goes_to_its_end_though_its_role_is_over_and_the_next_ro
         workers = HeldWorkers()
         scene = Scene()
         lease = await scene.lent()
-        lease.opened.at._workers = workers
+        lease.opened.at.workers = workers
         cut = asyncio.ensure_future(lease.truncate(5))
         while not any(function == lease.log.truncate_to for function, _, _ in workers.under_way):
             await workers.finish() if workers.under_way else await turns()

@@ -41,7 +41,7 @@ def host(disk: CrashDisk, workers: Any = None) -> LogHost:
     directory = DataDir.open(disk, DATA)
     if directory.meta is None:
         directory.format(META)
-    directory.unmark()
+    directory.remove_clean_marker()
     return LogHost(directory, world)
 
 

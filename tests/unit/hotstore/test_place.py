@@ -213,17 +213,17 @@ def test_the_next_topic_of_the_name_waits_until_the_log_before_is_closed() -> No
 
     async def scenario() -> None:
         place = Place(ORDERS, HeldWorkers())
-        await place.vacated_by(b"a")
+        await place.wait_vacated(b"a")
         place.occupy(opened(b"a"))
-        await place.vacated_by(b"a")
-        waiting = asyncio.ensure_future(place.vacated_by(b"b"))
+        await place.wait_vacated(b"a")
+        waiting = asyncio.ensure_future(place.wait_vacated(b"b"))
         await asyncio.sleep(VACATED_S / 2)
         assert not waiting.done()
         place.vacate()
         await waiting
         place.occupy(opened(b"a"))
         with pytest.raises(Retryable):
-            await place.vacated_by(b"b")
+            await place.wait_vacated(b"b")
 
     run_fast(scenario())
 

@@ -24,7 +24,7 @@ CONFIG = LogConfig(segment_bytes=32 * MB)
 def real_log(directory: Path, name: str = "orders-0", config: LogConfig = CONFIG) -> tuple[Ballast, PartitionLog]:
     disk = PosixDisk()
     ballast = Ballast(disk, str(directory))
-    ballast.ahead.budget_bytes = 64 * MB
+    ballast.preallocation.budget_bytes = 64 * MB
     path = f"{directory}/{name}"
     log = PartitionLog.create(disk, path, "orders", 0, TOPIC_ID, config, staged=f"{path}.new", ballast=ballast)
     return ballast, log
@@ -60,10 +60,10 @@ def test_a_log_that_grows_holds_a_step_and_gives_it_back_when_it_rolls_and_close
     piece = batch(size=200_000)
     while log.local_bytes < 10 * MB:
         append(log, bytearray(piece))
-    assert ballast.ahead.held_bytes == 4 * MB
+    assert ballast.preallocation.held_bytes == 4 * MB
     assert log.active_info().bytes + 1 * MB < held_bytes(path) <= log.active_info().bytes + 5 * MB
     log.roll()
-    assert ballast.ahead.held_bytes == 0
+    assert ballast.preallocation.held_bytes == 0
     flush(log)
     seal(log)
     assert held_bytes(path) <= log.local_bytes + 8192
@@ -71,7 +71,7 @@ def test_a_log_that_grows_holds_a_step_and_gives_it_back_when_it_rolls_and_close
         append(log, bytearray(piece))
     assert held_bytes(path) > log.local_bytes + MB
     log.close(clean=True)
-    assert held_bytes(path) <= log.local_bytes + 2 * 8192 and ballast.ahead.held_bytes == 0
+    assert held_bytes(path) <= log.local_bytes + 2 * 8192 and ballast.preallocation.held_bytes == 0
 
 
 def test_idle_logs_hold_nothing(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_idle_logs_hold_nothing(tmp_path: Path) -> None:
     ballast, log = real_log(tmp_path)
     for _ in range(4):
         append(log, batch(size=200_000))
-    assert ballast.ahead.held_bytes == 0 and held_bytes(tmp_path / "orders-0") <= log.local_bytes + 8192
+    assert ballast.preallocation.held_bytes == 0 and held_bytes(tmp_path / "orders-0") <= log.local_bytes + 8192
     flush(log)
     log.close(clean=True)
     again = PartitionLog.open(
@@ -88,14 +88,14 @@ def test_idle_logs_hold_nothing(tmp_path: Path) -> None:
     )  # fmt: skip
     append(again, batch(size=300_000))
     assert again.local_bytes > MB, "large by what it had"
-    assert ballast.ahead.held_bytes == 0
+    assert ballast.preallocation.held_bytes == 0
 
 
 def test_no_call_an_append(tmp_path: Path) -> None:
     """A hundred appends, a handful of calls; all of them together keep to the budget."""
     disk = CrashDisk()
     _, log = new_log(disk, LogConfig(segment_bytes=1 << 30))
-    ahead = log.ballast.ahead
+    ahead = log.ballast.preallocation
     ahead.unit_bytes, ahead.budget_bytes = UNIT_BYTES, 3 * MB
     for _ in range(100):
         append(log, batch(size=100_000))
@@ -106,11 +106,11 @@ def test_no_call_an_append(tmp_path: Path) -> None:
 def test_the_budget_is_a_share_of_what_is_free() -> None:
     disk = CrashDisk(capacity_bytes=1 << 40)
     directory, _ = new_log(disk, CONFIG)
-    directory.ballast.look()
-    assert directory.ballast.ahead.budget_bytes == disk.space("/").free // SHARE_OF_FREE
+    directory.ballast.check_space()
+    assert directory.ballast.preallocation.budget_bytes == disk.space("/").free // SHARE_OF_FREE
     disk.capacity_bytes = (1 << 40) - disk.space("/").free  # somebody fills it
-    directory.ballast.look()
-    assert directory.ballast.is_short and directory.ballast.ahead.budget_bytes == 0
+    directory.ballast.check_space()
+    assert directory.ballast.is_short and directory.ballast.preallocation.budget_bytes == 0
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOSPC, errno.EINTR])
@@ -122,7 +122,7 @@ def test_a_refusal_is_no_trouble_of_the_append(code: int) -> None:
     for number in range(40):
         append(log, batch(size=100, timestamp=number))
     assert disk.hits["fault:allocate_ahead"] > 1, "asked again after another step"
-    assert log.state is LogState.ONLINE and log.ballast.ahead.held_bytes == 0 and len(read_all(log, 0)) == 40
+    assert log.state is LogState.ONLINE and log.ballast.preallocation.held_bytes == 0 and len(read_all(log, 0)) == 40
 
 
 def test_what_a_refusal_for_lack_of_room_took_goes_back_too() -> None:
@@ -148,7 +148,7 @@ def test_a_full_disk_takes_the_append_that_fits_its_room_and_refuses_the_next() 
     _, log = new_log(disk, CONFIG)
     for _ in range(4):
         append(log, batch(size=100))
-    room = log.ballast.ahead.held_bytes
+    room = log.ballast.preallocation.held_bytes
     assert room > 200
     taken = disk.capacity_bytes - disk.space("/").free
     disk.capacity_bytes = taken
@@ -156,7 +156,7 @@ def test_a_full_disk_takes_the_append_that_fits_its_room_and_refuses_the_next() 
     with pytest.raises(LogFull):
         while True:
             append(log, batch(size=10))
-    assert log.local_bytes > before and log.ballast.ahead.held_bytes == 0
+    assert log.local_bytes > before and log.ballast.preallocation.held_bytes == 0
     disk.capacity_bytes = 1 << 39
     append(log, batch(size=100))
     assert log.state is LogState.ONLINE
@@ -187,7 +187,7 @@ def test_what_a_kill_left_to_a_rolled_segment_goes_back_when_the_log_is_opened()
     seal(log)  # the epoch
     for _ in range(3):
         append(log, batch(size=100))
-    assert log.ballast.ahead.held_bytes > 100
+    assert log.ballast.preallocation.held_bytes > 100
     log.roll()
     append(log, batch(size=20))
     flush(log)

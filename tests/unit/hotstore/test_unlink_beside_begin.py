@@ -46,7 +46,7 @@ def test_a_beginning_elsewhere_waits_for_an_unlink_that_goes_on_after_its_caller
         world = World(disk, workers, WorkerSyncs(workers), FastClock(), SeededRng(1), net, late_effect=must_not_come)
         directory = DataDir.open(disk, DATA)
         directory.format(META)
-        directory.unmark()
+        directory.remove_clean_marker()
         logs = LogHost(directory, world)
         opened = await logs.create(ORDERS, TOPIC_ID, LogConfig(index_interval_bytes=100, segment_bytes=1000))
         for _ in range(40):

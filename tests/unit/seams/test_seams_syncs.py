@@ -138,7 +138,7 @@ def test_what_the_kernel_left_and_no_worker_may_take_is_told_as_cut_off(
     """What the kernel has synced stays synced."""
 
     async def scene(kernel: KernelSyncs) -> None:
-        await kernel._otherwise._tasks.close()
+        await kernel._fallback._tasks.close()
         failures = await asyncio.wait_for(synced_by(kernel, files), 5)
         assert failures[: aio.DEPTH] == [None] * aio.DEPTH
         assert [type(failure) for failure in failures[aio.DEPTH :]] == [CutOff] * (COUNT - aio.DEPTH)

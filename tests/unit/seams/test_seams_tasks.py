@@ -13,7 +13,7 @@ async def _seven() -> int:
 
 async def _told(tasks: Tasks) -> asyncio.Future[int]:
     heard: asyncio.Future[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
-    tasks.spawn_told("seven", _seven(), heard.set_result)
+    tasks.spawn_with_callback("seven", _seven(), heard.set_result)
     assert not heard.done(), "never before the call returned"
     return await asyncio.wait_for(heard, 5)
 

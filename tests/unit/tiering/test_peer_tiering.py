@@ -14,7 +14,6 @@ from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.keys import SegmentKey, SnapshotKey, parse_key
 from coldstore.manifest.manifest import EditRefused
 from coldstore.object_store import AccessRefused
-from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from hotstore.errors import ReservationExhausted
 from logformat.errors import Corrupt, Retryable
@@ -23,6 +22,7 @@ from seams.rng import SeededRng
 from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.support.fast_loop import FastClock, run_fast
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.late import must_not_come
 from tests.support.peer_kit import WatchedStore, read_through, route_of
 from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC_ID, House, Opened, read_everything, settle

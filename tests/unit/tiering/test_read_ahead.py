@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from coldstore.stores.faulty import FaultyStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Fenced
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
+from tests.support.faulty_store import FaultyStore
 from tests.support.tier_kit import BLOCK, TOPIC_ID, House, Life, Opened, read_everything, settle
 from tiering.opening.read_ahead import ReadAhead
 
@@ -54,7 +54,7 @@ async def restored(house: House, ahead: ReadAhead | None, epoch: int = 2) -> tup
     """What its partitions begin with after all was lost, and how often the bucket was read for it."""
     store = MeteredStore(house.memory, FastClock())
     life = await house.start(epoch=epoch, store=store, ahead=ahead)
-    with life.service.holding_back(is_start=True):
+    with life.service.deferring_starts(is_start=True):
         try:
             found = [begun(await life.open(partition=partition)) for partition in range(PARTITIONS)]
             asked = gets(store)

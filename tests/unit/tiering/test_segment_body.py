@@ -140,7 +140,7 @@ def test_a_source_that_is_let_go_keeps_no_file_open() -> None:
     with without_collector():
         del file
         assert held() is not None
-        source.let_go()
+        source.release_files()
         assert held() is None
     with pytest.raises(OSError, match="closed"):
         next(pieces)

@@ -13,8 +13,7 @@ from logformat.errors import Retryable
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.fast_loop import run_fast
-from tiering.store_recovery import LOOK_S, StoreRecovery
-from tiering.work_queue import AWAY_AFTER, Backoff, WorkQueue
+from tiering.work_queue import AWAY_AFTER, PROBE_S, Backoff, StoreRecovery, WorkQueue
 
 HOUR_S = 3600.0
 JOBS = 1000
@@ -62,7 +61,7 @@ def test_an_outage_costs_the_same_however_many_wait() -> None:
         before = len(store.asked)
         await asyncio.sleep(10 * HOUR_S)
         assert queue.is_away
-        assert 10 * HOUR_S / (LOOK_S * 1.3) <= len(store.asked) - before <= 10 * HOUR_S / (LOOK_S * 0.7)
+        assert 10 * HOUR_S / (PROBE_S * 1.3) <= len(store.asked) - before <= 10 * HOUR_S / (PROBE_S * 0.7)
 
     played(scenario)
 
@@ -82,7 +81,7 @@ def test_all_go_on_when_one_finds_the_store_back() -> None:
         await asyncio.sleep(10 * HOUR_S)
         assert not done
         store.away = False
-        await asyncio.sleep(LOOK_S * 1.2 + 0.1)
+        await asyncio.sleep(PROBE_S * 1.2 + 0.1)
         # Those that failed before the queue knew wait out what they began to wait then.
         assert len(done) == JOBS and not queue.is_away
 
@@ -104,7 +103,7 @@ def test_an_outage_costs_the_same_however_many_queues_wait() -> None:
         await asyncio.sleep(60)
         before = len(store.asked)
         await asyncio.sleep(HOUR_S)
-        assert HOUR_S / (LOOK_S * 1.3) <= len(store.asked) - before <= HOUR_S / (LOOK_S * 0.7)
+        assert HOUR_S / (PROBE_S * 1.3) <= len(store.asked) - before <= HOUR_S / (PROBE_S * 0.7)
         assert max(asked) - min(asked) < 10, "each has its turn"
 
     played_with_many(scenario, 3)
@@ -126,7 +125,7 @@ def test_all_queues_look_at_once_when_one_finds_the_store_back() -> None:
         await asyncio.sleep(HOUR_S)
         assert not done
         store.away = False
-        await asyncio.sleep(LOOK_S * 1.2 + 0.1)
+        await asyncio.sleep(PROBE_S * 1.2 + 0.1)
         assert len(done) == JOBS * len(queues) and not any(queue.is_away for queue in queues)
 
     played_with_many(scenario, 4)

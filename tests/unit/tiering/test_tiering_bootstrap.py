@@ -14,7 +14,6 @@ import pytest
 from coldstore.keys import manifest_key
 from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.object_store import StoreUnavailable
-from coldstore.stores.faulty import FaultPlan, FaultyStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from hotstore.errors import ReservationExhausted
@@ -30,6 +29,7 @@ from logformat.gap import gap_range
 from logformat.producer_snapshot import ProducerState, decode_producer_state, encode_producer_state
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
+from tests.support.faulty_store import FaultPlan, FaultyStore
 from tests.support.memory_store import MemoryStore
 from tests.support.tier_kit import (
     BLOCK,
@@ -44,9 +44,9 @@ from tests.support.tier_kit import (
     records_in,
     settle,
 )
-from tiering.opening import attach, lost_tail
-from tiering.opening.lost_tail import Tail, tail_of
+from tiering.opening import attach, tail_recovery
 from tiering.opening.reservation import LocalReservation, read_reservation, remove_reservation
+from tiering.opening.tail_recovery import Tail, tail_of
 
 UNTIERED = replace(TIER, enabled=False)
 OS_LOG = replace(LOG, flush_sync=False)
@@ -707,7 +707,7 @@ def test_a_log_made_again_costs_one_commit_and_notes_what_it_may_give_once_it_se
         await life.lose_disk()
         store = MeteredStore(house.memory, FastClock())
         life = await house.start(store=store)
-        with life.service.holding_back(is_start=True):
+        with life.service.deferring_starts(is_start=True):
             opened = await life.open()
             assert store.meters[Operation.PUT_ROOT].calls == 1
             assert opened.lost == (0, BLOCK) and opened.log.reserved_end == 2 * BLOCK
@@ -738,7 +738,7 @@ def test_a_clean_stop_notes_what_a_log_made_again_may_give() -> None:
         await life.open(new=True)
         await life.lose_disk()
         life = await house.start()
-        with life.service.holding_back(is_start=True):
+        with life.service.deferring_starts(is_start=True):
             await life.open()
             end = await life.fill(3)
             await life.stop()
@@ -794,7 +794,7 @@ def slow_after_the_gap(monkeypatch: pytest.MonkeyPatch, store: FaultyStore) -> a
             store.plan = FaultPlan(latency_s=(1.0, 1.0))
             appended.set()
 
-    monkeypatch.setattr(lost_tail, "reach", reach)
+    monkeypatch.setattr(tail_recovery, "reach", reach)
     return appended
 
 

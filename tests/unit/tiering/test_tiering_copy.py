@@ -17,7 +17,6 @@ from coldstore.object_store import Upload
 from coldstore.segments.footer_room import footer_room
 from coldstore.segments.segment_reader import fetch_footer
 from coldstore.stores.directory import DirectoryStore
-from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore, even_rates
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from hotstore.host.data_dir import DataDir
@@ -30,6 +29,7 @@ from logformat.values import TopicPartition
 from seams.disk import read_file
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
+from tests.support.faulty_store import Fault, FaultPlan, FaultyStore, even_rates
 from tests.support.memory_store import MemoryStore
 from tests.support.tier_kit import (
     DATA,

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from coldstore.object_store import ObjectInfo, StoreUnavailable, Upload
 from coldstore.stores.directory import DirectoryStore
-from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Fenced
 from logformat.values import TopicPartition
@@ -23,11 +22,12 @@ from seams.rng import SeededRng
 from tests.support.cold_values import remote_segment
 from tests.support.collector import without_collector
 from tests.support.fast_loop import run_fast
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.memory_store import MemoryStore
 from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC, House, Life, Opened, read_everything, settle
 from tests.support.workers import LoopWorkers
+from tiering.expiry.cold_expirer import ExpiryVerdict, TotalRetention
 from tiering.expiry.disk_quota import LocalBytes, cache_room, excess_bytes, room_bytes, share_pressure
-from tiering.expiry.expire_plan import ExpiryVerdict, TotalRetention
 
 COLD_FAST = replace(TIER, local_retention_ms=2_000)
 UNTIERED = replace(TIER, enabled=False)
@@ -371,7 +371,7 @@ def test_deleted_objects_do_not_keep_their_disk(how: str) -> None:
         while isinstance(found := opened.tier.read(0, 1 << 20, min_one=True), asyncio.Future):
             await found
         assert found.ranges[0].file.path.startswith("/bucket/")
-        at_hand = life.service._cold._hold
+        at_hand = life.service._cold._table
         assert len(at_hand.chunks) and len(at_hand.segments)
         if how == "expired":
             opened.tier.reconfigure(replace(COLD_FAST, retention_ms=1))

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from hotstore.errors import LogFull, OutOfOrderSequence
 from hotstore.host.ballast import BALLAST_FILE, Step, next_step
 from logformat.records import Record, encode_batch
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.hotstore_kit import batches_of
 from tests.support.tier_kit import DATA, LIMITS, LOG, TIER, House, Life, Opened, read_everything, settle
 
@@ -306,7 +306,7 @@ def test_nothing_has_to_go_for_room_that_logs_took_ahead() -> None:
         house = House()
         life = await house.start(limits=replace(LIMITS, local_bytes_max=None))
         opened = await life.open(new=True, log=replace(LOG, segment_bytes=16_000))
-        ahead = life.logs.ballast.ahead
+        ahead = life.logs.ballast.preallocation
         ahead.unit_bytes, ahead.budget_bytes = 2_000, 1 << 20
         await life.fill(300)
         while ahead.held_bytes < 6_000:

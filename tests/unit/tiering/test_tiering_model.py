@@ -12,11 +12,11 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coldstore.stores.faulty import FaultPlan, FaultyStore, even_rates
 from hotstore.errors import ReservationExhausted
 from logformat.errors import Retryable
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
+from tests.support.faulty_store import FaultPlan, FaultyStore, even_rates
 from tests.support.tier_kit import LIMITS, LOG, TIER, House, Life, Opened, read_everything, settle
 
 STEPS = st.lists(

@@ -29,8 +29,7 @@ from tiering.opening.reservation import (
     remove_reservation,
     write_reservation,
 )
-from tiering.store_recovery import StoreRecovery
-from tiering.work_queue import Backoff, WorkQueue
+from tiering.work_queue import Backoff, StoreRecovery, WorkQueue
 
 TOPIC_ID = UUID(int=7)
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore
 from coldstore.stores.operations import Operation
 from hotstore.errors import ReservationExhausted
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
+from tests.support.faulty_store import Fault, FaultPlan, FaultyStore
 from tests.support.tier_kit import BLOCK, LIMITS, LOG, TIER, TOPIC_ID, House, settle
 from tiering.opening.reservation import RESERVATION_FILE, read_reservation
 

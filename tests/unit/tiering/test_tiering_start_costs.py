@@ -10,7 +10,7 @@ from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.tier_kit import BLOCK, TIER, House, Life
-from tiering.opening.deferred_start import HOLD_S
+from tiering.opening.deferred_start import DEFER_S_MAX
 
 PARTITIONS = 3
 
@@ -52,7 +52,7 @@ def test_tiering_waits_until_all_logs_are_open() -> None:
         await (await opened(house, house.memory, new=True)).kill()
         store = MeteredStore(house.memory, FastClock())
         life = await house.start(store=store)
-        with life.service.holding_back(is_start=True):
+        with life.service.deferring_starts(is_start=True):
             for partition in range(PARTITIONS):
                 await life.open(partition=partition)
                 await asyncio.sleep(60)
@@ -80,15 +80,15 @@ def test_tiers_that_are_opened_while_others_are_begin_when_all_are() -> None:
         await first.lose_disk()
         life = await house.start()
         held = [len(house.objects(partition=partition)) for partition in range(PARTITIONS)]
-        with life.service.holding_back():
+        with life.service.deferring_starts():
             for partition in range(PARTITIONS):
-                with life.service.holding_back():
+                with life.service.deferring_starts():
                     tier = (await life.open(partition=partition)).tier
                 assert tier.lost is not None
                 tier.reconfigure(replace(TIER, retention_ms=86_400_000))
                 tier.rolled()
                 tier.expire_soon()
-                await asyncio.sleep(HOLD_S / PARTITIONS / 2)
+                await asyncio.sleep(DEFER_S_MAX / PARTITIONS / 2)
             assert held == [len(house.objects(partition=partition)) for partition in range(PARTITIONS)]
         await asyncio.sleep(5)
         assert all(len(house.objects(partition=partition)) > held[partition] for partition in range(PARTITIONS))
@@ -104,9 +104,9 @@ def test_one_that_does_not_open_keeps_others_from_their_work_for_a_while_only() 
         house = House()
         await (await opened(house, house.memory, new=True)).kill()
         life = await house.start()
-        with life.service.holding_back():
+        with life.service.deferring_starts():
             tier = (await life.open()).tier
-            await asyncio.sleep(HOLD_S - 1)
+            await asyncio.sleep(DEFER_S_MAX - 1)
             assert not tier.partition_state.claimed
             await asyncio.sleep(2)
             assert tier.partition_state.claimed
@@ -123,7 +123,7 @@ def test_one_that_was_detached_while_it_was_held_back_does_not_begin() -> None:
         await (await opened(house, house.memory, new=True)).kill()
         store = MeteredStore(house.memory, FastClock())
         life = await house.start(store=store)
-        with life.service.holding_back():
+        with life.service.deferring_starts():
             tier = (await life.open()).tier
             await life.service.detach(tier, give_back=False)
         await asyncio.sleep(60)

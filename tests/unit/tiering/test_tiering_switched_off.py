@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from coldstore.manifest.manifest import Manifest
-from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from hotstore.errors import DamagedLog
 from logformat.errors import Retryable
@@ -17,6 +16,7 @@ from logformat.values import TopicPartition
 from seams import crash_points
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC, TOPIC_ID, House, Life, Opened, read_everything, settle
 
 HALF_LOCAL = replace(TIER, local_retention_bytes=4000)

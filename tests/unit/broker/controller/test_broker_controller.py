@@ -18,11 +18,11 @@ from broker.wire.messages import (
     DeleteTopicsRequestTopic,
     InitProducerIdRequest,
 )
-from coldstore.stores.faulty import Fault, FaultPlan
 from coldstore.stores.operations import Operation
 from logformat.errors import Retryable
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, play, produce_request
 from tests.support.cluster_kit import cluster_root, row
+from tests.support.faulty_store import Fault, FaultPlan
 
 
 async def new_producer_id(life: Life) -> int:

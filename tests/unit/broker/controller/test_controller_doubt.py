@@ -25,13 +25,13 @@ from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
 from broker.handlers.admin.bounded_changes import within
 from broker.metadata.image import ClusterImage, Topic
-from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Retryable
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.cluster_kit import claim, cluster_root
 from tests.support.fast_loop import run_fast
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.memory_store import MemoryStore
 
 

@@ -21,11 +21,11 @@ from broker.wire.messages import (
     MetadataRequestTopic,
 )
 from coldstore.object_store import AccessRefused
-from coldstore.stores.faulty import FaultPlan
 from hotstore.flush.flusher import Flusher
 from logformat.errors import Retryable
 from seams.workers import Lane
 from tests.support.broker_kit import Life, Place, play
+from tests.support.faulty_store import FaultPlan
 
 ANSWER_S = 15.0
 """Within it every request here is answered, whatever one topic waits for."""

@@ -10,11 +10,11 @@ from broker.membership.lease_watch import Lease, LeaseSight, LeaseWatch
 from broker.membership.session import Refused
 from coldstore.keys import SegmentKey, lease_key, parse_key
 from coldstore.roots.root import RootStore
-from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from seams.rng import SeededRng
 from tests.sim.clock import SimClock
 from tests.support.broker_kit import LEASE_S, SMALL_SEGMENTS, Life, Place, play
+from tests.support.faulty_store import Fault
 
 
 async def lease_of(place: Place) -> Lease | None:

@@ -8,9 +8,9 @@ from collections import Counter
 from coldstore.keys import cluster_key
 from coldstore.object_store import StoreThrottled
 from coldstore.roots.root import THROTTLED_S
-from coldstore.stores.faulty import FaultyStore
 from seams.rng import SeededRng
 from tests.support.broker_kit import play
+from tests.support.faulty_store import FaultyStore
 from tests.support.house import House
 
 

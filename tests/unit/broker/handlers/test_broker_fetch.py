@@ -10,7 +10,6 @@ from broker.error_codes import ErrorCode
 from broker.net.dispatch import Answer, Later, Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import FetchResponse
-from coldstore.stores.faulty import FaultPlan
 from logformat.records import iter_records
 from tests.support.broker_kit import (
     SMALL_SEGMENTS,
@@ -25,6 +24,7 @@ from tests.support.broker_kit import (
     produce_request,
     values_of,
 )
+from tests.support.faulty_store import FaultPlan
 
 VALUE = b"v" * 150
 

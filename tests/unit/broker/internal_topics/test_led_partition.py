@@ -12,10 +12,10 @@ from broker.groups.machine.events import AdmitCommit
 from broker.groups.offset_requests import CommitRow
 from broker.internal_topics.led_partition import InternalTopicWatcher
 from broker.internal_topics.shard_life import ShardState
-from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from logformat.record_batch import LENGTH_AT
 from tests.support.broker_kit import Life, Place, play
+from tests.support.faulty_store import Fault
 from tests.support.three_machines import NODES, Three, until
 
 

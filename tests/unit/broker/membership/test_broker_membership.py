@@ -19,11 +19,11 @@ from coldstore.inspection.probe import StoreRefused
 from coldstore.keys import cluster_key, lease_key
 from coldstore.object_store import Got, PreconditionFailed
 from coldstore.roots.root import RootStore
-from coldstore.stores.faulty import Fault, FaultPlan, even_rates
 from coldstore.stores.operations import Operation
 from seams.rng import SeededRng
 from tests.sim.clock import SimClock
 from tests.support.broker_kit import LEASE_S, Life, Place, batch_of, play, produce_request
+from tests.support.faulty_store import Fault, FaultPlan, even_rates
 from tests.support.memory_store import MemoryStore, StoredObject
 
 

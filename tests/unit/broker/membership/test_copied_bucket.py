@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from coldstore.stores.faulty import FaultyStore
 from seams.rng import SeededRng
 from tests.support.broker_kit import Life, Place, play
+from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
 from tests.support.three_machines import Three, until
 

@@ -14,10 +14,10 @@ from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.records import NO_LEADER
 from coldstore.keys import lease_key
-from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from tests.support.broker_kit import LEASE_S, Life, Place, play
 from tests.support.cluster_kit import cluster_root
+from tests.support.faulty_store import Fault
 from tests.support.waiting import until
 
 Lives = dict[int, Life]

@@ -10,9 +10,9 @@ from broker.config.times import ClusterTimes
 from broker.controller.sessions import UNTIMED_S
 from broker.membership.controller_term import PAUSE_MAX_S, PAUSE_S
 from coldstore.keys import cluster_key
-from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from tests.support.broker_kit import play
+from tests.support.faulty_store import Fault
 from tests.support.house import QUICK_LEASE, house
 from tests.support.waiting import until
 

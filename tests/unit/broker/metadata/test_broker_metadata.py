@@ -31,12 +31,12 @@ from broker.metadata.rows import new_rows, session_began
 from coldstore.keys import cluster_key
 from coldstore.object_store import AccessRefused, ObjectInfo, ObjectStore, StoreUnavailable, Upload
 from coldstore.roots.root import ROOT_BYTES_MAX
-from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore, even_rates
 from coldstore.stores.operations import Operation
 from logformat.errors import Corrupt, Fenced, Retryable
 from seams.rng import SeededRng
 from tests.support.cluster_kit import claim, cluster_root, created, id_of, registration, row, session
 from tests.support.fast_loop import run_fast
+from tests.support.faulty_store import Fault, FaultPlan, FaultyStore, even_rates
 from tests.support.memory_store import MemoryStore
 
 NUMBERS = st.integers(1, 3)

@@ -13,7 +13,7 @@ from broker.observe.tier_view import broker_json, status_json
 from coldstore.object_store import AccessRefused, ObjectInfo, StoreUnavailable, Upload
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play
 from tests.unit.broker.observe.test_broker_observe import metrics_of, sources_of, value
-from tiering.service import TELL_LAG_S
+from tiering.service import LOG_LAG_EVERY_S
 
 CAUSES = {
     "full": StoreUnavailable("file:///b: [Errno 28] No space left on device"),
@@ -57,7 +57,7 @@ def test_a_bucket_that_takes_no_segments_is_told_with_its_cause(
         mend = refuse_segments(place, cause)
         await sealed(life)
         with caplog.at_level(logging.INFO):
-            await asyncio.sleep(TELL_LAG_S + 30)
+            await asyncio.sleep(LOG_LAG_EVERY_S + 30)
         (line,) = json.loads(status_json(sources_of(life)))
         assert line["blocked_by"] == "store"
         found = json.loads(broker_json(life.broker._beginning, sources_of(life)))

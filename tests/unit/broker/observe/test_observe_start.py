@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker.observe.conditions import Condition
 from broker.observe.http import Views
 from coldstore.object_store import ObjectInfo, Upload
-from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from tests.support.broker_kit import Life, Place, play
+from tests.support.faulty_store import Fault
 from tests.unit.broker.observe.test_broker_observe import value
 
 

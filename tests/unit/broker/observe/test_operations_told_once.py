@@ -14,7 +14,7 @@ from coldstore.object_store import StoreUnavailable
 from hotstore.errors import LogFull
 from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
 from thermocline.cli.serve.log_lines import LINES_MAX, WINDOW_S, NoFlood
-from tiering.copying.backlog import LAG_TOLD_MS, Backlog, PartitionBacklog, sentence
+from tiering.copying.backlog import LAG_LOGGED_MS, Backlog, PartitionBacklog, lag_message
 from tiering.tier_config import TierStatus
 
 
@@ -190,36 +190,36 @@ class Partition:
 def test_who_has_nothing_left_to_copy_is_looked_at_no_more() -> None:
     """An idle broker with thousands of partitions costs nothing."""
     backlog = Backlog()
-    idle, late = Partition("idle-0"), Partition("late-0", 2, LAG_TOLD_MS)
+    idle, late = Partition("idle-0"), Partition("late-0", 2, LAG_LOGGED_MS)
     for each in (idle, late, late):
         backlog.note(each)
     for _ in range(3):
-        assert [lag.name for lag in backlog.look()] == ["late-0"]
+        assert [lag.name for lag in backlog.lagging()] == ["late-0"]
     assert (idle.looks, late.looks) == (1, 3)
     late.segments = 0
-    assert backlog.look() == backlog.look() == []
+    assert backlog.lagging() == backlog.lagging() == []
     assert late.looks == 4
     backlog.note(late)
     backlog.forget(late)
-    assert backlog.look() == [] and late.looks == 4
+    assert backlog.lagging() == [] and late.looks == 4
 
 
 def test_what_is_on_its_way_needs_no_words() -> None:
     """A segment that was sealed a moment ago is no lag; one that is blocked is, whatever its age."""
-    assert sentence([]) is None
-    assert sentence([PartitionBacklog("a-0", 10, 1, LAG_TOLD_MS - 1, None)]) is None
-    assert sentence([PartitionBacklog("a-0", 0, 0, 0, "reservation")]) is not None
-    line = sentence(
+    assert lag_message([]) is None
+    assert lag_message([PartitionBacklog("a-0", 10, 1, LAG_LOGGED_MS - 1, None)]) is None
+    assert lag_message([PartitionBacklog("a-0", 0, 0, 0, "reservation")]) is not None
+    line = lag_message(
         [PartitionBacklog("a-0", 3_000_000, 3, 90_000, "store"), PartitionBacklog("b-0", 1_000_000, 1, 10, None)]
     )
     assert line == (
         "tiering lags: 4.0 MB are not in the bucket, 4 sealed segments, partitions: 2, the oldest for 90 s; "
         "blocked by store (1): a-0"
     )
-    told = sentence([PartitionBacklog("a-0", 1, 1, 90_000, "store", "PUT x: 403 AccessDenied")])
+    told = lag_message([PartitionBacklog("a-0", 1, 1, 90_000, "store", "PUT x: 403 AccessDenied")])
     assert told is not None and told.endswith("blocked by store (1): a-0; PUT x: 403 AccessDenied")
-    many = [PartitionBacklog(f"p-{at}", 1, 1, LAG_TOLD_MS, "store") for at in range(1000)]
-    assert len(sentence(many) or "") < 250
+    many = [PartitionBacklog(f"p-{at}", 1, 1, LAG_LOGGED_MS, "store") for at in range(1000)]
+    assert len(lag_message(many) or "") < 250
 
 
 # --- any line of code -------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from tests.support.fast_loop import FastClock, run_fast
 from tests.support.hotstore_kit import DATA, META, ORDERS, SteppedWorkers
 from tests.support.syncs_in_hand import InHand
 from tiering.opening.cold_start import ColdStart
-from tiering.opening.reservation import ToldEnd
+from tiering.opening.reservation import ReportedEnd
 
 TOPIC_ID = UUID(int=1)
 EPOCH = 4
@@ -53,7 +53,7 @@ class Cold:
     def view(self, topic_id: UUID, index: int, end: Callable[[], int]) -> Any:
         return None  # nobody reads what lies below the local log
 
-    def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
+    def note_reported_end(self, topic_id: UUID, index: int, end: ReportedEnd) -> None:
         self.end = end
 
     def forget(self, topic_id: UUID, index: int) -> None:
@@ -135,7 +135,7 @@ def copying(scenario: Callable[[Copy], Awaitable[None]], **config: Any) -> None:
         world = World(disk, workers, syncs, FastClock(), SeededRng(1), net)  # type: ignore[arg-type]
         directory = DataDir.open(disk, DATA)
         directory.format(META)
-        directory.unmark()
+        directory.remove_clean_marker()
         logs, tasks = LogHost(directory, world), Tasks()
         opened = await logs.create(ORDERS, TOPIC_ID, LogConfig(**config))
         row = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH)

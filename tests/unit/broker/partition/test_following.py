@@ -11,12 +11,12 @@ from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_LEADER
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.leader import Report
-from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from logformat.record_batch import walk
 from seams.disk import read_file
 from seams.rng import SeededRng
 from tests.support.broker_kit import SMALL_SEGMENTS, play
+from tests.support.faulty_store import Fault
 from tests.support.shared_bucket import NAME, Pair, both, until
 
 LOG = f"/data/a/{NAME}-0/{0:020}.log"

@@ -6,9 +6,9 @@ import asyncio
 
 from broker.error_codes import ErrorCode
 from coldstore.keys import SegmentKey, parse_key
-from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from tests.support.broker_kit import SMALL_SEGMENTS, play
+from tests.support.faulty_store import Fault
 from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
 
 MANIFEST = "manifest.json"

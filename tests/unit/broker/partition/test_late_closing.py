@@ -83,7 +83,7 @@ def recovered(pair: Pair, node_id: int) -> PartitionLog:
     now_ms = pair.lives[node_id].clock.wall_ms()
     pair.places[node_id].kill()
     directory = DataDir.open(pair.places[node_id].disk, "/data/a")
-    directory.unmark()
+    directory.remove_clean_marker()
     return recover_log(directory, TopicPartition(NAME, 0), LogConfig(), now_ms)
 
 

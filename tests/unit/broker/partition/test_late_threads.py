@@ -7,11 +7,11 @@ import asyncio
 from typing import Any
 
 from broker.metadata.records import Row, TopicCreated, TopicDeleted
-from coldstore.stores.faulty import FaultPlan
 from seams.disk import read_file
 from seams.workers import Lane
 from tests.support.broker_kit import Life, Place, play
 from tests.support.cluster_kit import id_of
+from tests.support.faulty_store import FaultPlan
 from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
 
 AGAIN = id_of(78)

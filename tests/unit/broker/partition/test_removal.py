@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from coldstore.stores.faulty import Fault, FaultPlan
 from coldstore.stores.operations import Operation
 from tests.support.broker_kit import Place, play
+from tests.support.faulty_store import Fault, FaultPlan
 from tiering.service import TierService
 
 

@@ -13,11 +13,11 @@ from broker.metadata.image import Topic
 from broker.observe.tier_view import status_json
 from broker.partition.leading.leader_replica import LeaderReplica
 from coldstore.manifest.manifest_store import ManifestStore
-from coldstore.stores.faulty import Fault, FaultPlan
 from coldstore.stores.operations import Operation
 from logformat.errors import Fenced
 from seams.rng import SeededRng
 from tests.support.broker_kit import Life, Place, play
+from tests.support.faulty_store import Fault, FaultPlan
 from tiering.opening.reservation import read_reservation, write_reservation
 
 OTHER_EPOCH = 900

@@ -8,9 +8,9 @@ import asyncio
 import pytest
 
 from broker.replication.follower import Phase
-from coldstore.stores.faulty import Fault, FaultPlan
 from coldstore.stores.operations import Operation
 from tests.support.broker_kit import SMALL_SEGMENTS, play
+from tests.support.faulty_store import Fault, FaultPlan
 from tests.support.shared_bucket import NAME, Pair, both, until
 
 

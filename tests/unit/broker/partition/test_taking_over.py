@@ -11,12 +11,12 @@ from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ListOffsetsRequest, ListOffsetsRequestPartition, ListOffsetsRequestTopic
 from coldstore.manifest.manifest_store import ManifestStore
-from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from logformat.records import Record, encode_batch
 from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from tests.support.broker_kit import EPOCH_MS, Life, play, produce_request
+from tests.support.faulty_store import Fault
 from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
 from tiering.opening.reservation import RESERVATION_FILE
 

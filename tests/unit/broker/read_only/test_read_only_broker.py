@@ -37,10 +37,10 @@ from broker.wire.messages import (
     OffsetForLeaderEpochRequestTopic,
 )
 from coldstore.keys import manifest_key
-from coldstore.stores.faulty import WRITES, Fault
 from coldstore.stores.operations import Operation
 from logformat.values import NewerFormat
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, fetch_request, play, produce_request
+from tests.support.faulty_store import WRITES, Fault
 
 READS = {Operation.GET, Operation.GET_IF_CHANGED, Operation.HEAD, Operation.LIST}
 

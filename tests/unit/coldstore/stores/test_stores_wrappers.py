@@ -15,10 +15,10 @@ from coldstore.object_store import (
     StoreError,
     StoreUnavailable,
 )
-from coldstore.stores.faulty import FAULTS_OF, Fault, FaultPlan, FaultyStore, even_rates
 from coldstore.stores.metered import LATENCY_BOUNDS_MS, CallOutcome, LoggedCall, MeteredStore
 from coldstore.stores.operations import Operation
 from seams.rng import SeededRng
+from tests.support.faulty_store import FAULTS_OF, Fault, FaultPlan, FaultyStore, even_rates
 from tests.support.memory_store import MemoryStore, upload_of
 from tests.support.store_conformance import StoreConformance
 from tests.unit.coldstore.stores.test_stores_conformance import MemoryPlace

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coldstore.stores.directory import DirectoryStore
-from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore
 from coldstore.stores.operations import Operation
 from logformat.gap import gap_batches
 from logformat.record_batch import read_header
@@ -28,6 +27,7 @@ from tests.support.cold_log import (
 from tests.support.cold_objects import MadeObject, object_of
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
+from tests.support.faulty_store import Fault, FaultPlan, FaultyStore
 from tests.support.memory_store import MemoryStore
 from tests.support.workers import LoopWorkers
 from tiering.reading.limits import ReadLimits

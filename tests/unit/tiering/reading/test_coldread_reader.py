@@ -13,7 +13,6 @@ import pytest
 
 from coldstore.object_store import Got, ObjectMissing, ObjectStore
 from coldstore.stores.directory import DirectoryStore
-from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Corrupt, Retryable
@@ -35,6 +34,7 @@ from tests.support.cold_log import (
 from tests.support.cold_objects import T0, segment_object
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.memory_store import MemoryStore, upload_of
 from tests.support.workers import LoopWorkers
 from tiering.reading.batch_slices import ColdSlice
@@ -389,7 +389,7 @@ def test_ten_times_the_cache_is_read_right_and_stays_within_bounds() -> None:
                 assert task.result() == w.log.bytes_from(offset)
             figures = w.reader.figures()
             assert figures["cold_cache_bytes"] <= 8 * 4096 and figures["cold_cache_evictions"] > 20
-            assert w.reader._hold.chunks.nbytes <= limits.hold_bytes
+            assert w.reader._table.chunks.nbytes <= limits.hold_bytes
 
     run_fast(scenario())
 
@@ -654,7 +654,7 @@ def test_a_cache_disk_that_is_full_or_broken_slows_reads_and_fails_none() -> Non
         async with world([[5] * 200], limits=limits) as w:
             w.disk.inject("write", errno.ENOSPC, times=-1)
             assert await drain(w.reader, w.log, 0, 3000) == w.log.bytes
-            assert w.reader._hold.chunks.nbytes <= limits.hold_bytes
+            assert w.reader._table.chunks.nbytes <= limits.hold_bytes
 
     run_fast(scenario())
 
@@ -817,7 +817,7 @@ def test_deleted_objects_are_forgotten() -> None:
         async with world([[5] * 100] * 2) as w:
             await drain(w.reader, w.log, 0, 3000)
             await w.reader.forget([w.log.objects[0].key])
-            assert all(chunk_id[0] != w.log.objects[0].key.uuid for chunk_id in w.reader._hold.chunks._free)
+            assert all(chunk_id[0] != w.log.objects[0].key.uuid for chunk_id in w.reader._table.chunks._free)
             w.memory.objects.pop(w.log.key(0))
             with pytest.raises(ObjectMissing):
                 await fetch(w.reader, w.log, 0, 100)

@@ -1,10 +1,7 @@
-"""A wrapper that makes any store misbehave, by seeded chance or by script: for the simulation and tests.
-
-Owns the faults. Always true: every fault is one that a real store, or the way to it, is known to commit (faults
-O1–O9), and shows itself only as the protocol's errors, late writes, flipped bits or false listings; a fault is counted
-when it took effect, not when it was drawn (a lost response to a write that failed anyway is nothing); the same seed and
-the same calls give the same faults. Must not know what keys mean.
-"""
+"""A store wrapper that injects faults, by seeded chance or by script: for the simulation and tests.
+Every fault is one that a real store, or the network to it, is known to commit (faults O1–O9): the protocol's errors,
+late writes, flipped bits, false listings. A fault is counted when it takes effect, not when it is drawn: a lost
+response to a failed write is nothing. The same seed and the same calls give the same faults."""
 
 from __future__ import annotations
 
@@ -36,8 +33,6 @@ from seams.tasks import Tasks
 
 
 class Fault(Enum):
-    """A way to misbehave."""
-
     BEFORE = "before"  # 503, reset, time-out: nothing happened
     LOST = "lost"  # it happened, the answer was lost
     EMPTY_200 = "empty_200"  # it happened, the answer was 200 without an ETag
@@ -78,7 +73,7 @@ WRITES: Final = frozenset({Operation.PUT_SEGMENT, Operation.PUT_ROOT, Operation.
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """Probabilities by operation and fault, and how long things take (seconds, drawn evenly)."""
+    """Probabilities by operation and fault, and durations (seconds, drawn evenly)."""
 
     rates: Mapping[tuple[Operation, Fault], float] = field(default_factory=dict)
     latency_s: tuple[float, float] = (0.0, 0.0)
@@ -105,7 +100,7 @@ class _Script:
 
 
 class FaultyStore:
-    """`ObjectStore` over `inner` with faults. `plan` may be replaced at any time; `calm()` heals everything."""
+    """`ObjectStore` over `inner` with faults. `plan` may be replaced at any time; `calm()` ends all faults."""
 
     def __init__(self, inner: ObjectStore, rng: Rng, plan: FaultPlan | None = None) -> None:
         self.plan = plan or FaultPlan()
@@ -125,19 +120,19 @@ class FaultyStore:
     # -- control ---------------------------------------------------------------------------------------------------
 
     def script(self, operation: Operation, fault: Fault, *, match: str = "", times: int = 1) -> None:
-        """The next `times` calls of `operation` whose key contains `match` have this fault, whatever the plan says."""
+        """The next `times` calls of `operation` whose key contains `match` have this fault, whatever the plan is."""
         assert fault in FAULTS_OF[operation], f"{operation.value} cannot have {fault.value}"
         self._scripts.append(_Script(operation, fault, match, times))
 
     def calm(self) -> None:
-        """No more faults; late writes still land."""
+        """No more faults; late writes still arrive."""
         self.plan = replace(self.plan, rates={}, latency_s=(0.0, 0.0))
         self.down = False
         self.denies = ()
         self._scripts.clear()
 
     async def settle(self) -> None:
-        """Wait until every late write has landed."""
+        """Wait until every late write has arrived."""
         while len(self._late):
             await asyncio.sleep(self.plan.late_s[1] / 100)
 
@@ -221,7 +216,7 @@ class FaultyStore:
     # -- faults ----------------------------------------------------------------------------------------------------
 
     async def _begin(self, operation: Operation, key: str) -> Fault | None:
-        """Take the call's time and draw its fault; those before any effect are raised here."""
+        """Wait for the call's latency and draw its fault; raises those before any effect."""
         low, high = self.plan.latency_s
         if high > 0:
             await asyncio.sleep(self._rng.uniform(low, high))
