@@ -45,7 +45,7 @@ class Context:
     producer_ids: ProducerIds
     groups: GroupCoordinator
     fetch_sessions: FetchSessions
-    kept_answers: ResponseCache
+    response_cache: ResponseCache
     gate: ServingGate
     metrics: BrokerMetrics
     tasks: Tasks

@@ -23,7 +23,6 @@ from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.admin import acls, alter_configs, configs, delete_records, log_dirs, producers, topics
 from broker.handlers.cluster import brokers, elections, envelope, reassignments
-from broker.handlers.cluster import unregister as nodes
 from broker.handlers.fetch import fetch
 from broker.handlers.fetch import list_offsets as offsets
 from broker.handlers.fetch import responses as fetch_answers
@@ -90,7 +89,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs.handle_incremental_alter_configs,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: topic_partitions.handle_describe_topic_partitions,
     ApiKey.ELECT_LEADERS: elections.handle_elect_leaders,
-    ApiKey.UNREGISTER_BROKER: nodes.handle_unregister_broker,
+    ApiKey.UNREGISTER_BROKER: brokers.handle_unregister_broker,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.handle_alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.handle_list_partition_reassignments,
     ApiKey.DESCRIBE_ACLS: acls.handle_describe_acls,

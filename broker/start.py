@@ -262,7 +262,7 @@ class Start:
             producer_ids=ProducerIds(joined.broker_epoch),
             groups=self._groups(following, session),
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
-            kept_answers=ResponseCache(),
+            response_cache=ResponseCache(),
             gate=session.gate,
             metrics=self.metrics,
             tasks=self.tasks,

@@ -5,8 +5,8 @@ Owns what an incremental answer leaves out, and whose turn it is. Always true: a
 what the session holds. Must not know other sessions (`cache`), how a partition is read, nor who waits.
 
 A source tells once and forgets: what is due already is never told again, so sessions whose clients are gone cost
-producers nothing. A replica's high watermark alone is no reason to look: it is *unheard* until records bring it, or its
-time is over (`handlers.fetch`).
+producers nothing. A replica's high watermark alone is no reason to look: it is *unreported* until records bring it, or
+its time is over (`handlers.fetch`).
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class Target:
         """Called by the source of a replica: the high watermark moved, and nothing else did."""
         session = self.session
         if session is not None:
-            unheard = session.unheard
-            unheard[self] = None
-            if len(unheard) == 1 and session.waiter is not None:
+            unreported = session.unreported
+            unreported[self] = None
+            if len(unreported) == 1 and session.waiter is not None:
                 session.waiter()
 
     def awaits_flush(self) -> bool:
@@ -148,7 +148,7 @@ class FetchSession:
 
     __slots__ = (
         "_turn",
-        "_unheard_since_s",
+        "_unreported_since_s",
         "bytes",
         "closed",
         "created_ms",
@@ -158,7 +158,7 @@ class FetchSession:
         "put_off",
         "session_id",
         "targets",
-        "unheard",
+        "unreported",
         "used_ms",
         "uses_topic_ids",
         "waiter",
@@ -171,9 +171,9 @@ class FetchSession:
         self.targets = targets
         self.due: dict[Target, None] = dict.fromkeys(targets.values())
         self.put_off: dict[Target, None] = {}  # their sources would have flushed at once, had a client waited
-        self.unheard: dict[Target, None] = {}
+        self.unreported: dict[Target, None] = {}
         """Replicas' whose high watermark is another one than they were told, while nothing else is new."""
-        self._unheard_since_s = -1.0
+        self._unreported_since_s = -1.0
         self.waiter: Callable[[], None] | None = None
         self.created_ms = now_ms
         self.used_ms = now_ms
@@ -221,24 +221,24 @@ class FetchSession:
         """What the next answer may have to carry, in turn."""
         return sorted(self.due, key=_turn_of)
 
-    def unheard_s(self, now_s: float, at_most_s: float) -> float | None:
+    def report_delay_s(self, now_s: float, at_most_s: float) -> float | None:
         """Until high watermarks that were not told have waited `at_most_s`; None: all were told."""
-        if not self.unheard:
+        if not self.unreported:
             return None
-        if self._unheard_since_s < 0.0:
-            self._unheard_since_s = now_s
-        return max(self._unheard_since_s + at_most_s - now_s, 0.0)
+        if self._unreported_since_s < 0.0:
+            self._unreported_since_s = now_s
+        return max(self._unreported_since_s + at_most_s - now_s, 0.0)
 
-    def look_at_unheard(self) -> None:
+    def read_unreported(self) -> None:
         """In the next look, too."""
-        self.due |= self.unheard
-        self.unheard.clear()
-        self._unheard_since_s = -1.0
+        self.due |= self.unreported
+        self.unreported.clear()
+        self._unreported_since_s = -1.0
 
     def heard(self, target: Target) -> None:
         """It is told."""
-        if self.unheard.pop(target, self) is None and not self.unheard:
-            self._unheard_since_s = -1.0
+        if self.unreported.pop(target, self) is None and not self.unreported:
+            self._unreported_since_s = -1.0
 
     def park(self, waiter: Callable[[], None]) -> None:
         """A request waits: let everything move on its way to being visible, and tell `waiter`."""

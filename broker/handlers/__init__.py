@@ -1,1 +1,2 @@
-"""One file an API family: parse → call → answer. No state lives here."""
+"""Request handlers: one file an API family. Each parses a request, calls the broker, and builds the response; none
+keeps state."""

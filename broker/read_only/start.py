@@ -186,7 +186,7 @@ class ReadOnlyStart:
             producer_ids=ProducerIds(0),
             groups=groups,
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
-            kept_answers=ResponseCache(),
+            response_cache=ResponseCache(),
             gate=ServingGate(world.clock.boottime_s, _NO_JUMP_IS_TOO_LONG_S),
             metrics=self.metrics,
             tasks=self.tasks,

@@ -1,8 +1,5 @@
-"""DescribeAcls, CreateAcls, DeleteAcls: there is no authorizer, and tools that ask are told so.
-
-Always true: nobody is led to believe that an ACL was made. The answers are those of Apache Kafka without an authorizer.
-Source: KIP-140.
-"""
+"""DescribeAcls, CreateAcls, DeleteAcls: the answers of Apache Kafka without an authorizer, so that no tool believes an
+ACL was made. Source: KIP-140."""
 
 from __future__ import annotations
 
@@ -25,19 +22,16 @@ _NONE_CONFIGURED: Final = "No Authorizer is configured."
 
 
 async def handle_describe_acls(context: Context, request: DescribeAclsRequest, call: Call) -> DescribeAclsResponse:
-    """SECURITY_DISABLED."""
     return DescribeAclsResponse(
         error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
     )
 
 
 async def handle_create_acls(context: Context, request: CreateAclsRequest, call: Call) -> CreateAclsResponse:
-    """SECURITY_DISABLED for each."""
     refused = CreateAclsResponseResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE_CONFIGURED)
     return CreateAclsResponse(results=[refused] * len(request.creations))
 
 
 async def handle_delete_acls(context: Context, request: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
-    """SECURITY_DISABLED for each."""
     refused = DeleteAclsResponseResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE_CONFIGURED)
     return DeleteAclsResponse(filter_results=[refused] * len(request.filters))

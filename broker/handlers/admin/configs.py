@@ -1,8 +1,4 @@
-"""DescribeConfigs and ListConfigResources: what is configured, and what could be.
-
-Always true: what is refused says why. Must not know defaults or rules: `broker.config` owns them. Source: KIP-133,
-KIP-226, KIP-1142.
-"""
+"""DescribeConfigs and ListConfigResources. Source: KIP-133, KIP-226, KIP-1142."""
 
 from __future__ import annotations
 
@@ -14,8 +10,8 @@ from broker.config.topic.topic_config import check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.handlers.admin.bounded_changes import refuse_flood
 from broker.handlers.metadata.cluster_view import ClusterView
+from broker.handlers.request_limits import refuse_flood
 from broker.wire.messages import (
     DescribeConfigsRequest,
     DescribeConfigsRequestResource,
@@ -41,7 +37,7 @@ _NODE_ID: Final = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 async def handle_describe_configs(
     context: Context, request: DescribeConfigsRequest, call: Call
 ) -> DescribeConfigsResponse:
-    """Every config of each resource, or the ones asked for by name."""
+    """Every config of each resource, or the named ones."""
     response = DescribeConfigsResponse()
     turns = Turns()
     # Each once: a broker's configs are 200 times as long as its name.
@@ -92,7 +88,7 @@ def is_node_id(name: str) -> bool:
 
 
 def _check_node(context: Context, name: str) -> None:
-    """ApiError, in Kafka's words, unless `name` is this broker's number or empty: every broker's."""
+    """Raise ApiError, in Kafka's words, unless `name` is this broker's id or empty (every broker)."""
     if not name:
         return
     if not is_node_id(name):
@@ -125,8 +121,8 @@ def _entry(found: DescribedConfig, request: DescribeConfigsRequest) -> DescribeC
 async def handle_list_config_resources(
     context: Context, request: ListConfigResourcesRequest, call: Call
 ) -> ListConfigResourcesResponse:
-    """Topics and brokers. Kafka's other kinds are known and have no configs here: metrics subscriptions (the only kind
-    in version 0), broker loggers, groups."""
+    """Topics and brokers. Kafka's other kinds (client metrics, the only kind in version 0; broker loggers; groups) have
+    no configs here."""
     wanted = set(request.resource_types) if call.version >= _KINDS_SINCE else {_CLIENT_METRICS}
     if not wanted <= _LISTED:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)

@@ -1,7 +1,6 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: what lies in this broker's one log directory, and that nothing moves there.
+"""DescribeLogDirs and AlterReplicaLogDirs, as Apache Kafka with one log directory answers them.
 
-Always true: whoever asks is told of logs here alone, in whatever role; a replica that is to lie where it lies is where
-it should be; what Apache Kafka with one log directory answers is answered. Source: KIP-113, KIP-827.
+They cover the logs of this broker, led or followed. Source: KIP-113, KIP-827.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from broker.wire.messages import (
 from seams.turns import Turns, next_turn
 
 _FUTURE_NAME_CHARS: Final = len(".") + 32 + len("-future")
-"""Beside the partition's name, in that of a directory to which Kafka copies: no file's name has more than 255."""
+"""What Kafka adds to the partition's name for the directory it copies to; a file name has at most 255 characters."""
 _NAME_CHARS_MAX: Final = 255
 
 
 async def handle_describe_log_dirs(
     context: Context, request: DescribeLogDirsRequest, call: Call
 ) -> DescribeLogDirsResponse:
-    """Local bytes of each partition asked for (None: all), and the file system's room."""
+    """Local bytes of each requested partition (None: all), and the space of the file system."""
     asked = None
     if request.topics is not None:
         asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
@@ -60,12 +59,12 @@ async def handle_describe_log_dirs(
 async def handle_alter_replica_log_dirs(
     context: Context, request: AlterReplicaLogDirsRequest, call: Call
 ) -> AlterReplicaLogDirsResponse:
-    """Of each replica, whether it lies where it is to; of one named twice the last directory counts, as in Kafka."""
+    """Whether each replica is in the requested directory; of one named twice the last directory counts, as in Kafka."""
     wanted = {(topic.name, index): of.path for of in request.dirs for topic in of.topics for index in topic.partitions}
     topics: dict[str, list[AlterReplicaLogDirsResponsePartition]] = {}
     turns = Turns()
     for (name, index), path in wanted.items():
-        answer = AlterReplicaLogDirsResponsePartition(index, _judged(context, name, index, path))
+        answer = AlterReplicaLogDirsResponsePartition(index, _destination_error(context, name, index, path))
         topics.setdefault(name, []).append(answer)
         if turns.over():
             await next_turn()
@@ -74,17 +73,17 @@ async def handle_alter_replica_log_dirs(
     )
 
 
-def _judged(context: Context, name: str, index: int, path: str) -> ErrorCode:
+def _destination_error(context: Context, name: str, index: int, path: str) -> ErrorCode:
     if len(f"{name}-{index}") + _FUTURE_NAME_CHARS > _NAME_CHARS_MAX:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if path != context.config.data_dir:
         return ErrorCode.LOG_DIR_NOT_FOUND
-    if _here(context, name, index) is not None:
+    if _hosted(context, name, index) is not None:
         return ErrorCode.NONE
     topic = context.metadata.topic_named(name)
     is_known = topic is not None and 0 <= index < topic.partitions
     return ErrorCode.REPLICA_NOT_AVAILABLE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _here(context: Context, name: str, index: int) -> HostedReplica | None:
+def _hosted(context: Context, name: str, index: int) -> HostedReplica | None:
     return context.registry.led(name, index) or context.registry.followed.get((name, index))

@@ -1,7 +1,7 @@
-"""DescribeProducers: the idempotent producers that a partition remembers.
+"""DescribeProducers: the idempotent producers that a partition remembers (KIP-664).
 
-Always true: an answer carries at most `PRODUCERS_MAX` producers and `PARTITIONS_MAX` partitions; a partition with more
-is refused, never cut short. Must not know what sequences mean. Source: KIP-664.
+A response has at most `PRODUCERS_MAX` producers and `PARTITIONS_MAX` partitions; a partition that does not fit is
+refused, not cut.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARTITIONS_MAX: Final = 10_000
 async def handle_describe_producers(
     context: Context, request: DescribeProducersRequest, call: Call
 ) -> DescribeProducersResponse:
-    """Id, epoch, last sequence of each producer; its last timestamp is when the broker took its last batch."""
+    """Id, epoch and last sequence of each producer; its last timestamp is when the broker appended its last batch."""
     answering = _Answering(context)
     named = sum(max(1, len(topic.partition_indexes)) for topic in request.topics)
     if named > PARTITIONS_MAX:
@@ -51,7 +51,7 @@ async def handle_describe_producers(
 
 
 class _Answering:
-    """One answer being made, and the producers it still has room for."""
+    """One response, and the number of producers it may still carry."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

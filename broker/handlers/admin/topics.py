@@ -1,8 +1,5 @@
-"""Creating, growing and deleting topics.
-
-Always true: a topic that a request names twice is not changed at all. Must not know how a change is committed. Source:
-KIP-4, KIP-195, KIP-516.
-"""
+"""CreateTopics, DeleteTopics, CreatePartitions. A topic that a request names twice is not changed. Source: KIP-4,
+KIP-195, KIP-516."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ from broker.context import Call, Context
 from broker.controller.decisions.topics import INTERNAL_TOPICS
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.handlers.admin.bounded_changes import CHANGES_PER_REQUEST_MAX, refuse_flood, together, within
-from broker.handlers.request_deadline import deadline_s
+from broker.handlers.request_limits import CHANGES_PER_REQUEST_MAX, deadline_s, refuse_flood, together, within
 from broker.wire.messages import (
     ZERO_UUID,
     CreatePartitionsRequest,
@@ -41,7 +37,7 @@ _DEFAULT: Final = -1  # partitions or replication factor "as the broker thinks" 
 
 
 async def handle_create_topics(context: Context, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
-    """Create each topic or say why not; of names given twice none is created."""
+    """Create each topic, or return its error."""
     until_s = deadline_s(request.timeout_ms)
     names = Counter(wanted.name for wanted in request.topics)
     response = CreateTopicsResponse()
@@ -85,7 +81,7 @@ async def _create(
             configs,
             replication_factor=broker.default_replication_factor if factor == _DEFAULT else factor,
             assignments=[(each.partition_index, each.broker_ids) for each in wanted.assignments],
-            # A client's ordinary topic of such a name is refused; brokers have theirs made by whoever decides.
+            # Of such a name a client's ordinary topic is refused; brokers have the internal one created.
             internal=wanted.name in INTERNAL_TOPICS and call.peer.listener == broker.brokers_listener,
             validate_only=request.validate_only,
         ),
@@ -116,8 +112,8 @@ def _refuse_two_shapes(wanted: CreateTopicsRequestTopic) -> None:
 
 
 async def handle_delete_topics(context: Context, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
-    """Free each name; what the topic left is removed in the background. What is named twice is not deleted, also where
-    it is named once by name and once by id."""
+    """Free each name; the topic's data is deleted in the background. A topic named once by name and once by id is named
+    twice."""
     until_s = deadline_s(request.timeout_ms)
     wanted = request.topics or [DeleteTopicsRequestTopic(name=name) for name in request.topic_names]
     named = Counter((topic.name, topic.topic_id) for topic in wanted)
@@ -145,7 +141,7 @@ async def handle_delete_topics(context: Context, request: DeleteTopicsRequest, c
 
 
 def _named_by_id(context: Context, named: Collection[tuple[str | None, UUID]]) -> dict[str, UUID]:
-    """The ids among `named`, by the names of their topics; none of a flood, which is refused."""
+    """The ids in `named` by the names of their topics; none when there are too many, which is refused."""
     found: dict[str, UUID] = {}
     if len(named) <= CHANGES_PER_REQUEST_MAX:
         for name, topic_id in named:
@@ -156,7 +152,7 @@ def _named_by_id(context: Context, named: Collection[tuple[str | None, UUID]]) -
 
 
 def _refuse_unclear(answer: DeleteTopicsResponseTopic, count: int, ids: Mapping[str, UUID]) -> None:
-    """In Kafka's words. `ids`: those that the request names, by their topics' names."""
+    """Raise ApiError in Kafka's words. `ids`: those that the request names, by the names of their topics."""
     if answer.name is None:
         if answer.topic_id == ZERO_UUID:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
@@ -172,7 +168,7 @@ def _refuse_unclear(answer: DeleteTopicsResponseTopic, count: int, ids: Mapping[
 
 
 async def _delete(context: Context, call: Call, answer: DeleteTopicsResponseTopic, until_s: float) -> None:
-    """The topic that `answer` names, by name or id."""
+    """Delete the topic that `answer` names, by name or id."""
     if not context.config.delete_topics:
         known = call.version >= _DELETION_DISABLED_SINCE
         raise ApiError(
@@ -193,7 +189,7 @@ async def _delete(context: Context, call: Call, answer: DeleteTopicsResponseTopi
 async def handle_create_partitions(
     context: Context, request: CreatePartitionsRequest, call: Call
 ) -> CreatePartitionsResponse:
-    """Grow topics; of names given twice none grows."""
+    """Add partitions to topics."""
     until_s = deadline_s(request.timeout_ms)
     names = Counter(wanted.name for wanted in request.topics)
     response = CreatePartitionsResponse()

@@ -1,7 +1,7 @@
-"""ListOffsets and OffsetForLeaderEpoch: where a log starts, ends, and what lay where at a time.
+"""ListOffsets and OffsetForLeaderEpoch: log start and end, and offsets by timestamp or epoch.
 
-Always true: answers speak of one log over both tiers; what consumers are told ends at the high watermark. Must not know
-how a tier finds an offset. Source: KIP-79, KIP-320, KIP-405, KIP-1005, KIP-1023; docs/design/kafka.md.
+A response covers one log over both tiers; consumers see nothing above the high watermark. Source: KIP-79, KIP-320,
+KIP-405, KIP-1005, KIP-1023; docs/design/kafka.md.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 
-_DEBUGGING: Final = -2  # the replica id of who looks at replicas
-_SETTLE_WAIT_S: Final = 1.0  # for a whole request: a sync takes milliseconds, a disk that hangs for ever
+_DEBUGGING: Final = -2  # replica id of debugging clients (Kafka)
+_SETTLE_WAIT_S: Final = 1.0  # for a whole request: a sync takes milliseconds, unless the disk hangs
 _SEAM_LOOKS: Final = 5  # local expiry runs every few minutes, a search takes less than a second
 
 # The first version whose clients know a sentinel.
@@ -55,7 +55,7 @@ _SINCE: Final = {
 
 
 async def handle_list_offsets(context: Context, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
-    """Answer each partition by sentinel or by time; a partition named twice is INVALID_REQUEST, as in Kafka."""
+    """Answer each partition by sentinel or by timestamp; a partition named twice is INVALID_REQUEST, as in Kafka."""
     named: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
     for topic in request.topics:
@@ -75,7 +75,7 @@ async def handle_list_offsets(context: Context, request: ListOffsetsRequest, cal
                 partition = _asked(context, topic.name, wanted.partition_index, request.replica_id)
                 await _list(context, partition, wanted, call, answer)
                 if wanted.timestamp == LATEST and isinstance(partition, FollowerFetch):
-                    answer.offset = partition.log.log_end_offset  # of the replica, whatever is committed
+                    answer.offset = partition.log.log_end_offset  # of the replica, committed or not
             except (ThermoclineError, OSError, TimeoutError) as refused:
                 answer.error_code = code_of(refused)
             answers.append(answer)
@@ -86,7 +86,7 @@ async def handle_list_offsets(context: Context, request: ListOffsetsRequest, cal
 
 
 def _moving(context: Context, request: ListOffsetsRequest) -> list[Readable]:
-    """The partitions whose answer depends on where their high watermark is."""
+    """The partitions whose answer depends on their high watermark."""
     found: dict[Readable, None] = {}
     for topic in request.topics:
         for wanted in topic.partitions:
@@ -98,7 +98,7 @@ def _moving(context: Context, request: ListOffsetsRequest) -> list[Readable]:
 
 
 def _asked(context: Context, topic: str, index: int, replica_id: int) -> Readable:
-    """Who looks at replicas, and is no consumer, is answered by followers too, as in Kafka. Raises ApiError."""
+    """The partition led here, or any replica here for a debugging client, as in Kafka. Raises ApiError."""
     found: Readable | None = context.registry.readable.get((topic, index))
     if found is None and replica_id == _DEBUGGING:
         found = context.registry.copy(topic, index)
@@ -128,18 +128,19 @@ async def _list(
         answer.offset, answer.leader_epoch = _sentinel(partition, timestamp)
         return
     if answer.offset < 0:
-        _check_end(partition, call)  # "there is none" may be said of what the leader before showed
+        _check_end(partition, call)  # the record may be one that the previous leader showed
 
 
 def _check_end(partition: Readable, call: Call) -> None:
-    """KIP-207: while a new leader's high watermark is below what the one before showed, that would seem to be gone."""
+    """Refuse while a new leader's high watermark is below the one that its predecessor showed: records would seem lost
+    (KIP-207)."""
     if not partition.is_end_known:
         code = ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
         raise ApiError(code, f"{partition.topic}-{partition.index}: what its new leader holds is not committed yet")
 
 
 async def _newest(context: Context, partition: Readable, answer: ListOffsetsResponsePartition) -> None:
-    """The first record with the greatest timestamp, in either tier (Kafka looks at local segments only)."""
+    """The first record with the greatest timestamp, in either tier (Kafka searches local segments only)."""
     local = await partition.local.max_timestamp()
     cold_timestamp = partition.tier.max_timestamp_ms
     if cold_timestamp >= 0 and (local is None or cold_timestamp >= local.timestamp):
@@ -190,7 +191,7 @@ async def _by_time(context: Context, partition: Readable, timestamp: int, answer
             local = await partition.local.offset_for_timestamp(timestamp)
             found = None if local is None else (local.timestamp, local.offset)
         if partition.log.local_log_start_offset == seam:
-            break  # else local segments went to the bucket while we looked: neither look saw what lay in them
+            break  # else segments left the local log during the search, and neither tier's search saw them
     else:
         raise Retryable(f"{partition.topic}-{partition.index}: local segments go faster than they can be searched")
     if found is not None and partition.log_start_offset <= found[1] < partition.high_watermark:
@@ -201,7 +202,8 @@ async def _by_time(context: Context, partition: Readable, timestamp: int, answer
 async def handle_offset_for_leader_epoch(
     context: Context, request: OffsetForLeaderEpochRequest, call: Call
 ) -> OffsetForLeaderEpochResponse:
-    """The end of an epoch, also of one whose records are only in the bucket; or what candidates hold."""
+    """The end offset of an epoch, also of one whose records are only in the bucket; or the logs of unclean
+    candidates."""
     if request.of_candidates:
         return unclean_candidates.answer(context.registry, request)
     response = OffsetForLeaderEpochResponse()
@@ -217,7 +219,7 @@ async def handle_offset_for_leader_epoch(
 
 
 async def refused(request: OffsetForLeaderEpochRequest, error: ErrorCode) -> OffsetForLeaderEpochResponse:
-    """Every partition with this error: the answer has none of its own."""
+    """Every partition with this error: the response has no error of its own."""
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
         answers = [

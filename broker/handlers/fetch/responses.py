@@ -1,7 +1,7 @@
-"""What the answer to a fetch says: of a full one, of one of a session, of one that its peer may not make.
+"""Fetch responses: full, incremental, refused; and their hints to another broker (KIP-392, KIP-951).
 
-Always true: an answer of a session is final, so what it says counts as told from here on. Must not know what was read,
-nor when the answer leaves (`fetch`).
+An incremental response is final: its session counts its content as sent. A leader is named only when the image has one,
+and its address only when the client's listener reaches it.
 """
 
 from __future__ import annotations
@@ -9,18 +9,35 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.fetch_sessions.cache import NO_SESSION, Incremental
 from broker.fetch_sessions.session import Target
 from broker.handlers.fetch.attempt import FetchAttempt
-from broker.wire.messages import FetchRequest, FetchResponse, FetchResponsePartition, FetchResponseTopic
+from broker.handlers.metadata.cluster_view import broker_at
+from broker.metadata.records import NO_LEADER
+from broker.net.dispatch import Peer
+from broker.partition.leading.leader_replica import LeaderReplica
+from broker.partition.readable import Fetchable
+from broker.partition.registry import Registry
+from broker.replication.read_replica_selection import HERE, nearest
+from broker.replication.redirect_memory import RedirectMemory
+from broker.wire.messages import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchResponse,
+    FetchResponseLeaderIdAndEpoch,
+    FetchResponseNodeEndpoint,
+    FetchResponsePartition,
+    FetchResponseTopic,
+)
 from seams.turns import Turns, next_turn
 
 NO_RECORDS: Final = b""
 
 
 def by_topic(answers: Iterable[tuple[Target, FetchResponsePartition]]) -> list[FetchResponseTopic]:
-    """Neighbours of one topic share its entry, as in Kafka."""
+    """Consecutive partitions of one topic share its entry, as in Kafka."""
     topics: list[FetchResponseTopic] = []
     last: Target | None = None
     for target, answer in answers:
@@ -36,7 +53,7 @@ def by_topic(answers: Iterable[tuple[Target, FetchResponsePartition]]) -> list[F
 
 
 def incremental(at: Incremental, result: FetchAttempt) -> FetchResponse:
-    """What changed since the session was told last; from here on it counts as told."""
+    """What changed since the session's last response."""
     session = at.session
     response = FetchResponse(session_id=session.session_id)
     if session.epoch != at.epoch:
@@ -52,7 +69,7 @@ def incremental(at: Incremental, result: FetchAttempt) -> FetchResponse:
 
 
 async def refused(request: FetchRequest, code: ErrorCode) -> FetchResponse:
-    """The answer to a fetch that its peer may not make: every partition named, refused; its session is not touched."""
+    """The response to a fetch that the authorizer refused: every partition has the error, and no session is touched."""
     response = FetchResponse(error_code=code, session_id=NO_SESSION)
     turns = Turns()
     for wanted in request.topics:
@@ -68,3 +85,66 @@ async def refused(request: FetchRequest, code: ErrorCode) -> FetchResponse:
         if turns.over():
             await next_turn()
     return response
+
+
+def refuse_partition(registry: Registry, topic: str, answer: FetchResponsePartition) -> bool:
+    """Put the reason why the partition is not led here into `answer`. True when that names the leader."""
+    answer.error_code = registry.refusal(topic, answer.partition_index)
+    if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        answer.aborted_transactions = None
+    row = registry.led_elsewhere(topic, answer.partition_index)
+    if row is None:
+        return False
+    answer.current_leader = FetchResponseLeaderIdAndEpoch(leader_id=row.leader, leader_epoch=row.leader_epoch)
+    return row.leader != NO_LEADER
+
+
+def leaders_of(
+    context: Context, listener: str, refused: Iterable[tuple[Target, FetchResponsePartition]]
+) -> list[FetchResponseNodeEndpoint]:
+    """The addresses of the leaders that these responses name, each once, as far as the client's listener reaches
+    them."""
+    leaders = {
+        answer.current_leader.leader_id: None
+        for _, answer in refused
+        if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and answer.current_leader is not None
+    }
+    found = (broker_at(context, listener, node_id) for node_id in leaders)
+    return [FetchResponseNodeEndpoint(*each) for each in found if each is not None]
+
+
+def send_to_nearest(
+    context: Context,
+    peer: Peer,
+    request: FetchRequest,
+    partition: Fetchable,
+    wanted: FetchRequestPartition,
+    answer: FetchResponsePartition,
+) -> bool:
+    """Name the replica in the client's rack in `answer` (KIP-392). False when the client should read here.
+
+    Only a leader redirects, and only to a broker that has a session and that the client's listener reaches.
+    """
+    if not isinstance(partition, LeaderReplica):
+        return False
+
+    def rack_of(node_id: int) -> str | None:
+        found = broker_at(context, peer.listener, node_id)
+        return None if found is None else found.rack
+
+    node_id = nearest(partition.leader, wanted.fetch_offset, request.rack_id, rack_of)
+    if node_id == HERE:
+        return False
+    away = peer.sent_away
+    if not isinstance(away, RedirectMemory):
+        away = peer.sent_away = RedirectMemory()
+    place = partition.topic, partition.index
+    if not away.may_go(place, wanted.fetch_offset, context.world.clock.monotonic_s()):
+        return False
+    context.metrics.sent_to_nearest += 1
+    answer.preferred_read_replica = node_id
+    answer.high_watermark = partition.high_watermark
+    answer.last_stable_offset = partition.last_stable_offset
+    answer.log_start_offset = partition.log_start_offset
+    answer.aborted_transactions = None
+    return True

@@ -1,8 +1,6 @@
-"""The administrators' group APIs on the wire: ListGroups, DescribeGroups, DeleteGroups, OffsetDelete.
+"""ListGroups, DescribeGroups, DeleteGroups, OffsetDelete: messages to `broker.groups.admin` and back, by version.
 
-Owns the translation between messages and `broker.groups.admin`, version by version; no state, no decision about groups.
-Always true: what a request names twice is answered once. Must not know the log, sockets, frames.
-Source: Kafka protocol guide; KIP-88, 229, 430, 496, 518, 848, 1043.
+A group named twice is answered once. Source: Kafka protocol guide; KIP-88, 229, 430, 496, 518, 848, 1043.
 """
 
 from __future__ import annotations
@@ -12,8 +10,8 @@ from typing import Final
 from broker.error_codes import ErrorCode
 from broker.groups.admin import GROUP_TYPE, DescribedGroup
 from broker.groups.coordinator import GroupCoordinator
-from broker.handlers.authorized_operations import Operations, authorized_operations
 from broker.handlers.groups.members import ClientInfo
+from broker.security.authorizer import Operations, authorized_operations
 from broker.wire.messages import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -39,7 +37,7 @@ _NOT_FOUND_SINCE: Final = 6  # DescribeGroups: before, a group that does not exi
 async def handle_list_groups(
     coordinator: GroupCoordinator, request: ListGroupsRequest, version: int, client: ClientInfo
 ) -> ListGroupsResponse:
-    """v4+ filters by state and tells it, v5+ by type."""
+    """v4+ filters by state and returns it, v5+ the type."""
     error, found = await coordinator.admin.listed(request.states_filter, request.types_filter)
     turns = Turns()
     answer = ListGroupsResponse(error_code=error)
@@ -53,7 +51,7 @@ async def handle_list_groups(
 async def handle_describe_groups(
     coordinator: GroupCoordinator, request: DescribeGroupsRequest, version: int, client: ClientInfo
 ) -> DescribeGroupsResponse:
-    """A group that does not exist: v6+ GROUP_ID_NOT_FOUND with words (KIP-1043), before that a Dead one."""
+    """A missing group is GROUP_ID_NOT_FOUND with a message from v6 on (KIP-1043), before that a Dead group."""
     found = await coordinator.admin.described(request.groups)
     asked = request.include_authorized_operations
     turns = Turns()
@@ -112,7 +110,7 @@ async def handle_delete_groups(
 async def handle_offset_delete(
     coordinator: GroupCoordinator, request: OffsetDeleteRequest, version: int, client: ClientInfo
 ) -> OffsetDeleteResponse:
-    """A code a partition; an error of the whole group leaves them out. Very many are deleted in turns."""
+    """A code a partition, or one error for the whole group. Very many are deleted in turns with other work."""
     positions = [(topic.name, row.partition_index) for topic in request.topics for row in topic.partitions]
     codes: list[ErrorCode] = []
     until_s = coordinator.patience()

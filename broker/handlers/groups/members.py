@@ -1,9 +1,8 @@
-"""The classic group APIs on the wire: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup: messages to the coordinator and back, by version.
 
-Owns the translation between messages and the coordinator, version by version; no state, no decision about groups.
-Each `handle_x(coordinator, request, version, client)` answers always, with Kafka's codes; it may wait as long as the
-coordinator does (a join: until the join phase ends), so a connection's requests behind it wait too, as in Kafka.
-Must not know the log, sockets, frames. Source: Kafka protocol guide; KIP-394, 345, 559, 699, 814.
+Each handler always answers, with Kafka's codes. It may wait as long as the coordinator (a join: until the join phase
+ends); requests behind it on the connection wait too, as in Kafka. Source: Kafka protocol guide; KIP-394, 345, 559, 699,
+814.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _NO_TRANSACTIONS: Final = "transactions are not served by this broker: remove tr
 
 @dataclass(frozen=True, slots=True)
 class ClientInfo:
-    """Who asks: the client id of the request ("" when null), the peer's address as text ("127.0.0.1")."""
+    """The client: its id ("" when null) and its address as text ("127.0.0.1")."""
 
     client_id: str
     host: str
@@ -60,8 +59,8 @@ async def handle_find_coordinator(
     client: ClientInfo,
     broker_of: Callable[[int], BrokerAt | None],
 ) -> FindCoordinatorResponse:
-    """Whoever leads the group's partition, where the client can reach it. Transactions: INVALID_REQUEST, which clients
-    do not retry, with a reason. `broker_of`: brokers by id, as clients of the connection's listener reach them."""
+    """The leader of the group's partition and its address. Transactions get INVALID_REQUEST with a reason, which
+    clients do not retry. `broker_of`: brokers by id, as reached on the connection's listener."""
     keys = request.coordinator_keys if version >= 4 else [request.key]
     rows = []
     turns = Turns()

@@ -1,9 +1,7 @@
-"""Committed offsets on the wire: OffsetCommit and OffsetFetch.
+"""OffsetCommit and OffsetFetch: messages to the coordinator and back, by version; from version 10 on topics have ids.
 
-Owns the translation between messages and the coordinator, version by version: topics by name, or from version 10 on by
-id. No state, no decision about groups. Always true: a topic id that nobody has is UNKNOWN_TOPIC_ID for its own rows,
-and a position is told for an id only if it was committed to that very topic. Must not know the log, sockets, frames.
-Source: Kafka protocol guide; KIP-447, 516, 709, 848.
+An unknown topic id is UNKNOWN_TOPIC_ID for its own rows. An offset is returned for an id only when it was committed to
+that very topic. Source: Kafka protocol guide; KIP-447, 516, 709, 848.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ _ANSWER_METADATA_BYTES_MAX: Final = 16 << 20
 async def handle_offset_commit(
     coordinator: GroupCoordinator, request: OffsetCommitRequest, version: int, client: ClientInfo
 ) -> OffsetCommitResponse:
-    """v9+ tells a member of a group that does not exist so; before, its generation is called illegal."""
+    """A member of a missing group gets GROUP_ID_NOT_FOUND from v9 on, before that ILLEGAL_GENERATION."""
     by_id = version >= _TOPIC_IDS_SINCE
     strangers: set[int] = set()  # places in request.topics of ids that nobody has
     rows: list[CommitRow] = []
@@ -60,12 +58,12 @@ async def handle_offset_commit(
         name = coordinator.topic_name(topic.topic_id) if by_id else topic.name
         if name is None:
             strangers.add(at)
-        else:  # a topic of the name may be made again while the first rows are written: what is meant stays the same
+        else:  # the name may be created again while the first rows are written: the id stays the same
             rows += _commit_rows(name, topic, topic.topic_id if by_id else coordinator.topic_id(name))
     member = AdmitCommit(None, request.member_id, request.generation_id_or_member_epoch, request.group_instance_id)
     unknown_group = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
-    # In turns of one write each. As in Kafka every row has its own answer; unlike there, rows of so large a commit may
-    # be durable when later ones are not.
+    # In turns of one write each. As in Kafka every row has its own answer. Unlike in Kafka, the first rows of a commit
+    # this large may be durable when later ones are not.
     answered: list[ErrorCode] = []
     until_s = coordinator.patience()
     for start in range(0, len(rows), _COMMIT_ROWS_PER_TURN) or ((0,) if not strangers else ()):
@@ -96,7 +94,7 @@ async def handle_offset_commit(
 
 
 def _by_name(code: ErrorCode) -> ErrorCode:
-    """Whoever names topics by their names knows no ids."""
+    """Clients that name topics by name do not know UNKNOWN_TOPIC_ID."""
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if code is ErrorCode.UNKNOWN_TOPIC_ID else code
 
 
@@ -118,9 +116,11 @@ def _commit_rows(name: str, topic: OffsetCommitRequestTopic, topic_id: UUID) -> 
 async def handle_offset_fetch(
     coordinator: GroupCoordinator, request: OffsetFetchRequest, version: int, client: ClientInfo
 ) -> OffsetFetchResponse:
-    """v8+ asks for several groups (KIP-709); null topics ask for all there are. Every answer is stable: commits are
-    seen only when durable, and there are no transactions that could be open. What is named twice is answered once
-    (Kafka answers it twice): an answer grows with what is stored, not with repetitions."""
+    """v8+ asks for several groups (KIP-709); null topics mean all.
+
+    Every offset is stable: commits are visible only when durable, and there are no transactions. A group or partition
+    named twice is answered once (Kafka: twice), so that a response grows only with what is stored.
+    """
     room, until_s = _Room(), coordinator.patience()
     if version >= _OFFSET_FETCH_GROUPS_SINCE:
         groups = []
@@ -140,12 +140,12 @@ async def handle_offset_fetch(
 
 
 _Positions = dict[str, dict[int, None]]
-"""Partitions by topic, in the order they were named."""
+"""Partitions by topic, in the order of the request."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """What is asked of one group; `positions` None: everything. `ids`: which of the topics of a name is meant."""
+    """What is requested of one group; `positions` None: everything. `ids`: the topic id meant by a name."""
 
     positions: _Positions | None = field(default_factory=dict)
     ids: dict[str, UUID] = field(default_factory=dict)
@@ -179,14 +179,14 @@ def _by_topic(topics: Sequence[OffsetFetchRequestTopic]) -> _Positions:
 
 
 class _Room:
-    """What one answer may still carry."""
+    """Rows and metadata bytes that one response may still carry."""
 
     def __init__(self) -> None:
         self._rows = _ANSWER_ROWS_MAX
         self._bytes = _ANSWER_METADATA_BYTES_MAX
 
     def take(self, fetched: tuple[FetchedOffset, ...]) -> bool:
-        """Whether these rows still fit."""
+        """Subtract these rows. False when they do not fit."""
         self._rows -= sum(len(topic.partitions) for topic in fetched)
         if self._rows >= 0:
             self._bytes -= sum(len(value.metadata) for topic in fetched for _, value in topic.partitions)
@@ -221,7 +221,7 @@ def _topic_answer(topic: FetchedOffset, error: ErrorCode) -> OffsetFetchResponse
 def _group_answer(
     group_id: str, error: ErrorCode, fetched: tuple[FetchedOffset, ...], asked: _Asked | None
 ) -> OffsetFetchResponseGroup:
-    """`asked` when topics are named by their ids."""
+    """`asked`: given when topics are named by id."""
     topics = [_named(topic) if asked is None else _identified(topic, asked) for topic in fetched]
     if asked is not None and error is ErrorCode.NONE:
         topics += [_stranger(topic_id, indexes) for topic_id, indexes in asked.strangers.items()]
@@ -245,7 +245,7 @@ def _named(topic: FetchedOffset, topic_id: UUID = ZERO_UUID) -> OffsetFetchRespo
 
 
 def _identified(topic: FetchedOffset, asked: _Asked) -> OffsetFetchResponseGroupTopic:
-    """A topic of the name may have been made again since the question was read: its positions are not the answer."""
+    """The rows whose offsets belong to the requested id: a topic of the name may have been created again meanwhile."""
     topic_id = asked.ids.get(topic.topic, topic.partitions[0][1].topic_id if topic.partitions else ZERO_UUID)
     rows = tuple((index, value if value.topic_id == topic_id else NO_OFFSET) for index, value in topic.partitions)
     return _named(FetchedOffset(topic.topic, rows), topic_id)

@@ -1,7 +1,7 @@
-"""ApiVersions, DescribeCluster, InitProducerId: what a client asks about the broker itself.
+"""ApiVersions, DescribeCluster, InitProducerId.
 
-Always true: what ApiVersions advertises is what is served (Produce 0–2 apart, KAFKA-18659). Source: KIP-35, KIP-511,
-KIP-98, KIP-700.
+ApiVersions advertises exactly what is served, except for Produce 0–2 (KAFKA-18659). Source: KIP-35, KIP-511, KIP-98,
+KIP-700.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Final
 
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
-from broker.handlers.authorized_operations import Operations, authorized_operations
 from broker.handlers.metadata.cluster_view import ClusterView, controller_id, fenced_brokers
+from broker.security.authorizer import Operations, authorized_operations
 from broker.wire.apis import APIS
 from broker.wire.messages import (
     ApiVersionsRequest,
@@ -34,12 +34,12 @@ _ADVERTISED: Final = [
 
 
 def api_versions(error: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
-    """The table every client starts from."""
+    """The table of the served APIs."""
     return ApiVersionsResponse(error_code=error, api_keys=_ADVERTISED)
 
 
 async def handle_api_versions(context: Context, request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
-    """Remember what software the peer says it is, and show the table."""
+    """Store the client's software name and version, and return the table."""
     call.peer.software_name = request.client_software_name[:_SOFTWARE_CHARS_MAX]
     call.peer.software_version = request.client_software_version[:_SOFTWARE_CHARS_MAX]
     return api_versions()
@@ -48,7 +48,7 @@ async def handle_api_versions(context: Context, request: ApiVersionsRequest, cal
 async def handle_describe_cluster(
     context: Context, request: DescribeClusterRequest, call: Call
 ) -> DescribeClusterResponse:
-    """Brokers in session; when asked, those whose session ended too (KIP-1073)."""
+    """Brokers with a session, and on request those whose session ended (KIP-1073)."""
     if request.endpoint_type != _BROKERS_ENDPOINT:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
@@ -72,7 +72,7 @@ async def handle_describe_cluster(
 async def handle_init_producer_id(
     context: Context, request: InitProducerIdRequest, call: Call
 ) -> InitProducerIdResponse:
-    """A fresh id for an idempotent producer. Transactions are not served, and not half: they are refused here."""
+    """A new id for an idempotent producer. Transactions are not served and are refused here."""
     if request.transactional_id is not None:
         code = ErrorCode.INVALID_REQUEST if request.transactional_id == "" else ErrorCode.INVALID_TXN_STATE
         return InitProducerIdResponse(error_code=code, producer_epoch=-1)

@@ -1,7 +1,7 @@
-"""DescribeTopicPartitions: topics and their partitions, a page at a time.
+"""DescribeTopicPartitions: topics and their partitions, a page at a time (KIP-966).
 
-Always true: a page names at most `PARTITIONS_PER_PAGE_MAX` partitions and unknown topics together, in the order of the
-topics' names; a cursor says where the next one begins. Must not know how topics come to be. Source: KIP-966.
+A page has at most `PARTITIONS_PER_PAGE_MAX` partitions and unknown topics together, ordered by topic name; a cursor
+says where the next page begins.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from uuid import UUID
 from broker.config.topic.topic_config import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
-from broker.handlers.authorized_operations import Operations, authorized_operations
 from broker.handlers.metadata.cluster_view import ClusterView
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER
+from broker.security.authorizer import Operations, authorized_operations
 from broker.wire.messages import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -32,12 +32,12 @@ _EVERY_TOPIC_OPERATION: Final = authorized_operations(Operations.TOPIC, asked=Tr
 async def handle_describe_topic_partitions(
     context: Context, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
-    """One page. No topics named: all of them, unknown names are then left out."""
+    """One page of the named topics, or of all when none is named."""
     cursor = request.cursor
     first = "" if cursor is None else cursor.topic_name
     named = {topic.name for topic in request.topics}
     if cursor is not None and (cursor.partition_index < 0 or (named and first not in named)):
-        # The cursor lies inside what was asked for, or it belongs to another question.
+        # A cursor outside the named topics belongs to another request.
         return DescribeTopicPartitionsResponse(
             topics=[
                 DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name)
@@ -46,8 +46,7 @@ async def handle_describe_topic_partitions(
         )
     room = max(1, min(request.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
     page = DescribeTopicPartitionsResponse()
-    # Every topic takes a place of the page at least, so that no more names than that are put in order; one more tells
-    # where the next page begins.
+    # Every topic takes at least one row of the page, so only so many names are sorted; one more begins the next page.
     view, known = ClusterView(context, call.peer.listener), context.metadata.topic_named
     names = named or [topic.name for topic in context.metadata.image.topics.values() if view.shows(topic)]
     for name in heapq.nsmallest(room + 1, (name for name in names if name >= first)):
@@ -94,7 +93,7 @@ def _partition(view: ClusterView, topic: Topic, index: int) -> DescribeTopicPart
     seen, row = view.partition(topic, index), topic.rows[index]
     error, eligible = seen.error, list[int]()
     if row.leader == NO_LEADER or seen.leader_id != NO_LEADER:
-        # Members without session are Kafka's ELR; who has no leader is told so by its absence.
+        # In-sync members without a session are Kafka's ELR. A missing leader is no error in this API.
         eligible = [node_id for node_id in row.in_sync if node_id not in seen.in_sync]
         error = ErrorCode.NONE
     return DescribeTopicPartitionsResponsePartition(

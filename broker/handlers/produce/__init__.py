@@ -1,1 +1,1 @@
-"""Produce: the general way, and the fast one for frames like the connection's last."""
+"""Produce: the general path, and a fast path for requests that repeat the connection's last one."""

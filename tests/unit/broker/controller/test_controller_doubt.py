@@ -23,7 +23,7 @@ from broker.errors import ApiError
 from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
-from broker.handlers.admin.bounded_changes import within
+from broker.handlers.request_limits import within
 from broker.metadata.image import ClusterImage, Topic
 from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation

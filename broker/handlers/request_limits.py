@@ -1,9 +1,8 @@
-"""What one request may change, and how long it waits: bounded in number, bounded in time, asked together.
+"""Limits of one request: how many changes it may make, and how long it waits.
 
-Always true: too many changes are refused before the first is made; a request's time-out counts for all that it names
-together, and ends the wait of each, never a change that began; what has not begun by then is not done, as in Kafka.
-Changes of one request wait for the controller side by side, because it commits together what waits together. Must not
-know what a change is.
+Too many changes are refused before the first is made. A request's time-out counts for all its changes together. It ends
+the wait for a change that began, and cancels a change that did not, as in Kafka. Changes of one request wait for the
+controller side by side, because it commits them together.
 """
 
 from __future__ import annotations
@@ -18,15 +17,21 @@ from broker.errors import ApiError
 from seams.turns import next_turn
 
 CHANGES_PER_REQUEST_MAX: Final = 1_000
-_TOGETHER_MAX: Final = 100  # more than one commit takes; begun in one go, they hold the loop for 3 ms
+_TOGETHER_MAX: Final = 100  # more than one commit takes; started at once, they hold the loop for 3 ms
+_TIMEOUT_MAX_S: Final = 120.0
 
 R = TypeVar("R")
 
 
-async def within(until_s: float, change: Callable[[], Awaitable[R]]) -> R:
-    """Ask for an admin change and wait for it up to the loop's time `until_s`. Raises as `change`, and TimeoutError.
+def deadline_s(timeout_ms: int) -> float:
+    """The event loop's time at which a request with this time-out is answered, at most 120 s from now."""
+    return asyncio.get_running_loop().time() + min(max(timeout_ms, 0) / 1000, _TIMEOUT_MAX_S)
 
-    The controller takes back what it has not begun when nobody waits any more, and finishes what it has.
+
+async def within(until_s: float, change: Callable[[], Awaitable[R]]) -> R:
+    """Make a change and wait for it up to the loop's time `until_s`. Raises as `change`, and TimeoutError.
+
+    When the wait ends, the controller drops the change if it has not begun it.
     """
     if until_s <= asyncio.get_running_loop().time():
         raise TimeoutError("not begun: the request's time was over before its turn came")
@@ -38,7 +43,7 @@ async def within(until_s: float, change: Callable[[], Awaitable[R]]) -> R:
 
 
 def refuse_flood(items: Sized) -> None:
-    """Too many changes in one request: refused before the first is made."""
+    """Raise ApiError when there are too many changes."""
     if len(items) > CHANGES_PER_REQUEST_MAX:
         raise ApiError(
             ErrorCode.POLICY_VIOLATION, f"{len(items)} changes in one request, at most {CHANGES_PER_REQUEST_MAX}"
@@ -46,7 +51,7 @@ def refuse_flood(items: Sized) -> None:
 
 
 async def together(changes: Iterable[Awaitable[None]]) -> None:
-    """Await all, some at a time, side by side. Each answers for itself: what one raises is a bug, and comes out."""
+    """Await all, up to 100 side by side. Each handles its own errors: an exception is a bug and is raised."""
     left = iter(changes)
     while some := list(islice(left, _TOGETHER_MAX)):
         await asyncio.gather(*some)
