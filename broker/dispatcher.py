@@ -1,12 +1,10 @@
-"""From a frame to its handler.
+"""Dispatches frames to handlers: decodes, asks the authorizer, waits for the serving gate, calls the handler.
 
-Owns the table of handlers and the order of what comes before one: decoding, the authorizer, the gate. Always true: a
-frame is decoded completely before anything is done, and the authorizer is asked before a handler sees it; a handler's
-failure answers that request or closes that connection, never another's. Must not know what a request means, nor how an
-answer is framed (`handlers.answering`).
+A frame is decoded completely before it has any effect. A handler's failure is answered or closes that connection; it
+affects no other.
 
-Hot path: Produce and Fetch are answered while they are dispatched whenever they need not wait; only the rest run as
-tasks, one at a time a connection, as in Kafka.
+Hot path: Produce and Fetch are answered during dispatch unless they have to wait; other requests run as tasks, one at a
+time a connection, as in Kafka.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ def _client(call: Call) -> groups.ClientInfo:
 def _group_handler(
     handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Message]],
 ) -> Handler:
-    """Group handlers know the coordinator only, not the rest of the broker."""
+    """Group handlers get the coordinator only."""
 
     def handler(context: Context, request: Any, call: Call) -> Awaitable[Message]:
         return handle(context.groups, request, call.version, _client(call))
@@ -124,19 +122,18 @@ REFUSALS: Final[dict[int, Refusal]] = {
     ApiKey.ALTER_PARTITION: brokers.alter_partition_refused,
     ApiKey.ENVELOPE: envelope.refused,
 }
-"""How an API says that its peer may not ask it: for each one that the authorizer may refuse."""
+"""The response of each API that the authorizer may refuse."""
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _ENVELOPE: Final = int(ApiKey.ENVELOPE)
-# What several clients of a broker asked is decided side by side: one must not wait for another's partitions. Nor does
-# what a broker has to say at once wait for its heartbeat that is parked.
+# Envelopes of several clients are handled side by side. A parked heartbeat does not delay an urgent one.
 _SIDE_BY_SIDE: Final = (_ENVELOPE, int(ApiKey.BROKER_HEARTBEAT))
-_WIDE_FRAME: Final = 8 << 10  # in less there is no room for as many partitions
+_WIDE_FRAME: Final = 8 << 10  # a smaller frame cannot name so many partitions
 
 
 def is_wide(request: Message) -> bool:
-    """Whether it names so many partitions that looking at them at once would hold everybody up."""
+    """Whether the request names so many partitions that it is handled in turns with other work."""
     if isinstance(request, ProduceRequest):
         topics: list[Any] = request.topic_data
         rows = sum(len(topic.partition_data) for topic in topics) if len(topics) <= ROWS_PER_TURN else 0
@@ -148,8 +145,8 @@ def is_wide(request: Message) -> bool:
     return len(topics) > ROWS_PER_TURN or rows > fetch.LOOKED_AT_ONCE_MAX
 
 
-async def _opened(_: str) -> None:
-    """Nothing was decided that could be waited for."""
+async def _nothing_to_open(_: str) -> None:
+    """A forwarded change that was not made opens no log."""
 
 
 class BrokerDispatcher:
@@ -165,12 +162,14 @@ class BrokerDispatcher:
         self._refusals = refusals
 
     def serve(self, context: Context, own: Mapping[int, Handler] | None = None) -> None:
-        """Answer for this broker from now on; called before the first frame (ports are known only after binding).
-        `own`: handlers that this broker has instead of others."""
+        """Use `context` from now on; called before the first frame (ports are known only after binding). `own`:
+        handlers that replace those of a cluster's broker."""
         self._handlers = HANDLERS | dict(own or {})
         self.context = context
-        door = ControllerRequests(RemoteMetadataWriter(), context.metadata, context.live, context.world.rng, _opened)
-        self._elsewhere = replace(context, controller=door)
+        remote = ControllerRequests(
+            RemoteMetadataWriter(), context.metadata, context.live, context.world.rng, _nothing_to_open
+        )
+        self._elsewhere = replace(context, controller=remote)
         self.fast_path = FastPath(context)
         self._answering = Responding(context.gate, self._tasks)
         self._producing = ProduceFlow(context, self._answering)
@@ -178,10 +177,10 @@ class BrokerDispatcher:
         self._note = context.metrics.latency.note
 
     def dispatch(self, peer: Peer, frame: memoryview) -> Answer:
-        """Answer one request; see the door's docstring."""
+        """See `Dispatcher.dispatch`."""
         began_s = self._now_s()
         answer = self._answer(peer, frame)
-        api_key = frame[1]  # the second byte of two: what is answered has a key below 128
+        api_key = frame[1]  # the second byte of two: served APIs have keys below 128
         if isinstance(answer, Later):
             answer.when_done(partial(self._answered, api_key, began_s, 1))
         else:
@@ -219,7 +218,7 @@ class BrokerDispatcher:
         return self._answering.later(self._handle(header, call, request), blocks=header.api_key not in _SIDE_BY_SIDE)
 
     def dispatch_run(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
-        """Answer produce requests like the peer's last one; see the door's docstring."""
+        """See `Dispatcher.dispatch_run`."""
         began_s = self._now_s()
         count, pos, answer = self.fast_path.answer(peer, view, pos, end)
         if isinstance(answer, Later):
@@ -229,7 +228,7 @@ class BrokerDispatcher:
         return count, pos, answer
 
     async def _wide(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
-        """A produce or fetch of so many partitions that the loop is left to others in between."""
+        """Handle a produce or fetch of very many partitions, in turns with other work."""
         await next_turn()  # decoding it took long enough
         if header.api_key == _PRODUCE:
             return await self._producing.answer_wide(header, call, cast(ProduceRequest, request))
@@ -266,8 +265,8 @@ class BrokerDispatcher:
             answer = await context.forward.pass_on(call.peer, header, request)
             if answer is not None:
                 return await self._answering.passed_on(answer)
-            # Nobody is known to have taken it: each API says so in its words. It is not decided here, though this
-            # broker may be the controller by now: it may have been heard, and what it names may be another topic.
+            # No controller is known to have received it: each API has its own error for that. It is not executed here,
+            # even if this broker became the controller: the old one may have executed it, on another topic of the name.
             return await self._respond(self._elsewhere, header, call, request)
         if header.api_key == _ENVELOPE:
             sent = cast(EnvelopeRequest, request)
@@ -283,7 +282,7 @@ class BrokerDispatcher:
         return await self._answering.in_turns(header, response)
 
     def _unsupported(self, header: RequestHeader, body: memoryview) -> list[Part]:
-        """UNSUPPORTED_VERSION where the protocol has room for it, else the connection closes."""
+        """UNSUPPORTED_VERSION where the response has such a field, else close the connection."""
         if header.api_key == ApiKey.API_VERSIONS:
             table = encode_response(header.api_key, 0, cluster.api_versions(ErrorCode.UNSUPPORTED_VERSION))
             return response_frame(0, header.correlation_id, table)  # type: ignore[return-value]

@@ -1,1 +1,1 @@
-"""TCP side of the broker: frames in, answers out, limits on both. See `dispatch` for the doors."""
+"""TCP side of the broker: frames in, responses out, and their limits. `dispatch` has the interfaces."""

@@ -1,1 +1,1 @@
-"""What an operator sees: /metrics, health, status."""
+"""Metrics, status, conditions and the HTTP port."""

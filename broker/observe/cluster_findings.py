@@ -1,9 +1,8 @@
-"""What is wrong with a cluster, and what to do: from the rows of one image, in sentences.
+"""Findings: what is wrong with a cluster and what to do, in sentences made from the rows of one image.
 
-Owns the words, their names (docs/operations.md has a section on each) and their order, worst first. Always true: a
-cluster in which every broker has a session and every partition its leader and its replicas has no finding; each ends
-with what a person can do. `thermocline cluster status` says all of them; as a condition each is told by one broker
-alone (cluster_look), so that a sum over brokers counts nothing twice. Pure. Must not know who asks.
+A cluster in which every broker has a session, and every partition its leader and replicas, has none. docs/operations.md
+has a section on each name. `thermocline cluster status` shows all findings; as a condition each is reported by one
+broker (cluster_summary). Pure.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from broker.observe.cluster_status import BrokerRow, PartitionRow
 
 SHOWN_MAX: Final = 3
-_REASONS_MAX: Final = 4  # of partitions without a leader; more sets of replicas than that are added up
+_REASONS_MAX: Final = 4  # findings about partitions without a leader; further sets of replicas share one more
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that is wrong, and what to do."""
+    """What is wrong, and what to do."""
 
     name: str
     what: str
@@ -35,11 +34,11 @@ BELOW_MIN: Final = "below_min"
 UNDER_REPLICATED: Final = "under_replicated"
 BROKER_AWAY: Final = "broker_away"
 OF_IMAGE: Final = frozenset((NO_LEADER, RECOVERING, BELOW_MIN, UNDER_REPLICATED, BROKER_AWAY))
-"""What any broker's image shows."""
+"""Findings that every broker's image shows."""
 
 
 def partition_findings(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
-    """Of partitions that lack something; `brokers`: all there are."""
+    """Findings about partitions, worst first; `brokers`: all of the cluster."""
     lacking = [one for one in partitions if one.offline or one.starting or one.under_replicated]
     active = {one.node for one in brokers if one.active}
     yield from _leaderless([one for one in lacking if one.offline], active)
@@ -64,7 +63,7 @@ def partition_findings(partitions: Iterable[PartitionRow], brokers: Iterable[Bro
 
 
 def broker_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
-    """Of brokers that are away."""
+    """Findings about brokers without a session."""
     for one in brokers:
         if not one.active:
             at = f" ({one.host}:{one.port})" if one.host else ""
@@ -87,7 +86,7 @@ def broker_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
 
 
 def link_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
-    """Brokers of several machines that tell each other loopback's addresses."""
+    """Brokers of several machines whose addresses for each other are loopback."""
     active = [one for one in brokers if one.active and one.machine]
     if len({one.machine for one in active}) < 2:
         return
@@ -101,7 +100,7 @@ def link_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
 
 
 def shared_domains(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerRow]) -> Iterator[str]:
-    """Not wrong, but to be known: all replicas of a partition lie in one rack, or else on one machine (R15)."""
+    """Remarks: all replicas of a partition are in one rack, or else on one machine (R15)."""
     domain = {one.node: _domain(one) for one in brokers}
     alone: dict[tuple[str, str], list[PartitionRow]] = {}
     for one in partitions:
@@ -114,7 +113,7 @@ def shared_domains(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerR
 
 
 def misplaced_leaders(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerRow]) -> Iterator[str]:
-    """Not wrong either: partitions that their first replica could lead, and another does since that was away."""
+    """Remarks: partitions whose first replica could lead but does not, since it was away."""
     active = {one.node for one in brokers if one.active}
     moved = [
         one
@@ -138,7 +137,7 @@ def _domain(broker: BrokerRow) -> tuple[str, str]:
 
 
 def _leaderless(offline: Sequence[PartitionRow], active: Collection[int]) -> Iterator[Finding]:
-    """A finding for each set of brokers that is waited for."""
+    """A finding for each set of missing brokers."""
     by_reason: dict[tuple[str, str], list[PartitionRow]] = {}
     for one in offline:
         by_reason.setdefault(_reason(one, active), []).append(one)
@@ -150,7 +149,7 @@ def _leaderless(offline: Sequence[PartitionRow], active: Collection[int]) -> Ite
 
 
 def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]:
-    """Why nobody leads it, and what to do."""
+    """Why the partition has no leader, and what to do."""
     if UNKNOWN_REPLICA in partition.replicas:
         return (
             "nobody knows who held it, since cluster.json was rebuilt",

@@ -1,2 +1,1 @@
-"""Requests from this broker to others of its cluster: connections, where they lead,
-and the controller from anywhere."""
+"""Requests to other brokers of the cluster, and forwarding to the controller."""

@@ -1,1 +1,1 @@
-"""A broker that reads the bucket of another cluster, and never writes to it."""
+"""A broker that reads the bucket of another cluster and never writes to it."""

@@ -1,8 +1,4 @@
-"""Where groups of a read-only broker keep what they commit: in memory, and nowhere else.
-
-Owns the one partition that their shard is loaded from, empty, and appends to. Always true: a commit is answered as soon
-as it is counted; what was committed is lost with the process. Must not know what records mean.
-"""
+"""Offsets of groups on a read-only broker: in memory only, lost with the process."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ GROUPS_PARTITION = 0
 
 
 class MemoryPartition:
-    """`PartitionDoor` whose batches live on only in the state that the shard makes of them."""
+    """`PartitionDoor` of the only shard. Its batches live on only in the state that the shard makes of them."""
 
     name = "groups in memory"
     index = GROUPS_PARTITION
@@ -38,7 +34,7 @@ class MemoryPartition:
         yield Piece(0, b"")
 
     async def start_at(self, offset: int) -> None:
-        """Nothing is kept that could go."""
+        """Nothing is stored that could be deleted."""
 
     async def snapshot_end(self) -> int:
         return 0
@@ -62,4 +58,4 @@ class MemoryOffsetsTopic:
         return self._node_id
 
     async def ensure_created(self) -> None:
-        """It needs nothing."""
+        """There is nothing to create."""

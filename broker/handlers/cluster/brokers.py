@@ -55,7 +55,7 @@ async def handle_broker_heartbeat(
     """Renew a session. The controller is informed when the connection closes."""
     try:
         controller = _controller(context)
-        call.peer.farewell = partial(controller.closed, request.broker_id, request.broker_epoch)
+        call.peer.on_closed = partial(controller.closed, request.broker_id, request.broker_epoch)
         return heartbeat_response(await controller.heartbeat(heartbeat_request(request)))
     except (ThermoclineError, OSError) as refused:
         return await heartbeat_refused(request, code_of(refused))

@@ -109,7 +109,7 @@ class Fetch:
             self._reports_all = self._replica is None or self.report_delay_s() == 0.0
             if self._reports_all:
                 session.read_unreported()
-            for target in session.look():
+            for target in session.due_in_turn():
                 self._answer(target, result)
             session.due = dict.fromkeys(target for target, _ in (*result.answers, *result.unknown))
         return self._ending_wait(result)
@@ -185,11 +185,11 @@ class Fetch:
             context.metrics.failed_fetch_requests += 1
         if is_read_up and target.session is not None:
             if not target.must_answer(answer):
-                target.follow(partition)
+                target.subscribe(partition)
                 return
             if not self._reports_all and target.brings_high_watermark_alone(answer):
                 target.session.unreported[target] = None
-                target.follow(partition)
+                target.subscribe(partition)
                 return
         result.open.append((target, partition))
         result.answers.append((target, answer))
@@ -270,7 +270,7 @@ class Fetch:
         """Call `wake` whenever the response may differ from `result`, until `leave`."""
         if self._session is not None:
             for target, partition in result.open:
-                target.follow(partition)
+                target.subscribe(partition)
             self._session.session.park(wake)
         elif not self._watched:
             self._watched = [partition for _, partition in result.open]

@@ -63,7 +63,7 @@ def incremental(at: Incremental, result: FetchAttempt) -> FetchResponse:
     for target, answer in told:
         target.answered(answer)
         if answer.records:
-            session.last(target)
+            session.move_to_end(target)
     response.responses = by_topic(told)
     return response
 
@@ -135,9 +135,9 @@ def send_to_nearest(
     node_id = nearest(partition.leader, wanted.fetch_offset, request.rack_id, rack_of)
     if node_id == HERE:
         return False
-    away = peer.sent_away
+    away = peer.redirects
     if not isinstance(away, RedirectMemory):
-        away = peer.sent_away = RedirectMemory()
+        away = peer.redirects = RedirectMemory()
     place = partition.topic, partition.index
     if not away.may_go(place, wanted.fetch_offset, context.world.clock.monotonic_s()):
         return False

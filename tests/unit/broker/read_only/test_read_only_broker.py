@@ -380,7 +380,7 @@ def test_while_the_bucket_is_away_what_is_known_is_served() -> None:
         assert await offset(reader, -1) == (0, 30)
         assert (await reader.fetch("log", 29)).error_code == 0
         said = (await reader.broker.views.broker()).decode()
-        assert "store_unreachable" in said and "what is cached is served" in said
+        assert "store_unreachable" in said and "cached data is served" in said
         place.store.down = False
         await asyncio.sleep(6)
         assert "store_unreachable" not in (await reader.broker.views.broker()).decode()

@@ -9,7 +9,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.net.dispatch import Peer
 from broker.read_only import refusals
-from broker.read_only.refusals import NoCommitQueue, ReadOnlyAuthorizer
+from broker.read_only.handlers import NoCommitQueue, ReadOnlyAuthorizer
 from broker.security.authorizer import Authorizer
 from broker.wire.apis import BROKERS_ONLY, ApiKey
 from broker.wire.messages import MetadataRequest
