@@ -1,9 +1,5 @@
-"""What a broker runs with, as one typed value.
-
-Owns the field names and units; `resolve` makes it. Always true: every field was checked against its definition's
-limits. Must not know where a value came from, but for the texts at its end, which DescribeConfigs and topic defaults
-need.
-"""
+"""The configuration of a broker as one typed value; `resolve` makes it, and checks every field against its
+definition."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from broker.config.times import ClusterTimes
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """A broker's configuration. Times in ms, sizes in bytes; None where the comment says so."""
+    """Times in ms, sizes in bytes; None where the comment says so."""
 
     # identity and places
     node_id: int
@@ -26,13 +22,13 @@ class BrokerConfig:
     data_dir: str  # absolute
     bucket_url: str
     bucket_is_default: bool  # the directory beside data_dir: both tiers share a disk
-    take_over: bool  # the operator's word that the last broker of this bucket is dead (design 1)
-    read_only: bool  # another cluster's bucket is read, and never written
+    take_over: bool  # the operator asserts that the last broker of this bucket is dead (design 1)
+    read_only: bool  # reads another cluster's bucket and never writes it
 
     # addresses
     listeners: tuple[ListenerConfig, ...]  # at least one, in the order written
-    brokers_listener: str  # the name of the one that other brokers use: one of `listeners`, or `internal`
-    internal: ListenerConfig | None  # bound beside `listeners`, for brokers alone
+    brokers_listener: str  # the name of the listener of brokers: one of `listeners`, or `internal`
+    internal: ListenerConfig | None  # an additional listener for brokers only
     http_host: str | None  # None: no HTTP
     http_port: int
 
@@ -111,7 +107,7 @@ class BrokerConfig:
     testing: bool
 
     configured: Mapping[str, str]  # explicit broker values by name, in canonical text, all layers merged
-    static: Mapping[str, str]  # of those, what the start said: flags, --set, environment, file
-    cluster_overrides: Mapping[str, str]  # what was set for every broker while it ran
-    own_overrides: Mapping[str, str]  # what was set for this broker alone: the strongest
+    static: Mapping[str, str]  # of those, the ones of the start: flags, --set, environment, file
+    cluster_overrides: Mapping[str, str]  # set for every broker at run time
+    own_overrides: Mapping[str, str]  # set for this broker at run time: the strongest
     ignored: tuple[str, ...]  # names that were set and have no effect here, sorted

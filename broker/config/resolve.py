@@ -1,8 +1,7 @@
-"""From flags, `--set`, environment and file to one `BrokerConfig`.
+"""Resolves flags, `--set`, environment and file to one `BrokerConfig`, and checks configs that depend on each other.
 
-Owns the rules that tie several broker configs (those of addresses and directories are in `places`, which source wins
-in `sources`).
-Pure: texts come in, a value or ConfigError comes out. Must not know files, sockets or brokers.
+Addresses and directories are checked in `places`; precedence is in `sources`. Pure: texts come in, a value or
+ConfigError comes out.
 """
 
 from __future__ import annotations
@@ -14,15 +13,13 @@ from typing import TypedDict
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS
-from broker.config.explicit import Explicit
 from broker.config.groups import GroupConfig
 from broker.config.honoured import RACK_SELECTOR
 from broker.config.places import Launch, addresses, bucket_url, data_dir_of
-from broker.config.sources import ConfigError, from_environment, from_sets, merge
+from broker.config.sources import ConfigError, Explicit, from_environment, from_sets, merge
 from broker.config.times import cluster_times
-from broker.config.topic.rules import judge_local_retention, judge_served
 from broker.config.units import parse_size
-from broker.config.without_effect import judge_refused
+from broker.config.without_effect import check_local_retention, check_refused, check_served
 from coldstore.url import DirectoryUrl
 from logformat.errors import InvalidRequest
 from logformat.properties import properties_in
@@ -35,10 +32,10 @@ def resolve(
     file_text: str | None,
     launch: Launch = Launch(),  # noqa: B008 - immutable
 ) -> BrokerConfig:
-    """The broker's configuration.
+    """The broker's configuration. Raises ConfigError for anything that cannot be used.
 
-    `flags`: config name → text, from flags that stand for a config; `sets`: `KEY=VALUE` each; `env`: the whole
-    environment; `file_text`: a `server.properties`, or None. ConfigError for anything that cannot be used.
+    `flags`: config name → text, of flags that stand for a config; `sets`: `KEY=VALUE` each; `env`: the whole
+    environment; `file_text`: a `server.properties`, or None.
     """
     try:
         configured = merge([dict(properties_in(file_text or "")), from_environment(env), from_sets(sets), flags])
@@ -50,7 +47,7 @@ def resolve(
 
 
 def _inflight_bytes_max(values: Explicit) -> int | None:
-    """Of requests under way; None: no limit."""
+    """Of requests in flight; None: no limit."""
     inflight = values.number("queued.max.request.bytes")
     if 0 <= inflight < values.number("socket.request.max.bytes"):
         raise ConfigError(
@@ -59,7 +56,7 @@ def _inflight_bytes_max(values: Explicit) -> int | None:
     return None if inflight < 0 else inflight
 
 
-def _judge_read_only(values: Explicit, launch: Launch) -> None:
+def _check_read_only(values: Explicit, launch: Launch) -> None:
     if launch.read_only and not values.text("thermocline.bucket"):
         raise ConfigError("--read-only reads the bucket of another cluster: say which with --bucket URL")
     if launch.read_only and launch.take_over:
@@ -67,9 +64,9 @@ def _judge_read_only(values: Explicit, launch: Launch) -> None:
 
 
 def _build(values: Explicit, launch: Launch) -> BrokerConfig:
-    judge_refused(values.configured)
-    _judge_read_only(values, launch)
-    _judge_topic_defaults(values)
+    check_refused(values.configured)
+    _check_read_only(values, launch)
+    _check_topic_defaults(values)
     number, flag = values.number, values.flag
     data_dir = data_dir_of(values, launch)
     bucket = bucket_url(values, data_dir)
@@ -155,8 +152,7 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
 
 
 class _Changeable(TypedDict):
-    """The fields whose configs may change while the broker runs (`Definition.dynamic`); topic defaults are read from
-    `configured`."""
+    """Fields whose configs may change at run time (`Definition.dynamic`); topic defaults are read from `configured`."""
 
     connections_max: int
     connections_per_ip_max: int
@@ -189,15 +185,17 @@ def with_overrides(
     cluster_overrides: Mapping[str, str],
     own_overrides: Mapping[str, str],
     *,
-    judge: bool = False,
+    check: bool = False,
 ) -> BrokerConfig:
-    """What a broker started with `started` runs with once these were set: own over the cluster's over the start's.
+    """The configuration of a broker started with `started`, under overrides: its own over the cluster's over the
+    start's.
 
-    InvalidConfig when a value cannot be read; with `judge`, also when values that topics inherit contradict each other.
+    Raises InvalidConfig when a value cannot be read; with `check`, also when values that topics inherit contradict each
+    other.
     """
     values = Explicit(merge([started.static, cluster_overrides, own_overrides]))
-    if judge:
-        _judge_topic_defaults(values)
+    if check:
+        _check_topic_defaults(values)
     return replace(
         started,
         configured=MappingProxyType(dict(values.configured)),
@@ -221,22 +219,22 @@ def _groups(values: Explicit) -> GroupConfig:
     )
 
 
-def _judge_topic_defaults(values: Explicit) -> None:
-    """Broker values that topics inherit obey the topic's own limits and, set together, Kafka's rules."""
+def _check_topic_defaults(values: Explicit) -> None:
+    """Broker values that topics inherit satisfy the topic's own limits and, together, Kafka's rules."""
     for topic_name, synonyms in TOPIC_SYNONYMS.items():
         for synonym in synonyms:
             text = values.configured.get(synonym.name)
             if text is not None and BROKER[synonym.name].honoured and synonym.scale == 1:
                 TOPIC[topic_name].parse(text)
-    judge_served(values.texts("log.cleanup.policy"), values.text("compression.type"))
+    check_served(values.texts("log.cleanup.policy"), values.text("compression.type"))
     for unit in ("ms", "bytes"):
         local, total = f"log.local.retention.{unit}", f"log.retention.{unit}"
         if local in values.configured and total in values.configured:
-            judge_local_retention(unit, values.number(local), values.number(total))
+            check_local_retention(unit, values.number(local), values.number(total))
 
 
 def _selects_by_rack(text: str) -> bool:
-    """Whether consumers are sent to replicas in their rack; Kafka's default has no selector, and sends nobody away."""
+    """Whether consumers are sent to replicas in their rack. Kafka's default has no selector."""
     if text.strip() not in ("", RACK_SELECTOR):
         raise ConfigError(
             f"Invalid value {text} for configuration replica.selector.class: no Java class is run here; "

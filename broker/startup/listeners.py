@@ -85,7 +85,7 @@ class Listeners:
             self.server.limit_connections(net_limits(now))
 
         limit(live.now)
-        live.tell(limit)
+        live.subscribe(limit)
         await _bound(self.server.accept(), "--listen")
 
     def ready_line(self, cluster_id: str, bucket_url: str) -> str:

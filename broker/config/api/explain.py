@@ -1,8 +1,5 @@
-"""Definitions in words for people: what `config explain` prints and docs/configuration.md holds.
-
-Owns the wording of values, ranges and effects. Always true: everything comes from the definitions that validate, so
-that it cannot say something else than they do. Must not know how it is laid out, or what a broker runs with.
-"""
+"""Definitions in words, for `config explain` and docs/configuration.md: made from the same definitions that
+validate."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class Scope(Enum):
 
 
 class Effect(Enum):
-    """What becomes of a value that is set."""
+    """What a value does."""
 
     HONOURED = "honoured"
     NONE = "no effect"
@@ -62,7 +59,6 @@ class Explained:
 
 
 def explain(definition: Definition, scope: Scope) -> Explained:
-    """One definition."""
     name = definition.name
     effect = Effect.HONOURED
     if not definition.honoured:
@@ -83,13 +79,14 @@ def explain(definition: Definition, scope: Scope) -> Explained:
 
 
 def explain_all(scope: Scope) -> list[Explained]:
-    """Every definition that is no internal one of Kafka's, or that has an effect here, by name."""
+    """Every definition, except for internal ones of Kafka without effect here, by name."""
     table: Mapping[str, Definition] = TOPIC if scope is Scope.TOPIC else BROKER
     return [explain(found, scope) for _, found in sorted(table.items()) if found.honoured or not found.internal]
 
 
 def explain_name(name: str) -> list[Explained]:
-    """The topic's and the broker's config of that name. InvalidConfig, with the nearest name, when there is neither."""
+    """The topic's and the broker's config of that name. Raises InvalidConfig, with the nearest name, when there is
+    neither."""
     found = [explain(TOPIC[name], Scope.TOPIC)] if name in TOPIC else []
     if (of_broker := broker_definition(name)) is not None:
         found.append(explain(of_broker, Scope.BROKER))

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from broker.config.api.alterations import Alteration, AlterOperation
-from broker.config.api.broker_changes import altered_overrides, replaced_overrides
+from broker.config.api.alterations import Alteration, AlterOperation, altered_overrides, replaced_overrides
 from broker.config.topic.changes import altered_configs, replaced_configs
 from broker.config.topic.topic_config import check_topic_name
 from broker.context import Call, Context

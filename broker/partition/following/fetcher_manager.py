@@ -62,7 +62,7 @@ class FetcherManager:
         self._rate = ReplicationQuota(
             now.follower_rate_max, now.replication_quota_window_s, now.replication_quota_windows
         )
-        config.tell(self._obey_rate)
+        config.subscribe(self._obey_rate)
 
     def of(self, leader_id: int) -> LeaderFetchers:
         """Those that copy from this broker."""
