@@ -56,9 +56,7 @@ def _client(call: Call) -> groups.ClientInfo:
     return groups.ClientInfo(call.client_id, call.peer.address.rpartition(":")[0])
 
 
-def _group_handler(
-    handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Message]],
-) -> Handler:
+def _group_handler(handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Message]]) -> Handler:
     """Group handlers get the coordinator only."""
 
     def handler(context: Context, request: Any, call: Call) -> Awaitable[Message]:

@@ -4,7 +4,7 @@ a client can grow has its limit here. Source: Kafka 4.3's `GroupCoordinatorConfi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 NAME_BYTES_MAX: Final = 2_048
 """Group ids, instance ids, protocol names and types. `__consumer_offsets` can hold 32 767 bytes; topic names end at
@@ -21,14 +21,14 @@ CLIENT_ID_CHARS_MAX: Final = 255
 class GroupConfig:
     """Times in ms, sizes in bytes."""
 
-    session_timeout_min_ms: int = 6_000  # group.min.session.timeout.ms
-    session_timeout_max_ms: int = 1_800_000  # group.max.session.timeout.ms
-    initial_rebalance_delay_ms: int = 3_000  # group.initial.rebalance.delay.ms
-    group_size_max: int = 2**31 - 1  # group.max.size
-    offset_metadata_bytes_max: int = 4_096  # offset.metadata.max.bytes (Kafka counts UTF-16 units, so do we)
+    session_timeout_min_ms: Annotated[int, "group.min.session.timeout.ms"] = 6_000
+    session_timeout_max_ms: Annotated[int, "group.max.session.timeout.ms"] = 1_800_000
+    initial_rebalance_delay_ms: Annotated[int, "group.initial.rebalance.delay.ms"] = 3_000
+    group_size_max: Annotated[int, "group.max.size"] = 2**31 - 1
+    offset_metadata_bytes_max: Annotated[int, "offset.metadata.max.bytes"] = 4_096  # UTF-16 units, as in Kafka
     offsets_retention_ms: int = 10_080 * 60_000  # offsets.retention.minutes
-    offsets_retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
-    offsets_commit_timeout_ms: int = 5_000  # offsets.commit.timeout.ms
+    offsets_retention_check_interval_ms: Annotated[int, "offsets.retention.check.interval.ms"] = 600_000
+    offsets_commit_timeout_ms: Annotated[int, "offsets.commit.timeout.ms"] = 5_000
 
     new_member_join_timeout_ms: int = 300_000
     """A new member's parked JoinGroup ends after this time (5 min, Kafka's constant): its connection may be dead."""
@@ -57,7 +57,7 @@ class GroupConfig:
     """Writes that wait for one partition of `__consumer_offsets`; above it commits are refused as retriable."""
     append_queue_bytes_max: int = 32 * 1024 * 1024
     """The same in bytes."""
-    snapshot_interval_ms: int = 7_500
+    snapshot_interval_ms: Annotated[int, "thermocline.offsets.snapshot.interval.ms"] = 7_500
     """A changed partition gets a snapshot this long after the last one. A lost disk loses 10 s at most: this time, up
     to a quarter of it until the next check (1.9 s), and the write."""
 

@@ -202,7 +202,7 @@ DYNAMIC_NAMES: Mapping[str, Honoured] = {
     "follower.replication.throttled.rate": D(
         "Bytes a second that this broker copies, from all leaders together, of replicas that are out of sync and named "
         "in their topic's follower.replication.throttled.replicas. Keep it above 1 MB/s, as in Kafka."
-    ),
+    )
 }
 """Configs that Kafka accepts only at run time."""
 

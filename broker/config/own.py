@@ -53,13 +53,7 @@ OWN: tuple[Definition, ...] = (
         "A record of a tiered topic waits at most this long until its segment is sealed.",
         dynamic=True,
     ),
-    _own(
-        "seal.on.shutdown",
-        _BOOLEAN,
-        "false",
-        "",
-        "A clean stop first does what tier seal --wait does.",
-    ),
+    _own("seal.on.shutdown", _BOOLEAN, "false", "", "A clean stop first does what tier seal --wait does."),
     _own(
         "local.bytes.max",
         _STRING,
@@ -100,13 +94,7 @@ OWN: tuple[Definition, ...] = (
         "0..",
         "Time between moving a log's start and deleting the objects below it: present readers finish.",
     ),
-    _own(
-        "offsets.snapshot.interval.ms",
-        _LONG,
-        "10000",
-        "1..",
-        "Time between two snapshots of the group offsets.",
-    ),
+    _own("offsets.snapshot.interval.ms", _LONG, "10000", "1..", "Time between two snapshots of the group offsets."),
     # reading the cold tier
     _own("cache.bytes", _LONG, "1073741824", "0..", "Disk space for chunks of cold segments read from the bucket."),
     _own("prefetch.bytes", _LONG, "16777216", "0..", "Bytes prefetched for a sequential cold reader."),

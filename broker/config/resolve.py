@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TypedDict
+from typing import Any
 
-from broker.config.broker_config import BrokerConfig
+from broker.config.broker_config import BrokerConfig, configs_of
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS
 from broker.config.groups import GroupConfig
 from broker.config.honoured import RACK_SELECTOR
@@ -67,7 +67,7 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
     check_refused(values.configured)
     _check_read_only(values, launch)
     _check_topic_defaults(values)
-    number, flag = values.number, values.flag
+    number = values.number
     data_dir = data_dir_of(values, launch)
     bucket = bucket_url(values, data_dir)
     at = addresses(values, launch)
@@ -87,48 +87,11 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
         internal=at.brokers.own,
         http_host=at.http.host if at.http else None,
         http_port=at.http.port if at.http else 0,
-        request_bytes_max=number("socket.request.max.bytes"),
         inflight_request_bytes_max=inflight,
-        socket_send_buffer_bytes=number("socket.send.buffer.bytes"),
-        socket_receive_buffer_bytes=number("socket.receive.buffer.bytes"),
-        connection_idle_ms_max=number("connections.max.idle.ms"),
-        frame_timeout_ms=number("thermocline.frame.timeout.ms"),
-        fetch_max_bytes=number("fetch.max.bytes"),
-        fetch_sessions_max=number("max.incremental.fetch.session.cache.slots"),
-        num_partitions=number("num.partitions"),
-        default_replication_factor=number("default.replication.factor"),
-        auto_create_topics_enable=flag("auto.create.topics.enable"),
-        delete_topics=flag("delete.topic.enable"),
-        offsets_topic_partitions=number("offsets.topic.num.partitions"),
-        offsets_topic_replication_factor=number("offsets.topic.replication.factor"),
-        offsets_topic_segment_bytes=number("offsets.topic.segment.bytes"),
         flush_sync=values.text("thermocline.flush") == "sync",
-        validate_records=flag("thermocline.validate.records"),
-        retention_check_interval_ms=number("log.retention.check.interval.ms"),
-        recovery_point_checkpoint_interval_ms=number("log.flush.offset.checkpoint.interval.ms"),
-        log_start_checkpoint_interval_ms=number("log.flush.start.offset.checkpoint.interval.ms"),
-        high_watermark_checkpoint_interval_ms=number("replica.high.watermark.checkpoint.interval.ms"),
-        replica_lag_ms_max=number("replica.lag.time.max.ms"),
-        replication_quota_windows=number("replication.quota.window.num"),
-        replication_quota_window_s=number("replication.quota.window.size.seconds"),
         local_bytes_max=local_bytes_max,
         local_space_ratio_max=local_space_ratio_max,
-        brokers_on_disk=number("thermocline.brokers.on.disk"),
         groups=_groups(values),
-        tiering_enabled=flag("remote.log.storage.system.enable"),
-        tiering_interval_ms_max=number("remote.log.manager.task.interval.ms"),
-        seal_on_shutdown=flag("thermocline.seal.on.shutdown"),
-        copy_partitions_max=number("remote.log.manager.copier.thread.pool.size"),
-        copy_backoff_ms=number("remote.log.manager.task.retry.backoff.ms"),
-        copy_backoff_ms_max=number("remote.log.manager.task.retry.backoff.max.ms"),
-        copy_backoff_jitter=values.ratio("remote.log.manager.task.retry.jitter"),
-        gc_grace_ms=number("thermocline.gc.grace.ms"),
-        reservation_offsets=number("thermocline.reservation.offsets"),
-        cold_reads_max=number("remote.log.reader.threads"),
-        cold_reads_waiting_max=number("remote.log.reader.max.pending.tasks"),
-        cold_fetch_bytes_max=number("thermocline.cold.fetch.bytes.max"),
-        cache_bytes_max=number("thermocline.cache.bytes"),
-        prefetch_bytes=number("thermocline.prefetch.bytes"),
         times=cluster_times(
             session_ms=number("broker.session.timeout.ms"),
             parked_ms=number("broker.heartbeat.interval.ms"),
@@ -136,48 +99,24 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
             lease_ms=number("thermocline.lease.ms"),
             is_directory=isinstance(bucket, DirectoryUrl),
         ),
-        auto_leader_rebalance=flag("auto.leader.rebalance.enable"),
-        leader_imbalance_check_interval_s=number("leader.imbalance.check.interval.seconds"),
-        store_timeout_ms=number("thermocline.store.timeout.ms"),
-        store_upload_timeout_ms=number("thermocline.store.upload.timeout.ms"),
-        shutdown_timeout_ms=number("thermocline.shutdown.timeout.ms"),
-        testing=flag("thermocline.testing"),
         configured=MappingProxyType(dict(values.configured)),
         static=MappingProxyType(dict(values.configured)),
         cluster_overrides=MappingProxyType({}),
         own_overrides=MappingProxyType({}),
         ignored=values.ignored,
-        **_changeable(values),
+        **_read(BrokerConfig, values),
     )
 
 
-class _Changeable(TypedDict):
-    """Fields whose configs may change at run time (`Definition.dynamic`); topic defaults are read from `configured`."""
-
-    connections_max: int
-    connections_per_ip_max: int
-    connection_creation_rate_max: int
-    producer_id_expiration_ms: int
-    seal_ms: int
-    follower_skip_bytes: int
-    cold_fetch_wait_ms_max: int
-    list_offsets_wait_ms_max: int
-    follower_rate_max: int
+def _read(kind: type, values: Explicit) -> dict[str, Any]:
+    """Values of the fields of `kind` that are annotated with a config's name."""
+    return {field: values.value(name) for field, name in configs_of(kind).items()}
 
 
-def _changeable(values: Explicit) -> _Changeable:
-    number = values.number
-    return _Changeable(
-        connections_max=number("max.connections"),
-        connections_per_ip_max=number("max.connections.per.ip"),
-        connection_creation_rate_max=number("max.connection.creation.rate"),
-        producer_id_expiration_ms=number("producer.id.expiration.ms"),
-        seal_ms=number("thermocline.seal.ms"),
-        follower_skip_bytes=number("thermocline.follower.skip.bytes"),
-        cold_fetch_wait_ms_max=number("remote.fetch.max.wait.ms"),
-        list_offsets_wait_ms_max=number("remote.list.offsets.request.timeout.ms"),
-        follower_rate_max=number("follower.replication.throttled.rate"),
-    )
+def _dynamic(values: Explicit) -> dict[str, Any]:
+    """The fields whose configs may change at run time; topic defaults are read from `configured`."""
+    found = configs_of(BrokerConfig).items()
+    return {field: values.value(name) for field, name in found if BROKER[name].dynamic}
 
 
 def with_overrides(
@@ -201,22 +140,13 @@ def with_overrides(
         configured=MappingProxyType(dict(values.configured)),
         cluster_overrides=MappingProxyType(dict(cluster_overrides)),
         own_overrides=MappingProxyType(dict(own_overrides)),
-        **_changeable(values),
+        **_dynamic(values),
     )
 
 
 def _groups(values: Explicit) -> GroupConfig:
-    return GroupConfig(
-        session_timeout_min_ms=values.number("group.min.session.timeout.ms"),
-        session_timeout_max_ms=values.number("group.max.session.timeout.ms"),
-        initial_rebalance_delay_ms=values.number("group.initial.rebalance.delay.ms"),
-        group_size_max=values.number("group.max.size"),
-        offset_metadata_bytes_max=values.number("offset.metadata.max.bytes"),
-        offsets_retention_ms=values.number("offsets.retention.minutes") * 60_000,
-        offsets_retention_check_interval_ms=values.number("offsets.retention.check.interval.ms"),
-        offsets_commit_timeout_ms=values.number("offsets.commit.timeout.ms"),
-        snapshot_interval_ms=values.number("thermocline.offsets.snapshot.interval.ms"),
-    )
+    retention_ms = values.number("offsets.retention.minutes") * 60_000
+    return GroupConfig(offsets_retention_ms=retention_ms, **_read(GroupConfig, values))
 
 
 def _check_topic_defaults(values: Explicit) -> None:

@@ -53,10 +53,7 @@ class ClusterSummary:
     def findings(self) -> list[Finding]:
         """Worst first."""
         brokers = [broker_row(node) for _, node in sorted(self.image.nodes.items())]
-        return [
-            *partition_findings(self._lacking, brokers),
-            *(broker_findings(brokers) if self.decides else ()),
-        ]
+        return [*partition_findings(self._lacking, brokers), *(broker_findings(brokers) if self.decides else ())]
 
 
 def summarize(image: ClusterImage, node_id: int, *, decides: bool) -> ClusterSummary:

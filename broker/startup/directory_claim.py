@@ -28,11 +28,7 @@ log = logging.getLogger(__name__)
 
 
 async def claim_directory(
-    session: Session,
-    data_dir: DataDir,
-    config: BrokerConfig,
-    listeners: tuple[Listener, ...],
-    world: World,
+    session: Session, data_dir: DataDir, config: BrokerConfig, listeners: tuple[Listener, ...], world: World
 ) -> StartedSession:
     """Wait for the right to serve, commit it, and record identity and process in the data directory. After Refused,
     logs and clean-shutdown marker are unchanged."""

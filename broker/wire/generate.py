@@ -1,7 +1,5 @@
-"""Writes `broker/wire/generated/messages.py`: `python -m broker.wire.generate`.
-
-Owns the shape of the generated classes. Always true: the file in the repository is what this prints (a test compares).
-"""
+"""Writes `broker/wire/generated/messages.py`: `python -m broker.wire.generate`. A test compares the file with its
+output."""
 
 from __future__ import annotations
 

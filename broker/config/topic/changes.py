@@ -44,11 +44,7 @@ def configs_at_creation(
 
 
 def altered_configs(
-    broker: BrokerConfig,
-    existing: Mapping[str, str],
-    alterations: Sequence[Alteration],
-    *,
-    internal: bool = False,
+    broker: BrokerConfig, existing: Mapping[str, str], alterations: Sequence[Alteration], *, internal: bool = False
 ) -> dict[str, str]:
     """The explicit configs after the alterations. Raises InvalidConfig, or InvalidRequest for a malformed request."""
     changed = altered(existing, alterations, partial(_list_before, broker))

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from broker.config.broker_config import BrokerConfig
+from broker.config.broker_config import BrokerConfig, configs_of
 from broker.config.definitions import TOPIC, TOPIC_SYNONYMS, topic_definition
 from broker.config.values import Value
 from hotstore.log.log_config import LogConfig
@@ -81,21 +81,21 @@ class TopicConfig:
     local_retention_ms: int
     local_retention_bytes: int
     segment_bytes: int
-    segment_ms: int
-    segment_index_bytes: int
-    index_interval_bytes: int
-    max_message_bytes: int
+    segment_ms: Annotated[int, "segment.ms"]
+    segment_index_bytes: Annotated[int, "segment.index.bytes"]
+    index_interval_bytes: Annotated[int, "index.interval.bytes"]
+    max_message_bytes: Annotated[int, "max.message.bytes"]
     message_timestamp_type: MessageTimestampType
-    message_timestamp_before_max_ms: int
-    message_timestamp_after_max_ms: int
-    min_insync_replicas: int
+    message_timestamp_before_max_ms: Annotated[int, "message.timestamp.before.max.ms"]
+    message_timestamp_after_max_ms: Annotated[int, "message.timestamp.after.max.ms"]
+    min_insync_replicas: Annotated[int, "min.insync.replicas"]
     cleanup_policy: tuple[str, ...]
     flush_sync: bool
-    flush_messages: int
-    flush_ms: int
+    flush_messages: Annotated[int, "flush.messages"]
+    flush_ms: Annotated[int, "flush.ms"]
     remote_storage_enable: bool
-    remote_log_copy_disable: bool
-    remote_log_delete_on_disable: bool
+    remote_log_copy_disable: Annotated[bool, "remote.log.copy.disable"]
+    remote_log_delete_on_disable: Annotated[bool, "remote.log.delete.on.disable"]
     producer_id_expiration_ms: int
     internal: bool
 
@@ -201,29 +201,20 @@ def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, interna
     retention_ms = read.number("retention.ms") if expires else -1
     retention_bytes = read.number("retention.bytes") if expires else -1
     segment_bytes = read.value("internal.segment.bytes")
+    values: dict[str, Any] = {field: read.value(name) for field, name in configs_of(TopicConfig).items()}
     return TopicConfig(
         retention_ms=retention_ms,
         retention_bytes=max(retention_bytes, -1),
         local_retention_ms=_local(read, "local.retention.ms", retention_ms),
         local_retention_bytes=_local(read, "local.retention.bytes", retention_bytes),
         segment_bytes=segment_bytes if isinstance(segment_bytes, int) else read.number("segment.bytes"),
-        segment_ms=read.number("segment.ms"),
-        segment_index_bytes=read.number("segment.index.bytes"),
-        index_interval_bytes=read.number("index.interval.bytes"),
-        max_message_bytes=read.number("max.message.bytes"),
         message_timestamp_type=MessageTimestampType(read.value("message.timestamp.type")),
-        message_timestamp_before_max_ms=read.number("message.timestamp.before.max.ms"),
-        message_timestamp_after_max_ms=read.number("message.timestamp.after.max.ms"),
-        min_insync_replicas=read.number("min.insync.replicas"),
         cleanup_policy=cleanup_policy,
         flush_sync=broker.flush_sync,
-        flush_messages=read.number("flush.messages"),
-        flush_ms=read.number("flush.ms"),
         remote_storage_enable=not internal and tiered(broker, overrides),
-        remote_log_copy_disable=read.flag("remote.log.copy.disable"),
-        remote_log_delete_on_disable=read.flag("remote.log.delete.on.disable"),
         producer_id_expiration_ms=broker.producer_id_expiration_ms,
         internal=internal,
+        **values,
     )
 
 

@@ -106,8 +106,7 @@ def _refuse_two_shapes(wanted: CreateTopicsRequestTopic) -> None:
     for name, count in numbers if wanted.assignments else ():
         if count != _DEFAULT:
             raise ApiError(
-                ErrorCode.INVALID_REQUEST,
-                f"A manual partition assignment was specified, but {name} was not set to -1.",
+                ErrorCode.INVALID_REQUEST, f"A manual partition assignment was specified, but {name} was not set to -1."
             )
 
 

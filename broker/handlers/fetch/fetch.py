@@ -30,12 +30,7 @@ from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.readable import Fetchable, NotKnownYet, Readable
 from broker.wire.apis import ApiKey
-from broker.wire.messages import (
-    ZERO_UUID,
-    FetchRequest,
-    FetchResponse,
-    FetchResponsePartition,
-)
+from broker.wire.messages import ZERO_UUID, FetchRequest, FetchResponse, FetchResponsePartition
 from logformat.errors import ThermoclineError
 from seams.turns import Turns, next_turn
 

@@ -82,11 +82,7 @@ async def handle_find_coordinator(
         return FindCoordinatorResponse(coordinators=rows)
     (row,) = rows
     return FindCoordinatorResponse(
-        error_code=row.error_code,
-        error_message=row.error_message,
-        node_id=row.node_id,
-        host=row.host,
-        port=row.port,
+        error_code=row.error_code, error_message=row.error_message, node_id=row.node_id, host=row.host, port=row.port
     )
 
 
