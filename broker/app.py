@@ -27,7 +27,7 @@ from broker.read_only.handlers import ReadOnlyAuthorizer
 from broker.read_only.start import ReadOnlyStart, read_only_config
 from broker.read_only.views import ReadOnlySources, read_only_views
 from broker.security.authorizer import Authorizer
-from broker.start import Start, StoreOpener
+from broker.start import BrokerStart, StoreOpener
 from broker.startup.components import Components, Shutdown
 from broker.startup.listeners import Listeners
 from coldstore.inspection.probe import StoreRefused
@@ -88,7 +88,7 @@ def open_configured_bucket(config: BrokerConfig, world: World) -> ObjectStore:
 
 
 class Broker:
-    """One broker. Start once, serve, close once."""
+    """One broker. BrokerStart once, serve, close once."""
 
     def __init__(self, config: BrokerConfig, world: World, open_bucket: StoreOpener) -> None:
         if config.read_only:
@@ -109,18 +109,18 @@ class Broker:
         self._sources: Sources | ReadOnlySources | None = None  # for the HTTP port, once clients are served
         self._waits = Waits(self.health, self._tasks)
         self.exit_code: int = Exit.CLEAN
-        self._start: Start | ReadOnlyStart = (
+        self._start: BrokerStart | ReadOnlyStart = (
             self._reads_only(open_bucket) if config.read_only else self._serves(open_bucket)
         )
         self._listening = self._start.listening
         self.components.http, self.components.server = self._listening.http, self._listening.server
 
-    def _serves(self, open_bucket: StoreOpener) -> Start:
+    def _serves(self, open_bucket: StoreOpener) -> BrokerStart:
         """A member of its cluster."""
         config, world = self._config, self._world
         self.views = operator_views(self._startup, lambda: self._once(Sources))
         dispatcher = BrokerDispatcher(self._tasks, Authorizer(config.brokers_listener))
-        return Start(
+        return BrokerStart(
             config,
             LiveConfig(config),
             world,
@@ -164,7 +164,7 @@ class Broker:
         )
 
     async def start(self, stop: asyncio.Event) -> None:
-        """Start until clients are served; returns early when `stop` is set."""
+        """BrokerStart until clients are served; returns early when `stop` is set."""
         await self._start.prepare()
         if self.components.http is not None:
             self._tasks.spawn("loop lag", self._lag.keep())

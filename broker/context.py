@@ -1,4 +1,4 @@
-"""What a handler may use: the parts of one broker, passed to every handler."""
+"""The parts of one broker, passed to every handler."""
 
 from __future__ import annotations
 

@@ -34,10 +34,11 @@ from broker.handlers.metadata import describe_topic_partitions as topic_partitio
 from broker.handlers.produce import produce
 from broker.handlers.produce.fast_path import FastPath
 from broker.handlers.produce.flow import ProduceFlow
-from broker.handlers.responding import Responding
+from broker.handlers.responder import Responder
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.peers.forward import FORWARDED
 from broker.security.authorizer import Authorizer
+from broker.wire import messages as wire
 from broker.wire.apis import ApiKey, is_served
 from broker.wire.codec import decode_request, encode_response
 from broker.wire.errors import MalformedFrame
@@ -112,13 +113,21 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.ALTER_PARTITION: brokers.handle_alter_partition,
 }
 
+
+def _error_only(response: Callable[..., Message]) -> Refusal:
+    async def refused(_: Any, error: ErrorCode) -> Message:
+        return response(error_code=error)
+
+    return refused
+
+
 REFUSALS: Final[dict[int, Refusal]] = {
     ApiKey.FETCH: fetch_answers.refused,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.refused,
-    ApiKey.BROKER_REGISTRATION: brokers.registration_refused,
-    ApiKey.BROKER_HEARTBEAT: brokers.heartbeat_refused,
-    ApiKey.ALTER_PARTITION: brokers.alter_partition_refused,
-    ApiKey.ENVELOPE: envelope.refused,
+    ApiKey.BROKER_REGISTRATION: _error_only(wire.BrokerRegistrationResponse),
+    ApiKey.BROKER_HEARTBEAT: _error_only(wire.BrokerHeartbeatResponse),
+    ApiKey.ALTER_PARTITION: _error_only(wire.AlterPartitionResponse),
+    ApiKey.ENVELOPE: _error_only(wire.EnvelopeResponse),
 }
 """The response of each API that the authorizer may refuse."""
 
@@ -169,8 +178,8 @@ class BrokerDispatcher:
         )
         self._elsewhere = replace(context, controller=remote)
         self.fast_path = FastPath(context)
-        self._answering = Responding(context.gate, self._tasks)
-        self._producing = ProduceFlow(context, self._answering)
+        self._responder = Responder(context.gate, self._tasks)
+        self._produce_flow = ProduceFlow(context, self._responder)
         self._now_s = context.world.clock.monotonic_s
         self._note = context.metrics.latency.note
 
@@ -202,18 +211,18 @@ class BrokerDispatcher:
         context.metrics.requests[header.api_key] += 1
         refusal = self._authorizer.refusal(peer, header.api_key, request)
         if refusal is not None:
-            return self._answering.later(self._refused(header, request, refusal))
+            return self._responder.later(self._refused(header, request, refusal))
         if not context.gate.is_open():
-            return self._answering.later(self._after_gate(header, call, request))
+            return self._responder.later(self._after_gate(header, call, request))
         if len(frame) > _WIDE_FRAME and is_wide(request):
-            return self._answering.later(self._wide(header, call, request))
+            return self._responder.later(self._wide(header, call, request))
         if header.api_key == _PRODUCE:
-            produced = self._producing.answer(header, call, cast(ProduceRequest, request))
+            produced = self._produce_flow.answer(header, call, cast(ProduceRequest, request))
             self.fast_path.routes.learn(peer, frame, body_at, call, cast(ProduceRequest, request))
             return produced
         if header.api_key == _FETCH:
             return self._fetch(header, call, cast(FetchRequest, request))
-        return self._answering.later(self._handle(header, call, request), blocks=header.api_key not in _SIDE_BY_SIDE)
+        return self._responder.later(self._handle(header, call, request), blocks=header.api_key not in _SIDE_BY_SIDE)
 
     def dispatch_run(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
         """See `Dispatcher.dispatch_run`."""
@@ -229,25 +238,25 @@ class BrokerDispatcher:
         """Handle a produce or fetch of very many partitions, in turns with other work."""
         await next_turn()  # decoding it took long enough
         if header.api_key == _PRODUCE:
-            return await self._producing.answer_wide(header, call, cast(ProduceRequest, request))
+            return await self._produce_flow.answer_wide(header, call, cast(ProduceRequest, request))
         if header.api_key == _FETCH:
             fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call.version, call.peer)
-            return await self._answering.in_turns(header, await answer_wide(self.context, fetching))
+            return await self._responder.in_turns(header, await answer_wide(self.context, fetching))
         return await self._handle(header, call, request)
 
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
         fetching = fetch.Fetch(self.context, request, call.version, call.peer)
         result = fetching.attempt()
         if fetching.satisfied(result):
-            return self._answering.now(header, fetching.response(result))
-        return LongPoll(self.context, fetching, result, partial(self._answering.complete, header)).answer
+            return self._responder.now(header, fetching.response(result))
+        return LongPoll(self.context, fetching, result, partial(self._responder.complete, header)).answer
 
     async def _after_gate(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
         await self.context.gate.opened()
         if is_wide(request):
             return await self._wide(header, call, request)
         if header.api_key == _PRODUCE:
-            answer = self._producing.answer(header, call, cast(ProduceRequest, request))
+            answer = self._produce_flow.answer(header, call, cast(ProduceRequest, request))
         elif header.api_key == _FETCH:
             answer = self._fetch(header, call, cast(FetchRequest, request))
         else:
@@ -255,21 +264,21 @@ class BrokerDispatcher:
         return await answer.future if isinstance(answer, Later) else answer
 
     async def _refused(self, header: RequestHeader, request: Message, refusal: ErrorCode) -> list[Part] | None:
-        return await self._answering.in_turns(header, await self._refusals[header.api_key](request, refusal))
+        return await self._responder.in_turns(header, await self._refusals[header.api_key](request, refusal))
 
     async def _handle(self, header: RequestHeader, call: Call, request: Message) -> list[Part]:
         context = self.context
         if header.api_key in FORWARDED and context.forward.is_elsewhere():
             answer = await context.forward.pass_on(call.peer, header, request)
             if answer is not None:
-                return await self._answering.passed_on(answer)
+                return await self._responder.forwarded(answer)
             # No controller is known to have received it: each API has its own error for that. It is not executed here,
             # even if this broker became the controller: the old one may have executed it, on another topic of the name.
             return await self._respond(self._elsewhere, header, call, request)
         if header.api_key == _ENVELOPE:
             sent = cast(EnvelopeRequest, request)
             opened = await envelope.opened(context, self._authorizer, self._decide, sent, call)
-            return await self._answering.in_turns(header, opened)
+            return await self._responder.in_turns(header, opened)
         return await self._decide(header, call, request)
 
     async def _decide(self, header: RequestHeader, call: Call, request: Message) -> list[Part]:
@@ -277,7 +286,7 @@ class BrokerDispatcher:
 
     async def _respond(self, context: Context, header: RequestHeader, call: Call, request: Message) -> list[Part]:
         response = await self._handlers[header.api_key](context, request, call)
-        return await self._answering.in_turns(header, response)
+        return await self._responder.in_turns(header, response)
 
     def _unsupported(self, header: RequestHeader, body: memoryview) -> list[Part]:
         """UNSUPPORTED_VERSION where the response has such a field, else close the connection."""

@@ -41,7 +41,7 @@ from broker.startup.components import Components
 from broker.startup.directory_claim import claim_directory
 from broker.startup.limits import tier_limits
 from broker.startup.listeners import Listeners
-from broker.startup.offsets_topic import OffsetsTopic
+from broker.startup.offsets_topic import ClusterOffsetsTopic
 from broker.startup.wiring import MetadataWiring, wire_metadata
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
@@ -64,7 +64,7 @@ StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class BrokerStart:
     """One start. `config` is the initial configuration, `live` the current one. `components` collects what was made,
     for the stop. `keep_session` runs once the right to serve is committed."""
 
@@ -220,7 +220,7 @@ class Start:
         config, world = self.live.now, self.world
         registry, metadata, replicas = following.registry, following.metadata, following.replicas
         self.components.groups = groups = GroupCoordinator(
-            OffsetsTopic(following.controller, registry, metadata, config),
+            ClusterOffsetsTopic(following.controller, registry, metadata, config),
             world.clock,
             world.rng,
             config.groups,

@@ -1,7 +1,4 @@
-"""Addresses as configs write them: `host:port`, `[::1]:port`, Kafka's `NAME://host:port`.
-
-Owns their syntax and the question whether an address is loopback. Pure: no name is looked up.
-"""
+"""Addresses in configs: `host:port`, `[::1]:port`, Kafka's `NAME://host:port`. Pure: no name is looked up."""
 
 from __future__ import annotations
 
@@ -40,8 +37,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, config: str) -> Address:
-    """An address in a config: `host:port`, `[::1]:port`, Kafka's `NAME://host:port`. InvalidConfig names the config. No
-    name is looked up."""
+    """One address. InvalidConfig names the config it was read from."""
     found = _ADDRESS.fullmatch(text.strip())
     if found is None or int(found["port"]) > 65535:
         raise InvalidConfig(

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from broker.config.generated import kafka_names
 from broker.config.honoured import BROKER_NAMES, DYNAMIC_NAMES, TOPIC_NAMES, Honoured
 from broker.config.own import OWN
-from broker.config.values import ConfigType, Definition, InvalidConfig, Limits
+from broker.config.values import ConfigType, Definition, InvalidConfig, ValidValues
 from broker.config.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPIC_REASONS, reason_of
 
 # Kafka's authorizer reads these from the same file; no definition lists them.
@@ -38,7 +38,7 @@ def _read_table(
             name=name,
             type=ConfigType[kind],
             default=None if default == r"\N" else default,
-            limits=Limits.read(limits),
+            valid=ValidValues.read(limits),
             doc=_doc_without_effect(name, reasons),
             internal="internal" in flags,
         )

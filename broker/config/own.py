@@ -5,13 +5,15 @@ A number is a config only when an operator has a reason to change it; every othe
 
 from __future__ import annotations
 
-from broker.config.values import ConfigType, Definition, Limits
+from broker.config.values import ConfigType, Definition, ValidValues
 
 
 def _own(
-    name: str, kind: ConfigType, default: str | None, limits: str, doc: str, *, dynamic: bool = False
+    name: str, kind: ConfigType, default: str | None, valid: str, doc: str, *, dynamic: bool = False
 ) -> Definition:
-    return Definition(f"thermocline.{name}", kind, default, Limits.read(limits), doc, honoured=True, dynamic=dynamic)
+    return Definition(
+        f"thermocline.{name}", kind, default, ValidValues.read(valid), doc, honoured=True, dynamic=dynamic
+    )
 
 
 _BOOLEAN, _LONG, _INT, _STRING = ConfigType.BOOLEAN, ConfigType.LONG, ConfigType.INT, ConfigType.STRING

@@ -41,7 +41,7 @@ def _shown(limit: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ValidValues:
     """Valid values. `also` is one number allowed beside the range (-1 for gzip's own default level)."""
 
     low: float | None = None
@@ -53,15 +53,15 @@ class Limits:
     replicas: bool = False
 
     @staticmethod
-    def read(text: str) -> Limits:
-        """Limits in the notation of `generated.kafka_names`."""
+    def read(text: str) -> ValidValues:
+        """Valid values in the notation of `generated.kafka_names`."""
         if text in ("filled", "replicas"):
-            return Limits(filled=text == "filled", replicas=text == "replicas")
+            return ValidValues(filled=text == "filled", replicas=text == "replicas")
         if ".." in text:
             also, _, spread = text.rpartition(",")
             low, _, high = spread.partition("..")
-            return Limits(float(low), float(high) if high else None, int(also) if also else None)
-        return Limits(one_of=tuple(text.lstrip("~").split("/")) if text else (), ignore_case=text.startswith("~"))
+            return ValidValues(float(low), float(high) if high else None, int(also) if also else None)
+        return ValidValues(one_of=tuple(text.lstrip("~").split("/")) if text else (), ignore_case=text.startswith("~"))
 
     def refusal_of_number(self, number: float) -> str | None:
         """Why a number is refused, in Kafka's words, or None."""
@@ -96,7 +96,7 @@ class Definition:
     name: str
     type: ConfigType
     default: str | None
-    limits: Limits = field(default_factory=Limits)
+    valid: ValidValues = field(default_factory=ValidValues)
     doc: str = ""
     honoured: bool = False
     internal: bool = False
@@ -140,7 +140,7 @@ class Definition:
             return self._double(text)
         if self.type is ConfigType.LIST:
             return self._list(text)
-        if refusal := self.limits.refusal_of_text(text):
+        if refusal := self.valid.refusal_of_text(text):
             raise self._refuse(text, refusal)
         return text
 
@@ -154,23 +154,23 @@ class Definition:
         half = 1 << (_INTEGER_BITS[self.type] - 1)
         if number is None or not -half <= number < half:
             raise self._refuse(text, f"Not a number of type {self.type.name}")
-        if refusal := self.limits.refusal_of_number(number):
+        if refusal := self.valid.refusal_of_number(number):
             raise self._refuse(text, refusal)
         return number
 
     def _double(self, text: str) -> float:
         if not _FLOAT.fullmatch(text):
             raise self._refuse(text, "Not a number of type DOUBLE")
-        if refusal := self.limits.refusal_of_number(float(text)):
+        if refusal := self.valid.refusal_of_number(float(text)):
             raise self._refuse(text, refusal)
         return float(text)
 
     def _list(self, text: str) -> tuple[str, ...]:
         items = tuple(item.strip() for item in text.split(",")) if text else ()
-        if self.limits.replicas and items and items != ("*",) and not all(map(_REPLICA.fullmatch, items)):
+        if self.valid.replicas and items and items != ("*",) and not all(map(_REPLICA.fullmatch, items)):
             raise self._refuse(text, "must be the literal '*' or a list of partition:broker pairs")
         for item in items:
-            if refusal := self.limits.refusal_of_text(item):
+            if refusal := self.valid.refusal_of_text(item):
                 raise self._refuse(item, refusal)
         return items
 

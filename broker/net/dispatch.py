@@ -95,7 +95,7 @@ class Later:
 
 def _copy(future: AnswerFuture, later: Later) -> None:
     if future.done():
-        return  # whoever waited was cancelled
+        return  # the waiting task was cancelled
     if later.failure is None:
         future.set_result(later.parts)
     else:

@@ -30,7 +30,7 @@ class NetCounters:
 
 @dataclass(slots=True)
 class Shared:
-    """What all connections of a server share."""
+    """One value for a server."""
 
     net: Net
     dispatcher: Dispatcher

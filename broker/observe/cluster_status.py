@@ -78,7 +78,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     partitions: list[PartitionRow]
 
 
-class Asked(msgspec.Struct, frozen=True):
+class AnsweringBroker(msgspec.Struct, frozen=True):
     """What the answering broker knows besides the image."""
 
     cluster_id: str
@@ -88,7 +88,7 @@ class Asked(msgspec.Struct, frozen=True):
     brokers_listener: str
 
 
-async def cluster_status(image: ClusterImage, asked: Asked) -> ClusterStatus:
+async def cluster_status(image: ClusterImage, asked: AnsweringBroker) -> ClusterStatus:
     """The whole image. 10 000 partitions take 40 ms; other work runs every 5 ms."""
     turns = Turns()
     leaders: Counter[int] = Counter()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from broker.observe.cluster_status import Asked, cluster_status
+from broker.observe.cluster_status import AnsweringBroker, cluster_status
 from broker.observe.cluster_summary import ClusterSummaries, ClusterSummary
 from broker.observe.http import Views
 from broker.observe.metrics.exposition import exposition
@@ -52,7 +52,7 @@ def operator_views(startup: StartupSources, serving: Callable[[], Sources | None
             raise Retryable(f"not ready yet: {not_ready(startup)}")
         context = sources.context
         metadata = context.metadata
-        asked = Asked(
+        asked = AnsweringBroker(
             metadata.cluster_id,
             metadata.controller,
             context.world.clock.monotonic_s() - metadata.controller_since_s,

@@ -36,7 +36,7 @@ class UnsupportedByPeer(ConnectionError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PendingRequest:
     key: ApiKey
     version: int
     correlation_id: int
@@ -53,7 +53,7 @@ class PeerStream(asyncio.BufferedProtocol):
         # A budget with a single owner always has room for the frame being read.
         self._reader = FrameReader(pool, FrameBudget(2 * frame_bytes_max, frame_bytes_max), frame_bytes_max)
         self._transport: asyncio.Transport | None = None
-        self._in_flight: deque[_Asked] = deque()
+        self._in_flight: deque[_PendingRequest] = deque()
         self._in_flight_bytes = 0
         self._correlation_id = 0
         self._failure: str | None = None  # why it ended, or is about to
@@ -79,7 +79,9 @@ class PeerStream(asyncio.BufferedProtocol):
         if len(self._in_flight) >= IN_FLIGHT_MAX or self._in_flight_bytes + len(frame) > IN_FLIGHT_BYTES_MAX:
             waiting = f"{len(self._in_flight)} requests of {self._in_flight_bytes} bytes"
             raise PeerBusy(f"{waiting} wait for {self._who} already; ask again")
-        asked = _Asked(key, version, self._correlation_id, len(frame), asyncio.get_running_loop().create_future())
+        asked = _PendingRequest(
+            key, version, self._correlation_id, len(frame), asyncio.get_running_loop().create_future()
+        )
         self._in_flight.append(asked)
         self._in_flight_bytes += len(frame)
         assert self._transport is not None
@@ -161,7 +163,7 @@ class PeerStream(asyncio.BufferedProtocol):
         return ConnectionError(f"{self._who}:{about} {self._failure or 'not connected'}")
 
 
-def _decoded(asked: _Asked, frame: memoryview) -> Message:
+def _decoded(asked: _PendingRequest, frame: memoryview) -> Message:
     correlation_id, at = parse_response_header(frame, asked.key, asked.version)
     if correlation_id != asked.correlation_id:
         raise MalformedFrame(f"it answers request {correlation_id}, and {asked.correlation_id} is the next")

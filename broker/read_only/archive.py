@@ -17,7 +17,7 @@ from broker.partition.registry import Registry
 from broker.read_only.archived_partition import ArchivedPartition
 
 if TYPE_CHECKING:
-    from broker.read_only.roots import Roots
+    from broker.read_only.root_cache import RootCache
 
 _TOPIC_DEFAULTS: Final = frozenset(synonym.name for of in TOPIC_SYNONYMS.values() for synonym in of)
 
@@ -32,7 +32,7 @@ class Archive:
     """`broker.following.publisher.Effects` of a read-only broker, for images that `ArchiveImages` made. `groups` learn
     of deleted topics once set."""
 
-    def __init__(self, registry: Registry, roots: Roots) -> None:
+    def __init__(self, registry: Registry, roots: RootCache) -> None:
         self._registry = registry
         self._roots = roots
         self.partitions: dict[tuple[str, int], ArchivedPartition] = {}

@@ -1,7 +1,7 @@
 """A partition of which only the bucket's part is served, and its manifest once it was read.
 
 High watermark (the end in the bucket, or the log start when that is higher) and log start never decrease while the
-process lives, whatever a root says. Waiters are woken after they moved. 10 000 partitions that nobody reads take 3 MB.
+process lives, whatever a root says. Waiters are woken after they moved. 10 000 partitions without requests take 3 MB.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tiering.reading.batch_slices import ColdSlice
 from tiering.reading.cold_reader import ColdReader
 
 if TYPE_CHECKING:
-    from broker.read_only.roots import Roots
+    from broker.read_only.root_cache import RootCache
 
 
 class NothingLocal:
@@ -59,7 +59,7 @@ class ArchivedPartition:
         "used_s",
     )
 
-    def __init__(self, topic: str, topic_id: UUID, index: int, leader_epoch: int, roots: Roots) -> None:
+    def __init__(self, topic: str, topic_id: UUID, index: int, leader_epoch: int, roots: RootCache) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
@@ -122,10 +122,10 @@ class ArchivedPartition:
         """Nothing is being flushed here."""
         return None
 
-    # ── who waits ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── waiters ──────────────────────────────────────────────────────────────────────────────────────────────────
     def watch(self, watcher: Callable[[], None], *, at_tail: bool = False) -> None:
         self._waiting().watch(watcher, at_tail=at_tail)
-        self._roots.wanted(self)
+        self._roots.keep_polled(self)
 
     def unwatch(self, watcher: Callable[[], None]) -> None:
         self._waiting().unwatch(watcher)
@@ -138,7 +138,7 @@ class ArchivedPartition:
 
     def hurry(self) -> None:
         """A client returned to a session without a waiter."""
-        self._roots.wanted(self)
+        self._roots.keep_polled(self)
 
     def _waiting(self) -> DelayedOperations:
         if self._waiters is None:

@@ -18,24 +18,11 @@ from broker.handlers.fetch import list_offsets as offsets
 from broker.net.dispatch import CloseConnection, Peer
 from broker.partition.registry import Registry
 from broker.read_only.archived_partition import ArchivedPartition
-from broker.read_only.roots import Roots
+from broker.read_only.root_cache import RootCache
 from broker.security.authorizer import Authorizer
+from broker.wire import messages as wire
 from broker.wire.apis import ApiKey
 from broker.wire.message import Encoded, Message
-from broker.wire.messages import (
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsResponsePartition,
-    DeleteRecordsResponseTopic,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    ListOffsetsRequest,
-    OffsetForLeaderEpochRequest,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceResponsePartition,
-    ProduceResponseTopic,
-)
 
 WHY: Final = (
     "this broker only reads the bucket of another cluster (serve --read-only): send what writes to the brokers of that "
@@ -68,15 +55,15 @@ class NoCommitQueue:
         raise ApiError(OF_CLUSTER, WHY)
 
 
-async def _produce(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
+async def _produce(request: wire.ProduceRequest, code: ErrorCode) -> wire.ProduceResponse:
     if request.acks == 0:
         raise CloseConnection(f"a produce without acknowledgement: {WHY}")  # as Kafka does
-    return ProduceResponse(
+    return wire.ProduceResponse(
         responses=[
-            ProduceResponseTopic(
+            wire.ProduceResponseTopic(
                 name=topic.name,
                 partition_responses=[
-                    ProduceResponsePartition(index=data.index, error_code=code, base_offset=-1, error_message=WHY)
+                    wire.ProduceResponsePartition(index=data.index, error_code=code, base_offset=-1, error_message=WHY)
                     for data in topic.partition_data
                 ],
             )
@@ -85,13 +72,13 @@ async def _produce(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
     )
 
 
-async def _delete_records(request: DeleteRecordsRequest, code: ErrorCode) -> DeleteRecordsResponse:
-    return DeleteRecordsResponse(
+async def _delete_records(request: wire.DeleteRecordsRequest, code: ErrorCode) -> wire.DeleteRecordsResponse:
+    return wire.DeleteRecordsResponse(
         topics=[
-            DeleteRecordsResponseTopic(
+            wire.DeleteRecordsResponseTopic(
                 name=topic.name,
                 partitions=[
-                    DeleteRecordsResponsePartition(
+                    wire.DeleteRecordsResponsePartition(
                         partition_index=wanted.partition_index, low_watermark=-1, error_code=code
                     )
                     for wanted in topic.partitions
@@ -102,8 +89,8 @@ async def _delete_records(request: DeleteRecordsRequest, code: ErrorCode) -> Del
     )
 
 
-async def _init_producer_id(request: InitProducerIdRequest, code: ErrorCode) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+async def _init_producer_id(request: wire.InitProducerIdRequest, code: ErrorCode) -> wire.InitProducerIdResponse:
+    return wire.InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 
 REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {
@@ -116,18 +103,18 @@ REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {
 Handler = Callable[[Context, Any, Call], Awaitable[Message | Encoded]]
 
 
-def own_handlers(roots: Roots) -> dict[int, Handler]:
+def own_handlers(roots: RootCache) -> dict[int, Handler]:
     """Handlers in place of the dispatcher's: they read the manifests of the named partitions first, so that log ends
     are as new as the bucket's answer, or as the known ones when it does not answer in time."""
 
-    async def list_offsets(context: Context, request: ListOffsetsRequest, call: Call) -> Message:
+    async def list_offsets(context: Context, request: wire.ListOffsetsRequest, call: Call) -> Message:
         named = ((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
-        await roots.known(_archived(context.registry, named), _wait_s(context))
+        await roots.refresh(_archived(context.registry, named), _wait_s(context))
         return await offsets.handle_list_offsets(context, request, call)
 
-    async def epoch_ends(context: Context, request: OffsetForLeaderEpochRequest, call: Call) -> Message:
+    async def epoch_ends(context: Context, request: wire.OffsetForLeaderEpochRequest, call: Call) -> Message:
         named = ((topic.topic, wanted.partition) for topic in request.topics for wanted in topic.partitions)
-        await roots.known(_archived(context.registry, named), _wait_s(context), lineage=True)
+        await roots.refresh(_archived(context.registry, named), _wait_s(context), lineage=True)
         return await offsets.handle_offset_for_leader_epoch(context, request, call)
 
     return {ApiKey.LIST_OFFSETS: list_offsets, ApiKey.OFFSET_FOR_LEADER_EPOCH: epoch_ends}

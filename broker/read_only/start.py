@@ -38,7 +38,7 @@ from broker.read_only.archive import Archive, ArchiveImages
 from broker.read_only.cluster_poller import ClusterPoller
 from broker.read_only.handlers import NoCommitQueue, own_handlers
 from broker.read_only.memory_groups import MemoryOffsetsTopic, MemoryPartition
-from broker.read_only.roots import Roots
+from broker.read_only.root_cache import RootCache
 from broker.read_only.views import ReadOnlySources
 from broker.startup.components import Components
 from broker.startup.limits import tier_limits
@@ -116,7 +116,7 @@ class ReadOnlyStart:
             store, world, self.tasks, f"{config.data_dir}/{CACHE_DIRECTORY}", tier_limits(config, None)
         )
         await cold.start()
-        roots = Roots(store, cold, world, self.tasks, poller.newer)
+        roots = RootCache(store, cold, world, self.tasks, poller.newer)
         archive = Archive(registry, roots)
         feed = ImageFeed(Publisher(archive, metadata, self.live, config.node_id))
         taken(loaded.at)

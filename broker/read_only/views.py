@@ -33,7 +33,7 @@ from broker.observe.tier_view import BrokerStatus, PartitionStatus, broker_json,
 from broker.observe.views import not_ready
 from broker.read_only.cluster_poller import ClusterPoller
 from broker.read_only.handlers import OF_CLUSTER, WHY
-from broker.read_only.roots import Roots
+from broker.read_only.root_cache import RootCache
 from coldstore.stores.metered import MeteredStore
 from tiering.reading.cold_reader import ColdReader
 
@@ -47,7 +47,7 @@ class ReadOnlySources:
     store: MeteredStore
     server: Server
     poller: ClusterPoller
-    roots: Roots
+    roots: RootCache
     since_s: float
 
 
@@ -64,7 +64,7 @@ def read_only_views(startup: StartupSources, serving: Callable[[], ReadOnlySourc
             return exposition(startup, None)
         survey = await sources.context.groups.survey(sources.context.registry.high_watermark)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Scrape(startup, sources, survey))
+        registry.register(_ReadOnlyCollector(startup, sources, survey))
         text: bytes = generate_latest(registry)
         return text
 
@@ -166,7 +166,7 @@ def _partitions(sources: ReadOnlySources) -> list[PartitionStatus]:
     ]
 
 
-class _Scrape:
+class _ReadOnlyCollector:
     """A collector of one scrape."""
 
     def __init__(self, startup: StartupSources, sources: ReadOnlySources, groups: Survey) -> None:

@@ -4,8 +4,8 @@ There are no ACLs: clients may make every request of a client. Requests of broke
 replica, are allowed on the brokers' listener only. A refused request changes nothing.
 
 Hot path: two look-ups for most requests, 0.1 µs. The fast path of Produce (`handlers.produce.fast_path`) does not ask
-again: it repeats what the same principal was allowed on the same listener, topic by topic. An authorizer that looks at
-more than these must clear that memory when its answer changes.
+again: it repeats what the same principal was allowed on the same listener, topic by topic. An authorizer that depends
+on more than these must clear that memory when its answer changes.
 """
 
 from __future__ import annotations

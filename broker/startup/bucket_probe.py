@@ -80,7 +80,7 @@ class ColdPrefetch:
         self._reading: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """The start waits. What fails to load is loaded when the log opens."""
+        """The start waits. Failed loads are repeated when the log opens."""
         if self._reading is None:
             self._reading = self._tasks.spawn("reading ahead", self._read())
 

@@ -16,7 +16,7 @@ from logformat.errors import Retryable
 _CREATE_TIMEOUT_S: Final = 5.0
 
 
-class OffsetsTopic:
+class ClusterOffsetsTopic:
     """`broker.groups.topic.OffsetsTopic`, by the controller and the image."""
 
     def __init__(

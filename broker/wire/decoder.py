@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from broker.wire.emit import FORMATS, INT_ARRAYS_MAX, SIZES, Source, present, size_min, tagged
+from broker.wire.emit import FORMATS, INT_ARRAYS_MAX, SIZES, SourceCode, present, size_min, tagged
 from broker.wire.errors import MalformedFrame
 from broker.wire.generated import messages as classes
 from broker.wire.message import Message
@@ -83,7 +83,7 @@ class _DecoderSource:
         self.flexible = version >= schema.flexible_from
         self.views = has_records(schema.fields)
         self.is_request = schema.kind is Kind.REQUEST
-        self.source = Source(f"decode {schema.name} v{version}")
+        self.source = SourceCode(f"decode {schema.name} v{version}")
         self.source.names.update(_RUNTIME)
         self._layout = ""  # the run of fixed-size fields not yet emitted, and the names they go to
         self._targets: list[str] = []

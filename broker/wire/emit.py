@@ -15,7 +15,7 @@ SIZES: Final = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "int6
 INT_ARRAYS_MAX: Final = 16  # integer arrays up to this length have a ready struct; replica lists are never longer
 
 
-class Source:
+class SourceCode:
     """Lines of one generated function, and the objects they name."""
 
     def __init__(self, name: str) -> None:

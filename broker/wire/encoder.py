@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final, cast
 
 from broker.wire.decoder import has_records
-from broker.wire.emit import FORMATS, INT_ARRAYS_MAX, Source, present, tagged
+from broker.wire.emit import FORMATS, INT_ARRAYS_MAX, SourceCode, present, tagged
 from broker.wire.message import EncodedElements
 from broker.wire.primitives import uvarint
 from broker.wire.scatter import Part, scatter
@@ -44,7 +44,7 @@ class _EncoderSource:
         self.version = version
         self.steps = steps
         self.flexible = version >= schema.flexible_from
-        self.source = Source(f"encode {schema.name} v{version}")
+        self.source = SourceCode(f"encode {schema.name} v{version}")
         self.source.names.update(_RUNTIME)
         self._layout = ""  # the run of fixed-size fields not yet emitted, and the expressions they come from
         self._values: list[str] = []

@@ -31,7 +31,7 @@ OUR_TAGS: Final = 10_000
 
 
 class Kind(Enum):
-    """What a schema describes."""
+    """The kind of a message."""
 
     REQUEST = "request"
     RESPONSE = "response"

@@ -19,7 +19,7 @@ from broker.config.definitions import (
     nearest_topic_name,
 )
 from broker.config.units import show_duration
-from broker.config.values import ConfigType, Definition, InvalidConfig, Limits
+from broker.config.values import ConfigType, Definition, InvalidConfig, ValidValues
 from broker.config.without_effect import REFUSED
 
 _NO_LIMIT: Final = {ConfigType.LONG: 2**63 - 1, ConfigType.INT: 2**31 - 1}
@@ -68,7 +68,7 @@ def explain(definition: Definition, scope: Scope) -> Explained:
         scope=scope,
         type=definition.type.name.lower(),
         default=shown_value(definition, definition.default),
-        valid=_valid(definition.limits),
+        valid=_valid(definition.valid),
         changes="at run time" if definition.dynamic else "at start",
         effect=effect,
         doc=definition.doc,
@@ -120,22 +120,22 @@ def _exact_size(number: int) -> str:
     return ""
 
 
-def _valid(limits: Limits) -> str:
-    if limits.one_of:
-        return " | ".join(limits.one_of)
-    if limits.filled:
+def _valid(valid: ValidValues) -> str:
+    if valid.one_of:
+        return " | ".join(valid.one_of)
+    if valid.filled:
         return "not empty"
-    if limits.replicas:
+    if valid.replicas:
         return "* or partition:broker, …"
-    if limits.low is None:
+    if valid.low is None:
         return ""
-    low = f"{limits.low:g}" if limits.low != int(limits.low) else str(int(limits.low))
-    if limits.high is None:
+    low = f"{valid.low:g}" if valid.low != int(valid.low) else str(int(valid.low))
+    if valid.high is None:
         spread = f"{low} or more"
     else:
-        high = f"{limits.high:g}" if limits.high != int(limits.high) else str(int(limits.high))
+        high = f"{valid.high:g}" if valid.high != int(valid.high) else str(int(valid.high))
         spread = f"{low} to {high}"
-    return spread if limits.also is None else f"{spread}, or {limits.also}"
+    return spread if valid.also is None else f"{spread}, or {valid.also}"
 
 
 def _topics_of_brokers() -> dict[str, str]:

@@ -19,21 +19,12 @@ from broker.errors import ApiError, code_of
 from broker.handlers.admin.configs import BROKER, TOPIC, is_node_id
 from broker.handlers.request_limits import refuse_flood, together
 from broker.metadata.image import Topic
-from broker.wire.messages import (
-    AlterConfigsRequest,
-    AlterConfigsRequestResource,
-    AlterConfigsResponse,
-    AlterConfigsResponseResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsRequestResource,
-    IncrementalAlterConfigsResponse,
-    IncrementalAlterConfigsResponseResource,
-)
+from broker.wire import messages as wire
 from logformat.errors import ThermoclineError
 
-Resource = AlterConfigsRequestResource | IncrementalAlterConfigsRequestResource
-R = TypeVar("R", AlterConfigsRequestResource, IncrementalAlterConfigsRequestResource)
-A = TypeVar("A", AlterConfigsResponseResource, IncrementalAlterConfigsResponseResource)
+Resource = wire.AlterConfigsRequestResource | wire.IncrementalAlterConfigsRequestResource
+R = TypeVar("R", wire.AlterConfigsRequestResource, wire.IncrementalAlterConfigsRequestResource)
+A = TypeVar("A", wire.AlterConfigsResponseResource, wire.IncrementalAlterConfigsResponseResource)
 
 
 class Change(NamedTuple):
@@ -44,15 +35,17 @@ class Change(NamedTuple):
     of_broker: Callable[[Mapping[str, str], bool], Mapping[str, str]]
 
 
-async def handle_alter_configs(context: Context, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
+async def handle_alter_configs(
+    context: Context, request: wire.AlterConfigsRequest, call: Call
+) -> wire.AlterConfigsResponse:
     """Replace all configs of each resource."""
     answers = await _answers(
-        context, request.resources, _replacing, AlterConfigsResponseResource, validate_only=request.validate_only
+        context, request.resources, _replacing, wire.AlterConfigsResponseResource, validate_only=request.validate_only
     )
-    return AlterConfigsResponse(responses=answers)
+    return wire.AlterConfigsResponse(responses=answers)
 
 
-def _replacing(context: Context, resource: AlterConfigsRequestResource) -> Change:
+def _replacing(context: Context, resource: wire.AlterConfigsRequestResource) -> Change:
     given = [(config.name, config.value) for config in resource.configs]
     return Change(
         lambda topic: replaced_configs(context.config, topic.configs, given, internal=topic.internal),
@@ -61,20 +54,20 @@ def _replacing(context: Context, resource: AlterConfigsRequestResource) -> Chang
 
 
 async def handle_incremental_alter_configs(
-    context: Context, request: IncrementalAlterConfigsRequest, call: Call
-) -> IncrementalAlterConfigsResponse:
+    context: Context, request: wire.IncrementalAlterConfigsRequest, call: Call
+) -> wire.IncrementalAlterConfigsResponse:
     """Change the named configs of each resource."""
     answers = await _answers(
         context,
         request.resources,
         _altering,
-        IncrementalAlterConfigsResponseResource,
+        wire.IncrementalAlterConfigsResponseResource,
         validate_only=request.validate_only,
     )
-    return IncrementalAlterConfigsResponse(responses=answers)
+    return wire.IncrementalAlterConfigsResponse(responses=answers)
 
 
-def _altering(context: Context, resource: IncrementalAlterConfigsRequestResource) -> Change:
+def _altering(context: Context, resource: wire.IncrementalAlterConfigsRequestResource) -> Change:
     try:
         alterations = [
             Alteration(config.name, AlterOperation(config.config_operation), config.value)

@@ -10,66 +10,56 @@ from typing import Final
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.partition.hosted_replica import HostedReplica
-from broker.wire.messages import (
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
-    AlterReplicaLogDirsResponsePartition,
-    AlterReplicaLogDirsResponseTopic,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    DescribeLogDirsResponseLogDir,
-    DescribeLogDirsResponsePartition,
-    DescribeLogDirsResponseTopic,
-)
+from broker.wire import messages as wire
 from seams.turns import Turns, next_turn
 
 _FUTURE_NAME_CHARS: Final = len(".") + 32 + len("-future")
-"""What Kafka adds to the partition's name for the directory it copies to; a file name has at most 255 characters."""
+"""Kafka adds so much to the partition's name for the directory it copies to; a file name has at most 255 characters."""
 _NAME_CHARS_MAX: Final = 255
 
 
 async def handle_describe_log_dirs(
-    context: Context, request: DescribeLogDirsRequest, call: Call
-) -> DescribeLogDirsResponse:
+    context: Context, request: wire.DescribeLogDirsRequest, call: Call
+) -> wire.DescribeLogDirsResponse:
     """Local bytes of each requested partition (None: all), and the space of the file system."""
     asked = None
     if request.topics is not None:
         asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    sizes: dict[str, list[DescribeLogDirsResponsePartition]] = {}
+    sizes: dict[str, list[wire.DescribeLogDirsResponsePartition]] = {}
     turns = Turns()
     for partition in context.registry.written:
         if asked is None or (partition.topic, partition.index) in asked:
             sizes.setdefault(partition.topic, []).append(
-                DescribeLogDirsResponsePartition(
+                wire.DescribeLogDirsResponsePartition(
                     partition_index=partition.index, partition_size=partition.log.local_bytes
                 )
             )
         if turns.over():
             await next_turn()
     space = context.world.disk.space(context.config.data_dir)
-    log_dir = DescribeLogDirsResponseLogDir(
+    log_dir = wire.DescribeLogDirsResponseLogDir(
         log_dir=context.config.data_dir,
-        topics=[DescribeLogDirsResponseTopic(name=name, partitions=found) for name, found in sizes.items()],
+        topics=[wire.DescribeLogDirsResponseTopic(name=name, partitions=found) for name, found in sizes.items()],
         total_bytes=space.total,
         usable_bytes=space.free,
     )
-    return DescribeLogDirsResponse(results=[log_dir])
+    return wire.DescribeLogDirsResponse(results=[log_dir])
 
 
 async def handle_alter_replica_log_dirs(
-    context: Context, request: AlterReplicaLogDirsRequest, call: Call
-) -> AlterReplicaLogDirsResponse:
+    context: Context, request: wire.AlterReplicaLogDirsRequest, call: Call
+) -> wire.AlterReplicaLogDirsResponse:
     """Whether each replica is in the requested directory; of one named twice the last directory counts, as in Kafka."""
     wanted = {(topic.name, index): of.path for of in request.dirs for topic in of.topics for index in topic.partitions}
-    topics: dict[str, list[AlterReplicaLogDirsResponsePartition]] = {}
+    topics: dict[str, list[wire.AlterReplicaLogDirsResponsePartition]] = {}
     turns = Turns()
     for (name, index), path in wanted.items():
-        answer = AlterReplicaLogDirsResponsePartition(index, _destination_error(context, name, index, path))
+        answer = wire.AlterReplicaLogDirsResponsePartition(index, _destination_error(context, name, index, path))
         topics.setdefault(name, []).append(answer)
         if turns.over():
             await next_turn()
-    return AlterReplicaLogDirsResponse(
-        results=[AlterReplicaLogDirsResponseTopic(name, found) for name, found in topics.items()]
+    return wire.AlterReplicaLogDirsResponse(
+        results=[wire.AlterReplicaLogDirsResponseTopic(name, found) for name, found in topics.items()]
     )
 
 

@@ -22,78 +22,57 @@ from broker.controller.remote_controller import (
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.request_limits import within
-from broker.wire.messages import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
-)
+from broker.wire import messages as wire
 from logformat.errors import ThermoclineError
 
 _DECIDED_S: Final = 30.0  # UnregisterBroker has no time-out of its own
 
 
 async def handle_broker_registration(
-    context: Context, request: BrokerRegistrationRequest, call: Call
-) -> BrokerRegistrationResponse:
+    context: Context, request: wire.BrokerRegistrationRequest, call: Call
+) -> wire.BrokerRegistrationResponse:
     """Begin a session; the response leaves once it is committed."""
     try:
-        return BrokerRegistrationResponse(
+        return wire.BrokerRegistrationResponse(
             broker_epoch=await _controller(context).register(registration_request(request))
         )
     except (ThermoclineError, OSError) as refused:
-        return BrokerRegistrationResponse(error_code=code_of(refused), error_message=str(refused))
+        return wire.BrokerRegistrationResponse(error_code=code_of(refused), error_message=str(refused))
 
 
 async def handle_broker_heartbeat(
-    context: Context, request: BrokerHeartbeatRequest, call: Call
-) -> BrokerHeartbeatResponse:
+    context: Context, request: wire.BrokerHeartbeatRequest, call: Call
+) -> wire.BrokerHeartbeatResponse:
     """Renew a session. The controller is informed when the connection closes."""
     try:
         controller = _controller(context)
         call.peer.on_closed = partial(controller.closed, request.broker_id, request.broker_epoch)
         return heartbeat_response(await controller.heartbeat(heartbeat_request(request)))
     except (ThermoclineError, OSError) as refused:
-        return await heartbeat_refused(request, code_of(refused))
+        return wire.BrokerHeartbeatResponse(error_code=code_of(refused))
 
 
 async def handle_alter_partition(
-    context: Context, request: AlterPartitionRequest, call: Call
-) -> AlterPartitionResponse:
+    context: Context, request: wire.AlterPartitionRequest, call: Call
+) -> wire.AlterPartitionResponse:
     """Decide on a leader's proposals, each partition by itself. The response has no state: the image has it (R17)."""
     try:
         return proposals_response(request, await _controller(context).alter_partition(proposals_request(request)))
     except (ThermoclineError, OSError) as refused:
-        return await alter_partition_refused(request, code_of(refused))
+        return wire.AlterPartitionResponse(error_code=code_of(refused))
 
 
 async def handle_unregister_broker(
-    context: Context, request: UnregisterBrokerRequest, call: Call
-) -> UnregisterBrokerResponse:
+    context: Context, request: wire.UnregisterBrokerRequest, call: Call
+) -> wire.UnregisterBrokerResponse:
     """Remove the node. `is_given_up`: also when partitions are assigned to it (`thermocline cluster forget`)."""
     act = context.controller.give_up if request.is_given_up else context.controller.unregister
     until_s = asyncio.get_running_loop().time() + _DECIDED_S
     try:
         await within(until_s, lambda: act(request.broker_id))
     except (ThermoclineError, TimeoutError) as refused:
-        return UnregisterBrokerResponse(error_code=code_of(refused), error_message=str(refused))
-    return UnregisterBrokerResponse(error_message=None)
-
-
-async def registration_refused(request: BrokerRegistrationRequest, error: ErrorCode) -> BrokerRegistrationResponse:
-    return BrokerRegistrationResponse(error_code=error)
-
-
-async def heartbeat_refused(request: BrokerHeartbeatRequest, error: ErrorCode) -> BrokerHeartbeatResponse:
-    return BrokerHeartbeatResponse(error_code=error)
-
-
-async def alter_partition_refused(request: AlterPartitionRequest, error: ErrorCode) -> AlterPartitionResponse:
-    return AlterPartitionResponse(error_code=error)
+        return wire.UnregisterBrokerResponse(error_code=code_of(refused), error_message=str(refused))
+    return wire.UnregisterBrokerResponse(error_message=None)
 
 
 def _controller(context: Context) -> BrokerRpc:

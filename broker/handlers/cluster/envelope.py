@@ -63,7 +63,3 @@ def _client(request: EnvelopeRequest, broker: Peer) -> Peer:
     if not principal:
         raise MalformedFrame("an envelope without a principal")
     return Peer(broker.connection_id, address and f"{address}:0", request.client_listener, principal=principal)
-
-
-async def refused(request: EnvelopeRequest, error: ErrorCode) -> EnvelopeResponse:
-    return EnvelopeResponse(error_code=error)

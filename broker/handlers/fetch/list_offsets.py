@@ -17,18 +17,7 @@ from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.leading import unclean_candidates
 from broker.partition.leading.leader_replica import settled
 from broker.partition.readable import Readable
-from broker.wire.messages import (
-    ListOffsetsRequest,
-    ListOffsetsRequestPartition,
-    ListOffsetsResponse,
-    ListOffsetsResponsePartition,
-    ListOffsetsResponseTopic,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochRequestPartition,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderEpochResponsePartition,
-    OffsetForLeaderEpochResponseTopic,
-)
+from broker.wire import messages as wire
 from logformat.errors import Retryable, ThermoclineError
 from seams.turns import Turns, next_turn
 
@@ -54,7 +43,9 @@ _SINCE: Final = {
 }
 
 
-async def handle_list_offsets(context: Context, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
+async def handle_list_offsets(
+    context: Context, request: wire.ListOffsetsRequest, call: Call
+) -> wire.ListOffsetsResponse:
     """Answer each partition by sentinel or by timestamp; a partition named twice is INVALID_REQUEST, as in Kafka."""
     named: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
@@ -63,12 +54,12 @@ async def handle_list_offsets(context: Context, request: ListOffsetsRequest, cal
             key = topic.name, wanted.partition_index
             (twice if key in named else named).add(key)
     await settled(_moving(context, request), _SETTLE_WAIT_S)
-    response = ListOffsetsResponse()
+    response = wire.ListOffsetsResponse()
     turns = Turns()
     for topic in request.topics:
         answers = []
         for wanted in topic.partitions:
-            answer = ListOffsetsResponsePartition(partition_index=wanted.partition_index)
+            answer = wire.ListOffsetsResponsePartition(partition_index=wanted.partition_index)
             try:
                 if (topic.name, wanted.partition_index) in twice:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -81,11 +72,11 @@ async def handle_list_offsets(context: Context, request: ListOffsetsRequest, cal
             answers.append(answer)
             if turns.over():
                 await next_turn()
-        response.topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=answers))
+        response.topics.append(wire.ListOffsetsResponseTopic(name=topic.name, partitions=answers))
     return response
 
 
-def _moving(context: Context, request: ListOffsetsRequest) -> list[Readable]:
+def _moving(context: Context, request: wire.ListOffsetsRequest) -> list[Readable]:
     """The partitions whose answer depends on their high watermark."""
     found: dict[Readable, None] = {}
     for topic in request.topics:
@@ -110,9 +101,9 @@ def _asked(context: Context, topic: str, index: int, replica_id: int) -> Readabl
 async def _list(
     context: Context,
     partition: Readable,
-    wanted: ListOffsetsRequestPartition,
+    wanted: wire.ListOffsetsRequestPartition,
     call: Call,
-    answer: ListOffsetsResponsePartition,
+    answer: wire.ListOffsetsResponsePartition,
 ) -> None:
     check_leader_epoch(partition, wanted.current_leader_epoch)
     timestamp = wanted.timestamp
@@ -139,7 +130,7 @@ def _check_end(partition: Readable, call: Call) -> None:
         raise ApiError(code, f"{partition.topic}-{partition.index}: what its new leader holds is not committed yet")
 
 
-async def _newest(context: Context, partition: Readable, answer: ListOffsetsResponsePartition) -> None:
+async def _newest(context: Context, partition: Readable, answer: wire.ListOffsetsResponsePartition) -> None:
     """The first record with the greatest timestamp, in either tier (Kafka searches local segments only)."""
     local = await partition.local.max_timestamp()
     cold_timestamp = partition.tier.max_timestamp_ms
@@ -179,7 +170,9 @@ def _epoch_at(partition: Readable, offset: int) -> int:
     return -1 if epoch is None else epoch
 
 
-async def _by_time(context: Context, partition: Readable, timestamp: int, answer: ListOffsetsResponsePartition) -> None:
+async def _by_time(
+    context: Context, partition: Readable, timestamp: int, answer: wire.ListOffsetsResponsePartition
+) -> None:
     """The first record with a timestamp at or above the one asked for, oldest tier first."""
     for _ in range(_SEAM_LOOKS):
         seam = partition.log.local_log_start_offset
@@ -200,13 +193,13 @@ async def _by_time(context: Context, partition: Readable, timestamp: int, answer
 
 
 async def handle_offset_for_leader_epoch(
-    context: Context, request: OffsetForLeaderEpochRequest, call: Call
-) -> OffsetForLeaderEpochResponse:
+    context: Context, request: wire.OffsetForLeaderEpochRequest, call: Call
+) -> wire.OffsetForLeaderEpochResponse:
     """The end offset of an epoch, also of one whose records are only in the bucket; or the logs of unclean
     candidates."""
     if request.of_candidates:
         return unclean_candidates.answer(context.registry, request)
-    response = OffsetForLeaderEpochResponse()
+    response = wire.OffsetForLeaderEpochResponse()
     turns = Turns()
     for topic in request.topics:
         answers = []
@@ -214,25 +207,26 @@ async def handle_offset_for_leader_epoch(
             answers.append(_epoch_end(context, topic.topic, wanted))
             if turns.over():
                 await next_turn()
-        response.topics.append(OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
+        response.topics.append(wire.OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
     return response
 
 
-async def refused(request: OffsetForLeaderEpochRequest, error: ErrorCode) -> OffsetForLeaderEpochResponse:
+async def refused(request: wire.OffsetForLeaderEpochRequest, error: ErrorCode) -> wire.OffsetForLeaderEpochResponse:
     """Every partition with this error: the response has no error of its own."""
-    response = OffsetForLeaderEpochResponse()
+    response = wire.OffsetForLeaderEpochResponse()
     for topic in request.topics:
         answers = [
-            OffsetForLeaderEpochResponsePartition(partition=of.partition, error_code=error) for of in topic.partitions
+            wire.OffsetForLeaderEpochResponsePartition(partition=of.partition, error_code=error)
+            for of in topic.partitions
         ]
-        response.topics.append(OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
+        response.topics.append(wire.OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
     return response
 
 
 def _epoch_end(
-    context: Context, topic: str, wanted: OffsetForLeaderEpochRequestPartition
-) -> OffsetForLeaderEpochResponsePartition:
-    answer = OffsetForLeaderEpochResponsePartition(partition=wanted.partition)
+    context: Context, topic: str, wanted: wire.OffsetForLeaderEpochRequestPartition
+) -> wire.OffsetForLeaderEpochResponsePartition:
+    answer = wire.OffsetForLeaderEpochResponsePartition(partition=wanted.partition)
     try:
         partition = context.registry.readable.get((topic, wanted.partition))
         if partition is None:

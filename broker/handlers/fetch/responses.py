@@ -22,23 +22,15 @@ from broker.partition.readable import Fetchable
 from broker.partition.registry import Registry
 from broker.replication.read_replica_selection import HERE, nearest
 from broker.replication.redirect_memory import RedirectMemory
-from broker.wire.messages import (
-    FetchRequest,
-    FetchRequestPartition,
-    FetchResponse,
-    FetchResponseLeaderIdAndEpoch,
-    FetchResponseNodeEndpoint,
-    FetchResponsePartition,
-    FetchResponseTopic,
-)
+from broker.wire import messages as wire
 from seams.turns import Turns, next_turn
 
 NO_RECORDS: Final = b""
 
 
-def by_topic(answers: Iterable[tuple[Target, FetchResponsePartition]]) -> list[FetchResponseTopic]:
+def by_topic(answers: Iterable[tuple[Target, wire.FetchResponsePartition]]) -> list[wire.FetchResponseTopic]:
     """Consecutive partitions of one topic share its entry, as in Kafka."""
-    topics: list[FetchResponseTopic] = []
+    topics: list[wire.FetchResponseTopic] = []
     last: Target | None = None
     for target, answer in answers:
         if (
@@ -46,16 +38,16 @@ def by_topic(answers: Iterable[tuple[Target, FetchResponsePartition]]) -> list[F
             or target.topic != last.topic
             or (target.topic_id is not last.topic_id and target.topic_id != last.topic_id)
         ):
-            topics.append(FetchResponseTopic(topic=target.topic or "", topic_id=target.topic_id))
+            topics.append(wire.FetchResponseTopic(topic=target.topic or "", topic_id=target.topic_id))
             last = target
         topics[-1].partitions.append(answer)
     return topics
 
 
-def incremental(at: Incremental, result: FetchAttempt) -> FetchResponse:
+def incremental(at: Incremental, result: FetchAttempt) -> wire.FetchResponse:
     """What changed since the session's last response."""
     session = at.session
-    response = FetchResponse(session_id=session.session_id)
+    response = wire.FetchResponse(session_id=session.session_id)
     if session.epoch != at.epoch:
         response.error_code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
         return response
@@ -68,14 +60,16 @@ def incremental(at: Incremental, result: FetchAttempt) -> FetchResponse:
     return response
 
 
-async def refused(request: FetchRequest, code: ErrorCode) -> FetchResponse:
+async def refused(request: wire.FetchRequest, code: ErrorCode) -> wire.FetchResponse:
     """The response to a fetch that the authorizer refused: every partition has the error, and no session is touched."""
-    response = FetchResponse(error_code=code, session_id=NO_SESSION)
+    response = wire.FetchResponse(error_code=code, session_id=NO_SESSION)
     turns = Turns()
     for wanted in request.topics:
-        topic = FetchResponseTopic(topic=wanted.topic, topic_id=wanted.topic_id)
+        topic = wire.FetchResponseTopic(topic=wanted.topic, topic_id=wanted.topic_id)
         for partition in wanted.partitions:
-            answer = FetchResponsePartition(partition_index=partition.partition, error_code=code, records=NO_RECORDS)
+            answer = wire.FetchResponsePartition(
+                partition_index=partition.partition, error_code=code, records=NO_RECORDS
+            )
             answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
             answer.aborted_transactions = None
             topic.partitions.append(answer)
@@ -87,7 +81,7 @@ async def refused(request: FetchRequest, code: ErrorCode) -> FetchResponse:
     return response
 
 
-def refuse_partition(registry: Registry, topic: str, answer: FetchResponsePartition) -> bool:
+def refuse_partition(registry: Registry, topic: str, answer: wire.FetchResponsePartition) -> bool:
     """Put the reason why the partition is not led here into `answer`. True when that names the leader."""
     answer.error_code = registry.refusal(topic, answer.partition_index)
     if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -95,13 +89,13 @@ def refuse_partition(registry: Registry, topic: str, answer: FetchResponsePartit
     row = registry.led_elsewhere(topic, answer.partition_index)
     if row is None:
         return False
-    answer.current_leader = FetchResponseLeaderIdAndEpoch(leader_id=row.leader, leader_epoch=row.leader_epoch)
+    answer.current_leader = wire.FetchResponseLeaderIdAndEpoch(leader_id=row.leader, leader_epoch=row.leader_epoch)
     return row.leader != NO_LEADER
 
 
 def leaders_of(
-    context: Context, listener: str, refused: Iterable[tuple[Target, FetchResponsePartition]]
-) -> list[FetchResponseNodeEndpoint]:
+    context: Context, listener: str, refused: Iterable[tuple[Target, wire.FetchResponsePartition]]
+) -> list[wire.FetchResponseNodeEndpoint]:
     """The addresses of the leaders that these responses name, each once, as far as the client's listener reaches
     them."""
     leaders = {
@@ -110,16 +104,16 @@ def leaders_of(
         if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and answer.current_leader is not None
     }
     found = (broker_at(context, listener, node_id) for node_id in leaders)
-    return [FetchResponseNodeEndpoint(*each) for each in found if each is not None]
+    return [wire.FetchResponseNodeEndpoint(*each) for each in found if each is not None]
 
 
 def send_to_nearest(
     context: Context,
     peer: Peer,
-    request: FetchRequest,
+    request: wire.FetchRequest,
     partition: Fetchable,
-    wanted: FetchRequestPartition,
-    answer: FetchResponsePartition,
+    wanted: wire.FetchRequestPartition,
+    answer: wire.FetchResponsePartition,
 ) -> bool:
     """Name the replica in the client's rack in `answer` (KIP-392). False when the client should read here.
 

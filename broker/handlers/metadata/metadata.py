@@ -18,7 +18,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.handlers.metadata.cluster_view import ClusterView, PartitionView, controller_id, view_stamp
 from broker.handlers.request_limits import within
-from broker.handlers.responding import encoded_in_turns
+from broker.handlers.responder import encoded_in_turns
 from broker.metadata.image import Topic
 from broker.security.authorizer import Operations, authorized_operations
 from broker.wire.apis import ApiKey

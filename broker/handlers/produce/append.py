@@ -1,7 +1,7 @@
 """Appends checked batches to a partition's log and counts them.
 
-Batches of one partition are appended in the order in which they arrived. When the log refuses a run as a whole, nothing
-of it was written, and each of its batches is appended or refused by itself.
+Batches of one partition are appended in the order of arrival. When the log refuses a run as a whole, nothing of it was
+written; each of its batches is then appended or refused separately.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Checks of a produced batch before its append: size, codec, timestamps, and records where needed.
 
-Kafka reads every record. This broker trusts a header, except when its greatest timestamp is below the first record's
-(Sarama before 2025 writes −1), or when it has the mark of KafkaJS, which writes the last record's timestamp. Records of
-such batches are read, so that none is later than the topic's `message.timestamp.*.max.ms`. A forged header harms only
-its producer; `thermocline.validate.records=true` reads the records of every batch.
+Kafka reads every record. This broker trusts a header, with two exceptions: its greatest timestamp is below the first
+record's (Sarama before 2025 writes −1), or it has the mark of KafkaJS, which writes the last record's. Records of such
+batches are read, so that none is later than the topic's `message.timestamp.*.max.ms`. A forged header harms only its
+producer. `thermocline.validate.records=true` reads the records of every batch.
 
 A batch that passes is written as it is; the only repair is a maximum timestamp that cannot be right. The event loop
 reads at most a thousand uncompressed records; a worker reads the rest, at 0.2 µs a record.

@@ -26,8 +26,8 @@ from broker.handlers.produce.append import Refused
 from broker.handlers.produce.batch_checks import BatchChecks
 from broker.handlers.produce.frame_parser import BATCHES_MAX, REQUESTS_MAX, Head, Row, rows, walk_alike
 from broker.handlers.produce.produce import PendingAcks
-from broker.handlers.produce.routes import Route, Routes
-from broker.handlers.produce.run import AlikeRun, MixedRequest, MixedRun, Place, Share
+from broker.handlers.produce.routes import ProduceRoute, Routes
+from broker.handlers.produce.run import AlikeRun, MixedRequest, MixedRun, PartitionBatches, Place
 from broker.handlers.request_limits import deadline_s
 from broker.net.dispatch import Answer, CloseConnection, Later, Peer
 from broker.partition.leading.leader_replica import LeaderReplica
@@ -47,7 +47,7 @@ class FastPath:
     def answer(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
         """See `Dispatcher.dispatch_run`."""
         context, route = self._context, peer.produce_route
-        assert isinstance(route, Route)
+        assert isinstance(route, ProduceRoute)
         if route.principal != peer.principal or context.throttle.is_busy or not context.gate.is_open():
             return 0, pos, None
         now_ms = context.world.clock.wall_ms()
@@ -72,7 +72,7 @@ class FastPath:
             return run.count, run.end, later
         return run.count, run.end, [run.answers()]
 
-    def _alike(self, route: Route, view: memoryview, pos: int, end: int, now_ms: int) -> AlikeRun | None:
+    def _alike(self, route: ProduceRoute, view: memoryview, pos: int, end: int, now_ms: int) -> AlikeRun | None:
         """The requests for the same partition as the peer's last one."""
         known = route.alike
         if known is None or route.key is None:
@@ -85,7 +85,7 @@ class FastPath:
         pos, correlation_ids, batches, headers = walked
         if not correlation_ids:
             return None
-        share = Share(checks, batches, headers)
+        share = PartitionBatches(checks, batches, headers)
         if sum(share.counts) > share.offsets_left:
             return None
         return AlikeRun(pos, share, correlation_ids, route.form)
@@ -120,9 +120,9 @@ class MixedWalk:
         self._partitions: Mapping[tuple[str, int], LeaderReplica] = context.registry.partitions
         self._head = head
         self._now_ms = now_ms
-        self._shares: dict[tuple[str, int], Share] = {}
+        self._shares: dict[tuple[str, int], PartitionBatches] = {}
 
-    def run(self, route: Route, view: memoryview, pos: int, end: int) -> MixedRun | None:
+    def run(self, route: ProduceRoute, view: memoryview, pos: int, end: int) -> MixedRun | None:
         """The requests of `view[pos:end]` that begin like the peer's last one; None when there is none."""
         head, frame_bytes_max = self._head, self._context.config.request_bytes_max
         requests: list[MixedRequest] = []
@@ -152,7 +152,7 @@ class MixedWalk:
         """Add the batch of each row to its partition's share. None when the request has to take the general path: then
         no share has a batch of it."""
         shares = self._shares
-        checked: list[tuple[Share, Fields]] = []
+        checked: list[tuple[PartitionBatches, Fields]] = []
         for topic, index, at, to in found:
             share = shares.get((topic, index))
             if share is None:
@@ -176,7 +176,7 @@ class MixedWalk:
             share.counts.append(header[RECORD_COUNT])
         return places
 
-    def _share(self, topic: str, index: int) -> Share | None:
+    def _share(self, topic: str, index: int) -> PartitionBatches | None:
         """An empty share; None when the partition accepts no batch."""
         partition = self._partitions.get((topic, index))
         if partition is None:
@@ -186,4 +186,4 @@ class MixedWalk:
             checks = BatchChecks(self._context, partition, head.version, head.acks, self._now_ms)
         except ThermoclineError:
             return None
-        return Share(checks, [], [])
+        return PartitionBatches(checks, [], [])

@@ -13,7 +13,7 @@ from typing import Final
 
 from broker.context import Call, Context
 from broker.handlers.produce import produce
-from broker.handlers.responding import Responding
+from broker.handlers.responder import Responder
 from broker.net.dispatch import Answer, CloseConnection, Later, Part
 from broker.wire.framing import RequestHeader
 from broker.wire.messages import ProduceRequest, ProduceRequestTopic, ProduceResponse
@@ -24,15 +24,15 @@ _RESERVATION_WAIT_MAX_S: Final = 10.0
 
 
 class ProduceFlow:
-    def __init__(self, context: Context, answering: Responding) -> None:
+    def __init__(self, context: Context, responder: Responder) -> None:
         self._context = context
-        self._answering = answering
+        self._responder = responder
 
     def answer(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
         """Append now unless the request has to wait. Raises CloseConnection for a refused batch with acks=0."""
         wait, uninspected = self._wait_for_room(request), produce.uninspected(self._context, request)
         if wait is not None or uninspected:
-            return self._answering.later(self._after(wait, uninspected, header, call, request))
+            return self._responder.later(self._after(wait, uninspected, header, call, request))
         return self._append(header, call, request)
 
     async def answer_wide(self, header: RequestHeader, call: Call, request: ProduceRequest) -> list[Part] | None:
@@ -50,11 +50,11 @@ class ProduceFlow:
             _check_unacknowledged(response)
             return None
         if pending:
-            return await produce.later(response, pending, partial(self._answering.complete, header)).future
-        return await self._answering.in_turns(header, response)
+            return await produce.later(response, pending, partial(self._responder.complete, header)).future
+        return await self._responder.in_turns(header, response)
 
     def _wait_for_room(self, request: ProduceRequest) -> Awaitable[object] | None:
-        """What the request has to wait for before its append."""
+        """The backpressure or reservation that the request has to wait for; None when there is none."""
         wait: Awaitable[object] | None = self._context.throttle.wait(request)
         if wait is None and (short := produce.short_of_offsets(self._context, request)):
             # The reservation is used up while the store is slow or away: delay first, then KAFKA_STORAGE_ERROR.
@@ -74,8 +74,8 @@ class ProduceFlow:
             _check_unacknowledged(response)
             return None
         if pending:
-            return produce.later(response, pending, partial(self._answering.complete, header))
-        return self._answering.now(header, response)
+            return produce.later(response, pending, partial(self._responder.complete, header))
+        return self._responder.now(header, response)
 
     async def _after(
         self,

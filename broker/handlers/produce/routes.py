@@ -25,7 +25,7 @@ HeadKey = tuple[str, str, bytes, bytes]
 """Listener and principal of the peer, and the two parts of a head."""
 
 
-class Route:
+class ProduceRoute:
     """What one peer repeats, for one principal."""
 
     __slots__ = ("alike", "checks", "form", "head", "key", "principal")
@@ -53,7 +53,7 @@ class Route:
 
 
 class Routes:
-    """The heads of all connections; each peer has a Route (`Peer.produce_route`)."""
+    """The heads of all connections; each peer has a ProduceRoute (`Peer.produce_route`)."""
 
     def __init__(self, partitions: Container[tuple[str, int]]) -> None:
         self._partitions = partitions
@@ -80,8 +80,8 @@ class Routes:
         for name in names:
             self._remember(key, head, name)
         route = peer.produce_route
-        if not isinstance(route, Route) or route.head is not head:
-            peer.produce_route = Route(head, peer.principal)
+        if not isinstance(route, ProduceRoute) or route.head is not head:
+            peer.produce_route = ProduceRoute(head, peer.principal)
 
     def _remember(self, key: HeadKey, head: Head, name: str) -> None:
         encoded = name.encode()

@@ -1,7 +1,7 @@
 """A run: produce requests that are answered together.
 
-Batches are appended partition by partition (`Share`), responses follow the order of the requests. A share's batches are
-appended once, in the order they arrived; each request is answered with the results of its own batches.
+Batches are appended partition by partition (`PartitionBatches`), each once and in the order of arrival. Responses
+follow the order of the requests; each has the results of its own batches.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from broker.handlers.produce.responses import AlikeAnswer, Outcome, answer
 from hotstore.log.partition_log import Appended
 from logformat.record_batch import RECORD_COUNT, Fields
 
-Place = tuple["Share", int]
+Place = tuple["PartitionBatches", int]
 """A batch: its share, and its number there."""
 
 MixedRequest = tuple[int, Sequence[Row], Sequence[Place]]
 """Correlation id, the partitions named, and where the batch of each is."""
 
 
-class Share:
+class PartitionBatches:
     """The batches of a run for one partition, and their results."""
 
     __slots__ = (
@@ -103,7 +103,9 @@ class MixedRun:
 
     __slots__ = ("_requests", "_version", "count", "end", "shares")
 
-    def __init__(self, end: int, shares: Sequence[Share], version: int, requests: Sequence[MixedRequest]) -> None:
+    def __init__(
+        self, end: int, shares: Sequence[PartitionBatches], version: int, requests: Sequence[MixedRequest]
+    ) -> None:
         self.end = end
         self.count = len(requests)
         self.shares = shares
@@ -135,7 +137,7 @@ class AlikeRun:
 
     __slots__ = ("_correlation_ids", "_form", "count", "end", "shares")
 
-    def __init__(self, end: int, share: Share, correlation_ids: Sequence[int], form: AlikeAnswer) -> None:
+    def __init__(self, end: int, share: PartitionBatches, correlation_ids: Sequence[int], form: AlikeAnswer) -> None:
         self.end = end
         self.count = len(correlation_ids)
         self.shares = (share,)

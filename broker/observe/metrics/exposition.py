@@ -48,12 +48,12 @@ def exposition(
     if cluster is None and sources is not None:
         cluster = cluster_now(sources)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Broker(startup, sources, seen, cluster, groups))
+    registry.register(_BrokerCollector(startup, sources, seen, cluster, groups))
     text: bytes = generate_latest(registry)
     return text
 
 
-class _Broker:
+class _BrokerCollector:
     """A collector of one scrape."""
 
     def __init__(

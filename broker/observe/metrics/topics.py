@@ -190,7 +190,7 @@ def late_replicas(partition: LeaderReplica) -> list[LateReplica]:
     leader, log = partition.leader, partition.log
     if not partition.leading or not leader.late_since_ms:
         return []
-    now_ms = int(asyncio.get_running_loop().time() * 1000)  # as `Leader.look` was told
+    now_ms = int(asyncio.get_running_loop().time() * 1000)  # the clock of `Leader.look`
     found = []
     for node_id, since_ms in sorted(leader.late_since_ms.items()):
         end = leader.reported_end(node_id)

@@ -11,7 +11,7 @@ from broker.following.metadata_cache import MetadataCache
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import ConfigsSet, Listener, Node, Row, TopicCreated
-from broker.observe.cluster_status import Asked, cluster_status, partition_row
+from broker.observe.cluster_status import AnsweringBroker, cluster_status, partition_row
 from broker.observe.sources import StartupSources
 from broker.observe.views import operator_views
 from logformat.errors import Retryable
@@ -19,7 +19,7 @@ from tests.support.broker_kit import Place, play
 from tests.unit.broker.observe.test_broker_observe import sources_of
 
 CONTROLLER = ControllerAt(2, "p2", 5)
-ASKED = Asked("c", CONTROLLER, 61.5, 9, "BROKERS")
+ASKED = AnsweringBroker("c", CONTROLLER, 61.5, 9, "BROKERS")
 
 
 def node(node_id: int, *, active: bool = True) -> Node:

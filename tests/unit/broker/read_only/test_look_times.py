@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.read_only.roots import KEPT_S, POLLS_PER_S, SELDOM_S, SOON_S, next_poll_s
+from broker.read_only.root_cache import KEPT_S, POLLS_PER_S, SELDOM_S, SOON_S, next_poll_s
 
 
 @pytest.mark.parametrize(

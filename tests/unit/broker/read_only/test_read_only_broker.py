@@ -12,7 +12,7 @@ from broker.error_codes import ErrorCode
 from broker.membership.session_start import Refused
 from broker.net.dispatch import CloseConnection
 from broker.read_only import cluster_poller
-from broker.read_only.roots import FRESH_S
+from broker.read_only.root_cache import FRESH_S
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     CreateTopicsRequest,

@@ -31,7 +31,7 @@ async def encoded_in_turns(api_key: int, version: int, response: Message) -> lis
         await next_turn()
 
 
-class Responding:
+class Responder:
     def __init__(self, gate: ServingGate, tasks: Tasks) -> None:
         self._gate = gate
         self._tasks = tasks
@@ -51,7 +51,7 @@ class Responding:
             await self._gate.opened()
         return self._framed(header, body)
 
-    async def passed_on(self, response: bytes) -> list[Part]:
+    async def forwarded(self, response: bytes) -> list[Part]:
         """The frame of another broker's response (header and body), once the gate is open. Raises CloseConnection."""
         if not self._gate.is_open():
             await self._gate.opened()

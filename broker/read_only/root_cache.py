@@ -35,7 +35,7 @@ READS_AT_ONCE: Final = 32
 ENTRIES_MAX: Final = 200_000
 """Of all cached manifests: about 1 KB each."""
 AGAIN_S: Final = 1.0  # after a read that the store did not answer, of a root that is not known
-DAMAGED_S: Final = 30.0  # between two looks at a root that nobody can use
+DAMAGED_S: Final = 30.0  # between two reads of a damaged root
 FRESH_S: Final = 1.0
 """Maximal age of a log end in an answer, when the bucket answers."""
 SOON_S: Final = 5.0
@@ -58,7 +58,7 @@ class ReadFailure(NamedTuple):
     is_damage: bool
 
 
-class Roots:
+class RootCache:
     """The roots of the bucket `store`. `newer_image`: returns when `cluster.json` was read after the call; raises
     Retryable."""
 
@@ -111,13 +111,13 @@ class Roots:
             raise NotKnownYet(f"{partition}: its lineage is being read; ask again", self._trace(partition, root))
         return root.lineage
 
-    def wanted(self, partition: ArchivedPartition) -> None:
+    def keep_polled(self, partition: ArchivedPartition) -> None:
         """A client waits for the next record."""
         partition.used_s = self._now_s()
         if partition not in self._scheduled and partition not in self.log_failures:
             self.read(partition)
 
-    async def known(self, partitions: Collection[ArchivedPartition], wait_s: float, *, lineage: bool = False) -> None:
+    async def refresh(self, partitions: Collection[ArchivedPartition], wait_s: float, *, lineage: bool = False) -> None:
         """Read roots that are not known or were read more than `FRESH_S` ago, and wait up to `wait_s`. One that cannot
         be read does not change."""
         now_s = self._now_s()
