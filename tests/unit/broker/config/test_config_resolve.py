@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 
 import pytest
-from broker.startup.valid import net_limits
+from broker.startup.limits import net_limits
 from hypothesis import given
 from hypothesis import strategies as st
 
