@@ -8,7 +8,7 @@ from collections import Counter
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Row
 from broker.observe.cluster_findings import OF_IMAGE
-from broker.observe.cluster_status import Asked, cluster_status
+from broker.observe.cluster_status import AnsweringBroker, cluster_status
 from broker.observe.cluster_summary import ClusterSummaries, ClusterSummary, summarize
 from broker.observe.conditions import Facts, conditions
 from tests.unit.broker.observe.test_cluster_status import image, topic
@@ -73,7 +73,7 @@ def test_an_image_is_gone_through_once() -> None:
 
 
 def test_counts_agree_with_the_rows_of_get_cluster() -> None:
-    shown = asyncio.run(cluster_status(LACKING, Asked("c", None, 0.0, 9, "BROKERS")))
+    shown = asyncio.run(cluster_status(LACKING, AnsweringBroker("c", None, 0.0, 9, "BROKERS")))
     looks = [told(LACKING, node, decides=node == 1) for node in (1, 2, 3)]
     assert sum(one.leaders for one in looks) == sum(row.leader is not None for row in shown.partitions)
     assert sum(one.leaderless for one in looks) == sum(row.offline for row in shown.partitions)
