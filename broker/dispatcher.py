@@ -149,7 +149,7 @@ def is_wide(request: Message) -> bool:
         rows = sum(len(topic.partitions) for topic in topics) if len(topics) <= ROWS_PER_TURN else 0
     else:
         return False
-    return len(topics) > ROWS_PER_TURN or rows > fetch.LOOKED_AT_ONCE_MAX
+    return len(topics) > ROWS_PER_TURN or rows > fetch.READ_AT_ONCE_MAX
 
 
 async def _nothing_to_open(_: str) -> None:

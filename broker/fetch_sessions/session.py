@@ -93,7 +93,7 @@ class Target:
         if session is None:
             return False
         if session.waiter is None:
-            session.put_off[self] = None
+            session.flush_deferred[self] = None
         return session.waiter is not None
 
     def must_answer(self, answer: FetchResponsePartition) -> bool:
@@ -108,7 +108,7 @@ class Target:
             or answer.preferred_read_replica >= 0
         )
 
-    def brings_high_watermark_alone(self, answer: FetchResponsePartition) -> bool:
+    def only_high_watermark_is_new(self, answer: FetchResponsePartition) -> bool:
         """Whether only the high watermark is new in `answer`, after another one was sent before."""
         return self.high_watermark >= 0 and not (
             answer.records
@@ -152,8 +152,8 @@ class FetchSession:
         "created_ms",
         "due",
         "epoch",
+        "flush_deferred",
         "is_old",
-        "put_off",
         "session_id",
         "targets",
         "unreported",
@@ -168,7 +168,7 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.targets = targets
         self.due: dict[Target, None] = dict.fromkeys(targets.values())
-        self.put_off: dict[Target, None] = {}  # sources that flush early only while a client waits
+        self.flush_deferred: dict[Target, None] = {}  # sources that flush early only while a client waits
         self.unreported: dict[Target, None] = {}
         """Replicas' partitions of which only the high watermark is new."""
         self._unreported_since_s = -1.0
@@ -212,7 +212,7 @@ class FetchSession:
                 gone.session = None
                 self.bytes -= weight(gone)
                 self.due.pop(gone, None)
-                self.put_off.pop(gone, None)
+                self.flush_deferred.pop(gone, None)
                 self.reported(gone)
 
     def due_in_turn(self) -> list[Target]:
@@ -241,10 +241,10 @@ class FetchSession:
     def park(self, waiter: Callable[[], None]) -> None:
         """A request waits: make appended records visible soon, and call `waiter` when something is due."""
         self.waiter = waiter
-        for target in self.put_off:
+        for target in self.flush_deferred:
             if target.source is not None:
                 target.source.hurry()
-        self.put_off.clear()
+        self.flush_deferred.clear()
 
     def close(self) -> None:
         """End all notifications; a waiting request answers with what it has."""

@@ -59,7 +59,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         made, shared, life = cast(asyncio.Transport, transport), self._shared, self._life
         send = TransportWriter(shared.net, shared.wide_buffers, shared.counters, made, self._advance, life)
-        self._outbox = Outbox(shared.limits.answers_in_flight_max, send, self._answer_came, self._answer_failed)
+        self._outbox = Outbox(shared.limits.answers_in_flight_max, send, self._answer_ready, self._answer_failed)
         life.begin(made, self._outbox)
         address = transport.get_extra_info("peername")
         if address:
@@ -99,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         # Not at once: a transport that is closed or aborted within this call reports its loss twice (CPython 3.11).
-        self._life.has_room()
+        self._life.writable()
         asyncio.get_running_loop().call_soon(self._outbox.send.resume)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -133,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
                 if peer.produce_route is not None:
                     count, pos, answer = dispatch_run(peer, reader.view, reader.pos, reader.end)
                 if count:
-                    reader.took(pos)
+                    reader.advance_to(pos)
                     frames += count
                 else:
                     if (frame := take()) is None:
@@ -226,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
         elif frame_bytes > ALLOWANCE:
             self._reader.hold_copy(frame_bytes)
 
-    def _answer_came(self, _: Later) -> None:
+    def _answer_ready(self, _: Later) -> None:
         """A response arrived that others, or the next frame, wait for. Others of the same turn leave with it."""
         self._shared.afterwards.do(self._progress)
 
@@ -265,9 +265,9 @@ class Connection(asyncio.BufferedProtocol):
             self._dispatch_frames()
 
     def _memory_freed(self) -> None:
-        asyncio.get_running_loop().call_soon(self._take_memory)
+        asyncio.get_running_loop().call_soon(self._resume_after_memory)
 
-    def _take_memory(self) -> None:
+    def _resume_after_memory(self) -> None:
         self._life.step(NEXT[Event.MEMORY])
         self._advance()
         self._shared.budget.wake_next()

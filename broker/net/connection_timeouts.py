@@ -13,7 +13,7 @@ class Ticks(NamedTuple):
 
     frame: int  # from a frame's first byte to its last
     idle: int  # without a byte from the peer
-    stall: int  # without the peer taking a byte of its answers; also for answers to come once we close
+    stall: int  # without the peer taking a byte of its responses; also for responses once the broker closes
 
 
 class Overdue(Enum):
@@ -37,16 +37,16 @@ class PeerTimeouts:
     def __init__(self, limits: Ticks) -> None:
         self._limits = limits
         self.heard = 0  # tick of the last byte in; once closing, of the decision
-        self.frame_since = 0  # tick since when we read for the frame that is incomplete
+        self.frame_since = 0  # tick since when an incomplete frame is read
         self._stalled_since = 0
-        self._taken = (0, 0)  # what the peer had taken then
+        self._taken = (0, 0)  # the peer's progress then
 
     def stalled(self, tick: int, taken: tuple[int, int]) -> int:
         """The socket is full; returns the tick to check it."""
         self._stalled_since, self._taken = tick, taken
         return tick + self._limits.stall
 
-    def has_room(self) -> None:
+    def writable(self) -> None:
         """The socket has room again."""
         self._stalled_since = 0
 

@@ -35,12 +35,12 @@ class FrameLengthRefused(Exception):
 class FrameReader:
     """The receive side of one connection. The only legal sequences of calls:
 
-    * `buffer` → (read) → `received` → (`next` or `took`)* → `compact`, in one turn of the loop;
-    * (`next` or `took`)* → `compact`, for frames left behind;
+    * `buffer` → (read) → `received` → (`next` or `advance_to`)* → `compact`, in one turn of the loop;
+    * (`next` or `advance_to`)* → `compact`, for frames left behind;
     * `pause` in place of `compact` when no read follows.
 
     Views from `next` are valid until the end of the sequence, or from `hold` to `release`. `view[pos:end]` is what was
-    received and not taken. Its bytes may be changed in place; `took` takes them.
+    received and not taken. Its bytes may be changed in place; `advance_to` takes them.
     """
 
     __slots__ = (
@@ -131,7 +131,7 @@ class FrameReader:
         self.pos = stop = start + size
         return self.view[start:stop]
 
-    def took(self, pos: int) -> None:
+    def advance_to(self, pos: int) -> None:
         """Take all frames before `pos`, where the next length prefix is."""
         at = self.pos
         if pos - at > ALLOWANCE:  # as `next` does for each of them

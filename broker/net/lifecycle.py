@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 # Looked up once: as attributes of their classes they cost 0.1 µs each time.
 _BEHIND, _STARVED, _CLOSING = State.BEHIND, State.STARVED, State.CLOSING
 
-_OURS: Final = (CloseReason.SHORT_FILE, CloseReason.SEND_FAILED)  # the peer did nothing wrong
+_OURS: Final = (CloseReason.SHORT_FILE, CloseReason.SEND_FAILED)  # not the peer's fault
 
 
 class Lifecycle:
@@ -98,9 +98,9 @@ class Lifecycle:
         wheel = self._shared.wheel
         wheel.arm(self, self.timeouts.stalled(wheel.tick, self._outbox.send.progress))
 
-    def has_room(self) -> None:
+    def writable(self) -> None:
         """The socket has room again."""
-        self.timeouts.has_room()
+        self.timeouts.writable()
 
     # -- the end --------------------------------------------------------------------------------------------------
 

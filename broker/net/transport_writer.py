@@ -45,7 +45,7 @@ class Sender(Protocol):
         """The socket is full."""
         ...
 
-    def has_room(self) -> None:
+    def writable(self) -> None:
         """It has room again."""
         ...
 
@@ -258,7 +258,7 @@ class TransportWriter:
             self._stop_watching()
             return
         self._full = False
-        self._sender.has_room()
+        self._sender.writable()
         self._resume_pump()
 
     def _stop_watching(self) -> None:

@@ -39,9 +39,9 @@ DAMAGED_S: Final = 30.0  # between two reads of a damaged root
 FRESH_S: Final = 1.0
 """Maximal age of a log end in an answer, when the bucket answers."""
 SOON_S: Final = 5.0
-"""While the partition is read."""
+"""Poll interval while the partition is read."""
 SELDOM_S: Final = 30.0
-"""When it was read lately."""
+"""Poll interval of a partition that was read lately."""
 USED_S: Final = 10.0  # a request within this time counts as reading
 KEPT_S: Final = 300.0
 """After so long without a request it is not polled; the next request reads it."""

@@ -36,7 +36,7 @@ from seams.turns import Turns, next_turn
 
 _REPORT_DELAY_S: Final = 0.01  # a high watermark waits so long for records that it can be sent with
 _FROM_FOLLOWERS: Final = 11  # the first version whose clients read from followers (KIP-392)
-LOOKED_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
+READ_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
 
 
 class Fetch:
@@ -47,7 +47,7 @@ class Fetch:
         "_context",
         "_full",
         "_known",
-        "_may_be_sent",
+        "_may_redirect",
         "_peer",
         "_refused",
         "_replica",
@@ -69,7 +69,7 @@ class Fetch:
         self._version = version
         self._bytes_max = min(request.max_bytes, context.config.fetch_max_bytes)
         self._replica = replica_fetch.follower_session(request, context.metadata.image.nodes)
-        self._may_be_sent = request.rack_id and context.config.selects_by_rack  # to a replica in the client's rack
+        self._may_redirect = request.rack_id and context.config.selects_by_rack  # to a replica in the client's rack
         registry = context.registry  # only the leader serves a replica
         self._known: Mapping[tuple[str, int], Readable] = (
             registry.readable if self._replica is None else registry.partitions
@@ -159,7 +159,7 @@ class Fetch:
                 assert isinstance(partition, LeaderReplica)  # `_known` has only led partitions then
                 skip_bytes = context.config.follower_skip_bytes
                 is_read_up = replica_fetch.read(result, self._replica, partition, wanted, answer, skip_bytes)
-            elif self._may_be_sent and send_to_nearest(context, self._peer, self.request, partition, wanted, answer):
+            elif self._may_redirect and send_to_nearest(context, self._peer, self.request, partition, wanted, answer):
                 is_read_up = False
                 result.failed = True  # the client has to ask that broker: do not wait
             else:
@@ -182,7 +182,7 @@ class Fetch:
             if not target.must_answer(answer):
                 target.subscribe(partition)
                 return
-            if not self._reports_all and target.brings_high_watermark_alone(answer):
+            if not self._reports_all and target.only_high_watermark_is_new(answer):
                 target.session.unreported[target] = None
                 target.subscribe(partition)
                 return

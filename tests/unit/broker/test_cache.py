@@ -362,7 +362,7 @@ def test_a_replica_that_diverged_is_told_again() -> None:
     parted.diverging_epoch = FetchResponseEpochEndOffset(epoch=1, end_offset=5)
     target.answered(parted)
     agrees = FetchResponsePartition(high_watermark=5, log_start_offset=1)
-    assert target.must_answer(agrees) and not target.brings_high_watermark_alone(agrees)
+    assert target.must_answer(agrees) and not target.only_high_watermark_is_new(agrees)
 
 
 def test_what_is_named_again_where_it_was_is_told_again() -> None:

@@ -6,7 +6,6 @@ import re
 from dataclasses import fields
 
 import pytest
-from broker.startup.limits import net_limits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from broker.config.resolve import resolve
 from broker.config.sources import ConfigError, environment_names
 from broker.config.units import parse_duration_ms, parse_size, show_duration
 from broker.config.values import InvalidConfig
+from broker.startup.limits import net_limits
 from logformat.errors import InvalidRequest
 from logformat.properties import MalformedEscape, properties_in
 from tests.support.repository import ROOT

@@ -213,7 +213,7 @@ def test_a_peer_that_takes_a_little_is_slow_one_that_takes_nothing_is_late() -> 
     assert judged(timeouts, 109, taken=1) == (159, None)
     assert judged(timeouts, 158, taken=1) == (159, None)
     assert judged(timeouts, 159, taken=1) == (0, Overdue.TAKING)
-    timeouts.has_room()
+    timeouts.writable()
     assert judged(timeouts, 159, owes=True) == (259, None)
 
 

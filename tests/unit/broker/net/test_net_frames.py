@@ -278,7 +278,7 @@ def test_what_is_taken_from_the_window_is_what_next_would_have_given(sizes: list
                 if stop > reader.end:
                     break
                 got.append(bytes(reader.view[reader.pos + 4 : stop]))
-                reader.took(stop)
+                reader.advance_to(stop)
             if (found := reader.next()) is None:
                 break
             got.append(bytes(found))

@@ -35,7 +35,7 @@ class Shell(asyncio.BufferedProtocol):
         self.stalls += 1
         self.waits = True
 
-    def has_room(self) -> None:
+    def writable(self) -> None:
         self.waits = False
 
     def cut(self, reason: CloseReason, detail: str) -> None:
