@@ -292,9 +292,9 @@ class BrokerDispatcher:
         """UNSUPPORTED_VERSION where the response has such a field, else close the connection."""
         if header.api_key == ApiKey.API_VERSIONS:
             table = encode_response(header.api_key, 0, cluster.api_versions(ErrorCode.UNSUPPORTED_VERSION))
-            return response_frame(0, header.correlation_id, table)  # type: ignore[return-value]
+            return response_frame(0, header.correlation_id, table)
         if header.api_key == _PRODUCE and 0 <= header.api_version < 3:
             old = cast(ProduceRequest, decode_request(header.api_key, header.api_version, body))
             refusal = encode_response(header.api_key, header.api_version, produce.unsupported_version(old))
-            return response_frame(0, header.correlation_id, refusal)  # type: ignore[return-value]
+            return response_frame(0, header.correlation_id, refusal)
         raise CloseConnection(f"API {header.api_key} version {header.api_version} is not served")

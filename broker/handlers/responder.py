@@ -79,4 +79,4 @@ class Responder:
     def _framed(self, header: RequestHeader, body: list[scatter.Part]) -> list[Part]:
         self._check_gate()
         version = response_header_version(header.api_key, header.api_version)
-        return response_frame(version, header.correlation_id, body)  # type: ignore[return-value]
+        return response_frame(version, header.correlation_id, body)

@@ -7,7 +7,7 @@ partition costs only its name.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from broker.config.definitions import TOPIC_SYNONYMS
@@ -17,15 +17,10 @@ from broker.partition.registry import Registry
 from broker.read_only.archived_partition import ArchivedPartition
 
 if TYPE_CHECKING:
+    from broker.groups.coordinator import GroupCoordinator
     from broker.read_only.root_cache import RootCache
 
 _TOPIC_DEFAULTS: Final = frozenset(synonym.name for of in TOPIC_SYNONYMS.values() for synonym in of)
-
-
-class Withdrawn(Protocol):
-    """Is called for deleted topics: groups."""
-
-    def withdrawn(self, topic: str) -> None: ...
 
 
 class Archive:
@@ -36,7 +31,7 @@ class Archive:
         self._registry = registry
         self._roots = roots
         self.partitions: dict[tuple[str, int], ArchivedPartition] = {}
-        self.groups: Withdrawn | None = None
+        self.groups: GroupCoordinator | None = None
         registry.readable = self.partitions
 
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:

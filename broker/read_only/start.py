@@ -7,7 +7,7 @@ lock and a chunk cache, never a log, and is never another broker's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -22,6 +22,7 @@ from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
 from broker.following.response_cache import ResponseCache
 from broker.groups.coordinator import GroupCoordinator
+from broker.internal_topics.partition_door import Piece
 from broker.membership.serving_gate import ServingGate
 from broker.membership.session_start import Refused
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
@@ -37,7 +38,6 @@ from broker.peers.links import Links
 from broker.read_only.archive import Archive, ArchiveImages
 from broker.read_only.cluster_poller import ClusterPoller
 from broker.read_only.handlers import NoCommitQueue, own_handlers
-from broker.read_only.memory_groups import MemoryOffsetsTopic, MemoryPartition
 from broker.read_only.root_cache import RootCache
 from broker.read_only.views import ReadOnlySources
 from broker.startup.components import Components
@@ -48,6 +48,8 @@ from coldstore.stores.metered import MeteredStore
 from coldstore.stores.read_only import ReadOnlyStore
 from hotstore.host.data_dir import DataDir
 from hotstore.host.residency import Residency
+from logformat.errors import Fenced
+from logformat.record_batch import read_header
 from logformat.values import NewerFormat
 from seams.tasks import FailureReport, Tasks, supervise
 from seams.world import World
@@ -57,6 +59,8 @@ from tiering.service import CACHE_DIRECTORY
 log = logging.getLogger(__name__)
 
 _NO_JUMP_IS_TOO_LONG_S: Final = float("inf")  # no other broker can take over what is only read
+
+GROUPS_PARTITION: Final = 0
 
 
 class _NoPressure:
@@ -198,3 +202,53 @@ class ReadOnlyStart:
 
 async def _opened(_: str) -> None:
     """No topic is created here."""
+
+
+class MemoryPartition:
+    """`PartitionDoor` of the only shard. Its batches live on only in the state that the shard makes of them."""
+
+    name = "groups in memory"
+    index = GROUPS_PARTITION
+    leader_epoch = 0
+    is_whole = True
+    is_shared = False
+
+    def __init__(self) -> None:
+        self._end = 0
+
+    async def append(self, batch: bytes) -> int:
+        self._end += read_header(batch).last_offset_delta + 1
+        return self._end - 1
+
+    def resign(self) -> None:
+        """Nothing waits."""
+
+    async def replay(self) -> AsyncIterator[Piece]:
+        yield Piece(0, b"")
+
+    async def start_at(self, offset: int) -> None:
+        """Nothing is stored that could be deleted."""
+
+    async def snapshot_end(self) -> int:
+        return 0
+
+    async def commit_snapshot(self, end_offset: int, batches: bytes) -> None:
+        raise Fenced("groups of a read-only broker are in memory only; nothing is written to the bucket")
+
+
+class MemoryOffsetsTopic:
+    """`broker.groups.topic.OffsetsTopic` of broker `node_id`, which coordinates every group."""
+
+    partitions = GROUPS_PARTITION + 1
+
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
+
+    def is_offline(self, index: int) -> bool:
+        return False
+
+    def leader(self, index: int) -> int:
+        return self._node_id
+
+    async def ensure_created(self) -> None:
+        """There is nothing to create."""

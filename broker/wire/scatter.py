@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
+
+from seams.disk import FileRange
 
 Buffer = bytes | bytearray | memoryview
 """A memoryview must be of bytes (format B, one dimension), so that `len` counts bytes."""
-
-
-class FileRange(Protocol):
-    """Bytes of a file, sent by sendfile. `length` in bytes."""
-
-    @property
-    def length(self) -> int: ...
 
 
 Part = Buffer | FileRange

@@ -59,6 +59,21 @@ _PROTOCOL_VERSION = DescribedConfig(
 )
 
 
+def _entry(
+    definition: Definition, value: str | None, source: ConfigSource, synonyms: tuple[ConfigSynonym, ...]
+) -> DescribedConfig:
+    return DescribedConfig(
+        definition.name,
+        value,
+        source,
+        read_only=not definition.dynamic,
+        sensitive=definition.sensitive,
+        type=definition.type,
+        doc=definition.full_doc,
+        synonyms=synonyms,
+    )
+
+
 def describe_topic(
     broker: BrokerConfig, overrides: Mapping[str, str], *, internal: bool = False
 ) -> list[DescribedConfig]:
@@ -80,16 +95,7 @@ def _topic_entry(
     source = ConfigSource.DEFAULT_CONFIG if found.origin is Origin.DEFAULT else synonyms[0].source
     if found.origin is not Origin.TOPIC:
         value = _yielding(broker, overrides, name, value, internal=internal)
-    return DescribedConfig(
-        name,
-        value,
-        source,
-        read_only=not definition.dynamic,
-        sensitive=definition.sensitive,
-        type=definition.type,
-        doc=definition.full_doc,
-        synonyms=tuple(synonyms),
-    )
+    return _entry(definition, value, source, tuple(synonyms))
 
 
 def _yielding(
@@ -142,16 +148,7 @@ def describe_every_broker(broker: BrokerConfig) -> list[DescribedConfig]:
     """Values set at run time for all brokers (the resource without a name), sorted by name."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return [
-        DescribedConfig(
-            name,
-            text,
-            source,
-            read_only=not BROKER[name].dynamic,
-            sensitive=BROKER[name].sensitive,
-            type=BROKER[name].type,
-            doc=BROKER[name].full_doc,
-            synonyms=(ConfigSynonym(name, text, source),),
-        )
+        _entry(BROKER[name], text, source, (ConfigSynonym(name, text, source),))
         for name, text in sorted(broker.cluster_overrides.items())
     ]
 
@@ -176,16 +173,7 @@ def _broker_entry(broker: BrokerConfig, live: Mapping[str, str], definition: Def
     value = live.get(name, _in_effect(broker, name, explicit))
     if definition.sensitive:
         value, synonyms = None, []
-    return DescribedConfig(
-        name,
-        value,
-        source,
-        read_only=not definition.dynamic,
-        sensitive=definition.sensitive,
-        type=definition.type,
-        doc=definition.full_doc,
-        synonyms=tuple(synonyms),
-    )
+    return _entry(definition, value, source, tuple(synonyms))
 
 
 def _names_of(name: str) -> tuple[str, ...]:
