@@ -198,7 +198,7 @@ class Broker:
         assert session is not None
         await session.keep()
         by = session.gate.superseded_by
-        log.error("superseded by %s: answering nothing more, exiting", by)
+        log.error("superseded by %s: sending no more responses, exiting", by)
         self.exit_code = Exit.REFUSED
         self._superseded.set()
 

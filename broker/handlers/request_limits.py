@@ -34,12 +34,12 @@ async def within(until_s: float, change: Callable[[], Awaitable[R]]) -> R:
     When the wait ends, the controller drops the change if it has not begun it.
     """
     if until_s <= asyncio.get_running_loop().time():
-        raise TimeoutError("not begun: the request's time was over before its turn came")
+        raise TimeoutError("not begun within the request's time")
     try:
         async with asyncio.timeout_at(until_s):
             return await change()
     except TimeoutError:
-        raise TimeoutError("not done within the request's time; look whether it came true") from None
+        raise TimeoutError("not done within the request's time; check whether it was done later") from None
 
 
 def refuse_flood(items: Sized) -> None:

@@ -68,8 +68,8 @@ def broker_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
         if not one.active:
             at = f" ({one.host}:{one.port})" if one.host else ""
             if one.node == UNKNOWN_REPLICA:
-                what = "cluster.json was made anew from the manifests: nothing is deleted from the bucket"
-                do = "when all that is to be there is there: thermocline cluster rebuild --done"
+                what = "cluster.json was rebuilt from the manifests: nothing is deleted from the bucket"
+                do = "when everything expected is there: thermocline cluster rebuild --done"
             elif one.given_up:
                 what = f"broker {one.node}{at} was given up, and replicas are still assigned to it"
                 do = (
@@ -126,7 +126,7 @@ def misplaced_leaders(partitions: Iterable[PartitionRow], brokers: Iterable[Brok
     ]
     if moved:
         yield (
-            f"{_named(moved)}: not led by the first replica, which could; the controller sees to it every "
+            f"{_named(moved)}: not led by the first replica, which could; the controller corrects it every "
             "leader.imbalance.check.interval.seconds, unless auto.leader.rebalance.enable is false; at once by "
             "kafka-leader-election.sh --election-type preferred --all-topic-partitions"
         )
@@ -143,16 +143,18 @@ def _leaderless(offline: Sequence[PartitionRow], active: Collection[int]) -> Ite
         by_reason.setdefault(_reason(one, active), []).append(one)
     reasons = sorted(by_reason.items(), key=lambda each: -len(each[1]))
     for (why, do), partitions in reasons[:_REASONS_MAX]:
-        yield Finding(NO_LEADER, f"{_named(partitions)}: neither written nor read, for nobody leads: {why}", do)
+        yield Finding(NO_LEADER, f"{_named(partitions)}: neither written nor read, without a leader: {why}", do)
     if rest := [one for _, partitions in reasons[_REASONS_MAX:] for one in partitions]:
-        yield Finding(NO_LEADER, f"{_named(rest)}: nobody leads, for like reasons", "do that first; --json has all")
+        yield Finding(
+            NO_LEADER, f"{_named(rest)}: without a leader, for similar reasons", "do that first; --json has all"
+        )
 
 
 def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]:
     """Why the partition has no leader, and what to do."""
     if UNKNOWN_REPLICA in partition.replicas:
         return (
-            "nobody knows who held it, since cluster.json was rebuilt",
+            "its replicas are unknown, since cluster.json was rebuilt",
             "start every broker that has its directory, then: thermocline cluster restore",
         )
     if not partition.in_sync:
@@ -160,8 +162,8 @@ def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]
         do = f"start {named_brokers(away)} again" if away else "wait for half a minute"
         return (
             "every replica that held all that was acknowledged lost its log",
-            f"{do}: when all replicas were heard, the one that has most leads; "
-            "what never comes back is waited for until thermocline cluster forget",
+            f"{do}: when all replicas have reported, the one with most records leads; "
+            "a replica that never returns is waited for until thermocline cluster forget",
         )
     away = sorted(set(partition.in_sync) - set(active))
     if away:
@@ -174,7 +176,7 @@ def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]
     return (
         f"{named_brokers(sorted(partition.in_sync))} hold{'s' * (len(partition.in_sync) == 1)} all that was "
         "acknowledged, and cannot lead",
-        "look for log_offline or disk_full there, and at its log; restart it when the disk is well",
+        "look for log_offline or disk_full there, and at its log; restart it when the disk works",
     )
 
 

@@ -103,7 +103,7 @@ def _of_broker(facts: Facts) -> dict[Condition, str]:
     """This process and its logs."""
     said: dict[Condition, str] = {}
     if facts.not_ready:
-        said[Condition.NOT_READY] = f"{facts.not_ready}: nobody is served until that is over; GET /readyz follows it"
+        said[Condition.NOT_READY] = f"{facts.not_ready}: no client is served until then; GET /readyz shows the progress"
     if facts.offline:
         said[Condition.LOG_OFFLINE] = f"{_named(facts.offline)} offline: check the disk and the log, then restart"
     if facts.silent_ms > SILENCE_WARN_MS:

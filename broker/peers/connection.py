@@ -75,11 +75,11 @@ class PeerConnection:
         try:
             await self._net.connect(*self.address, stream, timeout_s)
         except ConnectionRefusedError:
-            raise ConnectionRefusedError(f"{self._who}: nobody listens there; nothing was sent") from None
+            raise ConnectionRefusedError(f"{self._who}: the connection was refused; nothing was sent") from None
         except TimeoutError:
             raise
         except OSError as unreachable:
-            raise ConnectionError(f"{self._who}: no way there; nothing was sent: {unreachable}") from unreachable
+            raise ConnectionError(f"{self._who}: unreachable; nothing was sent: {unreachable}") from unreachable
         if self._is_closed:
             stream.end("closed on this side")
         return stream

@@ -108,7 +108,7 @@ class Forward:
                 return answer.response_data
             if answer.error_code != ErrorCode.NOT_CONTROLLER:
                 code = ErrorCode(answer.error_code).name
-                log.warning("the controller, broker %d, does not take what clients ask here: %s", at.node_id, code)
+                log.warning("the controller, broker %d, refuses forwarded requests: %s", at.node_id, code)
                 return None
             if not await self._another_than(at):
                 return None
@@ -124,7 +124,7 @@ class Forward:
             lanes = [self._links.to(node, f"clients-{lane}") for lane in range(_LANES)]
             answer = await min(lanes, key=lambda lane: lane.in_flight).ask(request, _VERSION, timeout_s)
         except ConnectionRefusedError as gone:
-            log.warning("the controller, broker %d, was not asked: %s", at.node_id, gone)
+            log.warning("no request was sent to the controller, broker %d: %s", at.node_id, gone)
             return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
         except (ConnectionError, TimeoutError) as unanswered:
             log.warning("the controller, broker %d, did not answer: %s", at.node_id, unanswered)

@@ -124,7 +124,7 @@ class PeerStream(asyncio.BufferedProtocol):
 
     def _answered(self, frame: memoryview) -> None:
         if not self._in_flight:
-            raise MalformedFrame("it answers what nobody asked")
+            raise MalformedFrame("a response without a request")
         asked = self._in_flight.popleft()
         self._in_flight_bytes -= asked.size
         try:
@@ -159,7 +159,7 @@ class PeerStream(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _broken(self, key: ApiKey | None = None) -> ConnectionError:
-        about = "" if key is None else f" {key.name} was asked, and nobody knows whether it was heard:"
+        about = "" if key is None else f" {key.name} was sent, and may have been received:"
         return ConnectionError(f"{self._who}:{about} {self._failure or 'not connected'}")
 
 

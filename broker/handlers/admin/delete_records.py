@@ -79,7 +79,7 @@ def _checked(context: Context, topic: str, index: int, offset: int) -> tuple[Lea
     if partition is None:
         raise ApiError(context.registry.refusal(topic, index))
     if partition.config.internal:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal: the broker alone deletes its records")
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal: only the broker deletes its records")
     if "delete" not in partition.config.cleanup_policy:
         raise ApiError(ErrorCode.POLICY_VIOLATION, f"{topic} has no delete in its cleanup.policy")
     high_watermark = partition.high_watermark

@@ -127,7 +127,7 @@ def _check_end(partition: Readable, call: Call) -> None:
     (KIP-207)."""
     if not partition.is_end_known:
         code = ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
-        raise ApiError(code, f"{partition.topic}-{partition.index}: what its new leader holds is not committed yet")
+        raise ApiError(code, f"{partition.topic}-{partition.index}: the new leader has not committed its log yet")
 
 
 async def _newest(context: Context, partition: Readable, answer: wire.ListOffsetsResponsePartition) -> None:
@@ -186,7 +186,9 @@ async def _by_time(
         if partition.log.local_log_start_offset == seam:
             break  # else segments left the local log during the search, and neither tier's search saw them
     else:
-        raise Retryable(f"{partition.topic}-{partition.index}: local segments go faster than they can be searched")
+        raise Retryable(
+            f"{partition.topic}-{partition.index}: local segments are deleted faster than they can be searched"
+        )
     if found is not None and partition.log_start_offset <= found[1] < partition.high_watermark:
         answer.timestamp, answer.offset = found
         answer.leader_epoch = _epoch_at(partition, answer.offset)

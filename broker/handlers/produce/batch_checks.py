@@ -111,7 +111,9 @@ class BatchChecks:
     def __init__(self, context: Context, partition: LeaderReplica, version: int, acks: int, now_ms: int) -> None:
         config = partition.config
         if config.internal:
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is written by the broker alone")
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is internal: only the broker writes it"
+            )
         if acks == -1 and not partition.leader.takes_all:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,

@@ -33,14 +33,16 @@ def _who(sources: Sources, seen: ClusterSummary) -> Iterator[Metric]:
     """Controller, versions, sessions."""
     yield gauge(
         "is_controller",
-        "1 on the broker that decides (Kafka's ActiveControllerCount); the sum over brokers is 1, but for seconds",
+        "1 on the controller (Kafka's ActiveControllerCount); the sum over brokers is 1, except for seconds",
         seen.decides,
     )
-    yield gauge("controller_epoch", "of the controller that this broker obeys; it grows with each change of controller",
+    yield gauge("controller_epoch", "of the controller that this broker knows; it grows with each change of controller",
                 -1 if (controller := sources.context.metadata.controller) is None else controller.epoch)  # fmt: skip
     yield gauge("cluster_version", "records of cluster.json that this broker obeys; one that stays behind: "
                 "controller_silent", sources.position())  # fmt: skip
-    yield gauge("sessions", "brokers in session, told by the controller, 0 elsewhere: broker_away", seen.sessions)
+    yield gauge(
+        "sessions", "brokers with a session, counted by the controller, 0 elsewhere: broker_away", seen.sessions
+    )
 
 
 def _partitions(seen: ClusterSummary) -> Iterator[Metric]:
@@ -63,7 +65,7 @@ def _partitions(seen: ClusterSummary) -> Iterator[Metric]:
     )
     yield gauge(
         "leaderless_partitions",
-        "that nobody leads, told by the controller, 0 elsewhere (OfflinePartitionsCount): no_leader",
+        "without a leader, counted by the controller, 0 elsewhere (OfflinePartitionsCount): no_leader",
         seen.leaderless,
     )
     yield gauge("recovering_partitions", "led here, begun without all that was acknowledged, and not done: recovering",

@@ -83,7 +83,7 @@ class _BrokerCollector:
             yield from cluster_metrics(sources, self._cluster, seen.late)
             yield gauge("offline_partitions", "partitions that serve nothing until a restart: log_offline",
                         len(now.offline))  # fmt: skip
-            yield gauge("full_partitions", "partitions whose last append found the disk full: free space, they go on",
+            yield gauge("full_partitions", "partitions whose last append found the disk full: free space, they resume",
                         len(now.full))  # fmt: skip
             yield from _gate_and_syncs(sources)
             yield from request_metrics(sources.context)
@@ -125,12 +125,12 @@ def _gate_and_syncs(sources: Sources) -> Iterator[Metric]:
     yield counter(
         "gate_pauses",
         "times the clock jumped by more than a lease: the machine slept or the process was stopped; answers wait then "
-        "until the bucket said that nobody took over",
+        "until the bucket shows that no other broker took over",
         sources.session.gate.paused_count,
     )
     yield histogram(
         "sync_seconds",
-        "fdatasync of logs, from being asked for to being told; an acks=all produce waits for one. A p99 above 0.05: a "
+        "fdatasync of logs, from request to completion; an acks=all produce waits for one. A p99 above 0.05: a "
         "slow or shared disk",
         SYNC_BOUNDS_S,
         [((), sources.tiers.sync_times.buckets, sources.tiers.sync_times.seconds)],

@@ -214,7 +214,7 @@ def test_an_admin_change_that_began_outlives_the_patience_of_its_request() -> No
             await asyncio.sleep(0)
             behind = asyncio.ensure_future(within(in_s(2.0), partial(controller.create_topic, "behind", 1, {})))
             for ended in await asyncio.gather(begun, waiting, behind, return_exceptions=True):
-                assert isinstance(ended, TimeoutError) and "look whether it came true" in str(ended)
+                assert isinstance(ended, TimeoutError) and "check whether it was done later" in str(ended)
             assert not place.effects.serving
             await asyncio.sleep(30)
             assert set(place.effects.serving) == {"begun", "waiting"}

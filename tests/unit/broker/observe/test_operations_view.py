@@ -79,7 +79,7 @@ def test_every_condition_says_what_happened_and_what_to_do() -> None:
     assert says["root_damaged"].startswith("f-0, f-1: their manifests in the bucket")
     assert "3 MB free below /data" in says["disk_full"] and "then appends resume" in says["disk_full"]
     assert "20% over their limit of 80 MB" in says["produces_refused"]
-    assert says["not_ready"].startswith("probing the bucket: nobody is served")
+    assert says["not_ready"].startswith("probing the bucket: no client is served")
     assert "3 tries in 10s" in says["store_unreachable"]
     assert "put_segment (PUT y: 403 AccessDenied; 5 tries in 1m)" in says["store_refuses"]
     assert "blocked: c-0 by store" in says["upload_lags"] and "the oldest for 1h" in says["upload_lags"]
