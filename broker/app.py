@@ -83,7 +83,6 @@ async def run(
 
 
 def open_configured_bucket(config: BrokerConfig, world: World) -> ObjectStore:
-    """The store that `thermocline.bucket` names."""
     return open_store(parse_bucket_url(config.bucket_url), world)
 
 

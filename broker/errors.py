@@ -70,7 +70,6 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
 
 
 def code_of(failure: Exception) -> ErrorCode:
-    """The Kafka error code for `failure`."""
     if isinstance(failure, ApiError):
         return failure.code
     for kind, code in _CODES:

@@ -27,8 +27,6 @@ class Launch(NamedTuple):
 
 
 class Addresses(NamedTuple):
-    """The addresses of this broker."""
-
     listeners: tuple[ListenerConfig, ...]
     brokers: BrokersListener
     http: Address | None

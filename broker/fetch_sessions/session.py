@@ -228,13 +228,11 @@ class FetchSession:
         return max(self._unreported_since_s + at_most_s - now_s, 0.0)
 
     def read_unreported(self) -> None:
-        """Make unreported partitions due."""
         self.due |= self.unreported
         self.unreported.clear()
         self._unreported_since_s = -1.0
 
     def reported(self, target: Target) -> None:
-        """The target's high watermark is reported."""
         if self.unreported.pop(target, self) is None and not self.unreported:
             self._unreported_since_s = -1.0
 

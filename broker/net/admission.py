@@ -16,8 +16,6 @@ T = TypeVar("T")
 
 
 class Admission(Enum):
-    """What to do with a new connection."""
-
     ADMIT = "admit"
     WAIT = "wait"
     REFUSE = "refuse"

@@ -108,7 +108,6 @@ class FrameBudget:
         self._waiters.append(wake)
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """Stop waiting."""
         if wake in self._waiters:
             self._waiters.remove(wake)
 

@@ -115,7 +115,6 @@ class Connection(asyncio.BufferedProtocol):
         self._life.end(CloseReason.DRAINED, "the broker stops")
 
     def stop(self) -> None:
-        """Close now."""
         self._life.abort(CloseReason.STOPPED, "the broker stops, and answers did not leave in time")
 
     # -- frames in ------------------------------------------------------------------------------------------------
@@ -231,7 +230,6 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.afterwards.do(self._progress)
 
     def _progress(self) -> None:
-        """Send what may leave now, and resume."""
         if self._life.state in OVER:
             return
         outbox = self._outbox

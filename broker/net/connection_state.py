@@ -35,8 +35,6 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to a connection."""
-
     __hash__ = object.__hash__
 
     ADMITTED = "the server admits it"

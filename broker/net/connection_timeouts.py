@@ -17,8 +17,6 @@ class Ticks(NamedTuple):
 
 
 class Overdue(Enum):
-    """What is overdue."""
-
     FRAME = "frame"
     IDLE = "idle"
     TAKING = "taking"
@@ -47,7 +45,6 @@ class PeerTimeouts:
         return tick + self._limits.stall
 
     def writable(self) -> None:
-        """The socket has room again."""
         self._stalled_since = 0
 
     def frame_began(self, tick: int) -> int:

@@ -74,7 +74,6 @@ class FrameReader:
 
     @property
     def left(self) -> int:
-        """Bytes received and not consumed."""
         return self.end - self.pos
 
     @property

@@ -59,7 +59,6 @@ class Lifecycle:
         self._outbox = outbox
 
     def admitted(self) -> None:
-        """Serve the connection from now on."""
         self.step(NEXT[Event.ADMITTED])
         wheel = self._shared.wheel
         wheel.arm(self, self.timeouts.spoke(wheel.tick))
@@ -73,7 +72,6 @@ class Lifecycle:
             self._shared.budget.forget(self._memory_freed)  # if it was called already, that wakes the next one
 
     def update_reading(self) -> None:
-        """Pause or resume reading as the state says."""
         reads = self.state in READS
         if reads is not self.reads:
             self.reads = reads
@@ -94,12 +92,10 @@ class Lifecycle:
         wheel.arm(self, self.timeouts.frame_began(wheel.tick))
 
     def stalled(self) -> None:
-        """The socket is full."""
         wheel = self._shared.wheel
         wheel.arm(self, self.timeouts.stalled(wheel.tick, self._outbox.send.progress))
 
     def writable(self) -> None:
-        """The socket has room again."""
         self.timeouts.writable()
 
     # -- the end --------------------------------------------------------------------------------------------------
@@ -127,7 +123,6 @@ class Lifecycle:
             self.close_when_done()
 
     def abort(self, reason: CloseReason, detail: str) -> None:
-        """Close now."""
         self.cut(reason, detail)
         self._transport.abort()
 
@@ -141,7 +136,6 @@ class Lifecycle:
         log.log(level, "closing %s at once: %s: %s", self._peer.address, reason.value, detail)
 
     def lost(self) -> None:
-        """The transport is gone."""
         self.step(NEXT[Event.LOST])
         self._peer.closed = True
         if self._peer.on_closed is not None:

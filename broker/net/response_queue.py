@@ -19,8 +19,6 @@ _READY_BYTES_MAX: Final = 64 << 10
 
 
 class AwaitedAnswer(Protocol):
-    """A response that is not ready yet."""
-
     @property
     def is_done(self) -> bool: ...
     @property
@@ -130,7 +128,6 @@ class Outbox:
         return self.pop_ready() if len(answers) == 1 else []
 
     def drop(self) -> None:
-        """Empty the queue."""
         for waiting in self.answers.drain():
             cast("Later", waiting).forget(self._progress)  # a request that waits for minutes must not keep us
 

@@ -30,8 +30,6 @@ class NetCounters:
 
 @dataclass(slots=True)
 class Shared:
-    """One value for a server."""
-
     net: Net
     dispatcher: Dispatcher
     limits: NetLimits

@@ -127,7 +127,6 @@ class TransportWriter:
         self._pump()
 
     def pause(self) -> None:
-        """The socket is full."""
         self._writable = False
 
     def resume(self) -> None:
@@ -303,5 +302,4 @@ class WideSendBuffers:
         return True
 
     def give_back(self) -> None:
-        """A connection with a wide buffer ended."""
         self._free += 1

@@ -21,8 +21,6 @@ _REASONS_MAX: Final = 4  # findings about partitions without a leader; further s
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What is wrong, and what to do."""
-
     name: str
     what: str
     do: str

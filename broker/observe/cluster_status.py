@@ -117,7 +117,6 @@ async def cluster_status(image: ClusterImage, asked: AnsweringBroker) -> Cluster
 
 
 def partition_row(topic: Topic, index: int, image: ClusterImage) -> PartitionRow:
-    """The row of a partition of `topic`."""
     row = topic.rows[index]
     in_session = sum(1 for node_id in row.in_sync if (node := image.nodes.get(node_id)) is not None and node.active)
     return PartitionRow(
@@ -140,7 +139,6 @@ def _assigned(row: Row) -> set[int]:
 
 
 def broker_row(node: Node, brokers_listener: str = "", leaders: int = 0, replicas: int = 0) -> BrokerRow:
-    """The row of a broker."""
     at = {listener.name: (listener.host, listener.port) for listener in node.listeners}
     host, port = next(iter(at.values()), ("", 0))
     among = at.get(brokers_listener)

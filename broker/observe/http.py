@@ -34,8 +34,6 @@ class SealRequest(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """The content of the routes."""
-
     metrics: Callable[[], Awaitable[bytes]]
     status: Callable[[], bytes]  # JSON, an array of partitions
     broker: Callable[[], Awaitable[bytes]]  # JSON

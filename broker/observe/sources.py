@@ -40,8 +40,6 @@ class StartupSources:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a serving broker has."""
-
     context: Context
     tiers: TierService
     store: MeteredStore

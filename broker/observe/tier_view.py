@@ -116,7 +116,6 @@ def broker_json(
     cluster: ClusterSummary | None = None,
     strays: Sequence[str] = (),
 ) -> bytes:
-    """The broker's status, a JSON object."""
     return msgspec.json.encode(broker_status(startup, sources, seen, cluster, strays))
 
 

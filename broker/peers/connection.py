@@ -34,7 +34,6 @@ class PeerConnection:
 
     @property
     def in_flight(self) -> int:
-        """Requests sent without a response yet."""
         return 0 if self._stream is None else self._stream.in_flight
 
     async def ask(self, request: Message, version: int, timeout_s: float) -> Message:

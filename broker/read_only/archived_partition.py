@@ -84,7 +84,6 @@ class ArchivedPartition:
             self.wake()
 
     def wake(self) -> None:
-        """Waiters have to read again."""
         if self._waiters is not None:
             self._waiters.wake()
 
@@ -183,7 +182,6 @@ class KnownRoot:
         return self.lineage_end >= self.manifest.remote_end_offset
 
     def update_partition(self) -> None:
-        """Update the partition from the manifest."""
         self._partition.read(self.manifest)
 
     def _update_named(self) -> None:

@@ -250,7 +250,6 @@ class RootCache:
             self._entries -= self._weights.pop(partition)
 
     def forget(self, partition: ArchivedPartition) -> None:
-        """Its topic is gone."""
         partition.is_deleted = True
         self._drop(partition)
         self.log_failures.pop(partition, None)

@@ -90,7 +90,6 @@ def read_only_views(startup: StartupSources, serving: Callable[[], ReadOnlySourc
 
 
 def standing(sources: ReadOnlySources) -> ReadOnly:
-    """The present standing."""
     now_s = sources.context.world.clock.monotonic_s()
     oldest_s = min((root.read_s for _, root in sources.roots.all_known), default=now_s)
     loaded = sources.poller.loaded
@@ -106,7 +105,6 @@ def standing(sources: ReadOnlySources) -> ReadOnly:
 
 
 def facts(sources: ReadOnlySources) -> Facts:
-    """The input of the conditions."""
     outage, roots, config = sources.poller.outage, sources.roots, sources.context.config
     damaged = sorted(str(partition) for partition, trouble in roots.log_failures.items() if trouble.is_damage)
     cached = 0 if sources.store.url.startswith("file:") else config.cache_bytes_max
@@ -167,8 +165,6 @@ def _partitions(sources: ReadOnlySources) -> list[PartitionStatus]:
 
 
 class _ReadOnlyCollector:
-    """A collector of one scrape."""
-
     def __init__(self, startup: StartupSources, sources: ReadOnlySources, groups: Survey) -> None:
         self._startup = startup
         self._sources = sources

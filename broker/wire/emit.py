@@ -26,7 +26,6 @@ class SourceCode:
         self._counter = 0
 
     def line(self, text: str) -> None:
-        """Add one line at the present depth."""
         self._lines.append("    " * self._depth + text)
 
     @contextmanager

@@ -63,7 +63,6 @@ def _classes(name: str, doc: str, fields: tuple[Field, ...], schema: Schema) -> 
 
 
 def render() -> str:
-    """The whole generated module."""
     parts = [_HEADER]
     for schema in MESSAGES.values():
         flexible = f", flexible from {schema.flexible_from}" if schema.flexible_from <= schema.versions.high else ""

@@ -27,7 +27,6 @@ class Records:
 
     @classmethod
     def of(cls, parts: Iterable[Part]) -> Records:
-        """`Records` over `parts`."""
         whole = tuple(parts)
         return cls(frame_size(whole), whole)
 

@@ -31,8 +31,6 @@ OUR_TAGS: Final = 10_000
 
 
 class Kind(Enum):
-    """The kind of a message."""
-
     REQUEST = "request"
     RESPONSE = "response"
     RECORD = "record"
@@ -80,8 +78,6 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One message in all its versions."""
-
     name: str
     kind: Kind
     versions: Versions

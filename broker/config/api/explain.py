@@ -27,15 +27,11 @@ _SIZES: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 class Scope(Enum):
-    """What a config is set on."""
-
     TOPIC = "topic"
     BROKER = "broker"
 
 
 class Effect(Enum):
-    """What a value does."""
-
     HONOURED = "honoured"
     NONE = "no effect"
     REFUSED = "refused"

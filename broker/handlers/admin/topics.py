@@ -177,7 +177,6 @@ async def _delete(context: Context, call: Call, answer: wire.DeleteTopicsRespons
 async def handle_create_partitions(
     context: Context, request: wire.CreatePartitionsRequest, call: Call
 ) -> wire.CreatePartitionsResponse:
-    """Add partitions to topics."""
     until_s = deadline_s(request.timeout_ms)
     names = Counter(wanted.name for wanted in request.topics)
     response = wire.CreatePartitionsResponse()

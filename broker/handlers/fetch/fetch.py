@@ -253,7 +253,6 @@ class Fetch:
         return response
 
     def _count(self, result: FetchAttempt) -> None:
-        """Count the bytes sent, by partition."""
         for (_, partition), (_, answer) in zip(result.open, result.answers, strict=True):
             if answer.records:
                 partition.fetched_bytes += len(answer.records)

@@ -72,8 +72,6 @@ def view_stamp(context: Context) -> tuple[int, int]:
 
 
 class ClusterView:
-    """The cluster at the moment the view was made."""
-
     def __init__(self, context: Context, listener: str) -> None:
         self._metadata = context.metadata
         self._registry = context.registry

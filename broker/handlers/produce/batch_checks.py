@@ -68,7 +68,6 @@ def must_inspect(header: BatchHeader, *, validates: bool, stamps: bool) -> bool:
 
 
 def inspects_on_loop(header: BatchHeader, *, validates: bool) -> bool:
-    """Whether the event loop may inspect the batch."""
     records_max = _VALIDATED_ON_LOOP_MAX if validates else _RECORDS_ON_LOOP_MAX
     return not header.attributes & CODEC_MASK and header.record_count <= records_max
 

@@ -82,7 +82,6 @@ class PartitionBatches:
         return accumulate(self.counts[:-1], initial=appended.base_offset)
 
     def outcomes(self) -> list[Outcome]:
-        """The result of each batch."""
         appended, start = self.appended, self.partition.log_start_offset
         if appended is not None:
             time_ms = appended.log_append_time_ms
@@ -118,7 +117,6 @@ class MixedRun:
         return self.count
 
     def answers(self) -> bytes:
-        """The responses, in the order of the requests."""
         outcomes = {share: share.outcomes() for share in self.shares}
         return b"".join(
             [
@@ -150,7 +148,6 @@ class AlikeRun:
         return len(self.shares[0].each) or self.count
 
     def answers(self) -> bytes:
-        """The responses, in the order of the requests."""
         (share,), form, ids = self.shares, self._form, self._correlation_ids
         appended = share.appended
         if appended is None:

@@ -30,7 +30,6 @@ def cluster_metrics(sources: Sources, seen: ClusterSummary, late: list[LateRepli
 
 
 def _who(sources: Sources, seen: ClusterSummary) -> Iterator[Metric]:
-    """Controller, versions, sessions."""
     yield gauge(
         "is_controller",
         "1 on the controller (Kafka's ActiveControllerCount); the sum over brokers is 1, except for seconds",
@@ -73,7 +72,6 @@ def _partitions(seen: ClusterSummary) -> Iterator[Metric]:
 
 
 def _turnover(turnover: Turnover) -> Iterator[Metric]:
-    """Changes since the start."""
     yield counter("elections", "partitions this broker was elected to lead (LeaderElectionRateAndTimeMs)",
                   turnover.elections)  # fmt: skip
     yield counter("unclean_elections", "of those, without all that was acknowledged (UncleanLeaderElectionsPerSec)",

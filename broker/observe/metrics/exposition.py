@@ -54,8 +54,6 @@ def exposition(
 
 
 class _BrokerCollector:
-    """A collector of one scrape."""
-
     def __init__(
         self,
         startup: StartupSources,
@@ -140,7 +138,6 @@ def _gate_and_syncs(sources: Sources) -> Iterator[Metric]:
 
 
 def request_metrics(context: Context) -> Iterator[Metric]:
-    """By API, and of fetch sessions."""
     metrics, latency, sessions = context.metrics, context.metrics.latency, context.fetch_sessions
     yield counters(
         "requests", "requests by API", ["api"], {(api.name.lower(),): metrics.requests[api] for api in ApiKey}
@@ -191,7 +188,6 @@ def request_metrics(context: Context) -> Iterator[Metric]:
 
 
 def _room(sources: Sources) -> Iterator[Metric]:
-    """Disk space and refused produces."""
     tiers, throttle = sources.tiers, sources.context.throttle
     yield gauge("disk_bytes", "size of the data directory's file system", tiers.disk.total)
     yield gauge("disk_free_bytes", "what may still be written there; 0: disk_full", tiers.disk.free)

@@ -39,7 +39,6 @@ class LoopLag:
         self._longest_s = 0.0
 
     async def keep(self) -> None:
-        """Measure until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             due_s = loop.time() + EVERY_S
@@ -58,7 +57,6 @@ class LoopLag:
 
 
 def process_metrics(lag: LoopLag) -> Iterator[Metric]:
-    """Build, process, loop."""
     yield gauges(
         "build_info",
         "always 1; the labels say what runs here: count by version (…) shows a roll-out",
