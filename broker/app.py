@@ -1,8 +1,7 @@
-"""One broker: from a configuration and the seams to a service, and down again.
+"""One broker process: starts, serves, stops, and returns its exit code.
 
-Owns when it ends, and with which exit code. Always true: nothing is served before this process's epoch is committed to
-`cluster.json`; the simulation starts this very broker with other seams. Must not know command lines or signals (`stop`
-is an event), nor the order of starting (start) and of stopping (components).
+Nothing is served before this process's epoch is committed to `cluster.json`. The simulation starts this same broker
+with other seams.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from broker.dispatcher import REFUSALS, BrokerDispatcher
 from broker.membership.session import Refused
 from broker.metrics.counters import BrokerMetrics
 from broker.metrics.outage_log import OutageLog
-from broker.observe.loop_lag import LoopLag
-from broker.observe.sources import Beginning, Sources
+from broker.observe.metrics.process import LoopLag
+from broker.observe.sources import Sources, StartupSources
 from broker.observe.status import Health, Waits
 from broker.observe.views import operator_views
-from broker.read_only.refusals import REFUSALS as read_only_refusals
-from broker.read_only.refusals import ReadOnlyAuthorizer
+from broker.read_only.handlers import REFUSALS as read_only_refusals
+from broker.read_only.handlers import ReadOnlyAuthorizer
 from broker.read_only.start import ReadOnlyStart, read_only_config
 from broker.read_only.views import ReadOnlySources, read_only_views
 from broker.security.authorizer import Authorizer
-from broker.start import Start, StoreOpener
+from broker.start import BrokerStart, StoreOpener
 from broker.startup.components import Components, Shutdown
 from broker.startup.listeners import Listeners
 from coldstore.inspection.probe import StoreRefused
@@ -64,10 +63,7 @@ async def run(
     *,
     open_bucket: StoreOpener | None = None,
 ) -> int:
-    """Serve until `stop` is set or the broker must end by itself.
-
-    Returns the exit code. `announce` gets the ready line.
-    """
+    """Serve until `stop` is set or the broker ends by itself. `announce` gets the ready line. Returns the exit code."""
     broker = Broker(config, world, open_bucket or open_configured_bucket)
     try:
         await broker.start(stop)
@@ -87,12 +83,11 @@ async def run(
 
 
 def open_configured_bucket(config: BrokerConfig, world: World) -> ObjectStore:
-    """The store that `thermocline.bucket` names."""
     return open_store(parse_bucket_url(config.bucket_url), world)
 
 
 class Broker:
-    """One broker process. Start once, serve, close once."""
+    """One broker. BrokerStart once, serve, close once."""
 
     def __init__(self, config: BrokerConfig, world: World, open_bucket: StoreOpener) -> None:
         if config.read_only:
@@ -105,26 +100,26 @@ class Broker:
         self._clean_stop = False
         self.health = Health()
         self.metrics = BrokerMetrics()
-        self._outage = OutageLog(world.clock)  # of the probe; after it the session has its own
+        self._outage = OutageLog(world.clock)  # of the probe; the session has its own
         self._lag = LoopLag()
-        self._beginning = Beginning(
+        self._startup = StartupSources(
             config, self.health, self.metrics, self._store_outage, self._lag, lambda: self.components.store
         )
-        self._sources: Sources | ReadOnlySources | None = None  # what the HTTP port shows once clients are served
+        self._sources: Sources | ReadOnlySources | None = None  # for the HTTP port, once clients are served
         self._waits = Waits(self.health, self._tasks)
         self.exit_code: int = Exit.CLEAN
-        self._start: Start | ReadOnlyStart = (
+        self._start: BrokerStart | ReadOnlyStart = (
             self._reads_only(open_bucket) if config.read_only else self._serves(open_bucket)
         )
         self._listening = self._start.listening
         self.components.http, self.components.server = self._listening.http, self._listening.server
 
-    def _serves(self, open_bucket: StoreOpener) -> Start:
-        """A broker of its cluster."""
+    def _serves(self, open_bucket: StoreOpener) -> BrokerStart:
+        """A member of its cluster."""
         config, world = self._config, self._world
-        self.views = operator_views(self._beginning, lambda: self._once(Sources))
+        self.views = operator_views(self._startup, lambda: self._once(Sources))
         dispatcher = BrokerDispatcher(self._tasks, Authorizer(config.brokers_listener))
-        return Start(
+        return BrokerStart(
             config,
             LiveConfig(config),
             world,
@@ -142,13 +137,13 @@ class Broker:
         )
 
     def _once(self, kind: type[T]) -> T | None:
-        """What views show once clients are served; None before."""
+        """The sources of a serving broker; None before it serves."""
         return self._sources if isinstance(self._sources, kind) else None
 
     def _reads_only(self, open_bucket: StoreOpener) -> ReadOnlyStart:
-        """One beside somebody else's cluster."""
+        """A read-only broker beside another cluster."""
         config, world = self._config, self._world
-        self.views = read_only_views(self._beginning, lambda: self._once(ReadOnlySources))
+        self.views = read_only_views(self._startup, lambda: self._once(ReadOnlySources))
         authorizer = ReadOnlyAuthorizer(config.brokers_listener)
         dispatcher = BrokerDispatcher(self._tasks, authorizer, REFUSALS | read_only_refusals)
         return ReadOnlyStart(
@@ -168,10 +163,10 @@ class Broker:
         )
 
     async def start(self, stop: asyncio.Event) -> None:
-        """Come up to the point where clients are answered; returns early when `stop` is set while waiting."""
+        """BrokerStart until clients are served; returns early when `stop` is set."""
         await self._start.prepare()
         if self.components.http is not None:
-            self._tasks.spawn("loop lag", self._lag.keep())  # where somebody can read it
+            self._tasks.spawn("loop lag", self._lag.keep())
         self._sources = await self._until(stop, self._start.serve())
         if self._sources is not None:
             self.health.ready()
@@ -188,7 +183,7 @@ class Broker:
         return f"{line} mode=read-only" if self._config.read_only else line
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Wait until told to stop, or until another process serves as this node."""
+        """Wait for `stop`, or until another process serves as this node."""
         await self._until(stop, self._superseded.wait())
         self._clean_stop = not self._superseded.is_set()
 
@@ -202,7 +197,7 @@ class Broker:
         assert session is not None
         await session.keep()
         by = session.gate.superseded_by
-        log.error("superseded by %s: answering nothing more, exiting", by)
+        log.error("superseded by %s: sending no more responses, exiting", by)
         self.exit_code = Exit.REFUSED
         self._superseded.set()
 
@@ -218,20 +213,20 @@ class Broker:
                 waiting.cancel()
 
     def _report(self, name: str, failure: BaseException) -> None:
-        """Where failures of background work go: the log, a counter, and `/healthz`."""
+        """Failures of background work: to the log, a counter, and `/healthz`."""
         self.metrics.unexpected_errors += 1
         self.health.failed(name, failure)
-        # What disks and stores refuse says where by itself; only what nobody expected needs a trace.
+        # Errors of disks and stores say where they happened; only unexpected ones need a trace.
         expected = isinstance(failure, ThermoclineError | OSError)
         log.error("%s failed: %s", name, failure, exc_info=None if expected else failure)
 
     # -- stopping -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Down again: cleanly when `stop` asked for it, at once when superseded or failed."""
+        """Stop: cleanly after `stop`, at once when superseded or failed."""
         self.health.starting("stopping")
         closing = Shutdown(self.components, self._config, self._world.workers, self._tasks, self._waits, self._report)
-        # A superseded broker's answers never leave: draining would only keep it here for the whole timeout.
+        # A superseded broker's responses never leave: draining would last the whole time-out.
         await closing.close(clean=self._clean_stop, drain=not self._superseded.is_set())
 
 

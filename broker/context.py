@@ -1,7 +1,4 @@
-"""What a handler may reach: the broker's rooms in one value, passed to every handler.
-
-Owns nothing; it only names the doors. Must not hold state of its own.
-"""
+"""The parts of one broker, passed to every handler."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ from broker.following.response_cache import ResponseCache
 from broker.groups.coordinator import GroupCoordinator
 from broker.membership.serving_gate import ServingGate
 from broker.metadata.producer_ids import ProducerIds
-from broker.metrics.counters import BrokerMetrics
-from broker.metrics.produce_idle import ProduceIdle
+from broker.metrics.counters import BrokerMetrics, ProduceIdle
 from broker.net.dispatch import Peer
 from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
@@ -32,8 +28,8 @@ from seams.world import World
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The rooms of one broker. `live_configs`: broker configs that only the running process knows, such as the ports
-    really bound. `brokers`: who decides what other brokers ask; None: nobody here."""
+    """`live_configs`: broker configs that only the running process knows, such as bound ports. `brokers`: handles
+    requests of other brokers to the controller; None on a read-only broker."""
 
     live: LiveConfig
     world: World
@@ -45,7 +41,7 @@ class Context:
     producer_ids: ProducerIds
     groups: GroupCoordinator
     fetch_sessions: FetchSessions
-    kept_answers: ResponseCache
+    response_cache: ResponseCache
     gate: ServingGate
     metrics: BrokerMetrics
     tasks: Tasks
@@ -57,13 +53,13 @@ class Context:
 
     @property
     def config(self) -> BrokerConfig:
-        """The configuration as it is now: read it anew for every request."""
+        """The current configuration: to be read anew for every request."""
         return self.live.now
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request's envelope: who asks, and in which version of the API."""
+    """The peer, API version and client id of one request."""
 
     version: int
     peer: Peer

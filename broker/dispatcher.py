@@ -1,12 +1,10 @@
-"""From a frame to its handler.
+"""Dispatches frames to handlers: decodes, asks the authorizer, waits for the serving gate, calls the handler.
 
-Owns the table of handlers and the order of what comes before one: decoding, the authorizer, the gate. Always true: a
-frame is decoded completely before anything is done, and the authorizer is asked before a handler sees it; a handler's
-failure answers that request or closes that connection, never another's. Must not know what a request means, nor how an
-answer is framed (`handlers.answering`).
+A frame is decoded completely before it has any effect. A handler's failure is answered or closes that connection; it
+affects no other.
 
-Hot path: Produce and Fetch are answered while they are dispatched whenever they need not wait; only the rest run as
-tasks, one at a time a connection, as in Kafka.
+Hot path: Produce and Fetch are answered during dispatch unless they have to wait; other requests run as tasks, one at a
+time a connection, as in Kafka.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.admin import acls, alter_configs, configs, delete_records, log_dirs, producers, topics
 from broker.handlers.cluster import brokers, elections, envelope, reassignments
-from broker.handlers.cluster import unregister as nodes
 from broker.handlers.fetch import fetch
 from broker.handlers.fetch import list_offsets as offsets
 from broker.handlers.fetch import responses as fetch_answers
@@ -37,10 +34,11 @@ from broker.handlers.metadata import describe_topic_partitions as topic_partitio
 from broker.handlers.produce import produce
 from broker.handlers.produce.fast_path import FastPath
 from broker.handlers.produce.flow import ProduceFlow
-from broker.handlers.responding import Responding
+from broker.handlers.responder import Responder
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.peers.forward import FORWARDED
 from broker.security.authorizer import Authorizer
+from broker.wire import messages as wire
 from broker.wire.apis import ApiKey, is_served
 from broker.wire.codec import decode_request, encode_response
 from broker.wire.errors import MalformedFrame
@@ -59,10 +57,8 @@ def _client(call: Call) -> groups.ClientInfo:
     return groups.ClientInfo(call.client_id, call.peer.address.rpartition(":")[0])
 
 
-def _group_handler(
-    handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Message]],
-) -> Handler:
-    """Group handlers know the coordinator only, not the rest of the broker."""
+def _group_handler(handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Message]]) -> Handler:
+    """Group handlers get the coordinator only."""
 
     def handler(context: Context, request: Any, call: Call) -> Awaitable[Message]:
         return handle(context.groups, request, call.version, _client(call))
@@ -90,7 +86,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs.handle_incremental_alter_configs,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: topic_partitions.handle_describe_topic_partitions,
     ApiKey.ELECT_LEADERS: elections.handle_elect_leaders,
-    ApiKey.UNREGISTER_BROKER: nodes.handle_unregister_broker,
+    ApiKey.UNREGISTER_BROKER: brokers.handle_unregister_broker,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.handle_alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.handle_list_partition_reassignments,
     ApiKey.DESCRIBE_ACLS: acls.handle_describe_acls,
@@ -117,27 +113,34 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.ALTER_PARTITION: brokers.handle_alter_partition,
 }
 
+
+def _error_only(response: Callable[..., Message]) -> Refusal:
+    async def refused(_: Any, error: ErrorCode) -> Message:
+        return response(error_code=error)
+
+    return refused
+
+
 REFUSALS: Final[dict[int, Refusal]] = {
     ApiKey.FETCH: fetch_answers.refused,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.refused,
-    ApiKey.BROKER_REGISTRATION: brokers.registration_refused,
-    ApiKey.BROKER_HEARTBEAT: brokers.heartbeat_refused,
-    ApiKey.ALTER_PARTITION: brokers.alter_partition_refused,
-    ApiKey.ENVELOPE: envelope.refused,
+    ApiKey.BROKER_REGISTRATION: _error_only(wire.BrokerRegistrationResponse),
+    ApiKey.BROKER_HEARTBEAT: _error_only(wire.BrokerHeartbeatResponse),
+    ApiKey.ALTER_PARTITION: _error_only(wire.AlterPartitionResponse),
+    ApiKey.ENVELOPE: _error_only(wire.EnvelopeResponse),
 }
-"""How an API says that its peer may not ask it: for each one that the authorizer may refuse."""
+"""The response of each API that the authorizer may refuse."""
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _ENVELOPE: Final = int(ApiKey.ENVELOPE)
-# What several clients of a broker asked is decided side by side: one must not wait for another's partitions. Nor does
-# what a broker has to say at once wait for its heartbeat that is parked.
+# Envelopes of several clients are handled side by side. A parked heartbeat does not delay an urgent one.
 _SIDE_BY_SIDE: Final = (_ENVELOPE, int(ApiKey.BROKER_HEARTBEAT))
-_WIDE_FRAME: Final = 8 << 10  # in less there is no room for as many partitions
+_WIDE_FRAME: Final = 8 << 10  # a smaller frame cannot name so many partitions
 
 
 def is_wide(request: Message) -> bool:
-    """Whether it names so many partitions that looking at them at once would hold everybody up."""
+    """Whether the request names so many partitions that it is handled in turns with other work."""
     if isinstance(request, ProduceRequest):
         topics: list[Any] = request.topic_data
         rows = sum(len(topic.partition_data) for topic in topics) if len(topics) <= ROWS_PER_TURN else 0
@@ -146,11 +149,11 @@ def is_wide(request: Message) -> bool:
         rows = sum(len(topic.partitions) for topic in topics) if len(topics) <= ROWS_PER_TURN else 0
     else:
         return False
-    return len(topics) > ROWS_PER_TURN or rows > fetch.LOOKED_AT_ONCE_MAX
+    return len(topics) > ROWS_PER_TURN or rows > fetch.READ_AT_ONCE_MAX
 
 
-async def _opened(_: str) -> None:
-    """Nothing was decided that could be waited for."""
+async def _nothing_to_open(_: str) -> None:
+    """A forwarded change that was not made opens no log."""
 
 
 class BrokerDispatcher:
@@ -166,23 +169,25 @@ class BrokerDispatcher:
         self._refusals = refusals
 
     def serve(self, context: Context, own: Mapping[int, Handler] | None = None) -> None:
-        """Answer for this broker from now on; called before the first frame (ports are known only after binding).
-        `own`: handlers that this broker has instead of others."""
+        """Use `context` from now on; called before the first frame (ports are known only after binding). `own`:
+        handlers that replace those of a cluster's broker."""
         self._handlers = HANDLERS | dict(own or {})
         self.context = context
-        door = ControllerRequests(RemoteMetadataWriter(), context.metadata, context.live, context.world.rng, _opened)
-        self._elsewhere = replace(context, controller=door)
+        remote = ControllerRequests(
+            RemoteMetadataWriter(), context.metadata, context.live, context.world.rng, _nothing_to_open
+        )
+        self._elsewhere = replace(context, controller=remote)
         self.fast_path = FastPath(context)
-        self._answering = Responding(context.gate, self._tasks)
-        self._producing = ProduceFlow(context, self._answering)
+        self._responder = Responder(context.gate, self._tasks)
+        self._produce_flow = ProduceFlow(context, self._responder)
         self._now_s = context.world.clock.monotonic_s
         self._note = context.metrics.latency.note
 
     def dispatch(self, peer: Peer, frame: memoryview) -> Answer:
-        """Answer one request; see the door's docstring."""
+        """See `Dispatcher.dispatch`."""
         began_s = self._now_s()
         answer = self._answer(peer, frame)
-        api_key = frame[1]  # the second byte of two: what is answered has a key below 128
+        api_key = frame[1]  # the second byte of two: served APIs have keys below 128
         if isinstance(answer, Later):
             answer.when_done(partial(self._answered, api_key, began_s, 1))
         else:
@@ -206,21 +211,21 @@ class BrokerDispatcher:
         context.metrics.requests[header.api_key] += 1
         refusal = self._authorizer.refusal(peer, header.api_key, request)
         if refusal is not None:
-            return self._answering.later(self._refused(header, request, refusal))
+            return self._responder.later(self._refused(header, request, refusal))
         if not context.gate.is_open():
-            return self._answering.later(self._after_gate(header, call, request))
+            return self._responder.later(self._after_gate(header, call, request))
         if len(frame) > _WIDE_FRAME and is_wide(request):
-            return self._answering.later(self._wide(header, call, request))
+            return self._responder.later(self._wide(header, call, request))
         if header.api_key == _PRODUCE:
-            produced = self._producing.answer(header, call, cast(ProduceRequest, request))
+            produced = self._produce_flow.answer(header, call, cast(ProduceRequest, request))
             self.fast_path.routes.learn(peer, frame, body_at, call, cast(ProduceRequest, request))
             return produced
         if header.api_key == _FETCH:
             return self._fetch(header, call, cast(FetchRequest, request))
-        return self._answering.later(self._handle(header, call, request), blocks=header.api_key not in _SIDE_BY_SIDE)
+        return self._responder.later(self._handle(header, call, request), blocks=header.api_key not in _SIDE_BY_SIDE)
 
     def dispatch_run(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
-        """Answer produce requests like the peer's last one; see the door's docstring."""
+        """See `Dispatcher.dispatch_run`."""
         began_s = self._now_s()
         count, pos, answer = self.fast_path.answer(peer, view, pos, end)
         if isinstance(answer, Later):
@@ -230,28 +235,28 @@ class BrokerDispatcher:
         return count, pos, answer
 
     async def _wide(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
-        """A produce or fetch of so many partitions that the loop is left to others in between."""
+        """Handle a produce or fetch of very many partitions, in turns with other work."""
         await next_turn()  # decoding it took long enough
         if header.api_key == _PRODUCE:
-            return await self._producing.answer_wide(header, call, cast(ProduceRequest, request))
+            return await self._produce_flow.answer_wide(header, call, cast(ProduceRequest, request))
         if header.api_key == _FETCH:
             fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call.version, call.peer)
-            return await self._answering.in_turns(header, await answer_wide(self.context, fetching))
+            return await self._responder.in_turns(header, await answer_wide(self.context, fetching))
         return await self._handle(header, call, request)
 
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
         fetching = fetch.Fetch(self.context, request, call.version, call.peer)
         result = fetching.attempt()
         if fetching.satisfied(result):
-            return self._answering.now(header, fetching.response(result))
-        return LongPoll(self.context, fetching, result, partial(self._answering.complete, header)).answer
+            return self._responder.now(header, fetching.response(result))
+        return LongPoll(self.context, fetching, result, partial(self._responder.complete, header)).answer
 
     async def _after_gate(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
         await self.context.gate.opened()
         if is_wide(request):
             return await self._wide(header, call, request)
         if header.api_key == _PRODUCE:
-            answer = self._producing.answer(header, call, cast(ProduceRequest, request))
+            answer = self._produce_flow.answer(header, call, cast(ProduceRequest, request))
         elif header.api_key == _FETCH:
             answer = self._fetch(header, call, cast(FetchRequest, request))
         else:
@@ -259,21 +264,21 @@ class BrokerDispatcher:
         return await answer.future if isinstance(answer, Later) else answer
 
     async def _refused(self, header: RequestHeader, request: Message, refusal: ErrorCode) -> list[Part] | None:
-        return await self._answering.in_turns(header, await self._refusals[header.api_key](request, refusal))
+        return await self._responder.in_turns(header, await self._refusals[header.api_key](request, refusal))
 
     async def _handle(self, header: RequestHeader, call: Call, request: Message) -> list[Part]:
         context = self.context
         if header.api_key in FORWARDED and context.forward.is_elsewhere():
             answer = await context.forward.pass_on(call.peer, header, request)
             if answer is not None:
-                return await self._answering.passed_on(answer)
-            # Nobody is known to have taken it: each API says so in its words. It is not decided here, though this
-            # broker may be the controller by now: it may have been heard, and what it names may be another topic.
+                return await self._responder.forwarded(answer)
+            # No controller is known to have received it: each API has its own error for that. It is not executed here,
+            # even if this broker became the controller: the old one may have executed it, on another topic of the name.
             return await self._respond(self._elsewhere, header, call, request)
         if header.api_key == _ENVELOPE:
             sent = cast(EnvelopeRequest, request)
             opened = await envelope.opened(context, self._authorizer, self._decide, sent, call)
-            return await self._answering.in_turns(header, opened)
+            return await self._responder.in_turns(header, opened)
         return await self._decide(header, call, request)
 
     async def _decide(self, header: RequestHeader, call: Call, request: Message) -> list[Part]:
@@ -281,15 +286,15 @@ class BrokerDispatcher:
 
     async def _respond(self, context: Context, header: RequestHeader, call: Call, request: Message) -> list[Part]:
         response = await self._handlers[header.api_key](context, request, call)
-        return await self._answering.in_turns(header, response)
+        return await self._responder.in_turns(header, response)
 
     def _unsupported(self, header: RequestHeader, body: memoryview) -> list[Part]:
-        """UNSUPPORTED_VERSION where the protocol has room for it, else the connection closes."""
+        """UNSUPPORTED_VERSION where the response has such a field, else close the connection."""
         if header.api_key == ApiKey.API_VERSIONS:
             table = encode_response(header.api_key, 0, cluster.api_versions(ErrorCode.UNSUPPORTED_VERSION))
-            return response_frame(0, header.correlation_id, table)  # type: ignore[return-value]
+            return response_frame(0, header.correlation_id, table)
         if header.api_key == _PRODUCE and 0 <= header.api_version < 3:
             old = cast(ProduceRequest, decode_request(header.api_key, header.api_version, body))
             refusal = encode_response(header.api_key, header.api_version, produce.unsupported_version(old))
-            return response_frame(0, header.correlation_id, refusal)  # type: ignore[return-value]
+            return response_frame(0, header.correlation_id, refusal)
         raise CloseConnection(f"API {header.api_key} version {header.api_version} is not served")

@@ -1,8 +1,4 @@
-"""Kafka's error codes, as clients see them.
-
-Owns the numbers, their names (both as in Apache Kafka 4.3's `Errors`) and which of them a client repeats by itself.
-Must not know which situation leads to which code: handlers and groups decide that.
-"""
+"""Kafka's error codes: numbers, names and retriable flags of Apache Kafka 4.3's `Errors`."""
 
 from __future__ import annotations
 

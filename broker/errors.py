@@ -1,8 +1,5 @@
-"""House errors to Kafka error codes: the one place where the two meet.
-
-Owns the mapping. Always true: an error nobody mapped is UNKNOWN_SERVER_ERROR and is reported, because it is a bug of
-ours.
-"""
+"""Maps exceptions to Kafka error codes. An unmapped exception is UNKNOWN_SERVER_ERROR and is reported, because it is a
+bug."""
 
 from __future__ import annotations
 
@@ -35,14 +32,14 @@ log = logging.getLogger(__name__)
 
 
 class ApiError(InvalidRequest):
-    """A refusal that has a Kafka error code of its own. The message reaches clients where the protocol has room."""
+    """An error with a Kafka code of its own. Clients see the message where the protocol has a field for it."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message or code.name)
         self.code = code
 
 
-# First match wins, so subclasses stand before their bases.
+# The first match counts, so subclasses precede their bases.
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (CorruptBatch, ErrorCode.CORRUPT_MESSAGE),
     (BatchTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
@@ -61,8 +58,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (MalformedFrame, ErrorCode.INVALID_REQUEST),
     (Fenced, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (StorageFailed, ErrorCode.KAFKA_STORAGE_ERROR),
-    # A cold object that is gone or unreadable may come back (a restored object, mended credentials): clients retry,
-    # operators read the log and the metrics.
+    # A missing or unreadable cold object may return (a restored object, repaired credentials), so clients retry.
     (ObjectMissing, ErrorCode.KAFKA_STORAGE_ERROR),
     (AccessRefused, ErrorCode.KAFKA_STORAGE_ERROR),
     (Corrupt, ErrorCode.CORRUPT_MESSAGE),
@@ -74,7 +70,6 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
 
 
 def code_of(failure: Exception) -> ErrorCode:
-    """The Kafka error code a client gets for `failure`."""
     if isinstance(failure, ApiError):
         return failure.code
     for kind, code in _CODES:

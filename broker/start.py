@@ -1,9 +1,8 @@
-"""The order in which a broker comes up, in one place.
+"""The start of a broker, step by step.
 
-Addresses are bound before anything is touched; the data directory is locked before the bucket is asked; the right to
-serve is committed before anything is served, and before the clean-shutdown marker goes; what the image says is
-published, and its logs open, before groups load; clients are let in last. Must not know what cuts a start short, when a
-broker ends (app), or how it goes down (components).
+1. Bind the addresses, then lock the data directory, then probe the bucket.
+2. Commit the right to serve; only then remove the clean-shutdown marker and serve anything.
+3. Apply the image and open its logs, then load groups, then accept clients.
 """
 
 from __future__ import annotations
@@ -37,14 +36,13 @@ from broker.observe.sources import Sources
 from broker.observe.status import Health, Waits
 from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.peers.links import Links
-from broker.startup.bucket_probe import first_probe
-from broker.startup.cold_prefetch import ColdPrefetch
+from broker.startup.bucket_probe import ColdPrefetch, probe_bucket
 from broker.startup.components import Components
-from broker.startup.directory_claim import enter
+from broker.startup.directory_claim import claim_directory
 from broker.startup.limits import tier_limits
 from broker.startup.listeners import Listeners
-from broker.startup.offsets_topic import OffsetsTopic
-from broker.startup.wiring import MetadataWiring, obeying
+from broker.startup.offsets_topic import ClusterOffsetsTopic
+from broker.startup.wiring import MetadataWiring, wire_metadata
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
 from hotstore.host.data_dir import DataDir
@@ -58,17 +56,17 @@ from tiering.service import TierService
 log = logging.getLogger(__name__)
 
 _FRESH_S: Final = 10.0
-"""How old the newest answer may be for what lets go of data (R23): two polls at their rarest (5 s), so that one that is
-slow holds nothing back. Others may lead before it is over, at once where this broker's port refuses: their claims fence
-it, and what it lets go of until then is what its newest configs ask for."""
+"""Maximal age of the newest confirmed image for deletions of data (R23): two polls at the longest interval (5 s), so
+that one slow poll delays nothing. Other brokers may lead earlier, at once where this broker's port refuses. Their
+claims fence this broker, and what it deletes until then follows its newest configs."""
 
 StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """One start. `config` is the one the broker was started with, `live` the one it runs with; in `components` stands
-    what was made so far, for the stop; `keep_session` runs from the moment the right to serve is committed."""
+class BrokerStart:
+    """One start. `config` is the initial configuration, `live` the current one. `components` collects what was made,
+    for the stop. `keep_session` runs once the right to serve is committed."""
 
     config: BrokerConfig
     live: LiveConfig
@@ -86,20 +84,20 @@ class Start:
     keep_session: Callable[[], Awaitable[None]]
 
     async def prepare(self) -> None:
-        """What takes no time and asks nobody. Raises Refused, DataDirLocked, OSError."""
+        """Bind the addresses and lock the data directory. Raises Refused, DataDirLocked, OSError."""
         self.health.starting("binding its addresses")
         await self.listening.bind()
         self.health.starting("opening the data directory")
         self.components.data_dir = await self.world.workers.run(DataDir.open, self.world.disk, self.config.data_dir)
 
     async def serve(self) -> Sources:
-        """All that follows, until clients are let in. May be cancelled: `components` has what there is to stop."""
+        """Everything else, until clients are accepted. May be cancelled: `components` has what has to be stopped."""
         data_dir, world = self.components.data_dir, self.world
         assert data_dir is not None
         bucket = self.open_bucket(self.config, world)
         self.components.store = store = MeteredStore(bucket, world.clock)
-        # Not through the meters: it loses races and sends wrong checksums on purpose.
-        probed = await first_probe(bucket, world, self.outage, self.health)
+        # Not metered: the probe loses races and sends wrong checksums on purpose.
+        probed = await probe_bucket(bucket, world, self.outage, self.health)
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
         config = self.config
         listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max
@@ -120,7 +118,7 @@ class Start:
             ahead=ahead,
         )
         assert joined.identity.cluster_id is not None
-        following = obeying(
+        following = wire_metadata(
             self.live,
             world,
             cluster,
@@ -134,13 +132,13 @@ class Start:
             session.poll_soon,
         )
         self.components.replicas = following.replicas
-        for name, service in following.kept.items():
-            self._keep(name, service)
+        for name, service in following.services.items():
+            self._spawn_service(name, service)
         await tiers.start()
         fitness = BrokerFitness(following.registry.log_failures, lambda: logs.ballast.is_short)
         await self._publish(following, session, tiers, joined, fitness)
         ahead.forget()
-        self.tasks.spawn("cluster defaults", self._settle_defaults(following))
+        self.tasks.spawn("cluster defaults", self._commit_defaults(following))
         context = self._context(following, joined, session, tiers)
         self.dispatcher.serve(context)
         await self.listening.accept(self.live)
@@ -164,18 +162,18 @@ class Start:
             following.turnover,
         )
 
-    async def _settle_defaults(self, following: MetadataWiring) -> None:
-        door, metadata, config = following.controller, following.metadata, self.config
+    async def _commit_defaults(self, following: MetadataWiring) -> None:
+        controller, metadata, config = following.controller, following.metadata, self.config
 
-        async def settle() -> None:
-            await commit_defaults(door, metadata, config.node_id, config.configured)
+        async def commit() -> None:
+            await commit_defaults(controller, metadata, config.node_id, config.configured)
 
-        await supervise("cluster defaults", settle, self.world.rng, self.report)
+        await supervise("cluster defaults", commit, self.world.rng, self.report)
 
     async def _join(
         self, store: ObjectStore, cluster: ClusterRoot, links: Links, data_dir: DataDir, ahead: ReadAhead
     ) -> tuple[Session, StartedSession]:
-        """The right to serve. What is lost here is read `ahead`, where it has to be waited for."""
+        """Wait for the right to serve. Meanwhile `ahead` prefetches manifests of lost logs."""
         config, world = self.config, self.world
         reading = ColdPrefetch(ahead, store, world, data_dir, config.node_id, self.tasks)
 
@@ -187,10 +185,10 @@ class Start:
         self.health.starting("waiting for the right to serve the bucket")
         listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
         try:
-            joined = await enter(session, data_dir, config, listeners, world)
+            joined = await claim_directory(session, data_dir, config, listeners, world)
         finally:
             reading.end()
-        self._keep("session", self.keep_session)
+        self._spawn_service("session", self.keep_session)
         return session, joined
 
     async def _publish(
@@ -201,28 +199,28 @@ class Start:
         joined: StartedSession,
         fitness: BrokerFitness,
     ) -> None:
-        """Obey the image of the claim, and wait until its logs are open."""
+        """Apply the image of the claim, and wait until its logs are open."""
         replicas, topics = following.replicas, joined.at.image.topics
         await replicas.stray_logs.move_all(joined.at.image)
         led = self.config.node_id
         total = sum(row.leader == led for topic in topics.values() for row in topic.rows)
         with (
             tiers.deferring_starts(is_start=True),
-            self.waits.counting(lambda: f"opening logs: {replicas.opened_count} of {total} partitions"),
+            self.waits.reporting(lambda: f"opening logs: {replicas.opened_count} of {total} partitions"),
         ):
             following.feed.take(joined.at)
             session.follow(following.feed, following.brokers, joined, fitness)
             await asyncio.gather(*[replicas.opened(topic_id) for topic_id in topics])
-        self._keep("checkpoints", replicas.checkpointing.keep_checkpoints)
-        self._keep("ticks", replicas.checkpointing.keep_ticking)
-        self._keep("retention of copies", replicas.keep_expiring)
-        self._keep("strays", replicas.stray_logs.keep_removing)
+        self._spawn_service("checkpoints", replicas.checkpointing.keep_checkpoints)
+        self._spawn_service("ticks", replicas.checkpointing.keep_ticking)
+        self._spawn_service("retention of copies", replicas.keep_expiring)
+        self._spawn_service("strays", replicas.stray_logs.keep_removing)
 
     def _groups(self, following: MetadataWiring, session: Session) -> GroupCoordinator:
         config, world = self.live.now, self.world
         registry, metadata, replicas = following.registry, following.metadata, following.replicas
         self.components.groups = groups = GroupCoordinator(
-            OffsetsTopic(following.controller, registry, metadata, config),
+            ClusterOffsetsTopic(following.controller, registry, metadata, config),
             world.clock,
             world.rng,
             config.groups,
@@ -237,12 +235,12 @@ class Start:
         offsets = InternalTopicWatcher(groups.log, world.clock, world.workers)
         replicas.watch(offsets)
         replicas.watch(groups)
-        # Not before an image is obeyed: a position in a topic that it lacks is taken for one of a deleted topic.
+        # Only after an image is applied: offsets of a topic that is not in the image count as a deleted one's.
         for partition in registry.partitions.values():
             offsets.led(partition)
         groups.start()
-        self._keep("group snapshots", snapshots.keep)
-        self._keep("group rewrites", Rewrites(groups.log).keep)
+        self._spawn_service("group snapshots", snapshots.keep)
+        self._spawn_service("group rewrites", Rewrites(groups.log).keep)
         return groups
 
     def _context(
@@ -262,7 +260,7 @@ class Start:
             producer_ids=ProducerIds(joined.broker_epoch),
             groups=self._groups(following, session),
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
-            kept_answers=ResponseCache(),
+            response_cache=ResponseCache(),
             gate=session.gate,
             metrics=self.metrics,
             tasks=self.tasks,
@@ -271,5 +269,5 @@ class Start:
             forward=following.forward,
         )
 
-    def _keep(self, name: str, service: Callable[[], Awaitable[None]]) -> None:
+    def _spawn_service(self, name: str, service: Callable[[], Awaitable[None]]) -> None:
         self.tasks.spawn(name, supervise(name, service, self.world.rng, self.report))

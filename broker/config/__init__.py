@@ -1,1 +1,1 @@
-"""Every config: its name, meaning and limits, and how a broker's and a topic's values come about. Pure."""
+"""Configs: names, meanings, limits, and the values a broker and a topic run with. Pure."""

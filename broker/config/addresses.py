@@ -1,7 +1,4 @@
-"""Addresses as configs write them: `host:port`, `[::1]:port`, Kafka's `NAME://host:port`.
-
-Owns their syntax and the question whether an address is loopback. Pure: no name is looked up.
-"""
+"""Addresses in configs: `host:port`, `[::1]:port`, Kafka's `NAME://host:port`. Pure: no name is looked up."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _WILDCARDS = ("", "0.0.0.0", "::")  # what Kafka takes for every interface
 
 
 class Address(NamedTuple):
-    """A listener: its name (`PLAINTEXT` where none is written), host (empty: every interface) and port."""
+    """An address: its name (`PLAINTEXT` when none is written), host (empty: every interface) and port."""
 
     name: str
     host: str
@@ -30,7 +27,7 @@ class Address(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Only this machine can reach it. A name other than localhost is taken for a public one."""
+        """Whether only this machine can reach it. A name other than localhost counts as public."""
         if self.host.lower() == "localhost":
             return True
         try:
@@ -40,7 +37,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, config: str) -> Address:
-    """One address; InvalidConfig names the config it was read from."""
+    """One address. InvalidConfig names the config it was read from."""
     found = _ADDRESS.fullmatch(text.strip())
     if found is None or int(found["port"]) > 65535:
         raise InvalidConfig(

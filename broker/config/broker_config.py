@@ -1,14 +1,12 @@
-"""What a broker runs with, as one typed value.
-
-Owns the field names and units; `resolve` makes it. Always true: every field was checked against its definition's
-limits. Must not know where a value came from, but for the texts at its end, which DescribeConfigs and topic defaults
-need.
-"""
+"""The configuration of a broker as one typed value; `resolve` makes it, and checks every field against its
+definition."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, get_origin, get_type_hints
 
 from broker.config.groups import GroupConfig
 from broker.config.listeners import ListenerConfig
@@ -17,7 +15,7 @@ from broker.config.times import ClusterTimes
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """A broker's configuration. Times in ms, sizes in bytes; None where the comment says so."""
+    """Times in ms, sizes in bytes; None where the comment says so. A field annotated with a config has its value."""
 
     # identity and places
     node_id: int
@@ -26,92 +24,103 @@ class BrokerConfig:
     data_dir: str  # absolute
     bucket_url: str
     bucket_is_default: bool  # the directory beside data_dir: both tiers share a disk
-    take_over: bool  # the operator's word that the last broker of this bucket is dead (design 1)
-    read_only: bool  # another cluster's bucket is read, and never written
+    take_over: bool  # the operator asserts that the last broker of this bucket is dead (design 1)
+    read_only: bool  # reads another cluster's bucket and never writes it
 
     # addresses
     listeners: tuple[ListenerConfig, ...]  # at least one, in the order written
-    brokers_listener: str  # the name of the one that other brokers use: one of `listeners`, or `internal`
-    internal: ListenerConfig | None  # bound beside `listeners`, for brokers alone
+    brokers_listener: str  # the name of the listener of brokers: one of `listeners`, or `internal`
+    internal: ListenerConfig | None  # an additional listener for brokers only
     http_host: str | None  # None: no HTTP
     http_port: int
 
     # network limits
-    request_bytes_max: int
+    request_bytes_max: Annotated[int, "socket.request.max.bytes"]
     inflight_request_bytes_max: int | None  # None: no limit
-    socket_send_buffer_bytes: int  # -1: the kernel's
-    socket_receive_buffer_bytes: int  # -1: the kernel's
-    connection_idle_ms_max: int
-    connections_max: int
-    connections_per_ip_max: int
-    connection_creation_rate_max: int  # a second
-    frame_timeout_ms: int
-    fetch_max_bytes: int
-    fetch_sessions_max: int
+    socket_send_buffer_bytes: Annotated[int, "socket.send.buffer.bytes"]  # -1: the kernel's
+    socket_receive_buffer_bytes: Annotated[int, "socket.receive.buffer.bytes"]  # -1: the kernel's
+    connection_idle_ms_max: Annotated[int, "connections.max.idle.ms"]
+    connections_max: Annotated[int, "max.connections"]
+    connections_per_ip_max: Annotated[int, "max.connections.per.ip"]
+    connection_creation_rate_max: Annotated[int, "max.connection.creation.rate"]  # a second
+    frame_timeout_ms: Annotated[int, "thermocline.frame.timeout.ms"]
+    fetch_max_bytes: Annotated[int, "fetch.max.bytes"]
+    fetch_sessions_max: Annotated[int, "max.incremental.fetch.session.cache.slots"]
 
     # topics
-    num_partitions: int
-    default_replication_factor: int
-    auto_create_topics_enable: bool
-    delete_topics: bool
-    offsets_topic_partitions: int
-    offsets_topic_replication_factor: int
-    offsets_topic_segment_bytes: int
+    num_partitions: Annotated[int, "num.partitions"]
+    default_replication_factor: Annotated[int, "default.replication.factor"]
+    auto_create_topics_enable: Annotated[bool, "auto.create.topics.enable"]
+    delete_topics: Annotated[bool, "delete.topic.enable"]
+    offsets_topic_partitions: Annotated[int, "offsets.topic.num.partitions"]
+    offsets_topic_replication_factor: Annotated[int, "offsets.topic.replication.factor"]
+    offsets_topic_segment_bytes: Annotated[int, "offsets.topic.segment.bytes"]
 
     # the local log
     flush_sync: bool
-    validate_records: bool
-    retention_check_interval_ms: int
-    recovery_point_checkpoint_interval_ms: int
-    log_start_checkpoint_interval_ms: int
-    high_watermark_checkpoint_interval_ms: int
-    replica_lag_ms_max: int
-    follower_rate_max: int  # bytes a second, of replicas that are throttled
-    replication_quota_windows: int
-    replication_quota_window_s: int
-    follower_skip_bytes: int
-    producer_id_expiration_ms: int
+    validate_records: Annotated[bool, "thermocline.validate.records"]
+    retention_check_interval_ms: Annotated[int, "log.retention.check.interval.ms"]
+    recovery_point_checkpoint_interval_ms: Annotated[int, "log.flush.offset.checkpoint.interval.ms"]
+    log_start_checkpoint_interval_ms: Annotated[int, "log.flush.start.offset.checkpoint.interval.ms"]
+    high_watermark_checkpoint_interval_ms: Annotated[int, "replica.high.watermark.checkpoint.interval.ms"]
+    replica_lag_ms_max: Annotated[int, "replica.lag.time.max.ms"]
+    follower_rate_max: Annotated[
+        int, "follower.replication.throttled.rate"
+    ]  # bytes a second, of replicas that are throttled
+    replication_quota_windows: Annotated[int, "replication.quota.window.num"]
+    replication_quota_window_s: Annotated[int, "replication.quota.window.size.seconds"]
+    follower_skip_bytes: Annotated[int, "thermocline.follower.skip.bytes"]
+    producer_id_expiration_ms: Annotated[int, "producer.id.expiration.ms"]
     local_bytes_max: int | None  # None: local_space_ratio_max decides
     local_space_ratio_max: float  # share of the file system, 0 to 1
-    brokers_on_disk: int  # brokers that share that file system, this one among them
+    brokers_on_disk: Annotated[
+        int, "thermocline.brokers.on.disk"
+    ]  # brokers that share that file system, this one among them
 
     # groups
     groups: GroupConfig
 
     # tiering
-    tiering_enabled: bool
-    tiering_interval_ms_max: int
-    seal_ms: int
-    seal_on_shutdown: bool
-    copy_partitions_max: int
-    copy_backoff_ms: int
-    copy_backoff_ms_max: int
-    copy_backoff_jitter: float
-    gc_grace_ms: int
-    reservation_offsets: int
+    tiering_enabled: Annotated[bool, "remote.log.storage.system.enable"]
+    tiering_interval_ms_max: Annotated[int, "remote.log.manager.task.interval.ms"]
+    seal_ms: Annotated[int, "thermocline.seal.ms"]
+    seal_on_shutdown: Annotated[bool, "thermocline.seal.on.shutdown"]
+    copy_partitions_max: Annotated[int, "remote.log.manager.copier.thread.pool.size"]
+    copy_backoff_ms: Annotated[int, "remote.log.manager.task.retry.backoff.ms"]
+    copy_backoff_ms_max: Annotated[int, "remote.log.manager.task.retry.backoff.max.ms"]
+    copy_backoff_jitter: Annotated[float, "remote.log.manager.task.retry.jitter"]
+    gc_grace_ms: Annotated[int, "thermocline.gc.grace.ms"]
+    reservation_offsets: Annotated[int, "thermocline.reservation.offsets"]
 
     # the cold tier
-    cold_reads_max: int
-    cold_reads_waiting_max: int
-    cold_fetch_wait_ms_max: int
-    cold_fetch_bytes_max: int
-    list_offsets_wait_ms_max: int
-    cache_bytes_max: int
-    prefetch_bytes: int
+    cold_reads_max: Annotated[int, "remote.log.reader.threads"]
+    cold_reads_waiting_max: Annotated[int, "remote.log.reader.max.pending.tasks"]
+    cold_fetch_wait_ms_max: Annotated[int, "remote.fetch.max.wait.ms"]
+    cold_fetch_bytes_max: Annotated[int, "thermocline.cold.fetch.bytes.max"]
+    list_offsets_wait_ms_max: Annotated[int, "remote.list.offsets.request.timeout.ms"]
+    cache_bytes_max: Annotated[int, "thermocline.cache.bytes"]
+    prefetch_bytes: Annotated[int, "thermocline.prefetch.bytes"]
 
     # the bucket as coordinator
     times: ClusterTimes
-    auto_leader_rebalance: bool
-    leader_imbalance_check_interval_s: int
-    store_timeout_ms: int
-    store_upload_timeout_ms: int
+    auto_leader_rebalance: Annotated[bool, "auto.leader.rebalance.enable"]
+    leader_imbalance_check_interval_s: Annotated[int, "leader.imbalance.check.interval.seconds"]
+    store_timeout_ms: Annotated[int, "thermocline.store.timeout.ms"]
+    store_upload_timeout_ms: Annotated[int, "thermocline.store.upload.timeout.ms"]
 
     # stopping, and tests
-    shutdown_timeout_ms: int
-    testing: bool
+    shutdown_timeout_ms: Annotated[int, "thermocline.shutdown.timeout.ms"]
+    testing: Annotated[bool, "thermocline.testing"]
 
     configured: Mapping[str, str]  # explicit broker values by name, in canonical text, all layers merged
-    static: Mapping[str, str]  # of those, what the start said: flags, --set, environment, file
-    cluster_overrides: Mapping[str, str]  # what was set for every broker while it ran
-    own_overrides: Mapping[str, str]  # what was set for this broker alone: the strongest
+    static: Mapping[str, str]  # of those, the ones of the start: flags, --set, environment, file
+    cluster_overrides: Mapping[str, str]  # set for every broker at run time
+    own_overrides: Mapping[str, str]  # set for this broker at run time: the strongest
     ignored: tuple[str, ...]  # names that were set and have no effect here, sorted
+
+
+@cache
+def configs_of(kind: type) -> Mapping[str, str]:
+    """Field → config, of the fields that are annotated with a config's name."""
+    hints = get_type_hints(kind, include_extras=True).items()
+    return {field: hint.__metadata__[0] for field, hint in hints if get_origin(hint) is Annotated}

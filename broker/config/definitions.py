@@ -1,8 +1,6 @@
-"""The registry: every config name there is, Kafka's and ours, for the broker and for topics.
+"""Definitions of all configs of brokers and topics, Kafka's and Thermocline's.
 
-Owns the lookup by name, the ties between topic names and the broker names they take defaults from, and the nearest
-name to a wrong one. Always true: a Kafka name is either honoured (listed in `honoured`) or accepted without effect;
-nothing of Kafka 4.3 is unknown. Must not know values that somebody set.
+Every config of Kafka 4.3 is defined: honoured (listed in `honoured`) or accepted without effect.
 """
 
 from __future__ import annotations
@@ -15,16 +13,16 @@ from types import MappingProxyType
 from broker.config.generated import kafka_names
 from broker.config.honoured import BROKER_NAMES, DYNAMIC_NAMES, TOPIC_NAMES, Honoured
 from broker.config.own import OWN
-from broker.config.values import ConfigType, Definition, InvalidConfig, Limits
+from broker.config.values import ConfigType, Definition, InvalidConfig, ValidValues
 from broker.config.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPIC_REASONS, reason_of
 
-# Read by Kafka's authorizer from the same file, though no definition lists them.
+# Kafka's authorizer reads these from the same file; no definition lists them.
 _AUTHORIZER = ("super.users", "allow.everyone.if.no.acl.found")
 
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A broker name that gives a topic config its default: topic value = broker value × `scale`."""
+    """A broker config that is a topic config's default: topic value = broker value × `scale`."""
 
     name: str
     scale: int = 1
@@ -40,7 +38,7 @@ def _read_table(
             name=name,
             type=ConfigType[kind],
             default=None if default == r"\N" else default,
-            limits=Limits.read(limits),
+            valid=ValidValues.read(limits),
             doc=_doc_without_effect(name, reasons),
             internal="internal" in flags,
         )
@@ -81,7 +79,7 @@ def _registry() -> dict[str, Definition]:
 
 BROKER: Mapping[str, Definition] = MappingProxyType(_registry())
 DYNAMIC_ONLY = frozenset(line.partition("|")[0] for line in kafka_names.DYNAMIC.split())
-"""Broker configs that Kafka's own configuration does not know: they are there when somebody set them."""
+"""Broker configs that Kafka's static configuration does not have: they exist once set at run time."""
 TOPIC: Mapping[str, Definition] = MappingProxyType(
     {
         name: replace(found, dynamic=True)
@@ -90,7 +88,7 @@ TOPIC: Mapping[str, Definition] = MappingProxyType(
 )
 TOPIC_SYNONYMS: Mapping[str, tuple[Synonym, ...]] = MappingProxyType(_read_synonyms(kafka_names.SYNONYMS))
 
-# Names for one thing, the one that decides first; a source that sets any of them hides all of them in weaker sources.
+# Names for one value, the strongest first. A source that sets one of them hides all of them in weaker sources.
 RIVALS: tuple[tuple[str, ...], ...] = (
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     ("log.roll.ms", "log.roll.hours"),
@@ -102,7 +100,7 @@ RIVALS: tuple[tuple[str, ...], ...] = (
 
 
 def broker_definition(name: str) -> Definition | None:
-    """The definition of a broker config, also of a name known by its prefix only; None = nobody knows it."""
+    """The definition of a broker config, also of one known only by its prefix; None for an unknown name."""
     found = BROKER.get(name)
     if found is None and name.startswith(IGNORED_BEGINNINGS):
         return Definition(name, ConfigType.STRING, None, doc=f"Accepted without effect: {reason_of(name)}")
@@ -110,7 +108,7 @@ def broker_definition(name: str) -> Definition | None:
 
 
 def topic_definition(name: str) -> Definition:
-    """The definition of a topic's config. InvalidConfig, in Kafka's words, when there is none."""
+    """The definition of a topic config. Raises InvalidConfig, in Kafka's words, when there is none."""
     definition = TOPIC.get(name)
     if definition is None:
         raise InvalidConfig(f"Unknown topic config name: {name}")
@@ -118,13 +116,13 @@ def topic_definition(name: str) -> Definition:
 
 
 def nearest_topic_name(name: str) -> str | None:
-    """The known topic config most like `name`. Takes a millisecond: for command lines, not for requests."""
+    """The topic config most like `name`. Takes a millisecond: for command lines, not for requests."""
     close = difflib.get_close_matches(name, TOPIC, n=1, cutoff=0.5)
     return close[0] if close else None
 
 
 def nearest_name(name: str) -> str | None:
-    """The known broker name most like `name`, also when a topic's name was meant (`segment.bytes`)."""
+    """The broker config most like `name`, also for a topic config's name (`segment.bytes`)."""
     if name in TOPIC_SYNONYMS:
         return TOPIC_SYNONYMS[name][0].name
     close = difflib.get_close_matches(name, BROKER, n=1, cutoff=0.5)

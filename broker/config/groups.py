@@ -1,40 +1,37 @@
-"""What an operator may set about groups, and the bounds nobody may lift.
-
-Owns the names, defaults and units of everything in `broker.groups` that is a number. Always true: each structure that a
-client can grow has its bound here. Must not know where the values come from.
-Source: Kafka 4.3's `GroupCoordinatorConfig` (names in the comments); bounds without a Kafka name are ours.
-"""
+"""Limits of consumer groups: configs (Kafka's names in the comments) and constants of this broker. Every structure that
+a client can grow has its limit here. Source: Kafka 4.3's `GroupCoordinatorConfig`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 NAME_BYTES_MAX: Final = 2_048
-"""Group ids, instance ids, protocol names and types. `__consumer_offsets` can hold 32 767 bytes; topics end at 249."""
+"""Group ids, instance ids, protocol names and types. `__consumer_offsets` can hold 32 767 bytes; topic names end at
+249."""
 
 PROTOCOLS_MAX: Final = 100
-"""Assignors one member may offer; stock clients offer up to three."""
+"""Assignors of one member; stock clients offer up to three."""
 
 CLIENT_ID_CHARS_MAX: Final = 255
-"""A client id becomes part of the member ids we hand out; longer ones are cut there, never refused."""
+"""A client id is part of the member ids that the broker assigns; longer ones are cut, not refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
     """Times in ms, sizes in bytes."""
 
-    session_timeout_min_ms: int = 6_000  # group.min.session.timeout.ms
-    session_timeout_max_ms: int = 1_800_000  # group.max.session.timeout.ms
-    initial_rebalance_delay_ms: int = 3_000  # group.initial.rebalance.delay.ms
-    group_size_max: int = 2**31 - 1  # group.max.size
-    offset_metadata_bytes_max: int = 4_096  # offset.metadata.max.bytes (Kafka counts UTF-16 units, so do we)
+    session_timeout_min_ms: Annotated[int, "group.min.session.timeout.ms"] = 6_000
+    session_timeout_max_ms: Annotated[int, "group.max.session.timeout.ms"] = 1_800_000
+    initial_rebalance_delay_ms: Annotated[int, "group.initial.rebalance.delay.ms"] = 3_000
+    group_size_max: Annotated[int, "group.max.size"] = 2**31 - 1
+    offset_metadata_bytes_max: Annotated[int, "offset.metadata.max.bytes"] = 4_096  # UTF-16 units, as in Kafka
     offsets_retention_ms: int = 10_080 * 60_000  # offsets.retention.minutes
-    offsets_retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
-    offsets_commit_timeout_ms: int = 5_000  # offsets.commit.timeout.ms
+    offsets_retention_check_interval_ms: Annotated[int, "offsets.retention.check.interval.ms"] = 600_000
+    offsets_commit_timeout_ms: Annotated[int, "offsets.commit.timeout.ms"] = 5_000
 
     new_member_join_timeout_ms: int = 300_000
-    """A new member's parked JoinGroup ends after this (5 min, Kafka's constant): its connection may be long dead."""
+    """A new member's parked JoinGroup ends after this time (5 min, Kafka's constant): its connection may be dead."""
 
     groups_max: int = 100_000
     """Groups in memory, simple ones included."""
@@ -45,26 +42,26 @@ class GroupConfig:
     group_record_bytes_max: int = 8 * 1024 * 1024
     """One group's metadata record: 1 000 members with 4 KiB of subscription and assignment each, twice."""
     state_bytes_max: int = 512 * 1024 * 1024
-    """Everything that clients made us keep: members, assignments, offsets (estimated, see `size_bytes`)."""
+    """All stored state: members, assignments, offsets (estimated, see `size_bytes`)."""
     commit_rows_max: int = 20_000
-    """Partitions of one OffsetCommit, 30 µs each on the loop: more at once would hold everybody up."""
+    """Partitions of one OffsetCommit, 30 µs each on the event loop."""
     group_positions_max: int = 100_000
-    """Partitions one group keeps a position in: as many as one OffsetFetch tells."""
+    """Partitions with a committed offset of one group: as many as one OffsetFetch returns."""
     fetch_rows_max: int = 100_000
     """Partitions named in one group's OffsetFetch, 3 µs each."""
     leavers_max: int = 10_000
     """Members of one LeaveGroup."""
     append_batch_bytes_max: int = 512 * 1024
-    """How much waiting state goes into one batch: many commits share one flush."""
+    """Bytes of waiting writes in one batch: many commits share one flush."""
     append_queue_max: int = 20_000
     """Writes that wait for one partition of `__consumer_offsets`; above it commits are refused as retriable."""
     append_queue_bytes_max: int = 32 * 1024 * 1024
     """The same in bytes."""
-    snapshot_interval_ms: int = 7_500
-    """A changed partition gets a snapshot this long after the last one. A lost disk is promised to lose 10 s at most:
-    this, and up to a quarter of it until somebody looks (1.9 s), and the write."""
+    snapshot_interval_ms: Annotated[int, "thermocline.offsets.snapshot.interval.ms"] = 7_500
+    """A changed partition gets a snapshot this long after the last one. A lost disk loses 10 s at most: this time, up
+    to a quarter of it until the next check (1.9 s), and the write."""
 
 
 def is_too_long(name: str) -> bool:
-    """Whether a name of a client's takes more than `NAME_BYTES_MAX` bytes."""
+    """Whether a client's name takes more than `NAME_BYTES_MAX` bytes."""
     return len(name) > NAME_BYTES_MAX or len(name.encode()) > NAME_BYTES_MAX

@@ -1,7 +1,6 @@
-"""Which of Kafka's config names have an effect here, said in our words, and where our default differs and why.
+"""Kafka's configs that have an effect here, with their doc, and with the default where it differs from Kafka's and why.
 
-Owns docs and differing defaults; types, limits and Kafka's defaults come from the generated table. Always true: a name
-is here only when the running broker acts on it.
+Types, limits and Kafka's defaults are in the generated table.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Honoured:
-    """What a name does here. `default` (as text) replaces Kafka's, for `reason`. `dynamic`: see `Definition`."""
+    """What a config does here. `default` (as text) replaces Kafka's, for `reason`. `dynamic`: see `Definition`."""
 
     doc: str
     default: str | None = None
@@ -24,7 +23,7 @@ H = Honoured
 
 
 def _dynamic(doc: str, default: str | None = None, reason: str = "") -> Honoured:
-    """A broker's config that may change while it runs. Only what is so in Kafka: its tools know which those are."""
+    """A broker config that may change at run time: those of Kafka, whose tools know which they are."""
     return Honoured(doc, default, reason, dynamic=True)
 
 
@@ -46,12 +45,12 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "node.id": H("This broker's number in its cluster.", "1", "Kafka has no default; one broker needs no choice."),
     "broker.id": H("Older name of node.id."),
     "broker.rack": H(
-        "Where this broker stands, as told to clients in Metadata; replicas are spread over racks, and "
-        "replica.selector.class goes by it (--rack)."
+        "This broker's rack, as clients see it in Metadata; replicas are spread over racks, and "
+        "replica.selector.class uses it (--rack)."
     ),
     "replica.selector.class": H(
-        f"{RACK_SELECTOR}: leaders send a consumer that names its rack (client.rack) to a replica in sync that stands "
-        "there. No other class is served. Not set: everybody reads from leaders."
+        f"{RACK_SELECTOR}: leaders send a consumer that names its rack (client.rack) to an in-sync replica in that "
+        "rack. No other class is served. Not set: all consumers read from leaders."
     ),
     "log.dirs": H("The data directory; exactly one (--data-dir)."),
     "log.dir": H("Older name of log.dirs.", "", "Kafka's default under /tmp would lose the log: name one."),
@@ -67,15 +66,15 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     ),
     "listener.security.protocol.map": H("Protocol of each listener name; only PLAINTEXT is served."),
     "inter.broker.listener.name": H(
-        "The listener that other brokers use, when it is one of several in listeners; what only they may ask is "
-        "refused on every other one. Default: one more, thermocline.internal."
+        "The listener that other brokers use, when it is one of several in listeners; requests of brokers are refused "
+        "on every other one. Default: an additional listener, thermocline.internal."
     ),
-    "controller.listener.names": H("Listeners of that name are left out: there is no controller quorum to talk to."),
+    "controller.listener.names": H("Listeners of these names are left out: there is no controller quorum."),
     # the cluster
     "broker.session.timeout.ms": H(
-        "The controller ends the session of a broker that was silent for this long: others lead what it led. Two "
-        "seconds after its connection was closed, or a quarter of this, if that is less; but not before 4/3 of "
-        "broker.heartbeat.interval.ms."
+        "The controller ends the session of a broker that was silent for this long: other brokers lead its partitions. "
+        "After the connection closed the session ends in two seconds, or a quarter of this, if that is less; but not "
+        "before 4/3 of broker.heartbeat.interval.ms."
     ),
     "broker.heartbeat.interval.ms": H(
         "A heartbeat waits at the controller this long for news, and the next one follows; at most a quarter of "
@@ -89,10 +88,12 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "auto.create.topics.enable": H("A Metadata request that allows it creates missing topics."),
     "delete.topic.enable": H("DeleteTopics is allowed."),
     "auto.leader.rebalance.enable": H(
-        "The first assigned replica leads again once it is in sync: the controller sees to it every "
-        "leader.imbalance.check.interval.seconds. Its own value counts."
+        "The first assigned replica leads again once it is in sync: the controller checks it every "
+        "leader.imbalance.check.interval.seconds. The controller's value counts."
     ),
-    "leader.imbalance.check.interval.seconds": H("Time between two looks of the controller; see above."),
+    "leader.imbalance.check.interval.seconds": H(
+        "Time between two checks of the controller; see auto.leader.rebalance.enable."
+    ),
     "replication.quota.window.num": H("How many windows follower.replication.throttled.rate is measured over."),
     "replication.quota.window.size.seconds": H("How long each of them is."),
     # network limits
@@ -119,10 +120,10 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     ),
     "fetch.max.bytes": H("The most bytes of records one Fetch answer carries, whatever the client asked."),
     "max.incremental.fetch.session.cache.slots": H(
-        "Fetch sessions kept; whoever comes later gets full fetches. They share 128 MiB, whatever their number."
+        "Fetch sessions; further clients send full fetches. All sessions share 128 MiB, whatever their number."
     ),
     # the local log
-    "log.retention.check.interval.ms": H("Time between two looks at what local and total retention let go."),
+    "log.retention.check.interval.ms": H("Time between two checks of local and total retention."),
     "log.flush.offset.checkpoint.interval.ms": H("Time between two writes of the recovery points."),
     "log.flush.start.offset.checkpoint.interval.ms": H("Time between two writes of the log start offsets."),
     "replica.high.watermark.checkpoint.interval.ms": H("Time between two writes of the high watermarks."),
@@ -138,7 +139,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "offset.metadata.max.bytes": H("Bytes of the text a client may keep beside a committed offset."),
     "offsets.commit.timeout.ms": H("An offset commit not durable after this long fails with a retriable error."),
     "offsets.retention.minutes": H("Offsets of a group without members are forgotten after this long."),
-    "offsets.retention.check.interval.ms": H("Time between two looks for forgotten groups."),
+    "offsets.retention.check.interval.ms": H("Time between two checks for expired offsets."),
     "offsets.topic.num.partitions": H("Partitions of __consumer_offsets, when it is created."),
     "offsets.topic.replication.factor": H(
         "Replicas of each partition of __consumer_offsets, when it is created; as many as brokers are there, if fewer."
@@ -151,7 +152,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "Kafka needs a plug-in first; here there is always a bucket.",
     ),
     "remote.log.manager.task.interval.ms": H(
-        "The longest time between two looks for tiering work; copying itself starts when a segment is sealed."
+        "The longest time between two checks for tiering work; copying itself starts when a segment is sealed."
     ),
     "remote.log.manager.task.retry.backoff.ms": H("First wait after a failed copy."),
     "remote.log.manager.task.retry.backoff.max.ms": H("Longest wait after repeated failures of a copy."),
@@ -161,7 +162,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "remote.log.reader.max.pending.tasks": H(
         "Cold reads waiting; above it a partition answers empty, to be asked again."
     ),
-    "remote.fetch.max.wait.ms": D("A Fetch waits this long for cold data; its work then goes on into the cache."),
+    "remote.fetch.max.wait.ms": D("A Fetch waits this long for cold data; the load then continues into the cache."),
     "remote.list.offsets.request.timeout.ms": D("A ListOffsets by time waits this long for cold data."),
     # defaults of topics
     "log.segment.bytes": _SEGMENT_BYTES,
@@ -188,11 +189,11 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "log.message.timestamp.after.max.ms": D("Default of message.timestamp.after.max.ms."),
     "message.max.bytes": D("Default of max.message.bytes."),
     "min.insync.replicas": D(
-        "Default of the topic config of that name, of the whole cluster: the first broker that decides puts its own "
-        "into cluster.json, others are told that theirs has no effect."
+        "Default of the topic config of that name, for the whole cluster: the first controller writes its own value "
+        "into cluster.json; other brokers log that theirs has no effect."
     ),
     "unclean.leader.election.enable": D(
-        "Default of the topic config of that name, of the whole cluster: as min.insync.replicas."
+        "Default of the topic config of that name, for the whole cluster, as min.insync.replicas."
     ),
     "compression.type": D("Default of the topic config of that name; only producer is served."),
 }
@@ -201,17 +202,19 @@ DYNAMIC_NAMES: Mapping[str, Honoured] = {
     "follower.replication.throttled.rate": D(
         "Bytes a second that this broker copies, from all leaders together, of replicas that are out of sync and named "
         "in their topic's follower.replication.throttled.replicas. Keep it above 1 MB/s, as in Kafka."
-    ),
+    )
 }
-"""What Kafka takes while a broker runs, and from no file."""
+"""Configs that Kafka accepts only at run time."""
 
 TOPIC_NAMES: Mapping[str, Honoured] = {
-    "cleanup.policy": H("delete: old segments go by retention; empty: nothing goes. compact is not served yet."),
+    "cleanup.policy": H(
+        "delete: retention deletes old segments; empty: nothing is deleted. compact is not served yet."
+    ),
     "compression.type": H("producer: batches stay as the client compressed them. Nothing else is served."),
     "flush.messages": H("An fdatasync after this many records, also under thermocline.flush=os."),
     "flush.ms": H("An fdatasync at the latest this long after a write, also under thermocline.flush=os."),
     "follower.replication.throttled.replicas": H(
-        "Replicas that follower.replication.throttled.rate holds while they are out of sync: partition:broker, or *."
+        "Replicas that follower.replication.throttled.rate limits while they are out of sync: partition:broker, or *."
     ),
     "index.interval.bytes": H("One entry in the offset index for about this many bytes of log."),
     "internal.segment.bytes": H("segment.bytes without a lower limit, for tests."),
@@ -229,9 +232,10 @@ TOPIC_NAMES: Mapping[str, Honoured] = {
         "With acks=all, a write needs this many in-sync replicas, or all that the topic has where it has fewer."
     ),
     "unclean.leader.election.enable": H(
-        "Where no in-sync replica has a session, after a session-time another one begins without what it lacks."
+        "When no in-sync replica has a session, another replica leads after a session timeout: its missing records are "
+        "lost."
     ),
-    "remote.log.copy.disable": H("Nothing more is copied to the bucket; what is there stays readable."),
+    "remote.log.copy.disable": H("Copying to the bucket stops; copied segments stay readable."),
     "remote.log.delete.on.disable": H("Needed to switch remote.storage.enable off: the bucket's part is deleted."),
     "remote.storage.enable": H(
         "Sealed segments are copied to the bucket, and leave the disk by local retention.",

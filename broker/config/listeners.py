@@ -1,10 +1,10 @@
-"""Which addresses a broker listens on, and which each of them tells its clients.
+"""Listeners: addresses bound, and addresses advertised to clients and brokers.
 
-Owns the rules that tie `listeners`, `advertised.listeners`, `listener.security.protocol.map`,
-`controller.listener.names`, `inter.broker.listener.name` and `thermocline.internal`, in the words of Kafka 4.3.1.
-Always true: every listener has a name and a port of its own, and tells an address that a client can use; brokers have a
-listener that no client needs, so that what only they may ask is never asked by a client (R5, CVE-2018-1288);
-controllers' listeners are left out, for there is no controller quorum. Pure: no name is looked up, nothing is bound.
+Checks `listeners`, `advertised.listeners`, `listener.security.protocol.map`, `controller.listener.names`,
+`inter.broker.listener.name` and `thermocline.internal` together, in the words of Kafka 4.3.1. Every listener has a name
+and a port of its own, and an address that its clients can use. Brokers have a listener that clients do not need, so
+that requests of brokers never come from a client (R5, CVE-2018-1288). Listeners of controllers are left out, for there
+is no controller quorum. Pure: no name is looked up, nothing is bound.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from broker.config.addresses import Address, parse_address, show_address
 from broker.config.values import InvalidConfig
 
 BROKERS: Final = "BROKERS"
-"""Name of the listener that is bound for brokers alone."""
+"""Name of the additional listener for brokers."""
 
 _SERVED_PROTOCOL: Final = "PLAINTEXT"
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class ListenerConfig(NamedTuple):
-    """One listener: what is bound, and what its clients are told."""
+    """One listener: the address bound and the address advertised."""
 
     name: str
     host: str  # empty: every interface
@@ -38,7 +38,7 @@ class ListenerConfig(NamedTuple):
 
 
 class ListenerTexts(NamedTuple):
-    """The configs these rules read, as written; None where nothing was written."""
+    """The configs as written; None for those that were not."""
 
     listeners: Sequence[str]
     advertised: Sequence[str]
@@ -51,16 +51,16 @@ class ListenerTexts(NamedTuple):
 
 
 def read_listeners(texts: ListenerTexts, host_name: str) -> tuple[ListenerConfig, ...]:
-    """The listeners that clients and brokers use, in the order written. InvalidConfig for what cannot be served.
+    """The listeners of clients and brokers, in the order written. Raises InvalidConfig for what cannot be served.
 
-    `host_name`: what is told where every interface is listened on and nothing is advertised.
+    `host_name`: advertised when every interface is bound and nothing else is advertised.
     """
     controllers = {name.strip().upper() for name in texts.controllers}
     if not texts.listeners:
         raise InvalidConfig("Configuration 'listeners' must not be empty. Valid values include: any non-empty value")
     every = [parse_address(text, "listeners") for text in texts.listeners]
-    _judge_names(every)
-    _judge_ports(every)
+    _check_names(every)
+    _check_ports(every)
     served = [address for address in every if address.name not in controllers]
     if not served:
         raise InvalidConfig(
@@ -69,21 +69,21 @@ def read_listeners(texts: ListenerTexts, host_name: str) -> tuple[ListenerConfig
         )
     protocols = _protocols(texts.protocols)
     for address in served:
-        _judge_protocol(address.name, protocols)
+        _check_protocol(address.name, protocols)
     told = _advertised(texts.advertised, served, controllers)
     return tuple(_joined(address, told.get(address.name), host_name) for address in served)
 
 
 class BrokersListener(NamedTuple):
-    """The listener that other brokers use: its name, and what is bound for it beside `listeners`; None: it is one of
-    them."""
+    """The listener of brokers: its name, and its address when it is not one of `listeners`."""
 
     name: str
     own: ListenerConfig | None
 
 
 def brokers_listener(texts: ListenerTexts, listeners: Sequence[ListenerConfig], host_name: str) -> BrokersListener:
-    """One of `listeners` when inter.broker.listener.name names it and leaves another to clients; else one more."""
+    """One of `listeners` when inter.broker.listener.name names it and another remains for clients; else an additional
+    one."""
     named = _named_for_brokers(texts, [listener.name for listener in listeners])
     if named is None or len(listeners) == 1:
         return BrokersListener(BROKERS, _listener_of_brokers(texts.internal, listeners, host_name))
@@ -102,12 +102,12 @@ def _listener_of_brokers(text: str, listeners: Sequence[ListenerConfig], host_na
             f"listener {BROKERS} has the name of the one that only brokers use: give it another name, or let "
             f"inter.broker.listener.name={BROKERS} say that it is that one, beside a listener for clients"
         )
-    _judge_ports([*(listener.address for listener in listeners), address])
+    _check_ports([*(listener.address for listener in listeners), address])
     return _joined(address, None, host_name)
 
 
 def _named_for_brokers(texts: ListenerTexts, names: Sequence[str]) -> str | None:
-    """What inter.broker.listener.name says, judged as Kafka judges it."""
+    """The value of inter.broker.listener.name, checked as Kafka does."""
     if texts.inter_broker is None:
         return None
     if texts.inter_broker_protocol is not None:
@@ -126,12 +126,12 @@ def _named_for_brokers(texts: ListenerTexts, names: Sequence[str]) -> str | None
     return wanted
 
 
-def _judge_names(addresses: Sequence[Address]) -> None:
+def _check_names(addresses: Sequence[Address]) -> None:
     if len({address.name for address in addresses}) != len(addresses):
         raise InvalidConfig(f"Each listener must have a different name, listeners: {_shown(addresses)}")
 
 
-def _judge_ports(addresses: Sequence[Address]) -> None:
+def _check_ports(addresses: Sequence[Address]) -> None:
     """A port belongs to one listener, or to one of IPv4 and one of IPv6."""
     by_port: dict[int, list[Address]] = {}
     for address in addresses:
@@ -156,7 +156,7 @@ def _judge_ports(addresses: Sequence[Address]) -> None:
 
 
 def _ip_version(host: str) -> int:
-    """4 or 6; 0 for a name, and for every interface by no address."""
+    """4 or 6; 0 for a name, and for every interface."""
     try:
         return ipaddress.ip_address(host).version
     except ValueError:
@@ -180,7 +180,7 @@ def _protocols(text: str) -> Mapping[str, str]:
     return found
 
 
-def _judge_protocol(name: str, protocols: Mapping[str, str]) -> None:
+def _check_protocol(name: str, protocols: Mapping[str, str]) -> None:
     protocol = protocols.get(name)
     if protocol is None:
         raise InvalidConfig(
@@ -194,7 +194,7 @@ def _judge_protocol(name: str, protocols: Mapping[str, str]) -> None:
 
 
 def _advertised(texts: Iterable[str], served: Sequence[Address], controllers: set[str]) -> dict[str, Address]:
-    """Listener name → what it tells; empty where nothing is advertised. One listener needs no name here."""
+    """Listener name → advertised address; empty when nothing is advertised. A single listener needs no name here."""
     names = [address.name for address in served]
     told = []
     for text in texts:
@@ -203,7 +203,7 @@ def _advertised(texts: Iterable[str], served: Sequence[Address], controllers: se
             address = address._replace(name=names[0])
         if address.name not in controllers:
             told.append(address)
-    _judge_names(told)
+    _check_names(told)
     found = {address.name: address for address in told}
     if not set(found) <= set(names):
         raise InvalidConfig(

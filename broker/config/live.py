@@ -1,8 +1,6 @@
-"""The configuration a broker runs with now: what it started with, under what was set since.
+"""The current configuration of a running broker: that of its start, under overrides set at run time.
 
-Owns the one value that everybody reads anew (`now`) and who is told when it changes. Always true: a set value that this
-version cannot use (another version wrote it) is named in the log and left out; it never keeps a broker from starting.
-Must not know where overrides are kept, or who may set them.
+An override that this release cannot use (another release wrote it) is logged and left out; it never prevents a start.
 """
 
 from __future__ import annotations
@@ -20,19 +18,19 @@ log = logging.getLogger(__name__)
 
 
 class LiveConfig:
-    """`started`: as resolved from flags, environment and file."""
+    """`now`: the current configuration, to be read anew each time. `started`: from flags, environment and file."""
 
     def __init__(self, started: BrokerConfig) -> None:
         self.now = started
         self._started = started
-        self._followers: list[Callable[[BrokerConfig], None]] = []
+        self._subscribers: list[Callable[[BrokerConfig], None]] = []
 
-    def tell(self, follower: Callable[[BrokerConfig], None]) -> None:
-        """Call `follower` with every later configuration, at once when it changes."""
-        self._followers.append(follower)
+    def subscribe(self, subscriber: Callable[[BrokerConfig], None]) -> None:
+        """Call `subscriber` with every later configuration, at once when it changes."""
+        self._subscribers.append(subscriber)
 
-    def follow(self, cluster_overrides: Mapping[str, str], own_overrides: Mapping[str, str]) -> bool:
-        """Let `now` obey these; whether that changed anything."""
+    def apply(self, cluster_overrides: Mapping[str, str], own_overrides: Mapping[str, str]) -> bool:
+        """Apply these overrides. Returns whether the configuration changed."""
         now = with_overrides(self._started, _usable(cluster_overrides), _usable(own_overrides))
         if now == self.now:
             return False
@@ -40,8 +38,8 @@ class LiveConfig:
             if not BROKER[name].honoured:
                 log.warning("%s is set, and has no effect here: %s", name, reason_of(name))
         self.now = now
-        for follower in self._followers:
-            follower(now)
+        for subscriber in self._subscribers:
+            subscriber(now)
         return True
 
 

@@ -1,18 +1,19 @@
-"""The configs Kafka does not have: all begin with `thermocline.`.
+"""Configs of Thermocline, all named `thermocline.…`.
 
-Owns their names, defaults, limits and docs. A small set on purpose: a number is a config only when somebody running a
-broker has a reason to change it; every other bound is a constant beside the code it bounds.
+A number is a config only when an operator has a reason to change it; every other limit is a constant beside its code.
 """
 
 from __future__ import annotations
 
-from broker.config.values import ConfigType, Definition, Limits
+from broker.config.values import ConfigType, Definition, ValidValues
 
 
 def _own(
-    name: str, kind: ConfigType, default: str | None, limits: str, doc: str, *, dynamic: bool = False
+    name: str, kind: ConfigType, default: str | None, valid: str, doc: str, *, dynamic: bool = False
 ) -> Definition:
-    return Definition(f"thermocline.{name}", kind, default, Limits.read(limits), doc, honoured=True, dynamic=dynamic)
+    return Definition(
+        f"thermocline.{name}", kind, default, ValidValues.read(valid), doc, honoured=True, dynamic=dynamic
+    )
 
 
 _BOOLEAN, _LONG, _INT, _STRING = ConfigType.BOOLEAN, ConfigType.LONG, ConfigType.INT, ConfigType.STRING
@@ -26,8 +27,8 @@ OWN: tuple[Definition, ...] = (
         _STRING,
         "127.0.0.1:0",
         "filled",
-        "host:port of the listener that only brokers use, and no client is told of; port 0 picks one (--internal). Not "
-        "bound where inter.broker.listener.name names one of several listeners.",
+        "host:port of the listener that only brokers use; it is not advertised to clients; port 0 picks one "
+        "(--internal). Not bound when inter.broker.listener.name names one of several listeners.",
     ),
     # what an acknowledgement means
     _own(
@@ -43,7 +44,7 @@ OWN: tuple[Definition, ...] = (
         _BOOLEAN,
         "false",
         "",
-        "Look inside every batch and refuse malformed records. false: they are kept as sent, unread.",
+        "Read the records of every batch and refuse malformed ones. false: batches are stored as sent, unread.",
     ),
     # how the log sinks
     _own(
@@ -51,47 +52,41 @@ OWN: tuple[Definition, ...] = (
         _LONG,
         "3600000",
         "1..",
-        "A tiered topic's record waits at most this long for the seal.",
+        "A record of a tiered topic waits at most this long until its segment is sealed.",
         dynamic=True,
     ),
-    _own(
-        "seal.on.shutdown",
-        _BOOLEAN,
-        "false",
-        "",
-        "A clean stop first does what tier seal --wait does.",
-    ),
+    _own("seal.on.shutdown", _BOOLEAN, "false", "", "A clean stop first does what tier seal --wait does."),
     _own(
         "local.bytes.max",
         _STRING,
         "80%",
         "filled",
-        "Above this many bytes of local log, or this share of the file system, what is in the bucket leaves the disk "
-        "before local retention asks.",
+        "Above this many bytes of local log, or this share of the file system, segments that the bucket holds are "
+        "deleted from the disk before their local retention.",
     ),
     _own(
         "brokers.on.disk",
         _INT,
         "1",
         "1..",
-        "Brokers that share the file system of the data directory, this one among them (--brokers sets it): each gives "
-        "back its part of what is over a share of the file system.",
+        "Brokers that share the file system of the data directory, including this one (--brokers sets it): each frees "
+        "its part of the excess over a share of the file system.",
     ),
     _own(
         "reservation.offsets",
         _LONG,
         "1048576",
         "1..",
-        "Offsets reserved in the bucket at a time for each partition: after a lost disk the log goes on above them, so "
-        "none is given twice. Larger: fewer requests, larger holes.",
+        "Offsets reserved in the bucket at a time for each partition: after a lost disk the log continues above them, "
+        "so that none is assigned twice. Larger: fewer requests, larger gaps.",
     ),
     _own(
         "follower.skip.bytes",
         _LONG,
         "67108864",
         "0..",
-        "A replica outside the in-sync set that lacks more than this of what the bucket holds, verified, begins where "
-        "that ends instead of copying it from its leader; an empty one always does. Read on the leader.",
+        "A replica outside the in-sync set that lacks more than this many verified bytes of the bucket starts at their "
+        "end, instead of copying them from its leader; an empty replica always does. The leader's value counts.",
         dynamic=True,
     ),
     _own(
@@ -99,40 +94,34 @@ OWN: tuple[Definition, ...] = (
         _LONG,
         "60000",
         "0..",
-        "Time between moving a log's start and deleting the objects below it: readers that are under way finish.",
+        "Time between moving a log's start and deleting the objects below it: present readers finish.",
     ),
-    _own(
-        "offsets.snapshot.interval.ms",
-        _LONG,
-        "10000",
-        "1..",
-        "Time between two snapshots of the group offsets.",
-    ),
+    _own("offsets.snapshot.interval.ms", _LONG, "10000", "1..", "Time between two snapshots of the group offsets."),
     # reading the cold tier
     _own("cache.bytes", _LONG, "1073741824", "0..", "Disk space for chunks of cold segments read from the bucket."),
-    _own("prefetch.bytes", _LONG, "16777216", "0..", "How far a sequential cold reader is read ahead."),
-    _own("cold.fetch.bytes.max", _LONG, "67108864", "1048576..", "Memory for cold chunks on their way to all clients."),
+    _own("prefetch.bytes", _LONG, "16777216", "0..", "Bytes prefetched for a sequential cold reader."),
+    _own("cold.fetch.bytes.max", _LONG, "67108864", "1048576..", "Memory for cold chunks being sent, for all clients."),
     # the bucket as coordinator
     _own(
         "lease.interval.ms",
         _LONG,
         "-1",
         "-1,10..86400000",
-        "Time between two bumps of the controller's lease, or two polls. -1: 3 s, or 1 s where the "
-        "bucket is a directory.",
+        "Time between two renewals of the controller's lease, or two polls. -1: 3 s, or 1 s when the bucket is a "
+        "directory.",
     ),
     _own(
         "lease.ms",
         _LONG,
         "-1",
         "-1,30..86400000",
-        "A controller's lease that stood still this long may be taken over. -1: 10 s, or 5 s where the bucket is a "
-        "directory.",
+        "A controller's lease that was not renewed for this long may be taken over. -1: 10 s, or 5 s when the bucket "
+        "is a directory.",
     ),
     _own("store.timeout.ms", _LONG, "10000", "1..", "Deadline of a small request to the store, or a MiB."),
     _own("store.upload.timeout.ms", _LONG, "300000", "1..", "Deadline of storing one segment object."),
     # stopping, and tests
-    _own("shutdown.timeout.ms", _LONG, "10000", "0..", "How long a clean stop lets requests under way finish."),
+    _own("shutdown.timeout.ms", _LONG, "10000", "0..", "How long a clean stop waits for requests in flight."),
     _own("frame.timeout.ms", _LONG, "30000", "1..", "A request frame that began must be complete within this time."),
     _own("testing", _BOOLEAN, "false", "", "Allows THERMOCLINE_CRASH_AT. Never in service."),
 )

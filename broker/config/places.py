@@ -1,7 +1,7 @@
-"""Where a broker is: its data directory, its bucket, the addresses it listens on, and who reaches them.
+"""The places of a broker: data directory, bucket, and addresses, with what is refused of them.
 
-Owns what is refused of them. Always true: bucket and data directory do not lie inside one another; an address that
-other machines reach was allowed by name. Pure: whether a path exists is not known here.
+Bucket and data directory are not inside one another. An address that other machines reach needs --insecure. Pure: paths
+are not looked up.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker.config.addresses import Address, parse_address
-from broker.config.explicit import Explicit
 from broker.config.listeners import BrokersListener, ListenerConfig, ListenerTexts, brokers_listener, read_listeners
-from broker.config.sources import ConfigError
+from broker.config.sources import ConfigError, Explicit
 from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url
 
 
 class Launch(NamedTuple):
-    """What only the command line and the machine know, never a file."""
+    """Values that only the command line and the machine know, never a file."""
 
     take_over: bool = False  # --take-over
     read_only: bool = False  # --read-only
@@ -28,15 +27,13 @@ class Launch(NamedTuple):
 
 
 class Addresses(NamedTuple):
-    """Where this broker is reached."""
-
     listeners: tuple[ListenerConfig, ...]
     brokers: BrokersListener
     http: Address | None
 
 
 def addresses(values: Explicit, launch: Launch) -> Addresses:
-    """Raises ConfigError for those that other machines reach, where that was not allowed."""
+    """Raises ConfigError for addresses that other machines reach, unless allowed."""
     texts = _listener_texts(values)
     listeners = read_listeners(texts, launch.host_name)
     http = parse_address(text, "thermocline.http") if (text := values.text("thermocline.http").strip()) else None
@@ -46,7 +43,7 @@ def addresses(values: Explicit, launch: Launch) -> Addresses:
         reached.append(("thermocline.internal", brokers.own.address))
     if http is not None:
         reached.append(("thermocline.http", http))
-    _judge_reach(reached, insecure=launch.insecure)
+    _check_reach(reached, insecure=launch.insecure)
     return Addresses(listeners, brokers, http)
 
 
@@ -63,8 +60,8 @@ def _listener_texts(values: Explicit) -> ListenerTexts:
     )
 
 
-def _judge_reach(reached: Iterable[tuple[str, Address]], *, insecure: bool) -> None:
-    """`reached`: addresses that are listened on, each with the config that names it."""
+def _check_reach(reached: Iterable[tuple[str, Address]], *, insecure: bool) -> None:
+    """`reached`: bound addresses, each with the config that names it."""
     for config, address in reached:
         if not address.loopback and not insecure:
             raise ConfigError(
@@ -83,7 +80,7 @@ def data_dir_of(values: Explicit, launch: Launch) -> str:
 
 
 def bucket_url(values: Explicit, data_dir: str) -> BucketUrl:
-    """Where the cold tier lies: as named, else beside the data directory; never one inside the other."""
+    """The bucket: as configured, else a directory beside the data directory."""
     text = values.text("thermocline.bucket")
     bucket = parse_bucket_url(text) if text else DirectoryUrl(f"{data_dir}-bucket")
     if isinstance(bucket, DirectoryUrl) and nested(bucket.path, data_dir):
@@ -95,6 +92,6 @@ def bucket_url(values: Explicit, data_dir: str) -> BucketUrl:
 
 
 def nested(one: str, other: str) -> bool:
-    """Two absolute normal paths are the same, or one lies inside the other."""
+    """Whether two absolute normal paths are the same, or one is inside the other."""
     one, other = one.rstrip("/") + "/", other.rstrip("/") + "/"
     return one.startswith(other) or other.startswith(one)

@@ -1,8 +1,7 @@
-"""From flags, `--set`, environment and file to one `BrokerConfig`.
+"""Resolves flags, `--set`, environment and file to one `BrokerConfig`, and checks configs that depend on each other.
 
-Owns the rules that tie several broker configs (those of addresses and directories are in `places`, which source wins
-in `sources`).
-Pure: texts come in, a value or ConfigError comes out. Must not know files, sockets or brokers.
+Addresses and directories are checked in `places`; precedence is in `sources`. Pure: texts come in, a value or
+ConfigError comes out.
 """
 
 from __future__ import annotations
@@ -10,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TypedDict
+from typing import Any
 
-from broker.config.broker_config import BrokerConfig
+from broker.config.broker_config import BrokerConfig, configs_of
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS
-from broker.config.explicit import Explicit
 from broker.config.groups import GroupConfig
 from broker.config.honoured import RACK_SELECTOR
 from broker.config.places import Launch, addresses, bucket_url, data_dir_of
-from broker.config.sources import ConfigError, from_environment, from_sets, merge
+from broker.config.sources import ConfigError, Explicit, from_environment, from_sets, merge
 from broker.config.times import cluster_times
-from broker.config.topic.rules import judge_local_retention, judge_served
 from broker.config.units import parse_size
-from broker.config.without_effect import judge_refused
+from broker.config.without_effect import check_local_retention, check_refused, check_served
 from coldstore.url import DirectoryUrl
 from logformat.errors import InvalidRequest
 from logformat.properties import properties_in
@@ -35,10 +32,10 @@ def resolve(
     file_text: str | None,
     launch: Launch = Launch(),  # noqa: B008 - immutable
 ) -> BrokerConfig:
-    """The broker's configuration.
+    """The broker's configuration. Raises ConfigError for anything that cannot be used.
 
-    `flags`: config name → text, from flags that stand for a config; `sets`: `KEY=VALUE` each; `env`: the whole
-    environment; `file_text`: a `server.properties`, or None. ConfigError for anything that cannot be used.
+    `flags`: config name → text, of flags that stand for a config; `sets`: `KEY=VALUE` each; `env`: the whole
+    environment; `file_text`: a `server.properties`, or None.
     """
     try:
         configured = merge([dict(properties_in(file_text or "")), from_environment(env), from_sets(sets), flags])
@@ -50,7 +47,7 @@ def resolve(
 
 
 def _inflight_bytes_max(values: Explicit) -> int | None:
-    """Of requests under way; None: no limit."""
+    """Of requests in flight; None: no limit."""
     inflight = values.number("queued.max.request.bytes")
     if 0 <= inflight < values.number("socket.request.max.bytes"):
         raise ConfigError(
@@ -59,7 +56,7 @@ def _inflight_bytes_max(values: Explicit) -> int | None:
     return None if inflight < 0 else inflight
 
 
-def _judge_read_only(values: Explicit, launch: Launch) -> None:
+def _check_read_only(values: Explicit, launch: Launch) -> None:
     if launch.read_only and not values.text("thermocline.bucket"):
         raise ConfigError("--read-only reads the bucket of another cluster: say which with --bucket URL")
     if launch.read_only and launch.take_over:
@@ -67,10 +64,10 @@ def _judge_read_only(values: Explicit, launch: Launch) -> None:
 
 
 def _build(values: Explicit, launch: Launch) -> BrokerConfig:
-    judge_refused(values.configured)
-    _judge_read_only(values, launch)
-    _judge_topic_defaults(values)
-    number, flag = values.number, values.flag
+    check_refused(values.configured)
+    _check_read_only(values, launch)
+    _check_topic_defaults(values)
+    number = values.number
     data_dir = data_dir_of(values, launch)
     bucket = bucket_url(values, data_dir)
     at = addresses(values, launch)
@@ -90,48 +87,11 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
         internal=at.brokers.own,
         http_host=at.http.host if at.http else None,
         http_port=at.http.port if at.http else 0,
-        request_bytes_max=number("socket.request.max.bytes"),
         inflight_request_bytes_max=inflight,
-        socket_send_buffer_bytes=number("socket.send.buffer.bytes"),
-        socket_receive_buffer_bytes=number("socket.receive.buffer.bytes"),
-        connection_idle_ms_max=number("connections.max.idle.ms"),
-        frame_timeout_ms=number("thermocline.frame.timeout.ms"),
-        fetch_max_bytes=number("fetch.max.bytes"),
-        fetch_sessions_max=number("max.incremental.fetch.session.cache.slots"),
-        num_partitions=number("num.partitions"),
-        default_replication_factor=number("default.replication.factor"),
-        auto_create_topics_enable=flag("auto.create.topics.enable"),
-        delete_topics=flag("delete.topic.enable"),
-        offsets_topic_partitions=number("offsets.topic.num.partitions"),
-        offsets_topic_replication_factor=number("offsets.topic.replication.factor"),
-        offsets_topic_segment_bytes=number("offsets.topic.segment.bytes"),
         flush_sync=values.text("thermocline.flush") == "sync",
-        validate_records=flag("thermocline.validate.records"),
-        retention_check_interval_ms=number("log.retention.check.interval.ms"),
-        recovery_point_checkpoint_interval_ms=number("log.flush.offset.checkpoint.interval.ms"),
-        log_start_checkpoint_interval_ms=number("log.flush.start.offset.checkpoint.interval.ms"),
-        high_watermark_checkpoint_interval_ms=number("replica.high.watermark.checkpoint.interval.ms"),
-        replica_lag_ms_max=number("replica.lag.time.max.ms"),
-        replication_quota_windows=number("replication.quota.window.num"),
-        replication_quota_window_s=number("replication.quota.window.size.seconds"),
         local_bytes_max=local_bytes_max,
         local_space_ratio_max=local_space_ratio_max,
-        brokers_on_disk=number("thermocline.brokers.on.disk"),
         groups=_groups(values),
-        tiering_enabled=flag("remote.log.storage.system.enable"),
-        tiering_interval_ms_max=number("remote.log.manager.task.interval.ms"),
-        seal_on_shutdown=flag("thermocline.seal.on.shutdown"),
-        copy_partitions_max=number("remote.log.manager.copier.thread.pool.size"),
-        copy_backoff_ms=number("remote.log.manager.task.retry.backoff.ms"),
-        copy_backoff_ms_max=number("remote.log.manager.task.retry.backoff.max.ms"),
-        copy_backoff_jitter=values.ratio("remote.log.manager.task.retry.jitter"),
-        gc_grace_ms=number("thermocline.gc.grace.ms"),
-        reservation_offsets=number("thermocline.reservation.offsets"),
-        cold_reads_max=number("remote.log.reader.threads"),
-        cold_reads_waiting_max=number("remote.log.reader.max.pending.tasks"),
-        cold_fetch_bytes_max=number("thermocline.cold.fetch.bytes.max"),
-        cache_bytes_max=number("thermocline.cache.bytes"),
-        prefetch_bytes=number("thermocline.prefetch.bytes"),
         times=cluster_times(
             session_ms=number("broker.session.timeout.ms"),
             parked_ms=number("broker.heartbeat.interval.ms"),
@@ -139,49 +99,24 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
             lease_ms=number("thermocline.lease.ms"),
             is_directory=isinstance(bucket, DirectoryUrl),
         ),
-        auto_leader_rebalance=flag("auto.leader.rebalance.enable"),
-        leader_imbalance_check_interval_s=number("leader.imbalance.check.interval.seconds"),
-        store_timeout_ms=number("thermocline.store.timeout.ms"),
-        store_upload_timeout_ms=number("thermocline.store.upload.timeout.ms"),
-        shutdown_timeout_ms=number("thermocline.shutdown.timeout.ms"),
-        testing=flag("thermocline.testing"),
         configured=MappingProxyType(dict(values.configured)),
         static=MappingProxyType(dict(values.configured)),
         cluster_overrides=MappingProxyType({}),
         own_overrides=MappingProxyType({}),
         ignored=values.ignored,
-        **_changeable(values),
+        **_read(BrokerConfig, values),
     )
 
 
-class _Changeable(TypedDict):
-    """The fields whose configs may change while the broker runs (`Definition.dynamic`); topic defaults are read from
-    `configured`."""
-
-    connections_max: int
-    connections_per_ip_max: int
-    connection_creation_rate_max: int
-    producer_id_expiration_ms: int
-    seal_ms: int
-    follower_skip_bytes: int
-    cold_fetch_wait_ms_max: int
-    list_offsets_wait_ms_max: int
-    follower_rate_max: int
+def _read(kind: type, values: Explicit) -> dict[str, Any]:
+    """Values of the fields of `kind` that are annotated with a config's name."""
+    return {field: values.value(name) for field, name in configs_of(kind).items()}
 
 
-def _changeable(values: Explicit) -> _Changeable:
-    number = values.number
-    return _Changeable(
-        connections_max=number("max.connections"),
-        connections_per_ip_max=number("max.connections.per.ip"),
-        connection_creation_rate_max=number("max.connection.creation.rate"),
-        producer_id_expiration_ms=number("producer.id.expiration.ms"),
-        seal_ms=number("thermocline.seal.ms"),
-        follower_skip_bytes=number("thermocline.follower.skip.bytes"),
-        cold_fetch_wait_ms_max=number("remote.fetch.max.wait.ms"),
-        list_offsets_wait_ms_max=number("remote.list.offsets.request.timeout.ms"),
-        follower_rate_max=number("follower.replication.throttled.rate"),
-    )
+def _dynamic(values: Explicit) -> dict[str, Any]:
+    """The fields whose configs may change at run time; topic defaults are read from `configured`."""
+    found = configs_of(BrokerConfig).items()
+    return {field: values.value(name) for field, name in found if BROKER[name].dynamic}
 
 
 def with_overrides(
@@ -189,54 +124,47 @@ def with_overrides(
     cluster_overrides: Mapping[str, str],
     own_overrides: Mapping[str, str],
     *,
-    judge: bool = False,
+    check: bool = False,
 ) -> BrokerConfig:
-    """What a broker started with `started` runs with once these were set: own over the cluster's over the start's.
+    """The configuration of a broker started with `started`, under overrides: its own over the cluster's over the
+    start's.
 
-    InvalidConfig when a value cannot be read; with `judge`, also when values that topics inherit contradict each other.
+    Raises InvalidConfig when a value cannot be read; with `check`, also when values that topics inherit contradict each
+    other.
     """
     values = Explicit(merge([started.static, cluster_overrides, own_overrides]))
-    if judge:
-        _judge_topic_defaults(values)
+    if check:
+        _check_topic_defaults(values)
     return replace(
         started,
         configured=MappingProxyType(dict(values.configured)),
         cluster_overrides=MappingProxyType(dict(cluster_overrides)),
         own_overrides=MappingProxyType(dict(own_overrides)),
-        **_changeable(values),
+        **_dynamic(values),
     )
 
 
 def _groups(values: Explicit) -> GroupConfig:
-    return GroupConfig(
-        session_timeout_min_ms=values.number("group.min.session.timeout.ms"),
-        session_timeout_max_ms=values.number("group.max.session.timeout.ms"),
-        initial_rebalance_delay_ms=values.number("group.initial.rebalance.delay.ms"),
-        group_size_max=values.number("group.max.size"),
-        offset_metadata_bytes_max=values.number("offset.metadata.max.bytes"),
-        offsets_retention_ms=values.number("offsets.retention.minutes") * 60_000,
-        offsets_retention_check_interval_ms=values.number("offsets.retention.check.interval.ms"),
-        offsets_commit_timeout_ms=values.number("offsets.commit.timeout.ms"),
-        snapshot_interval_ms=values.number("thermocline.offsets.snapshot.interval.ms"),
-    )
+    retention_ms = values.number("offsets.retention.minutes") * 60_000
+    return GroupConfig(offsets_retention_ms=retention_ms, **_read(GroupConfig, values))
 
 
-def _judge_topic_defaults(values: Explicit) -> None:
-    """Broker values that topics inherit obey the topic's own limits and, set together, Kafka's rules."""
+def _check_topic_defaults(values: Explicit) -> None:
+    """Broker values that topics inherit satisfy the topic's own limits and, together, Kafka's rules."""
     for topic_name, synonyms in TOPIC_SYNONYMS.items():
         for synonym in synonyms:
             text = values.configured.get(synonym.name)
             if text is not None and BROKER[synonym.name].honoured and synonym.scale == 1:
                 TOPIC[topic_name].parse(text)
-    judge_served(values.texts("log.cleanup.policy"), values.text("compression.type"))
+    check_served(values.texts("log.cleanup.policy"), values.text("compression.type"))
     for unit in ("ms", "bytes"):
         local, total = f"log.local.retention.{unit}", f"log.retention.{unit}"
         if local in values.configured and total in values.configured:
-            judge_local_retention(unit, values.number(local), values.number(total))
+            check_local_retention(unit, values.number(local), values.number(total))
 
 
 def _selects_by_rack(text: str) -> bool:
-    """Whether consumers are sent to replicas in their rack; Kafka's default has no selector, and sends nobody away."""
+    """Whether consumers are sent to replicas in their rack. Kafka's default has no selector."""
     if text.strip() not in ("", RACK_SELECTOR):
         raise ConfigError(
             f"Invalid value {text} for configuration replica.selector.class: no Java class is run here; "

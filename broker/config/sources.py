@@ -1,7 +1,7 @@
-"""Where a broker's config values come from, and which one wins: flag > --set > environment > file > default.
+"""Explicit config values: where they come from, which one wins (flag > --set > environment > file > default), typed
+reading.
 
-Owns precedence and the refusal of unknown names. Pure: texts come in, canonical texts or ConfigError come out. Must not
-know what a value means.
+Pure: texts come in, canonical texts or ConfigError come out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from broker.config.definitions import BROKER, RIVALS, broker_definition, nearest_name
-from broker.config.values import InvalidConfig
+from broker.config.values import InvalidConfig, Value
 from broker.config.without_effect import TAKEN_OUT
 
 _ENVIRONMENT_PREFIX: Final = "THERMOCLINE_"
@@ -21,7 +21,8 @@ class ConfigError(InvalidConfig):
 
 
 def environment_names() -> dict[str, str]:
-    """Environment variable → config: `THERMOCLINE_` and the name in capitals with `_`; ours also without doubling."""
+    """Environment variable → config: `THERMOCLINE_` and the name in capitals with `_`; for Thermocline's configs also
+    without the doubled prefix."""
     names = {_ENVIRONMENT_PREFIX + _capitals(name.removeprefix("thermocline.")): name for name in BROKER}
     return names | {_ENVIRONMENT_PREFIX + _capitals(name): name for name in BROKER}
 
@@ -45,7 +46,7 @@ def from_sets(sets: Iterable[str]) -> dict[str, str]:
 
 
 def merge(sources: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """All explicit values in canonical text, weakest source first. A name hides its rivals in weaker sources."""
+    """All explicit values in canonical text; `sources` from the weakest. A name hides its rivals in weaker sources."""
     merged: dict[str, str] = {}
     for source in sources:
         for rivals in RIVALS:
@@ -69,3 +70,32 @@ def _canonical(name: str, text: str) -> str:
     text = definition.with_units(text.strip())
     definition.parse(text)
     return text
+
+
+class Explicit:
+    """Typed access to explicit values over defaults. Raises InvalidConfig with the config's name for an unreadable
+    text."""
+
+    def __init__(self, configured: Mapping[str, str]) -> None:
+        self.configured = configured
+
+    def value(self, name: str) -> Value:
+        return BROKER[name].parse(self.configured.get(name, BROKER[name].default))
+
+    def number(self, name: str) -> int:
+        value = self.value(name)
+        assert isinstance(value, int), name
+        return value
+
+    def text(self, name: str) -> str:
+        value = self.value(name)
+        return value if isinstance(value, str) else ""
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        value = self.value(name)
+        return value if isinstance(value, tuple) else ()
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        unhonoured = (name for name in self.configured if not (found := broker_definition(name)) or not found.honoured)
+        return tuple(sorted(unhonoured))

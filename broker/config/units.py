@@ -1,9 +1,5 @@
-"""Sizes and durations as people write them, and back.
-
-Owns the spelling of `64MiB` and `1h30m`. Always true: what `show_duration` prints, `parse_duration_ms` reads. Must not
-know what a value is for. Kafka's own protocol carries plain numbers only: units are for flags, files and the
-environment.
-"""
+"""Sizes (`64MiB`) and durations (`1h30m`) in flags, files and the environment. Kafka's protocol carries plain numbers
+only."""
 
 from __future__ import annotations
 

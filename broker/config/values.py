@@ -1,8 +1,4 @@
-"""What a config value may be: Kafka's types, limits, and the reading of a text into a typed value.
-
-Owns the rules Kafka applies to a single value, with the same accepted set. Always true: a value that `Definition.parse`
-returned is inside its limits. Must not know which names exist, nor how values of several names relate.
-"""
+"""Config values: Kafka's types and limits, and the parsing of one value, with the same accepted set as Kafka."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ Value = bool | int | float | str | tuple[str, ...] | None
 
 
 class ConfigType(IntEnum):
-    """The kind of a value; numbers as DescribeConfigs carries them."""
+    """Numbers as in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -31,7 +27,7 @@ class ConfigType(IntEnum):
 
 
 class InvalidConfig(InvalidRequest):
-    """A config name or value that cannot be accepted; Kafka's INVALID_CONFIG."""
+    """A config name or value that is refused; Kafka's INVALID_CONFIG."""
 
 
 _INTEGER_BITS = {ConfigType.INT: 32, ConfigType.SHORT: 16, ConfigType.LONG: 64}
@@ -45,8 +41,8 @@ def _shown(limit: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Which values are valid. `also` is one number allowed beside the range (-1 for gzip's own default level)."""
+class ValidValues:
+    """Valid values. `also` is one number allowed beside the range (-1 for gzip's own default level)."""
 
     low: float | None = None
     high: float | None = None
@@ -57,18 +53,18 @@ class Limits:
     replicas: bool = False
 
     @staticmethod
-    def read(text: str) -> Limits:
-        """Limits from the notation of `generated.kafka_names`."""
+    def read(text: str) -> ValidValues:
+        """Valid values in the notation of `generated.kafka_names`."""
         if text in ("filled", "replicas"):
-            return Limits(filled=text == "filled", replicas=text == "replicas")
+            return ValidValues(filled=text == "filled", replicas=text == "replicas")
         if ".." in text:
             also, _, spread = text.rpartition(",")
             low, _, high = spread.partition("..")
-            return Limits(float(low), float(high) if high else None, int(also) if also else None)
-        return Limits(one_of=tuple(text.lstrip("~").split("/")) if text else (), ignore_case=text.startswith("~"))
+            return ValidValues(float(low), float(high) if high else None, int(also) if also else None)
+        return ValidValues(one_of=tuple(text.lstrip("~").split("/")) if text else (), ignore_case=text.startswith("~"))
 
     def refusal_of_number(self, number: float) -> str | None:
-        """Why a number is refused, in the words Kafka's clients know, or None."""
+        """Why a number is refused, in Kafka's words, or None."""
         if number == self.also:
             return None
         if self.also is not None and not (self.low or 0) <= number <= (self.high or 0):
@@ -91,16 +87,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One config name: its type, default (as text, None = null), limits, and what it is for.
+    """One config: its type, default (as text, None = null), limits and doc.
 
-    `honoured` False: Kafka's, accepted and without effect here. `reason` says why our default is not Kafka's.
-    `dynamic`: a broker follows changes while it runs, its own or the cluster's (KIP-226); a topic's configs all are.
+    `honoured` False: Kafka's, accepted without effect. `reason`: why the default differs from Kafka's. `dynamic`: may
+    change at run time (KIP-226); all topic configs may.
     """
 
     name: str
     type: ConfigType
     default: str | None
-    limits: Limits = field(default_factory=Limits)
+    valid: ValidValues = field(default_factory=ValidValues)
     doc: str = ""
     honoured: bool = False
     internal: bool = False
@@ -114,11 +110,11 @@ class Definition:
 
     @property
     def full_doc(self) -> str:
-        """The doc line with the reason of our default."""
+        """The doc with the reason of a differing default."""
         return f"{self.doc} {self.reason}" if self.reason else self.doc
 
     def with_units(self, text: str) -> str:
-        """`1h` → `3600000`, `64MiB` → `67108864`, by what the name ends in; other texts unchanged (flags and files)."""
+        """`1h` → `3600000`, `64MiB` → `67108864`, by the name's ending; other texts unchanged (flags and files)."""
         if self.type not in _INTEGER_BITS or _INTEGER.fullmatch(text.strip()):
             return text
         words = self.name.split(".")
@@ -132,7 +128,7 @@ class Definition:
         return text
 
     def parse(self, text: str | None) -> Value:
-        """The typed value; InvalidConfig names value, config and reason. Surrounding blanks do not count."""
+        """The typed value. InvalidConfig names value, config and reason. Surrounding blanks do not count."""
         if text is None:
             return None
         text = text.strip()
@@ -144,7 +140,7 @@ class Definition:
             return self._double(text)
         if self.type is ConfigType.LIST:
             return self._list(text)
-        if refusal := self.limits.refusal_of_text(text):
+        if refusal := self.valid.refusal_of_text(text):
             raise self._refuse(text, refusal)
         return text
 
@@ -158,23 +154,23 @@ class Definition:
         half = 1 << (_INTEGER_BITS[self.type] - 1)
         if number is None or not -half <= number < half:
             raise self._refuse(text, f"Not a number of type {self.type.name}")
-        if refusal := self.limits.refusal_of_number(number):
+        if refusal := self.valid.refusal_of_number(number):
             raise self._refuse(text, refusal)
         return number
 
     def _double(self, text: str) -> float:
         if not _FLOAT.fullmatch(text):
             raise self._refuse(text, "Not a number of type DOUBLE")
-        if refusal := self.limits.refusal_of_number(float(text)):
+        if refusal := self.valid.refusal_of_number(float(text)):
             raise self._refuse(text, refusal)
         return float(text)
 
     def _list(self, text: str) -> tuple[str, ...]:
         items = tuple(item.strip() for item in text.split(",")) if text else ()
-        if self.limits.replicas and items and items != ("*",) and not all(map(_REPLICA.fullmatch, items)):
+        if self.valid.replicas and items and items != ("*",) and not all(map(_REPLICA.fullmatch, items)):
             raise self._refuse(text, "must be the literal '*' or a list of partition:broker pairs")
         for item in items:
-            if refusal := self.limits.refusal_of_text(item):
+            if refusal := self.valid.refusal_of_text(item):
                 raise self._refuse(item, refusal)
         return items
 

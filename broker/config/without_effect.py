@@ -1,13 +1,12 @@
-"""Kafka's configs that change nothing here, each with the reason; and those whose silence would be wrong, refused.
+"""Kafka's configs without effect here, with the reason, and values that are refused.
 
-Owns why a known name has no effect. Always true: a name that is not honoured is accepted only where nothing that a
-client or an operator relies on changes by it; one that promises protection is refused by name (ADR 12). Must not know
-the names that are honoured.
+A config is accepted without effect only when clients and operators lose nothing they rely on. One that promises
+protection is refused by name (ADR 12).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from broker.config.values import InvalidConfig
@@ -33,7 +32,7 @@ TOPIC_REASONS: Mapping[str, str] = {
     "preallocate": "files grow as they are written; what a reader sees is the same.",
     "segment.jitter.ms": "segments roll after segment.ms at the latest, without jitter: copies queue for their turn.",
 }
-"""Of each topic config that is accepted without effect: why nothing is missing."""
+"""Topic configs accepted without effect, and why nothing is missing."""
 
 _SECURITY = "security protocols are not served yet; only PLAINTEXT listeners start, and only where they are safe."
 _QUORUM = "there is no controller quorum: brokers agree through the bucket."
@@ -119,10 +118,10 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
         "for all listeners together.",
     ),
 )
-"""By how a broker config's name begins, the first that fits: why it is accepted without effect."""
+"""By the beginning of a broker config's name, the first that fits: why it is accepted without effect."""
 
 IGNORED_BEGINNINGS: Final = ("rsm.config.", "rlmm.config.", "listener.name.", "config.providers.", "metrics.jmx.")
-"""Names that Kafka passes on to plug-ins or to one listener: known by how they begin, none has an effect here."""
+"""Prefixes of names that Kafka passes to plug-ins or to one listener; none has an effect here."""
 
 _NOTHING_ENFORCED = "it is a Java class, which is not run here, so nothing would be enforced; leave it out"
 REFUSED: Mapping[str, str] = {
@@ -134,7 +133,7 @@ REFUSED: Mapping[str, str] = {
     "config.providers": "values are taken as they are written, so ${...} would not be replaced; write the values, or "
     "give them in THERMOCLINE_ variables of the environment",
 }
-"""Broker configs whose promise would be broken, most of them to keep somebody out: a start that sets one is refused."""
+"""Broker configs whose promise would be broken, mostly of access control: a start with one of them is refused."""
 
 TAKEN_OUT: Mapping[str, str] = {
     "leader.imbalance.per.broker.percentage": "Kafka 4 took it out; auto.leader.rebalance.enable moves back every "
@@ -142,18 +141,18 @@ TAKEN_OUT: Mapping[str, str] = {
     "control.plane.listener.name": "Kafka 4 took it out; what brokers ask each other comes by "
     "inter.broker.listener.name, so leave it out",
 }
-"""Names that Kafka itself no longer knows, and would only warn of: what to do instead."""
+"""Names that Kafka removed, and only warns of: what to do instead."""
 
 _ROLE: Final = "process.roles"
 
 
 def reason_of(name: str) -> str:
-    """Why a broker config that is not honoured has no effect; empty where it is refused instead."""
+    """Why a broker config has no effect; empty for a refused one."""
     return next((reason for beginning, reason in BROKER_REASONS if name.startswith(beginning)), "")
 
 
-def judge_refused(configured: Mapping[str, str]) -> None:
-    """InvalidConfig for a value whose promise would be broken."""
+def check_refused(configured: Mapping[str, str]) -> None:
+    """Raise InvalidConfig for a value whose promise would be broken."""
     for name, why in REFUSED.items():
         if text := configured.get(name, "").strip():
             raise InvalidConfig(f"Invalid value {text} for configuration {name}: {why}")
@@ -161,4 +160,30 @@ def judge_refused(configured: Mapping[str, str]) -> None:
     if "broker" not in (role.strip() for role in roles.split(",")):
         raise InvalidConfig(
             f"Invalid value {roles} for configuration {_ROLE}: this process is a broker, and needs no controller"
+        )
+
+
+def check_served(cleanup_policy: Sequence[str], compression_type: str | None) -> None:
+    """Refuse values that Kafka knows and Thermocline does not serve yet."""
+    if "compact" in cleanup_policy:
+        raise InvalidConfig(
+            "Invalid value compact for configuration cleanup.policy: compaction is not served by Thermocline yet; "
+            "use cleanup.policy=delete"
+        )
+    if compression_type not in (None, "producer"):
+        raise InvalidConfig(
+            f"Invalid value {compression_type} for configuration compression.type: batches are kept as the client "
+            "compressed them, so only producer is served; set the client's own compression.type"
+        )
+
+
+def check_local_retention(unit: str, local: int, retention: int) -> None:
+    """Local retention is within total retention; `unit` is `ms` or `bytes`, -2 follows, -1 is unlimited."""
+    if retention < 0 or local == -2:
+        return
+    if local == -1 or local > retention:
+        rule = "must not be -1 as" if local == -1 else "must not be more than"
+        raise InvalidConfig(
+            f"Invalid value {local} for configuration local.retention.{unit}: Value {rule} "
+            f"retention.{unit} value is set as {retention}"
         )

@@ -1,8 +1,6 @@
-"""The fetch sessions of a broker (KIP-227): which there are, and what a request asks of one.
+"""The fetch sessions of a broker (KIP-227): ids, epochs and eviction as in Kafka 4.3.
 
-Owns the cache and the rules of Kafka 4.3 for it: ids, epochs, who is evicted. Always true: sessions and the memory they
-hold are bounded, and a client that gets no session (id 0) is served by full fetches. Must not know what a session keeps
-of a partition (`session`), how one is read, nor who waits.
+The number of sessions and their memory are bounded. A client that gets no session (id 0) sends full fetches.
 """
 
 from __future__ import annotations
@@ -20,10 +18,10 @@ from seams.rng import Rng
 NO_SESSION: Final = 0
 _INT32_MAX: Final = (1 << 31) - 1
 EVICTION_MS_MIN: Final = 120_000  # Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS: how long a session is safe
-SESSION_BYTES_TOTAL: Final = 128 << 20  # 335 000 partitions over all sessions; whoever comes later fetches in full
+SESSION_BYTES_TOTAL: Final = 128 << 20  # 335 000 partitions over all sessions; further clients fetch in full
 PARTITIONS_MAX: Final = 10_000
-"""Of one session: all may be due at once, and a partition that is unknown always is; a look takes 4 µs each. Who wants
-more fetches in full."""
+"""Of one session: all of them, and always the unknown ones, may be due at once, and each takes 4 µs. Larger clients
+send full fetches."""
 _TOPIC_IDS_FROM: Final = 13
 
 
@@ -34,7 +32,7 @@ class Names(Protocol):
 
 
 class Full:
-    """Every partition the request names is answered; a session may begin with the answer."""
+    """Every partition of the request is answered; a session may begin with the response."""
 
     __slots__ = ("targets", "wants_session")
 
@@ -44,7 +42,7 @@ class Full:
 
 
 class Incremental:
-    """Only what changed is answered, while the session's epoch is still `epoch`."""
+    """Only changes are answered, while the session's epoch is still `epoch`."""
 
     __slots__ = ("epoch", "session")
 
@@ -54,7 +52,7 @@ class Incremental:
 
 
 class FetchSessions:
-    """The cache. Times are milliseconds of one clock that never goes back."""
+    """The cache. Times are milliseconds of a monotonic clock."""
 
     def __init__(self, rng: Rng, slots_max: int, bytes_max: int = SESSION_BYTES_TOTAL) -> None:
         self._rng = rng
@@ -75,9 +73,9 @@ class FetchSessions:
         return sum(len(session.targets) for session in self._sessions.values())
 
     def begin(self, request: FetchRequest, version: int, names: Names, now_ms: int) -> Full | Incremental | ErrorCode:
-        """What the request asks for, or why it cannot be answered. `names`: topics by id."""
+        """The fetch that the request asks for, or its error. `names`: topics by id."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            # A full fetch ends the session it names: the client lost its thread, or goes.
+            # A full fetch ends the session it names: the client restarts it, or leaves.
             self._close(self._sessions.get(request.session_id))
             wants_session = request.session_epoch == INITIAL_EPOCH
             return Full(wanted_by(request, version, names), wants_session=wants_session)
@@ -96,19 +94,19 @@ class FetchSessions:
             self._close(session)
             return Full(wanted, wants_session=False)
         if session.bytes > held and (self.bytes > self._bytes_max or len(session.targets) > PARTITIONS_MAX):
-            self._close(session)  # it outgrew what one, or all, may hold: its client begins again and gets none
+            self._close(session)  # too large for one session, or for all: the client restarts and gets none
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.uses_topic_ids:
             _resolve(session, names)
         self._touch(session, now_ms)
         session.epoch = next_epoch(session.epoch)
         if session.waiter is not None:
-            session.waiter()  # another request on this session still waits: its epoch is over
+            session.waiter()  # a request of the previous epoch still waits on this session
         self.incremental_count += 1
         return Incremental(session)
 
     def create(self, targets: dict[Key, Target], version: int, now_ms: int) -> int:
-        """The id of a session over `targets`, all of them just answered; 0 when there is no room for one."""
+        """The id of a session over `targets`, which were just answered; 0 without room for one."""
         if len(targets) > PARTITIONS_MAX:
             return NO_SESSION
         size = sum(map(weight, targets.values()))
@@ -132,14 +130,15 @@ class FetchSessions:
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
 
     def _make_room(self, size: int, now_ms: int) -> bool:
-        """Whether there is a slot, if need be that of a session unused for long, or of a smaller one that is old."""
+        """Whether there is a slot: a free one, or that of a session unused for long, or of an old one with fewer
+        partitions."""
         if len(self._sessions) < self._slots_max:
             return True
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False
         if now_ms - oldest.used_ms <= EVICTION_MS_MIN:
-            # At most slots_max looks, and only for a client that came when all slots are taken.
+            # At most slots_max steps, and only when all slots are taken.
             old = (session for session in self._sessions.values() if session.is_old)
             smallest = min(old, key=lambda session: (len(session.targets), session.session_id), default=None)
             if smallest is None or size <= len(smallest.targets):
@@ -157,7 +156,7 @@ class FetchSessions:
 
 
 def wanted_by(request: FetchRequest, version: int, names: Names) -> dict[Key, Target]:
-    """The request's partitions; of one named twice the last counts, at the first's place."""
+    """The request's partitions. Of one named twice the last counts, at the first's place."""
     found: dict[Key, Target] = {}
     by_id = version >= _TOPIC_IDS_FROM
     for topic in request.topics:
@@ -176,7 +175,7 @@ def forgotten_by(request: FetchRequest, version: int) -> Iterable[Key]:
 
 
 def _resolve(session: FetchSession, names: Names) -> None:
-    """A topic whose id was unknown may be known by now; what is unknown is always due."""
+    """Look up topics whose id was unknown; an unknown one is always due."""
     for target in session.due:
         if target.topic is None:
             target.topic = names.get(target.topic_id)

@@ -79,7 +79,7 @@ class Publisher:
         self._metadata.swap(after, controller)
         for share in found.drop:
             effects.drop(share.topic, share.indexes, is_seen=found.is_seen)
-        if found.follow_config and self._config.follow(*after.configs_of(self._node_id)):
+        if found.follow_config and self._config.apply(*after.configs_of(self._node_id)):
             effects.follow_config()
         for topic in found.reconfigure:
             effects.reconfigure(topic)

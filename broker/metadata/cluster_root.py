@@ -30,7 +30,7 @@ from broker.metadata.cluster_content import (
 from broker.metadata.cluster_images import Images, Made
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord
-from broker.metrics.latencies import Latencies
+from broker.metrics.counters import Latencies
 from coldstore.keys import cluster_key, metadata_key
 from coldstore.object_store import AccessRefused, Got, ObjectMissing, ObjectStore, Upload
 from coldstore.roots.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootCodec, RootStore

@@ -1,1 +1,1 @@
-"""Counters and clocks that every room may bump. Who shows them: `broker.observe`."""
+"""Counters that every package may increment; `broker.observe` shows them."""

@@ -1,20 +1,37 @@
-"""What the request path counts, as plain attributes.
+"""Counters of the request path, as plain attributes; `observe/metrics/exposition.py` formats them.
 
-Owns counters that handlers bump; nothing is formatted until somebody asks (`observe/metrics/exposition.py`). Always
-true: bumping one costs an attribute or list store, no lock, no label look-up. Must not know HTTP.
+An increment is one attribute or list store: no lock, no label look-up.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final
 
-from broker.metrics.latencies import Latencies
+BOUNDS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
+"""Upper bounds of the buckets; one more bucket holds longer times."""
 
 _API_KEYS: Final = 128  # API keys are small numbers; unknown ones close the connection before they get here
 
 
+class Latencies:
+    """Histograms by API key: from the dispatch of a request until its response may leave. A `note` costs 0.3 µs with
+    its two clock readings."""
+
+    __slots__ = ("buckets", "seconds")
+
+    def __init__(self, api_keys: int) -> None:
+        self.buckets = [[0] * (len(BOUNDS_S) + 1) for _ in range(api_keys)]
+        self.seconds = [0.0] * api_keys
+
+    def note(self, api_key: int, seconds: float, count: int = 1) -> None:
+        """`count` requests of one API were answered after `seconds`."""
+        self.buckets[api_key][bisect_left(BOUNDS_S, seconds)] += count
+        self.seconds[api_key] += seconds * count
+
+
 class BrokerMetrics:
-    """Totals since start. Names follow Kafka's BrokerTopicMetrics where it has one."""
+    """Totals since start, named as in Kafka's BrokerTopicMetrics where it has the figure."""
 
     __slots__ = (
         "failed_fetch_requests",
@@ -40,3 +57,20 @@ class BrokerMetrics:
         self.followed_fetch_bytes = 0
         self.malformed = 0
         self.unexpected_errors = 0
+
+
+class ProduceIdle:
+    """Time since the last produce request, as far as callers of `ms` noticed: too short by at most the time between two
+    calls."""
+
+    __slots__ = ("_produce_requests", "_since_s")
+
+    def __init__(self) -> None:
+        self._produce_requests = -1
+        self._since_s = 0.0
+
+    def ms(self, produce_requests: int, now_s: float) -> int:
+        """Milliseconds since the total `produce_requests` last grew. `now_s` never decreases."""
+        if produce_requests != self._produce_requests:
+            self._produce_requests, self._since_s = produce_requests, now_s
+        return int((now_s - self._since_s) * 1000)

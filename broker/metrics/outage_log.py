@@ -1,8 +1,7 @@
-"""A store that does not answer: since when, how often it was asked, and which of the failures the log tells.
+"""Outages of the store: since when, how many tries, and which failures are logged.
 
-Owns the count of one kind of call. Always true: the first failure is told at once, the following ones after 10 s, 20 s,
-40 s … and then every five minutes, so that an outage of a night is a page of log and not a book; the end of what was
-told is told too. Must not know who calls whom, nor how long to wait between two tries.
+The first failure is logged at once, the next after 10 s, 20 s, 40 s … and then every five minutes, so that an outage of
+a night fills a page. The end of a logged outage is logged too.
 """
 
 from __future__ import annotations
@@ -11,57 +10,57 @@ from typing import Final, Protocol
 
 from broker.config.units import show_duration
 
-TELL_AGAIN_S: Final = 10.0
-TELL_AGAIN_MAX_S: Final = 300.0
+LOG_AGAIN_S: Final = 10.0
+LOG_AGAIN_MAX_S: Final = 300.0
 WHAT_TO_DO: Final = (
-    "check the URL, the credentials and the network; it goes on trying and serves as soon as the bucket answers"
+    "check the URL, the credentials and the network; it keeps trying and serves as soon as the bucket answers"
 )
 
 
 class Monotonic(Protocol):
-    """The part of `seams.clock.Clock` that is needed."""
+    """The part of `seams.clock.Clock` that is used."""
 
     def monotonic_s(self) -> float: ...
 
 
 class OutageLog:
-    """`failure` is empty while all is well."""
+    """Failures of one kind of call. `failure` is empty unless the last call failed."""
 
     def __init__(self, clock: Monotonic) -> None:
         self._clock = clock
         self._since_s = 0.0
-        self._tell_at_s = float("-inf")
-        self._tell_again_s = TELL_AGAIN_S
+        self._log_at_s = float("-inf")
+        self._log_again_s = LOG_AGAIN_S
         self._told = False
         self.tries = 0
         self.failure = ""
 
     def failed(self, failure: Exception) -> bool:
-        """Another call failed; whether the log should say so. One that follows a told one soon waits its turn, even
-        when a call succeeded in between: a store that fails every other call is no flood either."""
+        """Count a failed call. True when it should be logged: soon after a logged failure it is not, even if a call
+        succeeded in between, because a store that fails every other call must not flood the log."""
         now_s = self._clock.monotonic_s()
         if not self.tries:
             self._since_s = now_s
             self._told = False
         self.tries += 1
         self.failure = str(failure) or "timed out"
-        if now_s < self._tell_at_s:
+        if now_s < self._log_at_s:
             return False
-        quiet = now_s > self._tell_at_s + TELL_AGAIN_MAX_S
-        self._tell_again_s = TELL_AGAIN_S if quiet else min(self._tell_again_s * 2, TELL_AGAIN_MAX_S)
-        self._tell_at_s = now_s + self._tell_again_s
+        quiet = now_s > self._log_at_s + LOG_AGAIN_MAX_S
+        self._log_again_s = LOG_AGAIN_S if quiet else min(self._log_again_s * 2, LOG_AGAIN_MAX_S)
+        self._log_at_s = now_s + self._log_again_s
         self._told = True
         return True
 
     def answered(self) -> str:
-        """A call succeeded: for how long none did, as `show_duration` says it; empty when nobody was told of it."""
+        """A call succeeded. Returns the duration of the outage (`show_duration`); empty when none was logged."""
         lasted = self.lasted if self.tries and self._told else ""
         self.tries, self.failure = 0, ""
         return lasted
 
     @property
     def seconds(self) -> float:
-        """Since the first failure; 0 while all is well."""
+        """Since the first failure; 0 without one."""
         return self._clock.monotonic_s() - self._since_s if self.tries else 0.0
 
     @property

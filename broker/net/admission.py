@@ -1,7 +1,7 @@
-"""Who may connect: connection count, count per address, and rate.
+"""Limits on new connections: total, per address, and rate.
 
-Always true: nobody is turned away for the rate or the total; those wait their turn, as in Kafka. Only one address with
-too many connections, and whoever comes when too many wait already, is closed. A machine: time comes in.
+Above the total or the rate a connection waits, as in Kafka. It is closed when its address has too many connections, or
+when too many wait already. No I/O: the time is a parameter.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ T = TypeVar("T")
 
 
 class Admission(Enum):
-    """What to do with a new connection."""
-
     ADMIT = "admit"
     WAIT = "wait"
     REFUSE = "refuse"
 
 
-class Admissions(Generic[T]):
-    """Connections admitted and waiting. A connection is any hashable value; every `arrived` is followed by `left`
-    unless it was refused."""
+class ConnectionLimiter(Generic[T]):
+    """Connections admitted and waiting. A connection is any hashable value; `left` follows every `arrived` that was not
+    refused."""
 
     def __init__(self, limits: NetLimits, now_s: float) -> None:
         self._limits = limits
@@ -36,8 +34,8 @@ class Admissions(Generic[T]):
         self._waiting: deque[T] = deque()
         self.admitted = 0
 
-    def obey(self, limits: NetLimits, now_s: float) -> None:
-        """Other bounds from now on; what was earned at the old rate is kept, as far as the new burst allows."""
+    def set_limits(self, limits: NetLimits, now_s: float) -> None:
+        """Change the limits. Unused credit of the old rate remains, up to the new burst."""
         self._refill(now_s)
         self._limits = limits
         self._rate = limits.connections_per_s_max
@@ -49,7 +47,7 @@ class Admissions(Generic[T]):
         return len(self._waiting)
 
     def arrived(self, connection: T, address: str, now_s: float) -> Admission:
-        """A connection from `address` ("" = unknown: not counted per address)."""
+        """Decide on a connection from `address` ("" = unknown: not counted per address)."""
         if address and self._per_address[address] >= self._limits.connections_per_ip_max:
             return Admission.REFUSE
         if not self._waiting and self._spend(now_s):
@@ -64,7 +62,7 @@ class Admissions(Generic[T]):
         return verdict
 
     def left(self, connection: T, address: str, admitted: bool) -> None:
-        """A connection that was admitted, or still waits, is gone."""
+        """A connection that was admitted or still waits has closed."""
         if admitted:
             self.admitted -= 1
         else:
@@ -75,11 +73,11 @@ class Admissions(Generic[T]):
                 del self._per_address[address]
 
     def next(self, now_s: float) -> T | None:
-        """The longest waiting connection if it may come in now: admitted when returned."""
+        """Admit and return the longest waiting connection, if one may be admitted now."""
         return self._waiting.popleft() if self._waiting and self._spend(now_s) else None
 
     def retry_in_s(self, now_s: float) -> float | None:
-        """When `next` is worth asking again; None when nobody waits, or only a `left` can help."""
+        """Seconds until `next` may admit one; None when none waits, or only a `left` can help."""
         if not self._waiting or self.admitted >= self._limits.connections_max:
             return None
         self._refill(now_s)

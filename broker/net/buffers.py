@@ -1,7 +1,7 @@
-"""Receive memory: one buffer shared by every connection of the loop, pooled ones for large frames, a budget over all.
+"""Receive buffers: one shared by all connections, pooled ones for large frames, and a budget for all of them.
 
-Always true: the shared buffer holds nothing between two reads, so an idle connection owns no buffer; memory held for
-frames in flight is charged to the budget, by what is really allocated and never by what a peer claims. Sans-IO.
+The shared buffer holds nothing between two reads, so an idle connection has no buffer. The budget charges what is
+really allocated, never what a peer claims. No I/O.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from collections.abc import Callable
 from typing import Final
 
 SHARED_SIZE: Final = 256 << 10
-"""One read of a busy connection: 16 pipelined requests of 16 KB; above it a read costs more than its system call."""
+"""One read of a busy connection: 16 pipelined requests of 16 KB. Beyond it a read costs more than its system call."""
 
 ALLOWANCE: Final = 16 << 10
-"""What a connection may keep uncharged (an incomplete small frame); also the read size when the budget is used up."""
+"""Bytes that a connection holds without charge (an incomplete small frame); also the read size when the budget is used
+up."""
 
 _CLASS_MIN: Final = 64 << 10
 
 
 def size_class(size: int) -> int:
-    """The capacity a buffer of `size` bytes really gets: four steps per power of two, so at most a quarter is waste."""
+    """The real capacity of a buffer of `size` bytes: four steps per power of two, so at most a quarter is unused."""
     if size <= _CLASS_MIN:
         return _CLASS_MIN
     step = 1 << ((size - 1).bit_length() - 3)
@@ -28,7 +29,8 @@ def size_class(size: int) -> int:
 
 
 class BufferPool:
-    """Receive buffers of one loop. Fresh memory costs a page fault per 4 KiB (60-130 µs a MiB), so some is kept."""
+    """Receive buffers of one event loop. New memory costs a page fault per 4 KiB (60-130 µs a MiB), so some buffers are
+    reused."""
 
     def __init__(self, idle_bytes_max: int = 32 << 20) -> None:
         self._idle_bytes_max = idle_bytes_max
@@ -38,7 +40,7 @@ class BufferPool:
         self.shared_small = self.shared[:ALLOWANCE]
 
     def take(self, size: int) -> bytearray:
-        """A buffer of at least `size` bytes with anything in it."""
+        """A buffer of at least `size` bytes with undefined content."""
         capacity = size_class(size)
         idle = self._idle.get(capacity)
         if idle:
@@ -47,14 +49,14 @@ class BufferPool:
         return bytearray(capacity)
 
     def give(self, buffer: bytearray) -> None:
-        """Take a buffer back; nobody may use a view of it any more."""
+        """Return a buffer. No view of it may be used any more."""
         capacity = len(buffer)
         if self.idle_bytes + capacity <= self._idle_bytes_max:
             self.idle_bytes += capacity
             self._idle.setdefault(capacity, []).append(buffer)
 
     def adopt_shared(self) -> bytearray:
-        """Hand the shared buffer, with what was just read into it, to one connection; the loop goes on with another."""
+        """Give the shared buffer with its content to one connection; a new one is shared from now on."""
         adopted = self.shared.obj
         assert isinstance(adopted, bytearray)
         self.shared = memoryview(self.take(SHARED_SIZE))
@@ -63,10 +65,10 @@ class BufferPool:
 
 
 class FrameBudget:
-    """Bytes that all frames in flight may hold together.
+    """Bytes that all frames in flight may hold together: `used <= limit`, beyond the allowances.
 
-    Always true: `used <= limit` beyond the allowances, and somebody can always go on. A part of the limit is a reserve
-    that one owner at a time may use: without it, frames that are all half received could wait for each other for ever.
+    Part of the limit is a reserve that one owner at a time may use, so that one frame can always be completed. Without
+    it, frames that are all half received could wait for each other for ever.
     """
 
     def __init__(self, limit: int, frame_bytes_max: int) -> None:
@@ -78,7 +80,7 @@ class FrameBudget:
         self._waiters: deque[Callable[[], None]] = deque()
 
     def take(self, owner: object, count: int) -> bool:
-        """Charge `count` bytes, or say no. An owner that was told no should `wait`."""
+        """Charge `count` bytes. After False the owner should `wait`."""
         if self.used + count > self._open_limit and owner is not self._reserve_owner:
             if self._reserve_owner is not None:
                 self.exhausted = True
@@ -88,7 +90,7 @@ class FrameBudget:
         return True
 
     def force(self, count: int) -> None:
-        """Charge bytes that are already there."""
+        """Charge bytes that are allocated already."""
         self.used += count
         self.exhausted = self.used >= self._open_limit
 
@@ -102,15 +104,14 @@ class FrameBudget:
         self.wake_next()
 
     def wait(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once when there may be room. Whoever was woken calls `wake_next` when done trying."""
+        """Call `wake` once when there may be room. The woken caller calls `wake_next` after its attempt."""
         self._waiters.append(wake)
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """Stop waiting."""
         if wake in self._waiters:
             self._waiters.remove(wake)
 
     def wake_next(self) -> None:
-        """Wake the longest waiting one if there is room for anybody."""
+        """Wake the longest waiting caller if there is room."""
         if self._waiters and (self._reserve_owner is None or not self.exhausted):
             self._waiters.popleft()()

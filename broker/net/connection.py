@@ -1,17 +1,16 @@
-"""One connection: the asyncio protocol that joins frame reader, dispatcher, answer queue and send path.
+"""One connection: the asyncio protocol that joins frame reader, dispatcher, response queue and transport writer.
 
-Owns what happens between a byte in and a byte out; `lifecycle` is told, and says what the connection may do. Always
-true: frames are dispatched in order, one at a time; nothing is dispatched while an earlier frame blocks, while too many
-answers are in flight, or while the peer does not take its answers; the transport is told to read or not when the frames
-at hand are used up, never in between. Must not know Kafka, files or limits on who may connect.
+Frames are dispatched in order, one at a time. None is dispatched while an earlier one blocks, while too many responses
+are in flight, or while the peer does not take its responses. Reading is paused or resumed only after the received
+frames are used up.
 
-Hot path: per run of requests one dispatch, one list append; per read one `send` for all answers ready.
+Hot path: one dispatch and one list append a run of requests; one `send` a read for all responses ready.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from broker.net.admission import Admission
 from broker.net.buffers import ALLOWANCE
@@ -19,40 +18,31 @@ from broker.net.connection_state import NEXT, OVER, Event, State
 from broker.net.dispatch import CloseConnection, CloseReason, Later, Part, Peer
 from broker.net.frames import FrameLengthRefused, FrameReader
 from broker.net.lifecycle import Lifecycle
-from broker.net.outbox import Outbox
-from broker.net.send_path import SendPath
+from broker.net.response_queue import Outbox
 from broker.net.shared import Shared
+from broker.net.transport_writer import TransportWriter
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
 
 # Looked up once: as attributes of their classes they cost 0.1 µs each time.
 _READING, _MUTED, _BEHIND, _CLOSING = State.READING, State.MUTED, State.BEHIND, State.CLOSING
 _MUTE, _LEFT_OVER, _CLEAR = NEXT[Event.MUTE], NEXT[Event.LEFT_OVER], NEXT[Event.CLEAR]
 
-_COPY_MAX: Final = 4 << 10  # bytes of frames that are copied when much came in one read
+_COPY_MAX: Final = 4 << 10  # frames up to this size are copied after a large read
 _COPY_BLOCKING_MAX: Final = 64 << 10  # the same, on a connection that had a blocking request before
-_ANSWER_SMALL: Final = 4 << 10  # ready answers above this are not gathered but sent at once
-_TURN_FRAMES: Final = 128  # frames of one connection before the others get the loop
-
-
-class Entrance(Protocol):
-    """Whom a connection tells of its life: the server."""
-
-    def arrived(self, connection: Connection) -> Admission:
-        """It is made; on WAIT `Connection.admit` follows."""
-        ...
-
-    def left(self, connection: Connection) -> None:
-        """It is gone, whatever was said of it."""
-        ...
+_ANSWER_SMALL: Final = 4 << 10  # ready responses up to this are joined; larger ones are sent at once
+_TURN_FRAMES: Final = 128  # frames of one connection before others have their turn
 
 
 class Connection(asyncio.BufferedProtocol):
-    """`asyncio.BufferedProtocol` for one peer; made by the server, driven by its transport."""
+    """The protocol of one peer; made by the server, driven by its transport."""
 
-    __slots__ = ("_entrance", "_keeps_frames", "_life", "_outbox", "_reader", "_shared", "admission", "peer")
+    __slots__ = ("_keeps_frames", "_life", "_outbox", "_reader", "_server", "_shared", "admission", "peer")
 
-    def __init__(self, shared: Shared, peer: Peer, entrance: Entrance) -> None:
+    def __init__(self, shared: Shared, peer: Peer, server: Server) -> None:
         self._shared = shared
-        self._entrance = entrance
+        self._server = server
         self.peer = peer
         self.admission = Admission.WAIT
         self._life = Lifecycle(shared, peer, self._memory_freed)
@@ -68,22 +58,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         made, shared, life = cast(asyncio.Transport, transport), self._shared, self._life
-        send = SendPath(shared.net, shared.send_room, shared.counters, made, self._advance, life)
-        self._outbox = Outbox(shared.limits.answers_in_flight_max, send, self._answer_came, self._answer_failed)
+        send = TransportWriter(shared.net, shared.wide_buffers, shared.counters, made, self._advance, life)
+        self._outbox = Outbox(shared.limits.answers_in_flight_max, send, self._answer_ready, self._answer_failed)
         life.begin(made, self._outbox)
         address = transport.get_extra_info("peername")
         if address:
             self.peer.address = f"{address[0]}:{address[1]}"
-        self.admission = self._entrance.arrived(self)
+        self.admission = self._server.arrived(self)
         if self.admission is Admission.ADMIT:
             self.admit()
         elif self.admission is Admission.WAIT:
-            life.follow()
+            life.update_reading()
         else:
             life.abort(CloseReason.TOO_MANY, "too many connections")
 
     def admit(self) -> None:
-        """Begin to serve: at once, or when the server lets a waiting connection in."""
+        """Begin to serve: at once, or when the server admits a waiting connection."""
         self.admission = Admission.ADMIT
         self._life.admitted()
 
@@ -93,15 +83,15 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         shared, life = self._shared, self._life
         shared.counters.bytes_in += nbytes
-        life.patience.heard = shared.wheel.tick
+        life.timeouts.heard = shared.wheel.tick
         self._reader.received(nbytes)
         if life.state is _READING:
             self._dispatch_frames()
         else:
-            self._settle(0)
+            self._after_frames(0)
 
     def eof_received(self) -> None:
-        """The peer is done: as in Kafka, answers in flight are not waited for (the transport closes itself)."""
+        """As in Kafka, responses in flight are not waited for (the transport closes itself)."""
 
     def pause_writing(self) -> None:
         self._outbox.send.pause()
@@ -109,29 +99,28 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         # Not at once: a transport that is closed or aborted within this call reports its loss twice (CPython 3.11).
-        self._life.flows()
+        self._life.writable()
         asyncio.get_running_loop().call_soon(self._outbox.send.resume)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._life.lost()
         self._outbox.close()
         self._reader.close()
-        self._entrance.left(self)
+        self._server.left(self)
 
     # -- the server's calls ---------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take no more frames; close when the answers in flight have left."""
+        """Read no more frames; close when the responses in flight have left."""
         self._life.end(CloseReason.DRAINED, "the broker stops")
 
     def stop(self) -> None:
-        """Close now, whatever is in flight."""
         self._life.abort(CloseReason.STOPPED, "the broker stops, and answers did not leave in time")
 
     # -- frames in ------------------------------------------------------------------------------------------------
 
     def _dispatch_frames(self) -> None:
-        """Dispatch what has arrived until it is used up or something says stop, send what is ready, keep the rest."""
+        """Dispatch received frames until none is left or the state changes, send ready responses, keep the rest."""
         life, reader, peer, outbox, reading = self._life, self._reader, self.peer, self._outbox, _READING
         queue, take, dispatcher = outbox.answers, reader.next, self._shared.dispatcher
         dispatch, dispatch_run = dispatcher.dispatch, dispatcher.dispatch_run
@@ -143,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
                 if peer.produce_route is not None:
                     count, pos, answer = dispatch_run(peer, reader.view, reader.pos, reader.end)
                 if count:
-                    reader.took(pos)
+                    reader.advance_to(pos)
                     frames += count
                 else:
                     if (frame := take()) is None:
@@ -180,10 +169,10 @@ class Connection(asyncio.BufferedProtocol):
             raise
         if ready:
             self._flush(ready)
-        self._settle(frames)
+        self._after_frames(frames)
 
     def _copy_max(self) -> int:
-        """Frames up to this are dispatched as a copy, so that one that blocks for minutes (JoinGroup, a long poll)
+        """Frames up to this size are dispatched as a copy. So one that blocks for minutes (JoinGroup, a long poll)
         holds its own few bytes and not the buffer it came in."""
         reader = self._reader
         if reader.stable:
@@ -192,19 +181,19 @@ class Connection(asyncio.BufferedProtocol):
             return _COPY_BLOCKING_MAX
         return ALLOWANCE if reader.end <= ALLOWANCE else _COPY_MAX
 
-    def _settle(self, frames: int) -> None:
-        """After frames were taken: keep what is incomplete, watch its deadline, read on or not."""
+    def _after_frames(self, frames: int) -> None:
+        """After frames were taken: keep an incomplete one, set its deadline, read on or not."""
         life, reader = self._life, self._reader
         self._shared.counters.frames += frames
         if life.state is _READING:
-            fits = reader.settle()
+            fits = reader.compact()
             if reader.pos == reader.end:
-                life.patience.frame_since = 0
+                life.timeouts.frame_since = 0
                 if life.reads:
                     return
             elif not fits:
                 life.starve()
-            elif frames or not life.reads or not life.patience.frame_since:
+            elif frames or not life.reads or not life.timeouts.frame_since:
                 life.frame_began()
         elif life.state is _CLOSING:
             life.close_when_done()
@@ -213,8 +202,8 @@ class Connection(asyncio.BufferedProtocol):
             if reader.left:
                 life.step(_LEFT_OVER)
             else:
-                life.patience.frame_since = 0
-        life.follow()
+                life.timeouts.frame_since = 0
+        life.update_reading()
 
     def _flush(self, ready: list[Part]) -> None:
         send = self._outbox.send
@@ -225,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- answers out ----------------------------------------------------------------------------------------------
 
     def _wait(self, frame_bytes: int, copy_max: int) -> None:
-        """The frame just dispatched blocks: no other one is, and its bytes stay, until its answer is there."""
+        """The frame just dispatched blocks: until its response is ready no other is dispatched, and its bytes stay."""
         self._life.step(_MUTE)
         self._keeps_frames = True
         if self._reader.stable:
@@ -236,12 +225,11 @@ class Connection(asyncio.BufferedProtocol):
         elif frame_bytes > ALLOWANCE:
             self._reader.hold_copy(frame_bytes)
 
-    def _answer_came(self, _: Later) -> None:
-        """One that others, or the next frame, waited for; more may come in the same turn, and leave with it."""
+    def _answer_ready(self, _: Later) -> None:
+        """A response arrived that others, or the next frame, wait for. Others of the same turn leave with it."""
         self._shared.afterwards.do(self._progress)
 
     def _progress(self) -> None:
-        """Send what may leave by now, and go on."""
         if self._life.state in OVER:
             return
         outbox = self._outbox
@@ -261,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- going on -------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Something that may have stood in the way changed: go on if nothing else does."""
+        """Dispatch again, unless something else still blocks."""
         life, outbox = self._life, self._outbox
         state = life.state
         if state is _CLOSING:
@@ -275,9 +263,9 @@ class Connection(asyncio.BufferedProtocol):
             self._dispatch_frames()
 
     def _memory_freed(self) -> None:
-        asyncio.get_running_loop().call_soon(self._take_memory)
+        asyncio.get_running_loop().call_soon(self._resume_after_memory)
 
-    def _take_memory(self) -> None:
+    def _resume_after_memory(self) -> None:
         self._life.step(NEXT[Event.MEMORY])
         self._advance()
         self._shared.budget.wake_next()

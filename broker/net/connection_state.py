@@ -1,14 +1,13 @@
-"""What a connection is doing, as one of eight states, and what each event makes of it.
+"""The eight states of a connection, and the transitions of each event. The table is the specification.
 
-Owns the table; it is the specification. Always true: frames are dispatched in `READING` only; whoever is not dispatched
-is not read either as soon as something of it lies here; a connection that closes takes no frame any more, one that is
-cut sends nothing any more, and one that is lost stays lost. Must not know frames, answers or transports. Pure.
+Frames are dispatched in `READING` only. A connection that is not dispatched is not read either, once undispatched bytes
+lie here. A closing connection reads no frame, a cut one sends nothing, and a lost one stays lost.
 
 ```
-WAITING ─ADMITTED─► READING ─MUTE─► MUTED ─LEFT_OVER─► BEHIND      any of these ─CLOSE─► CLOSING
-                       ▲ │            │                 │  ▲       any of these and CLOSING ─CUT─► CUT
-                       │ └─NO_MEMORY─► STARVED ─MEMORY──┼──┘       all ─LOST─► LOST
-                       └────────────CLEAR───────────────┘
+    WAITING ─ADMITTED─► READING ─MUTE─► MUTED ─LEFT_OVER─► BEHIND      any of these ─CLOSE─► CLOSING
+                           ▲ │            │                 │  ▲       any of these and CLOSING ─CUT─► CUT
+                           │ └─NO_MEMORY─► STARVED ─MEMORY──┼──┘       all ─LOST─► LOST
+                           └────────────CLEAR───────────────┘
 ```
 """
 
@@ -23,29 +22,29 @@ class State(Enum):
 
     __hash__ = object.__hash__  # Enum's own is Python code: 0.2 µs a look-up
 
-    WAITING = "its turn to be admitted; nothing of it is read"
-    READING = "the peer; what comes is dispatched as it comes"
-    MUTED = "an answer, or the peer to take its answers; nothing of it lies here, so what comes next is read and kept"
-    BEHIND = "the same, and undispatched bytes lie here: nothing more is read"
-    STARVED = "memory for a frame that is half here: nothing more is read"
-    CLOSING = "answers in flight to leave; then it closes"
-    CUT = "the transport to tell that it is gone; nothing leaves any more"
+    WAITING = "admission; nothing is read"
+    READING = "bytes of the peer; frames are dispatched as they arrive"
+    MUTED = (
+        "a response, or the peer to take its responses; no undispatched bytes yet, so the next ones are read and kept"
+    )
+    BEHIND = "as MUTED, with undispatched bytes: nothing more is read"
+    STARVED = "memory for a half received frame: nothing more is read"
+    CLOSING = "responses in flight to leave; then it closes"
+    CUT = "the transport's connection_lost; nothing is sent"
     LOST = "nothing; it is over"
 
 
 class Event(Enum):
-    """What may happen to a connection."""
-
     __hash__ = object.__hash__
 
-    ADMITTED = "the server lets it in"
-    MUTE = "a request blocks, too many answers wait, the peer takes none, or it is the others' turn"
-    LEFT_OVER = "bytes that may not be dispatched lie here, or a frame that must stay where it was read"
-    CLEAR = "nothing of what mutes stands in the way any more"
-    NO_MEMORY = "what is left of an incomplete frame needs more memory than the budget has"
+    ADMITTED = "the server admits it"
+    MUTE = "a request blocks, too many responses wait, the peer takes none, or other connections have their turn"
+    LEFT_OVER = "bytes remain that may not be dispatched, or a frame that must stay where it was read"
+    CLEAR = "no reason to mute remains"
+    NO_MEMORY = "an incomplete frame needs more memory than the budget has"
     MEMORY = "the budget has room again"
-    CLOSE = "we decided to end it, in order"
-    CUT = "we decided to end it at once, or its frame can no longer be completed"
+    CLOSE = "the broker closes it, after its responses"
+    CUT = "the broker closes it at once, or a response cannot be completed"
     LOST = "the transport is gone"
 
 
@@ -57,15 +56,15 @@ NEXT: Final[dict[Event, dict[State, State]]] = {
     Event.LEFT_OVER: {State.MUTED: State.BEHIND},
     Event.CLEAR: {State.MUTED: State.READING, State.BEHIND: State.READING},
     Event.NO_MEMORY: {State.READING: State.STARVED},
-    Event.MEMORY: {State.STARVED: State.BEHIND},  # whether all is clear is seen next: answers may have piled up
+    Event.MEMORY: {State.STARVED: State.BEHIND},  # not READING: responses may have piled up
     Event.CLOSE: dict.fromkeys(_OPEN, State.CLOSING),
     Event.CUT: dict.fromkeys((*_OPEN, State.CLOSING), State.CUT),
     Event.LOST: dict.fromkeys(State, State.LOST),
 }
-"""By event: what becomes of which state. Whatever is not here stays as it is."""
+"""The transitions of each event. A state that is not listed does not change."""
 
 READS: Final = frozenset({State.READING, State.MUTED})
-"""States in which bytes are taken from the transport."""
+"""States in which the transport is read."""
 
 OVER: Final = frozenset({State.CUT, State.LOST})
-"""States in which nothing leaves any more."""
+"""States in which nothing is sent."""

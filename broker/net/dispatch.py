@@ -1,8 +1,6 @@
-"""The doors between the network and whoever answers requests.
+"""Interfaces between the network and the dispatcher: a peer, a frame, a response.
 
-Owns the vocabulary: a peer, a frame handed over, an answer handed back. Always true: frames of one connection are
-dispatched in the order they came, and their answers leave in that order. Must not know the Kafka protocol beyond "a
-frame has a length prefix", nor sockets.
+Frames of one connection are dispatched in the order in which they arrive, and their responses leave in that order.
 """
 
 from __future__ import annotations
@@ -17,23 +15,24 @@ from typing import Protocol
 from seams.disk import FileRange
 
 Part = bytes | bytearray | memoryview | FileRange
-"""A piece of an answer. Buffers are kept by reference until the kernel took them: never change one after handing it
-over, and never hand over a slice of the request's frame (its buffer is reused). A memoryview must be of bytes."""
+"""A piece of a response. A buffer is kept by reference until the kernel took it: never change it after handing it over,
+and never hand over a slice of the request's frame (its buffer is reused). A memoryview must be of bytes."""
 
 
 AnswerFuture = asyncio.Future["list[Part] | None"]
-"""Done with an answer's parts; None: there is no response. How a task gives or awaits a `Later`."""
+"""Resolves to a response's parts; None: there is no response. The form in which a task gives or awaits a `Later`."""
 
 
 class Later:
-    """An answer that is not ready yet: whoever dispatched the request keeps it and says once what came of it.
+    """A response that is not ready yet. It is completed once: by `answer` with the parts (None: no response), or by
+    `fail`.
 
-    `answer` with the parts, or None for "no response"; `fail` with `CloseConnection`, or with what is reported as a bug
-    and closes the connection. It is never cancelled from here: when the peer is gone (`peer.closed`) what it is told is
-    dropped. Who listens is called at once, by whoever says it: no future and no turn of the loop between (0.3 µs).
+    A failure is `CloseConnection`, or a bug, which is reported; both close the connection. A `Later` is never
+    cancelled: when the peer is gone (`peer.closed`) its result is dropped. Listeners are called at once, without a
+    future or a turn of the loop in between (0.3 µs).
 
-    `blocks=True`: the connection's next frame is not dispatched, and this frame stays valid, until it is done (Kafka's
-    muted channel). `blocks=False`: later frames are dispatched meanwhile and this frame is already invalid.
+    `blocks=True`: until it is done the connection's next frame is not dispatched, and this frame stays valid (Kafka's
+    muted channel). `blocks=False`: later frames are dispatched meanwhile, and this frame is already invalid.
     """
 
     __slots__ = ("_listeners", "blocks", "failure", "is_done", "parts")
@@ -47,7 +46,7 @@ class Later:
 
     @classmethod
     def of(cls, future: AnswerFuture, *, blocks: bool) -> Later:
-        """What a future, or a task, will give."""
+        """The result of a future or task."""
         later = cls(blocks=blocks)
         future.add_done_callback(later._settle)
         return later
@@ -60,13 +59,11 @@ class Later:
         return future
 
     def answer(self, parts: list[Part] | None) -> None:
-        """It is there."""
         assert not self.is_done
         self.parts = parts
         self._tell()
 
     def fail(self, failure: BaseException) -> None:
-        """It will never be."""
         assert not self.is_done
         self.failure = failure
         self._tell()
@@ -79,7 +76,7 @@ class Later:
             self._listeners.append(listener)
 
     def forget(self, listener: Callable[[Later], object]) -> None:
-        """Do not call it, however often it asked."""
+        """Remove `listener`, however often it was added."""
         self._listeners = [one for one in self._listeners if one != listener]
 
     def _tell(self) -> None:
@@ -98,7 +95,7 @@ class Later:
 
 def _copy(future: AnswerFuture, later: Later) -> None:
     if future.done():
-        return  # whoever waited was cancelled
+        return  # the waiting task was cancelled
     if later.failure is None:
         future.set_result(later.parts)
     else:
@@ -106,30 +103,30 @@ def _copy(future: AnswerFuture, later: Later) -> None:
 
 
 Answer = list[Part] | None | Later
-"""Parts of a whole response, its length prefix included; None when there is none (acks=0)."""
+"""Parts of a whole response with its length prefix; None when there is none (acks=0)."""
 
 
 class CloseReason(StrEnum):
-    """Why a connection ended: the label of the counter, so a closed set."""
+    """Why a connection ended. The label of a counter, so a closed set."""
 
-    PEER = "peer"  # it closed, or the network did
+    PEER = "peer"  # the peer or the network closed it
     FRAME_LENGTH = "frame-length"  # a length that is negative, zero or above socket.request.max.bytes
-    FRAME_DEADLINE = "frame-deadline"  # a frame begun was not completed in time (drip)
+    FRAME_DEADLINE = "frame-deadline"  # a frame was not completed in time (drip)
     IDLE = "idle"  # connections.max.idle.ms
-    SLOW_READER = "slow-reader"  # it does not take its answers
+    SLOW_READER = "slow-reader"  # the peer does not take its responses
     REFUSED = "refused"  # the dispatcher raised CloseConnection
-    FAILED = "failed"  # the dispatcher raised anything else: a bug of ours
+    FAILED = "failed"  # the dispatcher raised another exception: a bug
     SHORT_FILE = "short-file"  # a file range ended before its length: its frame cannot be completed
     SEND_FAILED = "send-failed"  # reading or sending a file range raised OSError
     TOO_MANY = "too-many"  # max.connections.per.ip, or too many waiting to be admitted
-    DRAINED = "drained"  # we stop, and it had nothing left in flight
-    STOPPED = "stopped"  # we stop, and its answers did not leave within the drain time
+    DRAINED = "drained"  # the broker stops, and nothing was in flight
+    STOPPED = "stopped"  # the broker stops, and responses did not leave within the drain time
 
 
 class CloseConnection(Exception):
-    """Raised by a dispatcher (or set on a `Later`) to drop the peer: answers before this frame still leave first.
+    """Raised by a dispatcher (or set on a `Later`) to close the connection after the responses before this one.
 
-    `reason` is text for the log; it never reaches the peer.
+    `reason` is text for the log; the peer does not see it.
     """
 
     def __init__(self, reason: str) -> None:
@@ -141,8 +138,8 @@ class CloseConnection(Exception):
 class Peer:
     """One connection as its requests see it; lives as long as the connection, equal only to itself.
 
-    `address` is `host:port`, or "" where the network has none. Client id and software are what the peer last said:
-    the dispatcher fills them in. `principal` is Kafka's name of who nobody authenticated, until authentication exists.
+    `address` is `host:port`, or "" where the network has none. The dispatcher fills in client id and software.
+    `principal` is Kafka's name of an unauthenticated client.
     """
 
     connection_id: int
@@ -153,32 +150,32 @@ class Peer:
     software_version: str = ""
     principal: str = "User:ANONYMOUS"
     closed: bool = False
-    farewell: Callable[[], None] | None = None
-    """Called once when the connection is gone, if somebody wants to know."""
+    on_closed: Callable[[], None] | None = None
+    """Called once when the connection is gone."""
     produce_route: object = None
-    """What the dispatcher remembers of its last produce request; while it is None, `dispatch_run` is not asked."""
-    sent_away: object = None
-    """What the leader remembers of the replicas that it sent it to (`broker.replication.read_replica_selection`)."""
+    """The dispatcher's memory of the last produce request; while it is None, `dispatch_run` is not called."""
+    redirects: object = None
+    """The leader's memory of redirects to replicas (`broker.replication.read_replica_selection`)."""
 
 
 class Dispatcher(Protocol):
-    """Who answers frames. Called on the loop, in frame order; must not block."""
+    """Answers frames. Called on the event loop, in frame order; must not block."""
 
     def dispatch(self, peer: Peer, frame: memoryview) -> Answer:
         """Answer one request.
 
-        `frame` is the request without its length prefix: bytes, writable (headers are stamped in place), valid until
-        this returns, or, for `Later(blocks=True)`, until it is done. Raises `CloseConnection`.
+        `frame` is the request without its length prefix: bytes, writable (headers are stamped in place). It is valid
+        until this returns, or, for `Later(blocks=True)`, until that is done. Raises `CloseConnection`.
         """
         ...
 
     def dispatch_run(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
-        """Answer the first few of the requests that `view[pos:end]` holds as one.
+        """Answer the first few requests of `view[pos:end]` together.
 
-        The bytes begin with a length prefix, and are writable; what follows the last whole frame is incomplete. How
-        many requests were answered, where the next length prefix stands, and their joined answer (None: they have
-        none). (0, `pos`, None): the first has to be dispatched by itself, or is not whole; nothing happened then. A
-        length that the reader would refuse is left where it is. Called only for peers whose `produce_route` is set.
-        The bytes are valid until this returns: never answers with `Later(blocks=True)`. Raises `CloseConnection`.
+        The bytes begin with a length prefix and are writable; the last frame may be incomplete. Returns the number of
+        requests answered, the position of the next length prefix, and the joined response (None: no response). (0,
+        `pos`, None): nothing happened, because the first request is incomplete or has to be dispatched by itself. A
+        length that the reader would refuse stays in place. Called only for peers whose `produce_route` is set. The
+        bytes are valid until this returns, so the answer is never `Later(blocks=True)`. Raises `CloseConnection`.
         """
         ...

@@ -1,11 +1,11 @@
-"""A byte stream cut into length-prefixed frames, copying as little as memory bounds allow.
+"""Cuts a byte stream into length-prefixed frames, with as little copying as the memory limits allow.
 
-Owns the bytes a connection received and has not consumed. Always true: between two reads a connection holds nothing, or
-an exact copy of an incomplete small frame, or a pooled buffer filled in proportion to what arrived: at most twice those
-bytes, or twice a frame this peer already delivered. A claimed length alone allocates nothing. Sans-IO: the shell
-asks `buffer()` where the kernel shall write, says `received`, takes frames with `next`, then calls `settle` or `pause`.
+Between two reads a connection holds one of three: nothing; an exact copy of an incomplete small frame; or a pooled
+buffer. That buffer grows with what arrived: to at most twice those bytes, or twice a frame that this peer already
+delivered. A claimed length alone allocates nothing. No I/O: the caller asks `buffer` where to write, calls `received`,
+takes frames with `next`, then calls `compact` or `pause`.
 
-Hot path: many small frames are cut from the loop's shared buffer, a large one is received where it stays.
+Hot path: many small frames are cut from the shared buffer; a large one is received where it stays.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ _NOTHING: Final = memoryview(b"")
 _WINDOW_FROM: Final = 64 << 10  # bytes of an expected frame; several smaller ones fit the shared buffer
 _AHEAD: Final = 7
 _AHEAD_MAX: Final = 1 << 20
-"""Room behind an expected large frame: so many more of them, and bytes. A read that ends with the frame leaves the rest
-to go cold in the kernel: with room for the next one 1 MB frames cost a quarter less CPU (0.65 against 0.89 ms), though
-part of that one is copied; 128 KB frames a third less (98 against 145 µs), for several are answered as one."""
+"""Room behind an expected large frame: up to 7 more of them, up to 1 MiB. Without it, a read that ends with the frame
+leaves the next one to go cold in the kernel. With it 1 MB frames cost a quarter less CPU (0.65 against 0.89 ms),
+although part of the next one is copied. 128 KB frames cost a third less (98 against 145 µs), because several are
+answered together."""
 
 
 class FrameLengthRefused(Exception):
-    """A length prefix that is negative, zero or above the maximum: the stream cannot be followed any further."""
+    """A length prefix that is negative, zero or above the maximum: the rest of the stream is unreadable."""
 
 
 class FrameReader:
-    """The receive side of one connection. Only one call sequence is legal, and the shell keeps it:
+    """The receive side of one connection. The only legal sequences of calls:
 
-    `buffer` → (read) → `received` → (`next` or `took`)* → `settle`, all without a pause in between, or (`next` or
-    `took`)* → `settle` to go on with frames left behind; `pause` in its place where no read follows. Views from `next`
-    are valid until then, or until `release` after `hold`.
+    * `buffer` → (read) → `received` → (`next` or `advance_to`)* → `compact`, in one turn of the loop;
+    * (`next` or `advance_to`)* → `compact`, for frames left behind;
+    * `pause` in place of `compact` when no read follows.
 
-    `view[pos:end]` is what was received and not taken: to be read (its bytes may be stamped), and taken by `took`.
+    Views from `next` are valid until the end of the sequence, or from `hold` to `release`. `view[pos:end]` is what was
+    received and not taken. Its bytes may be changed in place; `advance_to` takes them.
     """
 
     __slots__ = (
@@ -60,7 +62,7 @@ class FrameReader:
         self._pool = pool
         self._budget = budget
         self._frame_bytes_max = frame_bytes_max
-        self._backing: bytearray | None = None  # what `view` shows, when it is ours: pooled, or an exact copy
+        self._backing: bytearray | None = None  # the own memory of `view`, if any: pooled, or an exact copy
         self._pooled = False
         self.view = _NOTHING
         self.pos = 0
@@ -72,7 +74,6 @@ class FrameReader:
 
     @property
     def left(self) -> int:
-        """Bytes received and not consumed."""
         return self.end - self.pos
 
     @property
@@ -82,11 +83,11 @@ class FrameReader:
 
     @property
     def stable(self) -> bool:
-        """Frames come from an exact copy that nobody writes to: they stay valid without `hold`."""
+        """Whether frames come from an exact copy that is never written to: they stay valid without `hold`."""
         return self._backing is not None and not self._pooled and not self._charged
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; never empty. Not to be asked while `left` frames wait behind a `hold`."""
+        """Where the next bytes go; never empty. Not to be called while `left` frames wait behind a `hold`."""
         pool = self._pool
         if self._backing is None:
             if self._expected > _WINDOW_FROM and not self._budget.exhausted:
@@ -103,7 +104,7 @@ class FrameReader:
 
     def received(self, count: int) -> None:
         """`count` bytes were written to what `buffer` returned."""
-        if self.end == len(self.view):  # nothing of ours had room: all lies in the shared buffer now
+        if self.end == len(self.view):  # the own buffer had no room: all lies in the shared buffer now
             end = self.end - self.pos + count
             if self._backing is not None:
                 self._drop_backing()
@@ -129,8 +130,8 @@ class FrameReader:
         self.pos = stop = start + size
         return self.view[start:stop]
 
-    def took(self, pos: int) -> None:
-        """Whoever looked at the window took all frames before `pos`, where the next length prefix stands."""
+    def advance_to(self, pos: int) -> None:
+        """Take all frames before `pos`, where the next length prefix is."""
         at = self.pos
         if pos - at > ALLOWANCE:  # as `next` does for each of them
             while at < pos:
@@ -140,33 +141,33 @@ class FrameReader:
                 at += size
         self.pos = pos
 
-    def settle(self) -> bool:
-        """Let go of all that is not needed until the next read. False when the budget has no room for what the
-        incomplete frame needs: call again before reading on."""
+    def compact(self) -> bool:
+        """Free all that is not needed until the next read. False when the budget has no room for the incomplete frame:
+        call again before the next read."""
         left = self.end - self.pos
         if left == 0 and self._backing is None:  # as after most reads: no second call
             self.view = _NOTHING
             self.pos = self.end = 0
             return True
-        if self._let_go():
+        if self._free_if_empty():
             return True
         need = left + 1 if left < 4 else 4 + _read_length(self.view, self.pos)[0]
-        return self._settle_incomplete(left, need)
+        return self._compact_incomplete(left, need)
 
     def pause(self) -> None:
-        """As `settle`, where nothing is read before the frames that are left were taken, whole ones among them."""
-        if not self._let_go() and self._backing is None:
+        """As `compact`, when nothing is read before the frames that are left were taken."""
+        if not self._free_if_empty() and self._backing is None:
             self._keep_copy(self.end - self.pos)
 
-    def _let_go(self) -> bool:
-        """Of everything, when nothing is left; whether nothing more is to be done, as while a frame is held."""
+    def _free_if_empty(self) -> bool:
+        """Free everything if nothing is left. True when nothing more is to be done, as while a frame is held."""
         if self.pos == self.end and not self._held:
             self._close_window()
             return True
         return self._held
 
     def hold(self) -> None:
-        """Keep the frame last taken valid until `release`; what was read with it stays where it is."""
+        """Keep the last frame valid until `release`; what was read with it stays in place."""
         if self._backing is None:
             self._backing = self._pool.adopt_shared()
             self._pooled = True
@@ -174,19 +175,19 @@ class FrameReader:
         self._held = True
 
     def hold_copy(self, count: int) -> None:
-        """The frame last taken was copied, and its `count` bytes stay until `release`: they are charged so long."""
+        """Charge the `count` bytes of a copy of the last frame until `release`."""
         self._copied = count
         self._budget.force(count)
 
     def release(self) -> None:
-        """The held frame is no longer needed. Call `settle` when frames left behind have been taken."""
+        """The held frame is no longer needed. Call `compact` when frames left behind have been taken."""
         self._held = False
         copied, self._copied = self._copied, 0
         if copied:
             self._budget.give(self, copied, self._charged)
 
     def close(self) -> None:
-        """The connection is gone: everything goes back. A held frame's memory is left to its holder."""
+        """The connection is gone: return everything. A held frame's memory is left to its holder."""
         if self._held:
             self._backing = None
             self._pooled = self._held = False
@@ -194,7 +195,7 @@ class FrameReader:
         self._close_window()
         self.release()
 
-    def _settle_incomplete(self, left: int, need: int) -> bool:
+    def _compact_incomplete(self, left: int, need: int) -> bool:
         capacity = len(self.view)
         if left < ALLOWANCE:
             if not self.stable:
@@ -224,7 +225,7 @@ class FrameReader:
         self.pos, self.end = 0, left
 
     def _keep_copy(self, left: int) -> None:
-        """An exact copy of the rest: charged only above the allowance, as it came here unasked."""
+        """Keep an exact copy of the rest; only a rest above the allowance is charged."""
         copy = bytearray(self.view[self.pos : self.end])
         self._drop_backing()
         self._backing = copy
@@ -234,7 +235,8 @@ class FrameReader:
             self._charge_forced(left)
 
     def _open_window(self, capacity: int) -> None:
-        """A pooled buffer before anything arrived: this peer sends such frames; if not now, it goes back at once."""
+        """Take a pooled buffer before anything arrived, since this peer sends large frames. It is returned at once if
+        none comes."""
         self._backing = self._pool.take(capacity)
         self._pooled = True
         self.view = memoryview(self._backing)[:capacity]
@@ -249,7 +251,7 @@ class FrameReader:
         self.pos = self.end = 0
 
     def _drop_backing(self, charged: int = 0) -> None:
-        """Give the present buffer back; what stays `charged` is for its successor."""
+        """Return the present buffer; what stays `charged` is for its successor."""
         backing = self._backing
         if backing is not None:
             self._backing = None

@@ -1,8 +1,7 @@
-"""A connection's state, and what follows from it: whether the transport reads, what is overdue, how it ends.
+"""State of a connection and its effects: whether the transport is read, what is overdue, how it ends.
 
-Owns the shell around `connection_state` and `patience`. Always true: it waits in the budget's queue exactly while it is
-STARVED; the reason it ends for is the first that was decided, unless it has to be cut; a transport is told to read on
-or not only by `follow`. Must not know frames, nor what answers say.
+It waits in the budget's queue exactly while it is STARVED. The first reason to close counts, unless the connection is
+cut later. Only `update_reading` pauses and resumes reading.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.net.connection_state import NEXT, OVER, READS, Event, State
+from broker.net.connection_timeouts import Overdue, PeerTimeouts
 from broker.net.dispatch import CloseReason, Peer
-from broker.net.outbox import Outbox
-from broker.net.patience import Late, Patience
+from broker.net.response_queue import Outbox
 from broker.net.shared import Shared
 
 log = logging.getLogger(__name__)
@@ -23,11 +22,11 @@ log = logging.getLogger(__name__)
 # Looked up once: as attributes of their classes they cost 0.1 µs each time.
 _BEHIND, _STARVED, _CLOSING = State.BEHIND, State.STARVED, State.CLOSING
 
-_OURS: Final = (CloseReason.SHORT_FILE, CloseReason.SEND_FAILED)  # the peer did nothing wrong
+_OURS: Final = (CloseReason.SHORT_FILE, CloseReason.SEND_FAILED)  # not the peer's fault
 
 
 class Lifecycle:
-    """One connection's. `memory_freed` is called when the budget has room for whom is STARVED."""
+    """The life of one connection. `memory_freed` is called when the budget has room while it is STARVED."""
 
     __slots__ = (
         "_memory_freed",
@@ -37,44 +36,42 @@ class Lifecycle:
         "_shared",
         "_transport",
         "armed_tick",
-        "patience",
         "reads",
         "state",
+        "timeouts",
     )
 
     def __init__(self, shared: Shared, peer: Peer, memory_freed: Callable[[], None]) -> None:
         self._shared = shared
         self._peer = peer
         self._memory_freed = memory_freed
-        self._reason = CloseReason.PEER  # why it ends: ours, from CLOSING or CUT on
+        self._reason = CloseReason.PEER  # set by the broker from CLOSING or CUT on
         self._transport: asyncio.Transport
         self._outbox: Outbox
         self.armed_tick = 0  # the wheel's
-        self.patience = Patience(shared.ticks)
-        self.reads = True  # what the transport was told last
+        self.timeouts = PeerTimeouts(shared.ticks)
+        self.reads = True  # the transport is not paused
         self.state = State.WAITING
 
     def begin(self, transport: asyncio.Transport, outbox: Outbox) -> None:
-        """The connection is made; whether it is admitted is said next."""
+        """The connection was made; it is not admitted yet."""
         self._transport = transport
         self._outbox = outbox
 
     def admitted(self) -> None:
-        """Serve it from now on."""
         self.step(NEXT[Event.ADMITTED])
         wheel = self._shared.wheel
-        wheel.arm(self, self.patience.spoke(wheel.tick))
-        self.follow()
+        wheel.arm(self, self.timeouts.spoke(wheel.tick))
+        self.update_reading()
 
     def step(self, event: Mapping[State, State]) -> None:
-        """`event`: what it makes of each state, a row of `NEXT`."""
+        """Apply `event`, a row of `NEXT`."""
         was = self.state
         now = self.state = event.get(was, was)
         if was is _STARVED and now is not was and now is not _BEHIND:
             self._shared.budget.forget(self._memory_freed)  # if it was called already, that wakes the next one
 
-    def follow(self) -> None:
-        """Have the transport read, or not, as the state says."""
+    def update_reading(self) -> None:
         reads = self.state in READS
         if reads is not self.reads:
             self.reads = reads
@@ -84,56 +81,53 @@ class Lifecycle:
                 self._transport.pause_reading()
 
     def starve(self) -> None:
-        """An incomplete frame needs memory that is not there."""
+        """An incomplete frame needs memory that the budget does not have."""
         self.step(NEXT[Event.NO_MEMORY])
         self._shared.counters.budget_waits += 1
         self._shared.budget.wait(self._memory_freed)
 
     def frame_began(self) -> None:
-        """An incomplete frame is read on: it has its time from now."""
+        """An incomplete frame is read: its deadline runs from now."""
         wheel = self._shared.wheel
-        wheel.arm(self, self.patience.frame_began(wheel.tick))
+        wheel.arm(self, self.timeouts.frame_began(wheel.tick))
 
     def stalled(self) -> None:
-        """The socket is full."""
         wheel = self._shared.wheel
-        wheel.arm(self, self.patience.stalled(wheel.tick, self._outbox.send.progress))
+        wheel.arm(self, self.timeouts.stalled(wheel.tick, self._outbox.send.progress))
 
-    def flows(self) -> None:
-        """The socket has room again."""
-        self.patience.flows()
+    def writable(self) -> None:
+        self.timeouts.writable()
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self, reason: CloseReason, detail: str) -> None:
-        """No more frames from now on; `close_when_done` does the rest. Nothing where it ends already."""
+        """Read no more frames; `close_when_done` does the rest. No effect on a connection that ends already."""
         was = self.state
         self.step(NEXT[Event.CLOSE])
         if self.state is not was:
             self._reason = reason
             wheel = self._shared.wheel
-            wheel.arm(self, self.patience.closes(wheel.tick))
+            wheel.arm(self, self.timeouts.closes(wheel.tick))
             log.debug("closing %s: %s: %s", self._peer.address, reason.value, detail)
 
     def close_when_done(self) -> None:
-        """Once CLOSING, whenever an answer left."""
+        """Once CLOSING: called whenever a response left."""
         if self._outbox.empty:
             self._transport.close()
 
     def end(self, reason: CloseReason, detail: str) -> None:
-        """Both, outside of the dispatch of frames."""
+        """`close` and `close_when_done`, outside of the dispatch of frames."""
         self.close(reason, detail)
         if self.state is _CLOSING:
-            self.follow()
+            self.update_reading()
             self.close_when_done()
 
     def abort(self, reason: CloseReason, detail: str) -> None:
-        """Close now, whatever is in flight."""
         self.cut(reason, detail)
         self._transport.abort()
 
     def cut(self, reason: CloseReason, detail: str) -> None:
-        """Nothing leaves any more; the transport is, or is about to be, aborted."""
+        """Send nothing any more; the transport is, or is about to be, aborted."""
         if self.state in OVER:
             return
         self.step(NEXT[Event.CUT])
@@ -142,24 +136,23 @@ class Lifecycle:
         log.log(level, "closing %s at once: %s: %s", self._peer.address, reason.value, detail)
 
     def lost(self) -> None:
-        """The transport is gone."""
         self.step(NEXT[Event.LOST])
         self._peer.closed = True
-        if self._peer.farewell is not None:
-            self._peer.farewell()
+        if self._peer.on_closed is not None:
+            self._peer.on_closed()
         self._shared.counters.closes[self._reason] += 1
         self._shared.wheel.disarm(self)
 
     def check_deadlines(self, tick: int) -> int:
-        """See `deadlines.Timed`."""
+        """See `Timed`."""
         if self.state in OVER:
             return 0
         outbox = self._outbox
-        next_tick, late = self.patience.judge(tick, self.state, owes=bool(outbox.answers), taken=outbox.send.progress)
-        if late is Late.TAKING:
+        next_tick, late = self.timeouts.overdue(tick, self.state, owes=bool(outbox.answers), taken=outbox.send.progress)
+        if late is Overdue.TAKING:
             self.abort(CloseReason.SLOW_READER, "it takes nothing of its answers")
-        elif late is Late.ANSWER:
+        elif late is Overdue.ANSWER:
             self.abort(self._reason, "answers in flight did not come")
         elif late is not None:
-            self.end(CloseReason.FRAME_DEADLINE if late is Late.FRAME else CloseReason.IDLE, "deadline passed")
+            self.end(CloseReason.FRAME_DEADLINE if late is Overdue.FRAME else CloseReason.IDLE, "deadline passed")
         return next_tick

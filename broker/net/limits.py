@@ -1,7 +1,4 @@
-"""What a peer may take: every bound of the TCP side, in one value.
-
-Must not know where the figures come from (broker.config maps Kafka's names to these).
-"""
+"""All limits of the TCP side, in one value. `broker.startup.limits` fills it from Kafka's configs."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _BUFFERS = SocketBuffers(send=102_400)
 
 @dataclass(frozen=True, slots=True)
 class NetLimits:
-    """Bounds; the comments name Kafka's config where there is one. Bytes, milliseconds, counts."""
+    """Limits in bytes, milliseconds and counts; the comments name Kafka's config."""
 
     request_bytes_max: int = 100 * _MIB  # socket.request.max.bytes
     frame_bytes_total_max: int = 256 * _MIB  # all connections together: frames begun or held, beyond the allowance

@@ -1,8 +1,7 @@
-"""The listeners: connections made, admitted, counted, timed, drained.
+"""The listeners: binds them, makes and admits connections, counts them, ticks their deadlines, drains them.
 
-Owns every connection of a broker's listeners and what they share (buffers, budget, deadlines, bounds on who may
-connect). Always true: all addresses are bound, or none; a connection knows the listener it came by, and is admitted
-before its first byte is read; stopping takes no longer than the drain time. Must not know frames' meaning.
+All addresses are bound, or none. A connection is admitted before its first byte is read. A stop takes no longer than
+the drain time.
 """
 
 from __future__ import annotations
@@ -12,16 +11,14 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from broker.net.admission import Admission, Admissions
+from broker.net.admission import Admission, ConnectionLimiter
 from broker.net.buffers import BufferPool, FrameBudget
 from broker.net.connection import Connection
-from broker.net.counters import NetCounters
-from broker.net.deadlines import DeadlineWheel
+from broker.net.connection_timeouts import DeadlineWheel, Ticks
 from broker.net.dispatch import Dispatcher, Peer
 from broker.net.limits import NetLimits
-from broker.net.patience import Ticks
-from broker.net.send_room import SendRoom
-from broker.net.shared import Shared
+from broker.net.shared import NetCounters, Shared
+from broker.net.transport_writer import WideSendBuffers
 from seams.afterwards import Afterwards
 from seams.beats import Beats
 from seams.net import Listener, Net
@@ -32,8 +29,8 @@ _RETRY_S_MIN: Final = 0.001
 
 
 class Bind(NamedTuple):
-    """A listener to be: its name, as peers see it, and where it listens (port 0 picks one). `apart`: it has the bounds
-    on who may connect for itself, so that no crowd elsewhere keeps its peers out."""
+    """A listener: its name for peers and its address (port 0 picks one). `apart`: it has its own limits on new
+    connections, so that a crowd on other listeners does not keep its peers out."""
 
     name: str
     host: str
@@ -42,7 +39,7 @@ class Bind(NamedTuple):
 
 
 class Server:
-    """Listeners of one broker. `tick_s`: the grain of deadlines."""
+    """The listeners of one broker. `tick_s`: the grain of deadlines."""
 
     def __init__(
         self,
@@ -65,7 +62,7 @@ class Server:
         self._connections: dict[Connection, None] = {}  # in order of arrival
         self._connection_id = 0
         self._apart: set[str] = set()
-        self._admissions: dict[str, Admissions[Connection]] = {}  # by listener; all that are not apart have the same
+        self._admissions: dict[str, ConnectionLimiter[Connection]] = {}  # by listener; shared unless apart
         self._admit_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._stopping = False
@@ -76,7 +73,7 @@ class Server:
             limits=limits,
             pool=BufferPool(),
             budget=self.budget,
-            send_room=SendRoom(net, limits.wide_send_buffers_max),
+            wide_buffers=WideSendBuffers(net, limits.wide_send_buffers_max),
             wheel=DeadlineWheel(),
             counters=self.counters,
             report=report,
@@ -90,17 +87,16 @@ class Server:
 
     @property
     def addresses(self) -> Mapping[str, tuple[str, int]]:
-        """Host and port really bound, by the listener's name, in the order given to `bind`."""
+        """Host and port really bound, by listener name, in the order given to `bind`."""
         return {name: listener.address for name, listener in self._listeners.items()}
 
     @property
     def connections_waiting(self) -> int:
-        """Accepted by the kernel and not yet admitted."""
+        """Connections accepted by the kernel and not admitted yet."""
         return sum(admissions.waiting for admissions in self._groups())
 
     async def bind(self, binds: Iterable[Bind]) -> None:
-        """Make the addresses ours; nobody is accepted yet. Raises OSError, and then no address is ours, of those bound
-        before neither."""
+        """Bind the addresses, without accepting connections. After OSError none is bound."""
         assert not self._admissions, "accepting already"
         try:
             for name, host, port, apart in binds:
@@ -114,13 +110,14 @@ class Server:
             raise
 
     async def accept(self) -> None:
-        """Let connections in. Raises OSError when another process took the same address at the same moment; then no
-        listener is open any more."""
+        """Accept connections. Raises OSError when another process took an address at the same moment; then no listener
+        is open."""
         assert self._listeners, "not bound"
         now_s = asyncio.get_running_loop().time()
-        together: Admissions[Connection] = Admissions(self._limits, now_s)
+        together: ConnectionLimiter[Connection] = ConnectionLimiter(self._limits, now_s)
         self._admissions = {
-            name: Admissions(self._limits, now_s) if name in self._apart else together for name in self._listeners
+            name: ConnectionLimiter(self._limits, now_s) if name in self._apart else together
+            for name in self._listeners
         }
         try:
             for listener in self._listeners.values():
@@ -135,22 +132,22 @@ class Server:
             await listener.close()
 
     def limit_connections(self, limits: NetLimits) -> None:
-        """Obey other bounds on who may connect from now on; who is connected stays. The other bounds are as before."""
+        """Change the limits on new connections; present ones stay. Other limits do not change."""
         self._limits = limits
         if not self._admissions:
             return
         now_s = asyncio.get_running_loop().time()
         for admissions in self._groups():
-            admissions.obey(limits, now_s)
+            admissions.set_limits(limits, now_s)
         if self._admit_timer is not None:
             self._admit_timer.cancel()
             self._admit_timer = None
         self._admit_later(now_s)
 
     async def stop(self, *, drain: bool = True) -> None:
-        """Accept nothing more, let answers in flight leave for `drain_ms_max`, then close whatever is left.
+        """Accept no more, let responses in flight leave for `drain_ms_max`, then close all connections.
 
-        `drain` False: close at once, for a broker whose answers may not leave any more.
+        `drain` False: close at once, for a broker whose responses may not leave any more.
         """
         self._stopping = True
         await self._close_listeners()
@@ -175,14 +172,14 @@ class Server:
             return False
         return True
 
-    # -- what connections tell ------------------------------------------------------------------------------------
+    # -- called by connections ------------------------------------------------------------------------------------
 
     def _connection(self, listener: str) -> Connection:
         self._connection_id += 1
         return Connection(self._shared, Peer(self._connection_id, "", listener), self)
 
     def arrived(self, connection: Connection) -> Admission:
-        """Count it, and say whether it may come in."""
+        """Count the connection and decide whether to admit it."""
         self._connections[connection] = None
         self.counters.connections_accepted += 1
         self.counters.connections_open += 1
@@ -197,7 +194,7 @@ class Server:
         return verdict
 
     def left(self, connection: Connection) -> None:
-        """Its place is free: who waits may come in."""
+        """The connection is gone: a waiting one may be admitted."""
         self._connections.pop(connection, None)
         self.counters.connections_open -= 1
         if connection.admission is not Admission.REFUSE:
@@ -208,7 +205,7 @@ class Server:
             self._empty.set()
 
     def _admit_later(self, now_s: float) -> None:
-        """Look again when the rate, or a free place, may let a waiting connection in."""
+        """Set a timer for when a waiting connection may be admitted."""
         found = (admissions.retry_in_s(now_s) for admissions in self._groups())
         retry_s = min((retry_s for retry_s in found if retry_s is not None), default=None)
         if retry_s is not None and self._admit_timer is None and not self._stopping:
@@ -222,12 +219,12 @@ class Server:
                 connection.admit()
         self._admit_later(now_s)
 
-    def _groups(self) -> Iterable[Admissions[Connection]]:
-        """Each once."""
+    def _groups(self) -> Iterable[ConnectionLimiter[Connection]]:
+        """The limiters, each once."""
         return dict.fromkeys(self._admissions.values())
 
     def _tick(self) -> None:
-        """A second of a running loop passed."""
+        """A second of the running loop passed."""
         self._tick_timer = None
         self._shared.wheel.advance()
         if self._connections:

@@ -1,37 +1,44 @@
-"""What all connections of a server share.
-
-Owns nothing of its own. Must not know connections.
-"""
+"""What all connections of a server share: counters, limits, buffers, timers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from broker.net.buffers import BufferPool, FrameBudget
-from broker.net.counters import NetCounters
-from broker.net.deadlines import DeadlineWheel, Timed
-from broker.net.dispatch import Dispatcher
+from broker.net.connection_timeouts import DeadlineWheel, Ticks, Timed
+from broker.net.dispatch import CloseReason, Dispatcher
 from broker.net.limits import NetLimits
-from broker.net.patience import Ticks
-from broker.net.send_room import SendRoom
+from broker.net.transport_writer import WideSendBuffers
 from seams.afterwards import Afterwards
 from seams.net import Net
 from seams.tasks import FailureReport
 
 
 @dataclass(slots=True)
-class Shared:
-    """One value for a server."""
+class NetCounters:
+    """Totals since start, except for `connections_open`. Bytes as they cross the socket, prefixes included."""
 
+    connections_open: int = 0
+    connections_accepted: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    frames: int = 0
+    budget_waits: int = 0  # pauses of reading because frames in flight had used up the budget
+    closes: Counter[CloseReason] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class Shared:
     net: Net
     dispatcher: Dispatcher
     limits: NetLimits
     pool: BufferPool
     budget: FrameBudget
-    send_room: SendRoom
+    wide_buffers: WideSendBuffers
     wheel: DeadlineWheel[Timed]
     ticks: Ticks
     counters: NetCounters
     report: FailureReport
     afterwards: Afterwards
-    """Of whoever answers many requests at once."""
+    """Runs callbacks after the code that completes many requests at once."""

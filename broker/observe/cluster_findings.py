@@ -1,9 +1,8 @@
-"""What is wrong with a cluster, and what to do: from the rows of one image, in sentences.
+"""Findings: what is wrong with a cluster and what to do, in sentences made from the rows of one image.
 
-Owns the words, their names (docs/operations.md has a section on each) and their order, worst first. Always true: a
-cluster in which every broker has a session and every partition its leader and its replicas has no finding; each ends
-with what a person can do. `thermocline cluster status` says all of them; as a condition each is told by one broker
-alone (cluster_look), so that a sum over brokers counts nothing twice. Pure. Must not know who asks.
+A cluster in which every broker has a session, and every partition its leader and replicas, has none. docs/operations.md
+has a section on each name. `thermocline cluster status` shows all findings; as a condition each is reported by one
+broker (cluster_summary). Pure.
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from broker.observe.cluster_status import BrokerRow, PartitionRow
 
 SHOWN_MAX: Final = 3
-_REASONS_MAX: Final = 4  # of partitions without a leader; more sets of replicas than that are added up
+_REASONS_MAX: Final = 4  # findings about partitions without a leader; further sets of replicas share one more
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that is wrong, and what to do."""
-
     name: str
     what: str
     do: str
@@ -35,11 +32,11 @@ BELOW_MIN: Final = "below_min"
 UNDER_REPLICATED: Final = "under_replicated"
 BROKER_AWAY: Final = "broker_away"
 OF_IMAGE: Final = frozenset((NO_LEADER, RECOVERING, BELOW_MIN, UNDER_REPLICATED, BROKER_AWAY))
-"""What any broker's image shows."""
+"""Findings that every broker's image shows."""
 
 
 def partition_findings(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
-    """Of partitions that lack something; `brokers`: all there are."""
+    """Findings about partitions, worst first; `brokers`: all of the cluster."""
     lacking = [one for one in partitions if one.offline or one.starting or one.under_replicated]
     active = {one.node for one in brokers if one.active}
     yield from _leaderless([one for one in lacking if one.offline], active)
@@ -64,13 +61,13 @@ def partition_findings(partitions: Iterable[PartitionRow], brokers: Iterable[Bro
 
 
 def broker_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
-    """Of brokers that are away."""
+    """Findings about brokers without a session."""
     for one in brokers:
         if not one.active:
             at = f" ({one.host}:{one.port})" if one.host else ""
             if one.node == UNKNOWN_REPLICA:
-                what = "cluster.json was made anew from the manifests: nothing is deleted from the bucket"
-                do = "when all that is to be there is there: thermocline cluster rebuild --done"
+                what = "cluster.json was rebuilt from the manifests: nothing is deleted from the bucket"
+                do = "when everything expected is there: thermocline cluster rebuild --done"
             elif one.given_up:
                 what = f"broker {one.node}{at} was given up, and replicas are still assigned to it"
                 do = (
@@ -87,7 +84,7 @@ def broker_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
 
 
 def link_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
-    """Brokers of several machines that tell each other loopback's addresses."""
+    """Brokers of several machines whose addresses for each other are loopback."""
     active = [one for one in brokers if one.active and one.machine]
     if len({one.machine for one in active}) < 2:
         return
@@ -101,7 +98,7 @@ def link_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
 
 
 def shared_domains(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerRow]) -> Iterator[str]:
-    """Not wrong, but to be known: all replicas of a partition lie in one rack, or else on one machine (R15)."""
+    """Remarks: all replicas of a partition are in one rack, or else on one machine (R15)."""
     domain = {one.node: _domain(one) for one in brokers}
     alone: dict[tuple[str, str], list[PartitionRow]] = {}
     for one in partitions:
@@ -114,7 +111,7 @@ def shared_domains(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerR
 
 
 def misplaced_leaders(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerRow]) -> Iterator[str]:
-    """Not wrong either: partitions that their first replica could lead, and another does since that was away."""
+    """Remarks: partitions whose first replica could lead but does not, since it was away."""
     active = {one.node for one in brokers if one.active}
     moved = [
         one
@@ -127,7 +124,7 @@ def misplaced_leaders(partitions: Iterable[PartitionRow], brokers: Iterable[Brok
     ]
     if moved:
         yield (
-            f"{_named(moved)}: not led by the first replica, which could; the controller sees to it every "
+            f"{_named(moved)}: not led by the first replica, which could; the controller corrects it every "
             "leader.imbalance.check.interval.seconds, unless auto.leader.rebalance.enable is false; at once by "
             "kafka-leader-election.sh --election-type preferred --all-topic-partitions"
         )
@@ -138,22 +135,24 @@ def _domain(broker: BrokerRow) -> tuple[str, str]:
 
 
 def _leaderless(offline: Sequence[PartitionRow], active: Collection[int]) -> Iterator[Finding]:
-    """A finding for each set of brokers that is waited for."""
+    """A finding for each set of missing brokers."""
     by_reason: dict[tuple[str, str], list[PartitionRow]] = {}
     for one in offline:
         by_reason.setdefault(_reason(one, active), []).append(one)
     reasons = sorted(by_reason.items(), key=lambda each: -len(each[1]))
     for (why, do), partitions in reasons[:_REASONS_MAX]:
-        yield Finding(NO_LEADER, f"{_named(partitions)}: neither written nor read, for nobody leads: {why}", do)
+        yield Finding(NO_LEADER, f"{_named(partitions)}: neither written nor read, without a leader: {why}", do)
     if rest := [one for _, partitions in reasons[_REASONS_MAX:] for one in partitions]:
-        yield Finding(NO_LEADER, f"{_named(rest)}: nobody leads, for like reasons", "do that first; --json has all")
+        yield Finding(
+            NO_LEADER, f"{_named(rest)}: without a leader, for similar reasons", "do that first; --json has all"
+        )
 
 
 def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]:
-    """Why nobody leads it, and what to do."""
+    """Why the partition has no leader, and what to do."""
     if UNKNOWN_REPLICA in partition.replicas:
         return (
-            "nobody knows who held it, since cluster.json was rebuilt",
+            "its replicas are unknown, since cluster.json was rebuilt",
             "start every broker that has its directory, then: thermocline cluster restore",
         )
     if not partition.in_sync:
@@ -161,8 +160,8 @@ def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]
         do = f"start {named_brokers(away)} again" if away else "wait for half a minute"
         return (
             "every replica that held all that was acknowledged lost its log",
-            f"{do}: when all replicas were heard, the one that has most leads; "
-            "what never comes back is waited for until thermocline cluster forget",
+            f"{do}: when all replicas have reported, the one with most records leads; "
+            "a replica that never returns is waited for until thermocline cluster forget",
         )
     away = sorted(set(partition.in_sync) - set(active))
     if away:
@@ -175,7 +174,7 @@ def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]
     return (
         f"{named_brokers(sorted(partition.in_sync))} hold{'s' * (len(partition.in_sync) == 1)} all that was "
         "acknowledged, and cannot lead",
-        "look for log_offline or disk_full there, and at its log; restart it when the disk is well",
+        "look for log_offline or disk_full there, and at its log; restart it when the disk works",
     )
 
 

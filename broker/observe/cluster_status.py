@@ -1,9 +1,8 @@
-"""The cluster as the image has it, for `GET /cluster`, `thermocline cluster status`, conditions and metrics.
+"""The cluster in one image, for `GET /cluster`, `thermocline cluster status`, conditions and metrics.
 
-Owns the rows of brokers and partitions, and what under-replicated, below min, offline and starting mean (R2, R4, R20).
-Always true: all of an answer is of one image, so of one moment; any broker gives the same one at the same version; None
-stands for what is not known (Apache Kafka does not say it). Pure, but for the turns in which the rows of many
-partitions are made. Must not know HTTP, nor what a person should do about it.
+Defines under-replicated, below min, offline and starting (R2, R4, R20). An answer shows one image, so one moment; every
+broker gives the same answer at the same version. None stands for what is unknown (Apache Kafka does not say it). Pure,
+except for turns with other work among many partitions.
 """
 
 from __future__ import annotations
@@ -21,10 +20,14 @@ from seams.turns import Turns, next_turn
 
 
 class BrokerRow(msgspec.Struct, frozen=True):
-    """A node that is registered. `host` and `port`: where clients reach it, by its first listener; `active`: it has a
-    session, the last one was `broker_epoch`; `leaders` and `replicas`: how many partitions it leads and holds;
-    `brokers_at`: where other brokers reach it, empty where that is not said; `machine`: the run of its machine;
-    `given_up`: by `cluster forget`: what lies on its disk counts for nothing."""
+    """A registered node.
+
+    * `host`, `port`: its first listener, for clients; `brokers_at`: its address for brokers, empty when unknown.
+    * `active`: it has a session; `broker_epoch`: of the last session.
+    * `leaders`, `replicas`: partitions it leads and holds.
+    * `machine`: the boot id of its machine.
+    * `given_up`: by `cluster forget`: the data on its disk does not count.
+    """
 
     node: int
     host: str
@@ -40,10 +43,14 @@ class BrokerRow(msgspec.Struct, frozen=True):
 
 
 class PartitionRow(msgspec.Struct, frozen=True, gc=False):
-    """A partition. `leader` None: nobody. `in_sync`: who holds all that is committed, members without a session among
-    them. `under_replicated`: fewer of those have a session than it has replicas; `below_min`: fewer than
-    min.insync.replicas, so acks=all is refused; `starting`: its leader began without all that was acknowledged, and is
-    not done yet."""
+    """A partition.
+
+    * `leader`: None without one.
+    * `in_sync`: replicas that hold all that is committed, including those without a session.
+    * `under_replicated`: fewer of them have a session than there are replicas.
+    * `below_min`: fewer than min.insync.replicas have one, so acks=all is refused.
+    * `starting`: the leader began without all acknowledged records and has not recovered them yet.
+    """
 
     topic: str
     partition: int
@@ -59,8 +66,8 @@ class PartitionRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
-    """One image. `version`: how many records make it; `controller_for_ms`: how long the broker that was asked has known
-    it as the controller. Without a controller nobody is known to be."""
+    """One image. `version`: its number of records. `controller_for_ms`: how long the answering broker has known the
+    controller. Without a controller none is known."""
 
     cluster_id: str | None
     controller: int | None
@@ -71,8 +78,8 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     partitions: list[PartitionRow]
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What the broker that is asked knows beside the image."""
+class AnsweringBroker(msgspec.Struct, frozen=True):
+    """What the answering broker knows besides the image."""
 
     cluster_id: str
     controller: ControllerAt | None
@@ -81,8 +88,8 @@ class Asked(msgspec.Struct, frozen=True):
     brokers_listener: str
 
 
-async def cluster_status(image: ClusterImage, asked: Asked) -> ClusterStatus:
-    """All of `image`. 10 000 partitions take 40 ms, other work comes in every 5."""
+async def cluster_status(image: ClusterImage, asked: AnsweringBroker) -> ClusterStatus:
+    """The whole image. 10 000 partitions take 40 ms; other work runs every 5 ms."""
     turns = Turns()
     leaders: Counter[int] = Counter()
     replicas: Counter[int] = Counter()
@@ -110,7 +117,6 @@ async def cluster_status(image: ClusterImage, asked: Asked) -> ClusterStatus:
 
 
 def partition_row(topic: Topic, index: int, image: ClusterImage) -> PartitionRow:
-    """What `image` says of a partition of `topic`."""
     row = topic.rows[index]
     in_session = sum(1 for node_id in row.in_sync if (node := image.nodes.get(node_id)) is not None and node.active)
     return PartitionRow(
@@ -133,7 +139,6 @@ def _assigned(row: Row) -> set[int]:
 
 
 def broker_row(node: Node, brokers_listener: str = "", leaders: int = 0, replicas: int = 0) -> BrokerRow:
-    """What the image says of a broker."""
     at = {listener.name: (listener.host, listener.port) for listener in node.listeners}
     host, port = next(iter(at.values()), ("", 0))
     among = at.get(brokers_listener)

@@ -1,8 +1,7 @@
-"""What is not as it should be, in sentences an operator can act on: what happened, how far it is, what to do.
+"""Conditions: what is wrong with this broker, each in a sentence that ends with what to do.
 
-Owns the names and the words, the same in `tier status`, in `/broker` and as the label of one metric. Always true: no
-condition, no sentence; each ends with what to do, and docs/operations.md has a section on each name. Pure. Must not
-know where the figures come from.
+Names and sentences are the same in `tier status`, in `/broker` and in the label of one metric; docs/operations.md has a
+section on each name. Pure.
 """
 
 from __future__ import annotations
@@ -19,30 +18,30 @@ from broker.partition.leading.produce_backpressure import PRESSURE_DELAYS_AT, PR
 
 LAG_WARN_MS = 300_000
 SILENCE_WARN_MS = 5_000
-"""Three heartbeats are answered in that, and a controller that died is replaced in twice that."""
+"""Three heartbeats are answered in that time; a dead controller is replaced in twice that time."""
 SHOWN_MAX = 3
 _RELIEF = "see blocked by, free disk space, or raise thermocline.local.bytes.max"
 
 
 class Condition(Enum):
-    """Worst first; the value is its name everywhere."""
+    """Worst first; the value is the name everywhere."""
 
     NOT_READY = "not_ready"
-    NO_LEADER = cluster_findings.NO_LEADER  # of partitions; told by the controller
-    RECOVERING = cluster_findings.RECOVERING  # and these by leaders
+    NO_LEADER = cluster_findings.NO_LEADER  # reported by the controller
+    RECOVERING = cluster_findings.RECOVERING  # reported by leaders, as the next
     BELOW_MIN = cluster_findings.BELOW_MIN
     CONTROLLER_SILENT = "controller_silent"
     ROOT_DAMAGED = "root_damaged"  # of partitions that a read-only broker cannot serve
-    LOG_OFFLINE = "log_offline"  # a write or sync failed, or a log refused to open
-    UNFIT = "unfit"  # others lead what they can
+    LOG_OFFLINE = "log_offline"  # a write or sync failed, or a log did not open
+    UNFIT = "unfit"  # other brokers lead where they can
     COPY_STOPPED = "copy_stopped"  # of a partition that another broker leads
     DISK_FULL = "disk_full"
-    PRODUCES_REFUSED = "produces_refused"  # local logs are over their limit and nothing may go
+    PRODUCES_REFUSED = "produces_refused"  # local logs are over their limit and nothing may be deleted
     PRODUCES_SLOWED = "produces_slowed"
     STORE_UNREACHABLE = "store_unreachable"
-    STORE_REFUSES = "store_refuses"  # some calls fail again and again while others are answered
+    STORE_REFUSES = "store_refuses"  # some operations always fail while others are answered
     RESERVATION = "reservation"  # offsets are used up and the bucket does not answer
-    BROKER_AWAY = cluster_findings.BROKER_AWAY  # told by the controller
+    BROKER_AWAY = cluster_findings.BROKER_AWAY  # reported by the controller
     UNDER_REPLICATED = cluster_findings.UNDER_REPLICATED
     UPLOAD_LAGS = "upload_lags"
     CACHE_REDUCED = "cache_reduced"
@@ -50,18 +49,18 @@ class Condition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What conditions are made of. Bytes, milliseconds; `offline` and `full` name partitions."""
+    """The input of the conditions. Bytes, milliseconds; `offline` and `full` name partitions."""
 
     data_dir: str
-    not_ready: str = ""  # what a broker that serves nobody waits for
+    not_ready: str = ""  # what the start waits for
     is_read_only: bool = False
     damaged_roots: tuple[str, ...] = ()
     offline: tuple[str, ...] = ()
     unfit_because: str = ""
     copies_stopped: tuple[str, ...] = ()  # partition and why
-    silent_ms: int = 0  # since when the controller answers nothing here
+    silent_ms: int = 0  # since the controller's last answer
     controller: int | None = None
-    cluster: tuple[Finding, ...] = ()  # what this broker is to tell of its cluster
+    cluster: tuple[Finding, ...] = ()  # findings that this broker reports
     full: tuple[str, ...] = ()
     out_of_offsets: tuple[str, ...] = ()
     disk_free_bytes: int = 0
@@ -101,27 +100,27 @@ def _of_cluster(findings: tuple[Finding, ...]) -> dict[Condition, str]:
 
 
 def _of_broker(facts: Facts) -> dict[Condition, str]:
-    """This process and the logs it keeps."""
+    """This process and its logs."""
     said: dict[Condition, str] = {}
     if facts.not_ready:
-        said[Condition.NOT_READY] = f"{facts.not_ready}: nobody is served until that is over; GET /readyz follows it"
+        said[Condition.NOT_READY] = f"{facts.not_ready}: no client is served until then; GET /readyz shows the progress"
     if facts.offline:
         said[Condition.LOG_OFFLINE] = f"{_named(facts.offline)} offline: check the disk and the log, then restart"
     if facts.silent_ms > SILENCE_WARN_MS:
         who = "the controller" if facts.controller is None else f"the controller, broker {facts.controller},"
         said[Condition.CONTROLLER_SILENT] = (
-            f"{who} has not answered for {show_duration(facts.silent_ms // 1000 * 1000)}: what this broker leads it "
-            "leads on, nothing is decided for it; another takes over when the lease stands still; when it lasts, check "
-            "the network between them (--internal), and the bucket"
+            f"{who} has not answered for {show_duration(facts.silent_ms // 1000 * 1000)}: this broker keeps leading "
+            "its partitions, nothing is decided for it; another broker takes over when the lease is not renewed; if "
+            "it lasts, check the network between them (--internal), and the bucket"
         )
     if facts.unfit_because:
         said[Condition.UNFIT] = (
-            f"{facts.unfit_because}: others lead what they can, this broker leads again when that is over"
+            f"{facts.unfit_because}: other brokers lead its partitions where they can, until that is over"
         )
     if facts.copies_stopped:
         said[Condition.COPY_STOPPED] = (
-            f"{_named(facts.copies_stopped)}: copied no more; check the disk and the log, then restart "
-            "where it is not tried again by itself"
+            f"{_named(facts.copies_stopped)}: no longer copied; check the disk and the log, then restart "
+            "unless it is retried automatically"
         )
     return said
 
@@ -131,7 +130,7 @@ def _of_disk(facts: Facts) -> dict[Condition, str]:
     if facts.full:
         said[Condition.DISK_FULL] = (
             f"no space left for {_named(facts.full)} ({facts.disk_free_bytes >> 20} MB free below {facts.data_dir}): "
-            "appends are refused, reads go on; free space, appends go on by themselves"
+            "appends are refused, reads are served; free space, then appends resume"
         )
     if (excess := facts.local_excess_ratio) > PRESSURE_REFUSES_AT:
         said[Condition.PRODUCES_REFUSED] = f"{_over(facts)}: produces are refused; {_RELIEF}"
@@ -156,15 +155,15 @@ def _over(facts: Facts) -> str:
 
 
 def _of_bucket(facts: Facts) -> dict[Condition, str]:
-    """The store, and what is to be written to it or read from it."""
+    """The store, and work that waits for it."""
     said: dict[Condition, str] = {}
     if facts.damaged_roots:
         said[Condition.ROOT_DAMAGED] = (
-            f"{_named(facts.damaged_roots)}: their manifests in the bucket cannot be used, so nothing of them is "
-            "served here; the log says why; whoever owns the bucket has to mend them: `thermocline bucket verify`"
+            f"{_named(facts.damaged_roots)}: their manifests in the bucket cannot be used, so they are not served "
+            "here; the log says why; the owner of the bucket has to repair them: `thermocline bucket verify`"
         )
     if facts.store_failure:
-        served = "what is cached is served" if facts.is_read_only else "produce and hot reads go on, nothing is copied"
+        served = "cached data is served" if facts.is_read_only else "produce and hot reads work, nothing is copied"
         said[Condition.STORE_UNREACHABLE] = (
             f"the bucket does not answer ({facts.store_failure}): "
             f"{'it is waited for' if facts.not_ready else served}; "

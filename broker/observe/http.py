@@ -1,7 +1,7 @@
 """The HTTP port: /metrics, /healthz, /readyz, /status, /broker, /cluster, and `POST /tier/seal`.
 
-Owns the routes. Always true: nothing that changes anything is answered unless it comes from loopback and carries a JSON
-content type, so that no web page can send it (cli.md). Must not know how a segment is sealed or a metric is counted.
+A request that changes anything is accepted only from loopback and with a JSON content type, so that no web page can
+send it (cli.md).
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ _BODY_BYTES_MAX: Final = 64 * 1024
 
 
 class SealRequest(msgspec.Struct):
-    """Body of `POST /tier/seal`.
-
-    One topic or all, and whether to answer only when everything is copied and verified.
-    """
+    """Body of `POST /tier/seal`: one topic or all, and whether to answer only when everything is copied and
+    verified."""
 
     topic: str | None = None
     wait: bool = False
@@ -36,8 +34,6 @@ class SealRequest(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """What the routes show and do."""
-
     metrics: Callable[[], Awaitable[bytes]]
     status: Callable[[], bytes]  # JSON, an array of partitions
     broker: Callable[[], Awaitable[bytes]]  # JSON
@@ -48,15 +44,13 @@ class Views:
 
 
 class HttpServer:
-    """One aiohttp application on one port."""
-
     def __init__(self, views: Views) -> None:
         self._views = views
         self._runner: web.AppRunner | None = None
         self.address = ("", 0)
 
     async def start(self, host: str, port: int) -> None:
-        """Listen; port 0 picks one. OSError when the address cannot be bound."""
+        """Listen; port 0 picks one. Raises OSError when the address cannot be bound."""
         from aiohttp import web
 
         application = web.Application(client_max_size=_BODY_BYTES_MAX)
@@ -78,66 +72,58 @@ class HttpServer:
             await self._runner.cleanup()
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
-        return web.Response(
-            body=await self._views.metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        )
+        return _response(await self._views.metrics(), content_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _healthz(self, request: web.Request) -> web.Response:
-        """200 while the process works; the body names what failed lately."""
-        from aiohttp import web
-
-        return web.Response(text="\n".join(["ok", *self._views.failures()]) + "\n")
+        """200 while the process works; the body names recent failures."""
+        return _text("\n".join(["ok", *self._views.failures()]) + "\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
         waiting_for = self._views.not_ready()
-        if waiting_for:
-            return web.Response(status=503, text=f"not ready: {waiting_for}\n")
-        return web.Response(text="ready\n")
+        return _text(f"not ready: {waiting_for}\n", 503) if waiting_for else _text("ready\n")
 
     async def _status(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
-        return web.Response(body=self._views.status(), content_type="application/json")
+        return _response(self._views.status())
 
     async def _broker(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
-        return web.Response(body=await self._views.broker(), content_type="application/json")
+        return _response(await self._views.broker())
 
     async def _cluster(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
         try:
-            return web.Response(body=await self._views.cluster(), content_type="application/json")
+            return _response(await self._views.cluster())
         except ThermoclineError as failure:
-            return web.Response(status=503, text=f"{failure}\n")
+            return _text(f"{failure}\n", 503)
 
     async def _seal(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
         if not _is_loopback(request.remote):
-            return web.Response(status=403, text="tier seal is answered from loopback only\n")
+            return _text("tier seal is answered from loopback only\n", 403)
         if request.content_type != "application/json":
-            return web.Response(status=415, text="send Content-Type: application/json\n")
+            return _text("send Content-Type: application/json\n", 415)
         try:
             wanted = decoder_of(SealRequest).decode(await request.read() or b"{}")
         except msgspec.MsgspecError as malformed:
-            return web.Response(status=400, text=f"{malformed}\n")
+            return _text(f"{malformed}\n", 400)
         try:
             async with asyncio.timeout(_SEAL_TIMEOUT_S if wanted.wait else 5.0):
                 await self._views.seal(wanted.topic)
         except TimeoutError:
             if wanted.wait:
-                return web.Response(status=504, text="not everything is in the bucket yet; see tier status\n")
-            return web.json_response({"sealed": True, "done": False}, status=202)
+                return _text("not everything is in the bucket yet; see tier status\n", 504)
+            return _response(b'{"sealed": true, "done": false}', 202)
         except ThermoclineError as failure:
-            return web.Response(status=503, text=f"{failure}\n")
-        return web.json_response({"sealed": True, "done": True})
+            return _text(f"{failure}\n", 503)
+        return _response(b'{"sealed": true, "done": true}')
 
 
 def _is_loopback(remote: str | None) -> bool:
     return remote is not None and ipaddress.ip_address(remote).is_loopback
+
+
+def _response(body: bytes, status: int = 200, content_type: str = "application/json") -> web.Response:
+    from aiohttp import web
+
+    return web.Response(body=body, status=status, headers={"Content-Type": content_type})
+
+
+def _text(text: str, status: int = 200) -> web.Response:
+    return _response(text.encode(), status, "text/plain; charset=utf-8")

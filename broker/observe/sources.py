@@ -1,8 +1,5 @@
-"""Where the figures lie that an operator sees: what there is from the first second on, and what comes with the rooms.
-
-Owns no figure. Always true: `Beginning` can be read while a broker waits for its bucket, so that whoever watches it has
-something to go by; `Sources` exist from the moment it serves. Must not know how figures are shown.
-"""
+"""The objects whose figures an operator sees: `StartupSources` from the first second on, `Sources` once clients are
+served."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from dataclasses import dataclass
 from broker.config.broker_config import BrokerConfig
 from broker.context import Context
 from broker.controller.cluster_control import ClusterControl
+from broker.following.throttles import throttling
 from broker.following.turnover import Turnover
 from broker.internal_topics.snapshots import Snapshots
 from broker.membership.session import Session
@@ -19,7 +17,8 @@ from broker.metadata.cluster_root import ClusterRoot
 from broker.metrics.counters import BrokerMetrics
 from broker.metrics.outage_log import OutageLog
 from broker.net.server import Server
-from broker.observe.loop_lag import LoopLag
+from broker.observe.metrics.process import LoopLag
+from broker.observe.standing import InCluster, LateReplica
 from broker.observe.status import Health
 from coldstore.stores.metered import MeteredStore
 from logformat.values import TopicPartition
@@ -27,8 +26,9 @@ from tiering.service import TierService
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """What there is before anything is served. `outage`: of the calls that the start, and later the lease, wait for."""
+class StartupSources:
+    """What exists before anything is served. `outage`: of the store calls that the start, and later the lease, wait
+    for."""
 
     config: BrokerConfig
     health: Health
@@ -40,8 +40,6 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a broker that serves has."""
-
     context: Context
     tiers: TierService
     store: MeteredStore
@@ -50,8 +48,49 @@ class Sources:
     health: Health
     snapshots: Snapshots
     damaged: Mapping[TopicPartition, str]  # partitions that refused to open, and why
-    position: Callable[[], int]  # of the image that is obeyed: how many records make it
-    strays: Callable[[], Awaitable[list[str]]]  # directories of logs that the cluster does not assign to this broker
+    position: Callable[[], int]  # of the applied image: its number of records
+    strays: Callable[[], Awaitable[list[str]]]  # log directories that the cluster does not assign to this broker
     cluster: ClusterRoot
     cluster_control: ClusterControl
     turnover: Turnover
+
+
+def in_cluster(sources: Sources, late: list[LateReplica], strays: list[str]) -> InCluster:
+    """This broker's present standing in its cluster."""
+    context = sources.context
+    metadata = context.metadata
+    controller = metadata.controller
+    idle_s = sources.turnover.throttles.idle_s
+    return InCluster(
+        sources.position(),
+        None if controller is None else controller.node_id,
+        None if controller is None else controller.epoch,
+        int((context.world.clock.monotonic_s() - metadata.controller_since_s) * 1000),
+        int(heartbeat_age_s(sources) * 1000),
+        late,
+        strays,
+        "" if idle_s is None else throttling(metadata.image),
+        int((idle_s or 0.0) * 1000),
+    )
+
+
+def decides(sources: Sources) -> bool:
+    """Whether this broker is the controller in the image it applied."""
+    return sources.context.metadata.is_decided_by(sources.context.config.node_id)
+
+
+def heartbeat_age_s(sources: Sources) -> float:
+    """Seconds since the last answered heartbeat was sent; 0 on the controller. A new controller gets its time to
+    answer."""
+    if decides(sources):
+        return 0.0
+    clock, metadata = sources.context.world.clock, sources.context.metadata
+    known_s = clock.monotonic_s() - metadata.controller_since_s
+    return max(min(clock.boottime_s() - sources.session.fresh.heartbeat_s, known_s), 0.0)
+
+
+def lease_age_s(sources: Sources) -> float:
+    """Seconds since this controller renewed the lease; 0 on other brokers."""
+    if not decides(sources):
+        return 0.0
+    return max(sources.context.world.clock.monotonic_s() - sources.cluster_control.lease_bumped_s, 0.0)

@@ -1,7 +1,5 @@
-"""What a broker says of itself in its cluster: the `cluster` of `GET /broker`.
-
-Owns these fields (`cluster status` reads them). Must not know where they come from.
-"""
+"""A broker's standing in its cluster: the `cluster` and `read_only` fields of `GET /broker`, read by `cluster
+status`."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ from broker.config.units import show_duration
 
 
 class LateReplica(msgspec.Struct, frozen=True, gc=False):
-    """A replica that lacks something its leader held half a second ago. `records` and, about, `bytes` it has not
-    flushed (null: it has said nothing in this leader epoch); `ms`: for how long."""
+    """A replica that lacks records its leader held half a second ago. `records` and, about, `bytes` it has not flushed
+    (null: no report in this leader epoch); `ms`: since when."""
 
     topic: str
     partition: int
@@ -23,10 +21,12 @@ class LateReplica(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadOnly(msgspec.Struct, frozen=True):
-    """Of a broker that reads the bucket of another cluster (`serve --read-only`). `cluster_id`: of that cluster;
-    `version`: how many records of its `cluster.json` are obeyed, looked at `age_ms` ago; `for_ms`: since when it
-    serves; `roots`: of partitions that somebody reads, each looked at again and again, the last of them
-    `roots_age_ms` ago."""
+    """A broker that reads the bucket of another cluster (`serve --read-only`).
+
+    * `cluster_id`: of that cluster; `version`: applied records of its `cluster.json`, read `age_ms` ago.
+    * `for_ms`: how long it has served.
+    * `roots`: partitions being read; each manifest is polled, the oldest read `roots_age_ms` ago.
+    """
 
     cluster_id: str
     version: int
@@ -47,11 +47,15 @@ class ReadOnly(msgspec.Struct, frozen=True):
 
 
 class InCluster(msgspec.Struct, frozen=True):
-    """`version`: how many records of `cluster.json` it obeys; `controller_for_ms`: how long it has known the
-    controller; `heartbeat_age_ms`: since the last heartbeat was sent that was answered, 0 for the controller;
-    `late`: replicas of what it leads that are behind; `strays`: directories of its disk that the cluster does not
-    assign to it; `throttled`: what of replication is throttled, and `throttled_idle_ms`: for how long it has been so
-    while nothing moved."""
+    """A member of a cluster.
+
+    * `version`: applied records of `cluster.json`.
+    * `controller_for_ms`: how long it has known the controller; `heartbeat_age_ms`: since the last answered heartbeat
+      was sent, 0 on the controller.
+    * `late`: replicas that are behind, of partitions it leads.
+    * `strays`: directories on its disk that the cluster does not assign to it.
+    * `throttled`: throttled replication, idle for `throttled_idle_ms` although throttled.
+    """
 
     version: int
     controller: int | None

@@ -1,9 +1,4 @@
-"""Health in words: is this broker ready, and what failed lately.
-
-Owns the answers of `/healthz` and `/readyz`. Always true: ready only between the ready line and the stop; failures of
-background work stay visible until something newer pushes them out; a long wait says every few seconds how far it is.
-Must not know HTTP, nor what is waited for.
-"""
+"""Health of the broker for `/healthz` and `/readyz`: whether it is ready, what it waits for, what failed lately."""
 
 from __future__ import annotations
 
@@ -19,11 +14,11 @@ from seams.tasks import Tasks
 log = logging.getLogger(__name__)
 
 _FAILURES_KEPT: Final = 20
-_TELL_S: Final = 5.0  # between two lines about one long wait
+_TELL_S: Final = 5.0
 
 
 class Health:
-    """What the broker is doing while it is not ready, and the last failures of its background work."""
+    """`is_ready` only between the ready line and the stop; the last 20 failures of background work remain visible."""
 
     def __init__(self) -> None:
         self.is_ready = False
@@ -43,25 +38,25 @@ class Health:
 
 
 class Waits:
-    """Long waits of a start or a stop, which count down."""
+    """Reports the progress of long waits of a start or stop."""
 
     def __init__(self, health: Health, tasks: Tasks) -> None:
         self._health = health
         self._tasks = tasks
 
     @contextmanager
-    def counting(self, what: Callable[[], str]) -> Iterator[None]:
-        """While this lasts, `what` stands in `/readyz`, and is logged every few seconds."""
+    def reporting(self, what: Callable[[], str]) -> Iterator[None]:
+        """Meanwhile `/readyz` shows `what`, and it is logged every 5 s."""
 
-        async def tell() -> None:
+        async def report() -> None:
             while True:
                 await asyncio.sleep(_TELL_S)
                 self._health.starting(what())
                 log.info("%s", self._health.waiting_for)
 
         self._health.starting(what())
-        fitness_reporter = self._tasks.spawn("fitness_reporter", tell())
+        reporter = self._tasks.spawn("progress", report())
         try:
             yield
         finally:
-            fitness_reporter.cancel()
+            reporter.cancel()

@@ -1,7 +1,6 @@
-"""What `tier status` asks for: a line a partition (`/status`), and the broker itself (`/broker`).
+"""Status of partitions (`GET /status`) and of the broker (`GET /broker`), for `tier status`.
 
-Owns their fields (a contract: cli.md). Always true: it reads, it never changes anything; partitions are gone through
-when somebody asks, never on a tick. Must not know how anything is counted, nor the words of a condition.
+The fields are a contract (cli.md). Partitions are walked on request, never on a timer.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ from typing import Final
 import msgspec
 
 from broker.config.units import show_duration
-from broker.observe.cluster_look import ClusterLook, look_at
+from broker.observe.cluster_summary import ClusterSummary, summarize
 from broker.observe.conditions import SHOWN_MAX, Facts, Named, conditions
-from broker.observe.metrics.topics import PartitionsLook, look
-from broker.observe.own_session import decides, heartbeat_age_s, in_cluster
-from broker.observe.sources import Beginning, Sources
+from broker.observe.metrics.topics import PartitionFigures, collect_figures
+from broker.observe.sources import Sources, StartupSources, decides, heartbeat_age_s, in_cluster
 from broker.observe.standing import InCluster, ReadOnly
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.catch_up import bytes_between
@@ -25,15 +23,15 @@ from coldstore.stores.metered import MeteredStore
 from hotstore.log.partition_log import LogState
 from tiering.partition_state import Block
 
-_REFUSALS_MIN: Final = 3  # in a row; a call that failed once or twice is tried again, and nobody needs to know
+_REFUSALS_MIN: Final = 3  # in a row; fewer failures are only retried
 _WHY_CHARS: Final = 300
-# What keeps a log from taking appends comes before what keeps it from sinking.
+# What blocks appends is shown before what blocks tiering.
 _DISK_BLOCKS: Final = {LogState.FULL: "disk full", LogState.FAILED: "log offline"}
 
 
 class PartitionStatus(msgspec.Struct):
-    """One line of `tier status --json`; what only HTTP knows of it. `gaps`: [first, end) of declared gaps; `hot_bytes`:
-    what a new replica copies, for the bucket does not hold it."""
+    """One line of `tier status --json`. `gaps`: [first, end) of declared gaps. `hot_bytes` (HTTP only): bytes that a
+    new replica copies because the bucket lacks them."""
 
     topic: str
     partition: int
@@ -55,7 +53,7 @@ class PartitionStatus(msgspec.Struct):
 
 
 def status_json(sources: Sources) -> bytes:
-    """The status of every partition that is open here, a JSON array."""
+    """The status of every open partition, a JSON array."""
     found = sorted(sources.context.registry, key=lambda partition: (partition.topic, partition.index))
     return msgspec.json.encode([_status(sources, partition) for partition in found])
 
@@ -85,7 +83,7 @@ def _status(sources: Sources, partition: LeaderReplica) -> PartitionStatus:
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """Partitions that one thing keeps from sinking: how many, one of them, and what that one met last."""
+    """Partitions whose tiering one cause blocks: how many, one of them, and its last error."""
 
     by: str
     partitions: int
@@ -94,8 +92,7 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 class BrokerStatus(msgspec.Struct):
-    """What `tier status` says of the broker below the table. Bytes; `not_ready` is empty when it serves; what is not
-    known yet is 0."""
+    """The broker part of `tier status`. Bytes; `not_ready` is empty when it serves; unknown figures are 0."""
 
     node_id: int
     not_ready: str
@@ -113,29 +110,28 @@ class BrokerStatus(msgspec.Struct):
 
 
 def broker_json(
-    beginning: Beginning,
+    startup: StartupSources,
     sources: Sources | None,
-    looked: PartitionsLook | None = None,
-    cluster: ClusterLook | None = None,
+    seen: PartitionFigures | None = None,
+    cluster: ClusterSummary | None = None,
     strays: Sequence[str] = (),
 ) -> bytes:
-    """The broker's status, a JSON object."""
-    return msgspec.json.encode(broker_status(beginning, sources, looked, cluster, strays))
+    return msgspec.json.encode(broker_status(startup, sources, seen, cluster, strays))
 
 
 def broker_status(
-    beginning: Beginning,
+    startup: StartupSources,
     sources: Sources | None,
-    looked: PartitionsLook | None = None,
-    cluster: ClusterLook | None = None,
+    seen: PartitionFigures | None = None,
+    cluster: ClusterSummary | None = None,
     strays: Sequence[str] = (),
 ) -> BrokerStatus:
-    """See `BrokerStatus`; `looked`, `cluster`: see `facts`."""
-    config, not_ready = beginning.config, beginning.health.waiting_for
+    """See `BrokerStatus`; for `seen` and `cluster` see `facts`."""
+    config, not_ready = startup.config, startup.health.waiting_for
     if sources is None:
-        held = conditions(facts_at_start(beginning))
+        held = conditions(facts_at_start(startup))
         return BrokerStatus(config.node_id, not_ready, 0, 0, 0, 0, 0, config.cache_bytes_max, 0, held)
-    looked = look(sources.context.registry) if looked is None else looked
+    seen = collect_figures(sources.context.registry) if seen is None else seen
     disk, figures = sources.tiers.disk, sources.tiers.figures()
     return BrokerStatus(
         node_id=config.node_id,
@@ -147,14 +143,14 @@ def broker_status(
         cache_limit_bytes=int(figures["cold_cache_limit_bytes"]),
         cache_bytes_max=config.cache_bytes_max,
         cache_evictions=int(figures["cold_cache_evictions"]),
-        conditions=conditions(facts(sources, looked, cluster)),
+        conditions=conditions(facts(sources, seen, cluster)),
         blocked=_blocked(sources),
-        cluster=in_cluster(sources, looked.late, list(strays)),
+        cluster=in_cluster(sources, seen.late, list(strays)),
     )
 
 
 def _blocked(sources: Sources) -> list[Blocked]:
-    """The kinds of blocks there are, most partitions first."""
+    """Causes of blocked partitions, most partitions first."""
     counts: Counter[str] = Counter()
     first: dict[str, tuple[str, str]] = {}
     for partition in sources.context.registry:
@@ -165,32 +161,32 @@ def _blocked(sources: Sources) -> list[Blocked]:
     return [Blocked(by, count, *first[by]) for by, count in counts.most_common(SHOWN_MAX)]
 
 
-def facts_at_start(beginning: Beginning) -> Facts:
+def facts_at_start(startup: StartupSources) -> Facts:
     """While nothing is served yet."""
-    outage, store = beginning.outage(), beginning.store()
+    outage, store = startup.outage(), startup.store()
     return Facts(
-        data_dir=beginning.config.data_dir,
-        not_ready=beginning.health.waiting_for,
+        data_dir=startup.config.data_dir,
+        not_ready=startup.health.waiting_for,
         store_failure=str(outage) if outage.tries else "",
         store_refusals=() if store is None else refusals(store),
     )
 
 
 def refusals(store: MeteredStore) -> tuple[str, ...]:
-    """Operations whose last calls all failed, with what the store said."""
+    """Operations whose last calls all failed, with the store's error."""
     return tuple(
         f"{found.operation.value} ({found.failure}; {found.tries} tries in {show_duration(int(found.seconds) * 1000)})"
         for found in store.failing(_REFUSALS_MIN)
     )
 
 
-def cluster_now(sources: Sources) -> ClusterLook:
+def cluster_now(sources: Sources) -> ClusterSummary:
     """At once: for few partitions."""
-    return look_at(sources.context.metadata.image, sources.context.config.node_id, decides=decides(sources))
+    return summarize(sources.context.metadata.image, sources.context.config.node_id, decides=decides(sources))
 
 
 def _stopped_copies(sources: Sources) -> tuple[str, ...]:
-    """With why: those whose disk failed, and those it does not let open."""
+    """Followed partitions whose disk failed, and those whose log does not open, each with the reason."""
     registry, topics = sources.context.registry, sources.context.metadata.image.topics
     stopped = [(copy.topic, copy.index, copy.failure) for copy in registry.followed.values() if copy.failure]
     for (topic_id, index), why in registry.log_failures.unfit.items():
@@ -201,13 +197,13 @@ def _stopped_copies(sources: Sources) -> tuple[str, ...]:
     return tuple(f"{name}-{index} ({why})" for name, index, why in stopped)
 
 
-def facts(sources: Sources, looked: PartitionsLook | None = None, cluster: ClusterLook | None = None) -> Facts:
-    """What the conditions are made of. `looked`, `cluster`: walks that were just done."""
+def facts(sources: Sources, seen: PartitionFigures | None = None, cluster: ClusterSummary | None = None) -> Facts:
+    """The input of the conditions. `seen`, `cluster`: walks that were just done."""
     cluster = cluster_now(sources) if cluster is None else cluster
     controller = sources.context.metadata.controller
     offline, full, out_of_offsets, blocked = [str(place) for place in sources.damaged], [], [], []
     lag_bytes = lag_ms = 0
-    for partition, tier in (look(sources.context.registry) if looked is None else looked).found:
+    for partition, tier in (collect_figures(sources.context.registry) if seen is None else seen).found:
         name = f"{partition.topic}-{partition.index}"
         if partition.log.state is LogState.FAILED:
             offline.append(name)

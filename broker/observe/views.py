@@ -1,7 +1,6 @@
-"""What the HTTP port shows and does, from the first second of a start until its end.
+"""The content of the HTTP routes, from the first second of a start to the end.
 
-Owns which figures each route is made of. Always true: a broker that waits says what for; more figures come with
-`Sources`, once clients are served. Must not know routes (http), nor how a figure is written.
+A starting broker shows what it waits for; `Sources` add the rest once clients are served.
 """
 
 from __future__ import annotations
@@ -10,39 +9,38 @@ from collections.abc import Callable
 
 import msgspec
 
-from broker.observe.cluster_look import ClusterLook, ClusterLooks
-from broker.observe.cluster_status import Asked, cluster_status
+from broker.observe.cluster_status import AnsweringBroker, cluster_status
+from broker.observe.cluster_summary import ClusterSummaries, ClusterSummary
 from broker.observe.http import Views
 from broker.observe.metrics.exposition import exposition
-from broker.observe.metrics.topics import PartitionsLook, look_in_turns
-from broker.observe.own_session import decides
-from broker.observe.sources import Beginning, Sources
+from broker.observe.metrics.topics import PartitionFigures, collect_figures_in_turns
+from broker.observe.sources import Sources, StartupSources, decides
 from broker.observe.tier_view import broker_json, status_json
 from logformat.errors import Retryable
 
 
-def operator_views(beginning: Beginning, serving: Callable[[], Sources | None]) -> Views:
+def operator_views(startup: StartupSources, serving: Callable[[], Sources | None]) -> Views:
     """`serving`: None while nothing is served yet."""
 
-    looks = ClusterLooks(beginning.config.node_id)
+    looks = ClusterSummaries(startup.config.node_id)
 
-    async def both_looks(sources: Sources) -> tuple[PartitionsLook, ClusterLook]:
+    async def both_looks(sources: Sources) -> tuple[PartitionFigures, ClusterSummary]:
         cluster = await looks.of(sources.context.metadata.image, decides=decides(sources))
         registry = sources.context.registry
-        return await look_in_turns(registry, registry.reads), cluster
+        return await collect_figures_in_turns(registry, registry.reads), cluster
 
     async def broker() -> bytes:
         sources = serving()
         if sources is None:
-            return broker_json(beginning, None)
-        return broker_json(beginning, sources, *await both_looks(sources), await sources.strays())
+            return broker_json(startup, None)
+        return broker_json(startup, sources, *await both_looks(sources), await sources.strays())
 
     async def metrics() -> bytes:
         sources = serving()
         if sources is None:
-            return exposition(beginning, None)
+            return exposition(startup, None)
         groups = await sources.context.groups.survey(sources.context.registry.high_watermark)
-        return exposition(beginning, sources, groups, *await both_looks(sources))
+        return exposition(startup, sources, groups, *await both_looks(sources))
 
     def status() -> bytes:
         sources = serving()
@@ -51,10 +49,10 @@ def operator_views(beginning: Beginning, serving: Callable[[], Sources | None]) 
     async def cluster() -> bytes:
         sources = serving()
         if sources is None:
-            raise Retryable(f"not ready yet: {not_ready(beginning)}")
+            raise Retryable(f"not ready yet: {not_ready(startup)}")
         context = sources.context
         metadata = context.metadata
-        asked = Asked(
+        asked = AnsweringBroker(
             metadata.cluster_id,
             metadata.controller,
             context.world.clock.monotonic_s() - metadata.controller_since_s,
@@ -68,7 +66,7 @@ def operator_views(beginning: Beginning, serving: Callable[[], Sources | None]) 
         if sources is None:
             raise Retryable("not ready yet")
         if topic in (None, sources.snapshots.topic):
-            await sources.snapshots.write_changed()  # an internal topic is in the bucket by its snapshots
+            await sources.snapshots.write_changed()  # snapshots are the copy of an internal topic in the bucket
         await sources.tiers.seal_all(None if topic is None else [topic])
 
     return Views(
@@ -76,15 +74,15 @@ def operator_views(beginning: Beginning, serving: Callable[[], Sources | None]) 
         status=status,
         cluster=cluster,
         broker=broker,
-        not_ready=lambda: not_ready(beginning),
-        failures=lambda: list(beginning.health.failures),
+        not_ready=lambda: not_ready(startup),
+        failures=lambda: list(startup.health.failures),
         seal=seal,
     )
 
 
-def not_ready(beginning: Beginning) -> str:
-    """What is waited for, and why it does not come."""
-    outage, health = beginning.outage(), beginning.health
+def not_ready(startup: StartupSources) -> str:
+    """What the start waits for, and why that does not happen."""
+    outage, health = startup.outage(), startup.health
     if health.is_ready or not outage.tries:
         return health.waiting_for
     return f"{health.waiting_for}: the bucket does not answer ({outage})"

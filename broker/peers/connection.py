@@ -1,12 +1,12 @@
-"""The way to one broker: connected when it is first asked, and again after it broke.
+"""A connection to one broker: made at the first request, and again after it broke.
 
-Owns whether there is a connection. Always true: a request is sent at most once and never again by itself; it ends with
-its answer, a ConnectionError or a TimeoutError, within its time. Must not know which broker it is, nor what is asked.
+A request is sent at most once. It ends within its time by one of these:
 
-Refused, broken and late are told apart: ConnectionRefusedError (nobody listens there: nothing was sent), another
-ConnectionError (whether it was heard is unknown, unless it says that nothing was sent), TimeoutError. A request that is
-late ends the connection with all that waits behind it: answers come in order, so theirs would be as late, and a way
-that swallows bytes is found out by nothing else.
+* its response;
+* ConnectionRefusedError: no process listens, nothing was sent;
+* another ConnectionError: the broker may have received it, unless the message says that nothing was sent;
+* TimeoutError. This closes the connection: responses arrive in order, so all later ones would be as late, and only so
+  is a network that swallows bytes noticed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ Address = tuple[str, int]
 
 
 class PeerConnection:
-    """To one address."""
-
     def __init__(self, net: Net, address: Address, client_id: str, pool: BufferPool, frame_bytes_max: int) -> None:
         self.address = address
         self._net = net
@@ -36,12 +34,11 @@ class PeerConnection:
 
     @property
     def in_flight(self) -> int:
-        """Requests sent that have no answer yet."""
         return 0 if self._stream is None else self._stream.in_flight
 
     async def ask(self, request: Message, version: int, timeout_s: float) -> Message:
-        """The answer, after `timeout_s` at most, connecting included. Raises ConnectionError and TimeoutError, as the
-        module says; PeerBusy and UnsupportedByPeer are ConnectionErrors."""
+        """The response, within `timeout_s`, connecting included. Raises ConnectionError and TimeoutError as the module
+        says; PeerBusy and UnsupportedByPeer are ConnectionErrors."""
         stream: PeerStream | None = None
         try:
             async with asyncio.timeout(timeout_s):
@@ -55,7 +52,7 @@ class PeerConnection:
             raise TimeoutError(f"{self._who}: no answer within {timeout_s:g} s") from None
 
     def close(self) -> None:
-        """For good; whoever waits gets ConnectionError."""
+        """For good. Waiting requests get ConnectionError."""
         self._is_closed = True
         if self._stream is not None:
             self._stream.end("closed on this side")
@@ -77,11 +74,11 @@ class PeerConnection:
         try:
             await self._net.connect(*self.address, stream, timeout_s)
         except ConnectionRefusedError:
-            raise ConnectionRefusedError(f"{self._who}: nobody listens there; nothing was sent") from None
+            raise ConnectionRefusedError(f"{self._who}: the connection was refused; nothing was sent") from None
         except TimeoutError:
             raise
         except OSError as unreachable:
-            raise ConnectionError(f"{self._who}: no way there; nothing was sent: {unreachable}") from unreachable
+            raise ConnectionError(f"{self._who}: unreachable; nothing was sent: {unreachable}") from unreachable
         if self._is_closed:
             stream.end("closed on this side")
         return stream

@@ -1,9 +1,8 @@
-"""What only the controller decides, asked from here: a request goes there whole, and its answer comes back whole.
+"""Forwards clients' requests that only the controller may answer, in an Envelope with the client's identity (KIP-590).
 
-Owns the Envelope (KIP-590): who asked goes with what was asked. Always true: a request is sent again only where the
-first broker refused it unheard (NOT_CONTROLLER, or nobody listens), once, and only to another controller; an answer is
-handed on when this broker obeys what it was decided by, so that who asked can read it here. Must not know what requests
-mean.
+A request is sent again once, to another controller, and only when the first broker did not execute it (NOT_CONTROLLER,
+or no process listens). The response is returned after this broker applied the image it refers to, so that the client
+can read the result here.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ FORWARDED: Final = frozenset(
         ApiKey.UNREGISTER_BROKER,
     }
 )
-"""What any broker takes, and the controller alone decides, or knows."""
+"""APIs that any broker accepts and only the controller executes."""
 
 FORWARDED_BYTES_MAX: Final = 8 << 20
-OBEYED_S: Final = 10.0
-"""How long an answer waits for this broker's image: two polls of `cluster.json`. The change is a fact all the while."""
+APPLY_WAIT_S: Final = 10.0
+"""How long a response waits for this broker's image: two polls of `cluster.json`. The change is committed already."""
 _LOOK_AGAIN_S: Final = 5.0
-_LANES: Final = 4  # connections: answers come in order, so what waits for its partitions holds up what is behind it
+_LANES: Final = 4  # connections: responses are in order, so a slow one delays those behind it
 _GRACE_S: Final = 5.0
 _TIMEOUT_S: Final = 30.0  # of requests that have none
 _TIMEOUT_MAX_S: Final = 120.0
@@ -55,14 +54,12 @@ _VERSION: Final = 0
 
 
 class Forward:
-    """Of broker `node_id`."""
-
     def __init__(self, metadata: MetadataCache, feed: ImageFeed, links: Links, node_id: int, listener: str) -> None:
         self._metadata = metadata
         self._feed = feed
         self._links = links
         self._node_id = node_id
-        self._own = Peer(0, "", listener)  # who asks what this broker itself wants
+        self._own = Peer(0, "", listener)  # the client of this broker's own requests
         self._correlation_id = 0
 
     def is_elsewhere(self) -> bool:
@@ -70,8 +67,8 @@ class Forward:
         return not self._metadata.is_decided_by(self._node_id)
 
     async def pass_on(self, peer: Peer, header: RequestHeader, request: Message) -> bytes | None:
-        """The answer to `request` of `peer` as the controller framed it, without length prefix; None when no controller
-        is known to have taken it: whoever decides here says so (NOT_CONTROLLER, which clients ask again)."""
+        """The controller's response to `request`, framed without length prefix. None when no controller is known to
+        have received it: the caller answers NOT_CONTROLLER, which clients retry."""
         key, version = header.api_key, header.api_version
         body = encode_request(key, version, request)
         parts = request_frame(key, version, header.correlation_id, header.client_id, body)
@@ -81,7 +78,7 @@ class Forward:
         return await self.to_controller(peer, frame, wait_s + _GRACE_S)
 
     async def ask(self, api_key: int, version: int, request: Message) -> Message | None:
-        """As `pass_on`, of what this broker itself wants."""
+        """As `pass_on`, for a request of this broker itself."""
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         header = RequestHeader(api_key, version, self._correlation_id, f"broker-{self._node_id}")
         frame = await self.pass_on(self._own, header, request)
@@ -92,7 +89,7 @@ class Forward:
         return decode_response(api_key, version, view[at:])
 
     async def to_controller(self, peer: Peer, frame: bytes, timeout_s: float) -> bytes | None:
-        """A request's frame and its answer's, both without length prefix; None as `pass_on`."""
+        """Forwards a frame and returns the response's, both without length prefix; None as `pass_on`."""
         if len(frame) > FORWARDED_BYTES_MAX:
             log.warning(
                 "a request of %d bytes is not sent to the controller: at most %d", len(frame), FORWARDED_BYTES_MAX
@@ -107,18 +104,19 @@ class Forward:
             if answer is None:
                 return None
             if answer.error_code == ErrorCode.NONE:
-                await self._obeyed(answer.position)
+                await self._wait_applied(answer.position)
                 return answer.response_data
             if answer.error_code != ErrorCode.NOT_CONTROLLER:
                 code = ErrorCode(answer.error_code).name
-                log.warning("the controller, broker %d, does not take what clients ask here: %s", at.node_id, code)
+                log.warning("the controller, broker %d, refuses forwarded requests: %s", at.node_id, code)
                 return None
             if not await self._another_than(at):
                 return None
         return None
 
     async def _ask(self, at: ControllerAt, request: EnvelopeRequest, timeout_s: float) -> EnvelopeResponse | None:
-        """None: it may have been heard, or cannot be sent. NOT_CONTROLLER where nobody listens: that one is gone."""
+        """None: the controller may have received it, or it cannot be sent. NOT_CONTROLLER when no process listens
+        there."""
         node = self._metadata.image.nodes.get(at.node_id)
         if node is None:
             return None
@@ -126,7 +124,7 @@ class Forward:
             lanes = [self._links.to(node, f"clients-{lane}") for lane in range(_LANES)]
             answer = await min(lanes, key=lambda lane: lane.in_flight).ask(request, _VERSION, timeout_s)
         except ConnectionRefusedError as gone:
-            log.warning("the controller, broker %d, was not asked: %s", at.node_id, gone)
+            log.warning("no request was sent to the controller, broker %d: %s", at.node_id, gone)
             return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
         except (ConnectionError, TimeoutError) as unanswered:
             log.warning("the controller, broker %d, did not answer: %s", at.node_id, unanswered)
@@ -134,14 +132,14 @@ class Forward:
         assert isinstance(answer, EnvelopeResponse)
         return answer
 
-    async def _obeyed(self, position: int) -> None:
-        """Wait until this broker's image has what was decided; not for ever: it is decided, whatever is seen here."""
+    async def _wait_applied(self, position: int) -> None:
+        """Wait until this broker applied the image at `position`, at most 10 s."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(OBEYED_S):
+            async with asyncio.timeout(APPLY_WAIT_S):
                 await self._feed.until(lambda: self._feed.position >= position)
 
     async def _another_than(self, at: ControllerAt) -> bool:
-        """Whether the image names another controller, now or soon."""
+        """Whether the image names another controller, now or within 5 s."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_AGAIN_S):
                 await self._feed.until(lambda: self._metadata.controller != at)
@@ -149,7 +147,7 @@ class Forward:
 
 
 def _address(peer: Peer) -> bytes:
-    """4 or 16 bytes; none where the network has no addresses."""
+    """4 or 16 bytes; empty where the network has no addresses."""
     try:
         return ip_address(peer.address.rpartition(":")[0].strip("[]")).packed
     except ValueError:

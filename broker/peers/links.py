@@ -1,8 +1,7 @@
-"""Connections to the other brokers of the cluster: one for each node and purpose.
+"""Connections to the other brokers, one for each node and purpose.
 
-Owns them all. Always true: a connection leads to the session it was asked for: a node that began another session, or
-has another address, gets another connection, and who waits on the old one hears that it is closed. Must not know what
-is asked, nor what a purpose is for: it keeps apart what must not wait for one another.
+A connection belongs to one session of a node. A node with a new session or address gets a new connection; requests on
+the old one fail. A purpose keeps requests apart that must not wait for each other.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _KNOCK_S: Final = 0.25  # to wait for a port that neither accepts nor refuses
 
 
 class NoWayThere(ConnectionError):
-    """The cluster's metadata does not say where the node can be asked."""
+    """The image has no address for the node."""
 
 
 class Links:
-    """Of broker `node_id`. `listener`: the name of the one that brokers use (`inter.broker.listener.name`), of this
-    broker and of the others. `frame_bytes_max`: of an answer."""
+    """The connections of broker `node_id`. `listener`: name of the brokers' listener (`inter.broker.listener.name`) on
+    all of them. `frame_bytes_max`: of a response."""
 
     def __init__(self, net: Net, node_id: int, listener: str, frame_bytes_max: int) -> None:
         self._net = net
@@ -40,9 +39,9 @@ class Links:
     def to(self, node: Node, purpose: str) -> PeerConnection:
         """The connection to this session of a node. Raises NoWayThere."""
         if self._is_closed:
-            raise NoWayThere(f"broker {node.node_id} is asked nothing any more: this broker stops")
+            raise NoWayThere(f"broker {node.node_id} gets no more requests: this broker stops")
         known = self._open.get((node.node_id, purpose))
-        if known is not None and known[0] is node:  # as of the same image, or of one in which it did not change
+        if known is not None and known[0] is node:  # unchanged in the image
             return known[1]
         if known is not None and _is_same_way(known[0], node, self._listener):
             return known[1]
@@ -60,8 +59,8 @@ class Links:
         return made
 
     async def refuses(self, node: Node) -> bool:
-        """Whether nobody listens where this node is asked. A way that swallows bytes does not say so, nor one that
-        nobody knows; 0.25 s at most."""
+        """Whether the node's port refuses connections, within 0.25 s. False when the network swallows bytes or the
+        address is unknown."""
         address = _address(node, self._listener)
         if self._is_closed or address is None:
             return False
@@ -74,8 +73,8 @@ class Links:
         transport.abort()
         return False
 
-    def obey(self, nodes: Mapping[int, Node]) -> None:
-        """`nodes` of a newer image: close what leads to a session that is over."""
+    def close_ended(self, nodes: Mapping[int, Node]) -> None:
+        """Close connections to sessions that ended in a newer image's `nodes`."""
         for place, (node, connection) in tuple(self._open.items()):
             now = nodes.get(node.node_id)
             if now is None or now.broker_epoch > node.broker_epoch:

@@ -1,8 +1,8 @@
-"""One connection to another broker while it lasts: requests out, their answers back in the same order.
+"""One open connection to another broker: requests out, their responses back in the same order.
 
-Owns the requests that wait for an answer. Always true: an answer belongs to the oldest request that has none; when the
-connection ends, whoever waits learns why; what is in flight is bounded in number and bytes. An answer is copied once
-out of the receive buffer, so that its records stay valid. Must not know where the other broker is, nor connect.
+A response belongs to the oldest request without one. When the connection ends, all waiting requests fail with the
+reason. Requests in flight are bounded in number and bytes. A response is copied once out of the receive buffer, so that
+its records remain valid.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _KEYS: Final = {f"{api.name}Request": api.key for api in APIS.values()}
 
 
 class PeerBusy(ConnectionError):
-    """As many requests as may be wait for this broker already; nothing was sent."""
+    """Too many requests already wait for this broker; nothing was sent."""
 
 
 class UnsupportedByPeer(ConnectionError):
-    """The other broker does not serve this version of a request: it runs another version of this program."""
+    """The other broker does not serve this version of a request: it runs another release."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PendingRequest:
     key: ApiKey
     version: int
     correlation_id: int
@@ -45,22 +45,22 @@ class _Asked:
 
 
 class PeerStream(asyncio.BufferedProtocol):
-    """Made for one connection. `who` stands in errors. Frames above `frame_bytes_max` end it."""
+    """The protocol of one connection. `who` is named in errors. A frame above `frame_bytes_max` ends it."""
 
     def __init__(self, who: str, client_id: str, pool: BufferPool, frame_bytes_max: int) -> None:
         self._who = who
         self._client_id = client_id
-        # The budget is its own: a single owner always has room for the frame it is reading.
+        # A budget with a single owner always has room for the frame being read.
         self._reader = FrameReader(pool, FrameBudget(2 * frame_bytes_max, frame_bytes_max), frame_bytes_max)
         self._transport: asyncio.Transport | None = None
-        self._in_flight: deque[_Asked] = deque()
+        self._in_flight: deque[_PendingRequest] = deque()
         self._in_flight_bytes = 0
         self._correlation_id = 0
         self._failure: str | None = None  # why it ended, or is about to
 
     @property
     def in_flight(self) -> int:
-        """Requests without an answer yet, those that nobody waits for any more included."""
+        """Requests without a response, including those whose caller gave up."""
         return len(self._in_flight)
 
     @property
@@ -68,10 +68,8 @@ class PeerStream(asyncio.BufferedProtocol):
         return self._transport is not None and self._failure is None
 
     def ask(self, request: Message, version: int) -> asyncio.Future[Message]:
-        """Send `request` behind those before it; its answer, or ConnectionError. Raises PeerBusy, ConnectionError.
-
-        The future may be cancelled: the answer is dropped when it comes.
-        """
+        """Send `request` behind earlier ones. The future gives its response, or ConnectionError; after cancellation the
+        response is dropped. Raises PeerBusy, ConnectionError."""
         if not self.is_open:
             raise self._broken()
         key = _KEYS[type(request).__name__]
@@ -81,7 +79,9 @@ class PeerStream(asyncio.BufferedProtocol):
         if len(self._in_flight) >= IN_FLIGHT_MAX or self._in_flight_bytes + len(frame) > IN_FLIGHT_BYTES_MAX:
             waiting = f"{len(self._in_flight)} requests of {self._in_flight_bytes} bytes"
             raise PeerBusy(f"{waiting} wait for {self._who} already; ask again")
-        asked = _Asked(key, version, self._correlation_id, len(frame), asyncio.get_running_loop().create_future())
+        asked = _PendingRequest(
+            key, version, self._correlation_id, len(frame), asyncio.get_running_loop().create_future()
+        )
         self._in_flight.append(asked)
         self._in_flight_bytes += len(frame)
         assert self._transport is not None
@@ -89,7 +89,7 @@ class PeerStream(asyncio.BufferedProtocol):
         return asked.answer
 
     def end(self, why: str) -> None:
-        """Close now; whoever waits is told `why`."""
+        """Close now; waiting requests fail with `why`."""
         self._fail(why)
 
     # -- the transport's calls
@@ -111,10 +111,10 @@ class PeerStream(asyncio.BufferedProtocol):
         except (FrameLengthRefused, MalformedFrame) as refused:
             self._fail(f"its answer cannot be read: {refused}")
         else:
-            reader.settle()
+            reader.compact()
 
     def eof_received(self) -> None:
-        """The other broker ends; the transport closes itself."""
+        """The other broker closes; the transport closes itself."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -124,13 +124,13 @@ class PeerStream(asyncio.BufferedProtocol):
 
     def _answered(self, frame: memoryview) -> None:
         if not self._in_flight:
-            raise MalformedFrame("it answers what nobody asked")
+            raise MalformedFrame("a response without a request")
         asked = self._in_flight.popleft()
         self._in_flight_bytes -= asked.size
         try:
             answer = _decoded(asked, memoryview(bytes(frame)))
         except MalformedFrame:
-            self._in_flight.appendleft(asked)  # it learns with all others what ended the connection
+            self._in_flight.appendleft(asked)  # it fails with all others
             self._in_flight_bytes += asked.size
             raise
         if asked.answer.done():
@@ -159,11 +159,11 @@ class PeerStream(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _broken(self, key: ApiKey | None = None) -> ConnectionError:
-        about = "" if key is None else f" {key.name} was asked, and nobody knows whether it was heard:"
+        about = "" if key is None else f" {key.name} was sent, and may have been received:"
         return ConnectionError(f"{self._who}:{about} {self._failure or 'not connected'}")
 
 
-def _decoded(asked: _Asked, frame: memoryview) -> Message:
+def _decoded(asked: _PendingRequest, frame: memoryview) -> Message:
     correlation_id, at = parse_response_header(frame, asked.key, asked.version)
     if correlation_id != asked.correlation_id:
         raise MalformedFrame(f"it answers request {correlation_id}, and {asked.correlation_id} is the next")

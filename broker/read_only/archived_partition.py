@@ -1,69 +1,48 @@
-"""A partition of which only the bucket's part is served: what the handlers that read see of it.
+"""A partition of which only the bucket's part is served, and its manifest once it was read.
 
-Owns what is known of it without its manifest: epoch, high watermark, log start, who waits. Always true: high watermark
-(the end of what the bucket holds, or the log start where that is higher) and log start never fall while the process
-lives, whatever a root says; who waits is told after they moved. What a read needs beyond that is its root (`roots`).
-Must not know how roots are read, nor Kafka's requests. 10 000 of them that nobody reads take 3 MB.
+High watermark (the end in the bucket, or the log start when that is higher) and log start never decrease while the
+process lives, whatever a root says. Waiters are woken after they moved. 10 000 partitions without requests take 3 MB.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from broker.fetch_sessions.session import Target
 from broker.partition.leading.delayed_operations import DelayedOperations
 from broker.partition.readable import ReadableLog, ReadableTier
-from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest import Manifest, RemoteSegment
+from coldstore.manifest.manifest_store import ManifestStore
 from hotstore.host.residency import Residency
 from logformat.leader_epochs import EpochEnd, LeaderEpochs
+from tiering.reading.batch_slices import ColdSlice
+from tiering.reading.cold_reader import ColdReader
 
-
-class Root(Protocol):
-    """What is known of a partition once its manifest was read (`known_root.KnownRoot`)."""
-
-    @property
-    def log(self) -> ReadableLog: ...
-    @property
-    def tier(self) -> ReadableTier: ...
-
-
-class Roots(Protocol):
-    """Who reads roots (`roots.Roots`)."""
-
-    def of(self, partition: ArchivedPartition) -> Root:
-        """Raises NotKnownYet, and why it cannot be known."""
-        ...
-
-    def epochs_of(self, partition: ArchivedPartition) -> LeaderEpochs:
-        """The whole lineage. Raises as `of`."""
-        ...
-
-    def wanted(self, partition: ArchivedPartition) -> None:
-        """Somebody waits for the next record."""
-        ...
+if TYPE_CHECKING:
+    from broker.read_only.root_cache import RootCache
 
 
 class NothingLocal:
-    """`broker.partition.local_reads.LocalReads` where nothing is local."""
+    """`broker.partition.local_reads.LocalReads` without local data."""
 
     def read(self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool) -> None:
-        """None: there is nothing yet."""
+        return None
 
     async def max_timestamp(self) -> None:
-        """None: there is nothing."""
+        return None
 
     async def offset_for_timestamp(self, timestamp_ms: int) -> None:
-        """None: there is nothing."""
+        return None
 
 
 _NOTHING_LOCAL: Final = NothingLocal()
 
 
 class ArchivedPartition:
-    """`broker.partition.readable.Readable`. `used_s`: when somebody asked for it last, by the monotonic clock."""
+    """`broker.partition.readable.Readable`. `used_s`: time of the last request for it, by the monotonic clock."""
 
     __slots__ = (
         "_roots",
@@ -80,7 +59,7 @@ class ArchivedPartition:
         "used_s",
     )
 
-    def __init__(self, topic: str, topic_id: UUID, index: int, leader_epoch: int, roots: Roots) -> None:
+    def __init__(self, topic: str, topic_id: UUID, index: int, leader_epoch: int, roots: RootCache) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
@@ -97,7 +76,7 @@ class ArchivedPartition:
         return f"{self.topic}-{self.index}"
 
     def read(self, manifest: Manifest) -> None:
-        """Its root says this now."""
+        """Take over what its manifest says."""
         end = max(manifest.remote_end_offset, manifest.log_start_offset, self.high_watermark)
         start = max(manifest.log_start_offset, self.log_start_offset)
         if (end, start) != (self.high_watermark, self.log_start_offset):
@@ -105,23 +84,22 @@ class ArchivedPartition:
             self.wake()
 
     def wake(self) -> None:
-        """Whoever waits has to look again."""
         if self._waiters is not None:
             self._waiters.wake()
 
     def is_waited_for(self) -> bool:
-        """Whether a client waits here right now; one that comes back later says `wanted`."""
+        """Whether a client waits right now; one that returns later calls `wanted`."""
         return self._waiters is not None and self._waiters.awaits_flush()
 
     # ── what is read ─────────────────────────────────────────────────────────────────────────────────────────────
     @property
     def last_stable_offset(self) -> int:
-        """Transactions that are not decided are not copied."""
+        """Undecided transactions are not copied."""
         return self.high_watermark
 
     @property
     def is_end_known(self) -> bool:
-        """What the bucket holds was committed; clients are told nothing beyond."""
+        """The bucket holds committed records only, and clients see nothing beyond."""
         return True
 
     @property
@@ -140,13 +118,13 @@ class ArchivedPartition:
         return self._roots.epochs_of(self).end_offset_for(epoch, self.high_watermark)
 
     def end_visible(self, wait_s: float) -> asyncio.Future[None] | None:
-        """Nothing is on its way here."""
+        """Nothing is being flushed here."""
         return None
 
-    # ── who waits ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── waiters ──────────────────────────────────────────────────────────────────────────────────────────────────
     def watch(self, watcher: Callable[[], None], *, at_tail: bool = False) -> None:
         self._waiting().watch(watcher, at_tail=at_tail)
-        self._roots.wanted(self)
+        self._roots.keep_polled(self)
 
     def unwatch(self, watcher: Callable[[], None]) -> None:
         self._waiting().unwatch(watcher)
@@ -158,10 +136,125 @@ class ArchivedPartition:
         self._waiting().forget(reader)
 
     def hurry(self) -> None:
-        """A client came back whose session nobody waited on when it was looked at."""
-        self._roots.wanted(self)
+        """A client returned to a session without a waiter."""
+        self._roots.keep_polled(self)
 
     def _waiting(self) -> DelayedOperations:
         if self._waiters is None:
             self._waiters = DelayedOperations()
         return self._waiters
+
+
+class KnownRoot:
+    """The loaded manifest of `partition`, its lineage, and the log and tier made from it. `read_s`: when it was last
+    read, by the monotonic clock.
+
+    After a manifest was read again (a poll, an object that is gone) the partition learns of it before the next read.
+    """
+
+    __slots__ = ("_cold", "_partition", "lineage", "lineage_end", "log", "manifests", "read_s", "tier")
+
+    def __init__(self, partition: ArchivedPartition, manifests: ManifestStore, cold: ColdReader) -> None:
+        self._partition = partition
+        self._cold = cold
+        self.manifests = manifests
+        self.read_s = float("-inf")
+        self.lineage = LeaderEpochs()
+        self.lineage_end = -1  # it covers every epoch below; −1: not read
+        self.log = ArchivedLog(partition, self)
+        self.tier = ArchivedTier(self)
+
+    @property
+    def manifest(self) -> Manifest:
+        manifest = self.manifests.manifest
+        assert manifest is not None, "it was loaded"
+        return manifest
+
+    @property
+    def weight(self) -> int:
+        """About how many entries it holds."""
+        manifest = self.manifest
+        return 1 + len(manifest.tail) + len(manifest.pages)
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the lineage covers every epoch of the manifest."""
+        return self.lineage_end >= self.manifest.remote_end_offset
+
+    def update_partition(self) -> None:
+        self._partition.read(self.manifest)
+
+    def _update_named(self) -> None:
+        """`update_partition`, unless its leader epoch is not in the image yet: the next poll reads that first."""
+        if self.manifest.leader_epoch <= self._partition.leader_epoch:
+            self.update_partition()
+
+    @property
+    def cold(self) -> ColdReader:
+        return self._cold
+
+    # ── `ManifestView`, for cold reads ───────────────────────────────────────────────────────────────────────────
+    async def find(self, offset: int) -> RemoteSegment | None:
+        found = await self.manifests.find(offset)
+        self._update_named()  # a missing page made it read the root again
+        return found
+
+    async def find_by_timestamp(self, timestamp_ms: int, from_offset: int) -> RemoteSegment | None:
+        return await self.manifests.find_by_timestamp(timestamp_ms, from_offset)
+
+    async def reload_if_changed(self) -> bool:
+        changed = await self.manifests.reload_if_changed()
+        self._update_named()
+        return changed
+
+
+class ArchivedLog:
+    """`ReadableLog`: an empty local log at the end of the bucket's part."""
+
+    __slots__ = ("_partition", "_root")
+
+    def __init__(self, partition: ArchivedPartition, root: KnownRoot) -> None:
+        self._partition = partition
+        self._root = root
+
+    @property
+    def local_log_start_offset(self) -> int:
+        """Reads below it go to the bucket. Between it and the end, where a root dropped objects (tiering was switched
+        off), readers wait."""
+        manifest = self._root.manifest
+        return min(max(manifest.remote_end_offset, manifest.log_start_offset), self._partition.high_watermark)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._partition.high_watermark
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        return self._root.lineage
+
+
+class ArchivedTier:
+    """`ReadableTier` of the manifest."""
+
+    __slots__ = ("_root",)
+
+    def __init__(self, root: KnownRoot) -> None:
+        self._root = root
+
+    @property
+    def enabled(self) -> bool:
+        return True
+
+    @property
+    def remote_end_offset(self) -> int:
+        return self._root.manifest.remote_end_offset
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        return self._root.manifest.max_timestamp_ms
+
+    def read(self, offset: int, bytes_max: int, *, min_one: bool) -> ColdSlice | asyncio.Future[None]:
+        return self._root.cold.read(self._root, offset, bytes_max, min_one=min_one)
+
+    async def offset_for_timestamp(self, timestamp_ms: int, before_offset: int) -> tuple[int, int] | None:
+        return await self._root.cold.offset_for_timestamp(self._root, timestamp_ms, before_offset)

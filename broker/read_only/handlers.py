@@ -1,37 +1,120 @@
-"""The handlers that a read-only broker has of its own: they see to what those of every broker find.
+"""Handlers and refusals of a read-only broker.
 
-Owns what is read from the bucket before a request is answered. Always true: what a client is told of a log's end is as
-new as the bucket's answer, or as what is known where it does not answer in time. Must not know how it is told.
+Whatever writes is refused with an error that clients do not retry, and a message that says where to write. Requests for
+a controller are refused by `NoCommitQueue`, in the words of each API; requests that write to a partition by the
+authorizer, before any handler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from broker.context import Call, Context
+from broker.controller.decisions.decision import Decider, T
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
 from broker.handlers.fetch import list_offsets as offsets
+from broker.net.dispatch import CloseConnection, Peer
 from broker.partition.registry import Registry
 from broker.read_only.archived_partition import ArchivedPartition
-from broker.read_only.roots import Roots
+from broker.read_only.root_cache import RootCache
+from broker.security.authorizer import Authorizer
+from broker.wire import messages as wire
 from broker.wire.apis import ApiKey
 from broker.wire.message import Encoded, Message
-from broker.wire.messages import ListOffsetsRequest, OffsetForLeaderEpochRequest
+
+WHY: Final = (
+    "this broker only reads the bucket of another cluster (serve --read-only): send what writes to the brokers of that "
+    "cluster"
+)
+OF_TOPICS: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+OF_CLUSTER: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+_CODES: Final = {
+    int(ApiKey.PRODUCE): OF_TOPICS,
+    int(ApiKey.DELETE_RECORDS): OF_TOPICS,
+    int(ApiKey.INIT_PRODUCER_ID): OF_CLUSTER,
+}
+
+
+class ReadOnlyAuthorizer(Authorizer):
+    """Refuses writes too."""
+
+    def refusal(self, peer: Peer, api_key: int, request: Message) -> ErrorCode | None:
+        code = _CODES.get(api_key)
+        return super().refusal(peer, api_key, request) if code is None else code
+
+
+class NoCommitQueue:
+    """The commit queue of a broker without a controller."""
+
+    epoch = -1
+    image_bytes = 0
+
+    async def decide(self, decider: Decider[T]) -> T:
+        raise ApiError(OF_CLUSTER, WHY)
+
+
+async def _produce(request: wire.ProduceRequest, code: ErrorCode) -> wire.ProduceResponse:
+    if request.acks == 0:
+        raise CloseConnection(f"a produce without acknowledgement: {WHY}")  # as Kafka does
+    return wire.ProduceResponse(
+        responses=[
+            wire.ProduceResponseTopic(
+                name=topic.name,
+                partition_responses=[
+                    wire.ProduceResponsePartition(index=data.index, error_code=code, base_offset=-1, error_message=WHY)
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+async def _delete_records(request: wire.DeleteRecordsRequest, code: ErrorCode) -> wire.DeleteRecordsResponse:
+    return wire.DeleteRecordsResponse(
+        topics=[
+            wire.DeleteRecordsResponseTopic(
+                name=topic.name,
+                partitions=[
+                    wire.DeleteRecordsResponsePartition(
+                        partition_index=wanted.partition_index, low_watermark=-1, error_code=code
+                    )
+                    for wanted in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _init_producer_id(request: wire.InitProducerIdRequest, code: ErrorCode) -> wire.InitProducerIdResponse:
+    return wire.InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+
+REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {
+    ApiKey.PRODUCE: _produce,
+    ApiKey.DELETE_RECORDS: _delete_records,
+    ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+}
+"""Added to the dispatcher's."""
 
 Handler = Callable[[Context, Any, Call], Awaitable[Message | Encoded]]
 
 
-def own_handlers(roots: Roots) -> dict[int, Handler]:
-    """Instead of the dispatcher's."""
+def own_handlers(roots: RootCache) -> dict[int, Handler]:
+    """Handlers in place of the dispatcher's: they read the manifests of the named partitions first, so that log ends
+    are as new as the bucket's answer, or as the known ones when it does not answer in time."""
 
-    async def list_offsets(context: Context, request: ListOffsetsRequest, call: Call) -> Message:
+    async def list_offsets(context: Context, request: wire.ListOffsetsRequest, call: Call) -> Message:
         named = ((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
-        await roots.known(_archived(context.registry, named), _wait_s(context))
+        await roots.refresh(_archived(context.registry, named), _wait_s(context))
         return await offsets.handle_list_offsets(context, request, call)
 
-    async def epoch_ends(context: Context, request: OffsetForLeaderEpochRequest, call: Call) -> Message:
+    async def epoch_ends(context: Context, request: wire.OffsetForLeaderEpochRequest, call: Call) -> Message:
         named = ((topic.topic, wanted.partition) for topic in request.topics for wanted in topic.partitions)
-        await roots.known(_archived(context.registry, named), _wait_s(context), lineage=True)
+        await roots.refresh(_archived(context.registry, named), _wait_s(context), lineage=True)
         return await offsets.handle_offset_for_leader_epoch(context, request, call)
 
     return {ApiKey.LIST_OFFSETS: list_offsets, ApiKey.OFFSET_FOR_LEADER_EPOCH: epoch_ends}
@@ -42,6 +125,6 @@ def _wait_s(context: Context) -> float:
 
 
 def _archived(registry: Registry, named: Iterable[tuple[str, int]]) -> list[ArchivedPartition]:
-    """Those that there are, each once."""
+    """The partitions that exist, each once."""
     found = {key: registry.readable.get(key) for key in named}
     return [partition for partition in found.values() if isinstance(partition, ArchivedPartition)]

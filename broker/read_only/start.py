@@ -1,14 +1,13 @@
-"""The order in which a read-only broker comes up, in one place.
+"""The start of a read-only broker.
 
-Owns the wiring. Always true: everything that it does with the bucket goes through a store that refuses writes, so no
-byte of it is written however a request came; its data directory holds a lock and a chunk cache, never a log, and never
-that of another broker. Must not know what cuts a start short, when a broker ends (app), or how it goes down (rooms).
+Its store refuses writes, so that no byte of the bucket is written whatever a request does. Its data directory holds a
+lock and a chunk cache, never a log, and is never another broker's.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,6 +22,7 @@ from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
 from broker.following.response_cache import ResponseCache
 from broker.groups.coordinator import GroupCoordinator
+from broker.internal_topics.interfaces import Piece
 from broker.membership.serving_gate import ServingGate
 from broker.membership.session_start import Refused
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
@@ -35,13 +35,10 @@ from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
 from broker.peers.forward import Forward
 from broker.peers.links import Links
-from broker.read_only.archive import Archive
-from broker.read_only.archive_image import ArchiveImages
-from broker.read_only.following import Following
-from broker.read_only.handlers import own_handlers
-from broker.read_only.memory_groups import MemoryOffsetsTopic, MemoryPartition
-from broker.read_only.refusals import NoCommitQueue
-from broker.read_only.roots import Roots
+from broker.read_only.archive import Archive, ArchiveImages
+from broker.read_only.cluster_poller import ClusterPoller
+from broker.read_only.handlers import NoCommitQueue, own_handlers
+from broker.read_only.root_cache import RootCache
 from broker.read_only.views import ReadOnlySources
 from broker.startup.components import Components
 from broker.startup.limits import tier_limits
@@ -51,6 +48,8 @@ from coldstore.stores.metered import MeteredStore
 from coldstore.stores.read_only import ReadOnlyStore
 from hotstore.host.data_dir import DataDir
 from hotstore.host.residency import Residency
+from logformat.errors import Fenced
+from logformat.record_batch import read_header
 from logformat.values import NewerFormat
 from seams.tasks import FailureReport, Tasks, supervise
 from seams.world import World
@@ -59,7 +58,9 @@ from tiering.service import CACHE_DIRECTORY
 
 log = logging.getLogger(__name__)
 
-_NO_JUMP_IS_TOO_LONG_S: Final = float("inf")  # nobody can take over what is only read
+_NO_JUMP_IS_TOO_LONG_S: Final = float("inf")  # no other broker can take over what is only read
+
+GROUPS_PARTITION: Final = 0
 
 
 class _NoPressure:
@@ -67,14 +68,14 @@ class _NoPressure:
 
 
 def read_only_config(config: BrokerConfig) -> BrokerConfig:
-    """What a read-only broker runs with: no listener for brokers, no topics made by asking for them."""
+    """Without a listener for brokers and without automatic creation of topics."""
     return replace(config, internal=None, auto_create_topics_enable=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyStart:
-    """One start. `config`: of `read_only_config`; in `components` stands what was made so far, for the stop; `ended`
-    hears, once, why the bucket cannot be followed any more."""
+    """One start. `config`: from `read_only_config`. `components` collects what was made, for the stop. `ended` is
+    called once with the reason when the bucket cannot be followed any more."""
 
     config: BrokerConfig
     live: LiveConfig
@@ -91,7 +92,7 @@ class ReadOnlyStart:
     ended: Callable[[str], None]
 
     async def prepare(self) -> None:
-        """What takes no time and asks nobody. Raises Refused, DataDirLocked, OSError."""
+        """Bind the addresses and lock the data directory. Raises Refused, DataDirLocked, OSError."""
         self.health.starting("binding its addresses")
         await self.listening.bind()
         self.health.starting("opening the data directory")
@@ -102,7 +103,7 @@ class ReadOnlyStart:
             raise Refused(f"{data_dir.path} is a broker's: give a read-only one a --data-dir of its own, for its cache")
 
     async def serve(self) -> ReadOnlySources:
-        """All that follows, until clients are let in. May be cancelled: `components` has what there is to stop."""
+        """Everything else, until clients are accepted. May be cancelled: `components` has what has to be stopped."""
         config, world = self.config, self.world
         self.components.store = store = MeteredStore(ReadOnlyStore(self.open_bucket(config, world)), world.clock)
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
@@ -111,21 +112,21 @@ class ReadOnlyStart:
         def taken(at: ImageAt) -> None:
             feed.take(ImageAt(at.position, images.of(at.image)))
 
-        following = Following(cluster, world, self.outage, taken)
-        loaded = await following.begin(self.health)
+        poller = ClusterPoller(cluster, world, self.outage, taken)
+        loaded = await poller.begin(self.health)
         metadata = MetadataCache(loaded.cluster_id, world.clock.monotonic_s)
         registry = Registry(metadata, config.node_id)
         self.components.cold = cold = open_cold_reader(
             store, world, self.tasks, f"{config.data_dir}/{CACHE_DIRECTORY}", tier_limits(config, None)
         )
         await cold.start()
-        roots = Roots(store, cold, world, self.tasks, following.newer)
+        roots = RootCache(store, cold, world, self.tasks, poller.newer)
         archive = Archive(registry, roots)
         feed = ImageFeed(Publisher(archive, metadata, self.live, config.node_id))
         taken(loaded.at)
         archive.groups = groups = self._groups(metadata)
-        self._keep("roots", roots.keep)
-        self.tasks.spawn("following", self._follow(following))
+        self._spawn_service("roots", roots.keep)
+        self.tasks.spawn("following", self._poll(poller))
         context = self._context(registry, metadata, feed, groups)
         self.dispatcher.serve(context, own_handlers(roots))
         await self.listening.accept(self.live)
@@ -136,17 +137,17 @@ class ReadOnlyStart:
             loaded.cluster_id,
             len(feed.image.topics),
         )
-        return ReadOnlySources(context, cold, store, self.listening.server, following, roots, world.clock.monotonic_s())
+        return ReadOnlySources(context, cold, store, self.listening.server, poller, roots, world.clock.monotonic_s())
 
     def _node(self) -> Node:
         listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
         config = self.config
         return Node(config.node_id, 0, "", "", "", listeners, config.rack)
 
-    async def _follow(self, following: Following) -> None:
-        """Until it cannot be followed any more: whoever starts this process again finds what there is then."""
+    async def _poll(self, poller: ClusterPoller) -> None:
+        """Poll until that is impossible: a restart of the process begins with what is there then."""
         try:
-            await following.keep()
+            await poller.keep()
         except (Refused, NewerFormat) as over:
             self.ended(str(over))
 
@@ -186,7 +187,7 @@ class ReadOnlyStart:
             producer_ids=ProducerIds(0),
             groups=groups,
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
-            kept_answers=ResponseCache(),
+            response_cache=ResponseCache(),
             gate=ServingGate(world.clock.boottime_s, _NO_JUMP_IS_TOO_LONG_S),
             metrics=self.metrics,
             tasks=self.tasks,
@@ -195,9 +196,59 @@ class ReadOnlyStart:
             forward=Forward(metadata, feed, links, config.node_id, config.brokers_listener),
         )
 
-    def _keep(self, name: str, service: Callable[[], Awaitable[None]]) -> None:
+    def _spawn_service(self, name: str, service: Callable[[], Awaitable[None]]) -> None:
         self.tasks.spawn(name, supervise(name, service, self.world.rng, self.report))
 
 
 async def _opened(_: str) -> None:
-    """No topic is made here."""
+    """No topic is created here."""
+
+
+class MemoryPartition:
+    """`ShardLog` of the only shard. Its batches live on only in the state that the shard makes of them."""
+
+    name = "groups in memory"
+    index = GROUPS_PARTITION
+    leader_epoch = 0
+    is_whole = True
+    is_shared = False
+
+    def __init__(self) -> None:
+        self._end = 0
+
+    async def append(self, batch: bytes) -> int:
+        self._end += read_header(batch).last_offset_delta + 1
+        return self._end - 1
+
+    def resign(self) -> None:
+        """Nothing waits."""
+
+    async def replay(self) -> AsyncIterator[Piece]:
+        yield Piece(0, b"")
+
+    async def start_at(self, offset: int) -> None:
+        """Nothing is stored that could be deleted."""
+
+    async def snapshot_end(self) -> int:
+        return 0
+
+    async def commit_snapshot(self, end_offset: int, batches: bytes) -> None:
+        raise Fenced("groups of a read-only broker are in memory only; nothing is written to the bucket")
+
+
+class MemoryOffsetsTopic:
+    """`broker.groups.topic.OffsetsTopic` of broker `node_id`, which coordinates every group."""
+
+    partitions = GROUPS_PARTITION + 1
+
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
+
+    def is_offline(self, index: int) -> bool:
+        return False
+
+    def leader(self, index: int) -> int:
+        return self._node_id
+
+    async def ensure_created(self) -> None:
+        """There is nothing to create."""

@@ -1,9 +1,5 @@
-"""What the HTTP port of a read-only broker shows.
-
-Owns which figures each route is made of, once clients are served; before that they are those of any start. Always true:
-it says that it is read-only, of which cluster, and how old its look at the bucket is; partitions that nobody reads are
-not read for it. Must not know routes (`observe.http`), nor how a figure is written.
-"""
+"""The content of the HTTP routes of a read-only broker: its cluster and the age of what it read. Manifests are not read
+for it."""
 
 from __future__ import annotations
 
@@ -23,53 +19,52 @@ from broker.observe.http import Views
 from broker.observe.metrics.exposition import (
     condition_metrics,
     exposition,
+    group_metrics,
     health_metrics,
     network_metrics,
     request_metrics,
 )
 from broker.observe.metrics.families import gauge
-from broker.observe.metrics.groups import group_metrics
 from broker.observe.metrics.process import process_metrics
-from broker.observe.metrics.store import store_metrics
-from broker.observe.metrics.tiering import figures_metrics
-from broker.observe.sources import Beginning
+from broker.observe.metrics.tiering import figures_metrics, store_metrics
+from broker.observe.sources import StartupSources
 from broker.observe.standing import ReadOnly
 from broker.observe.tier_view import BrokerStatus, PartitionStatus, broker_json, refusals
 from broker.observe.views import not_ready
-from broker.read_only.following import Following
-from broker.read_only.refusals import OF_CLUSTER, WHY
-from broker.read_only.roots import Roots
+from broker.read_only.cluster_poller import ClusterPoller
+from broker.read_only.handlers import OF_CLUSTER, WHY
+from broker.read_only.root_cache import RootCache
 from coldstore.stores.metered import MeteredStore
 from tiering.reading.cold_reader import ColdReader
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlySources:
-    """What a read-only broker has that serves. `since_s`: since when, by the monotonic clock."""
+    """What a serving read-only broker has. `since_s`: since when, by the monotonic clock."""
 
     context: Context
     cold: ColdReader
     store: MeteredStore
     server: Server
-    following: Following
-    roots: Roots
+    poller: ClusterPoller
+    roots: RootCache
     since_s: float
 
 
-def read_only_views(beginning: Beginning, serving: Callable[[], ReadOnlySources | None]) -> Views:
+def read_only_views(startup: StartupSources, serving: Callable[[], ReadOnlySources | None]) -> Views:
     """`serving`: None while nothing is served yet."""
 
     async def broker() -> bytes:
         sources = serving()
-        return broker_json(beginning, None) if sources is None else msgspec.json.encode(_status(beginning, sources))
+        return broker_json(startup, None) if sources is None else msgspec.json.encode(_status(startup, sources))
 
     async def metrics() -> bytes:
         sources = serving()
         if sources is None:
-            return exposition(beginning, None)
+            return exposition(startup, None)
         survey = await sources.context.groups.survey(sources.context.registry.high_watermark)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Scrape(beginning, sources, survey))
+        registry.register(_ReadOnlyCollector(startup, sources, survey))
         text: bytes = generate_latest(registry)
         return text
 
@@ -88,31 +83,29 @@ def read_only_views(beginning: Beginning, serving: Callable[[], ReadOnlySources 
         status=status,
         cluster=refused,
         broker=broker,
-        not_ready=lambda: not_ready(beginning),
-        failures=lambda: list(beginning.health.failures),
+        not_ready=lambda: not_ready(startup),
+        failures=lambda: list(startup.health.failures),
         seal=seal,
     )
 
 
 def standing(sources: ReadOnlySources) -> ReadOnly:
-    """As it is now."""
     now_s = sources.context.world.clock.monotonic_s()
     oldest_s = min((root.read_s for _, root in sources.roots.all_known), default=now_s)
-    loaded = sources.following.loaded
+    loaded = sources.poller.loaded
     assert loaded is not None
     return ReadOnly(
         cluster_id=loaded.cluster_id,
         version=loaded.position,
         for_ms=int((now_s - sources.since_s) * 1000),
-        age_ms=int((now_s - sources.following.looked_s) * 1000),
+        age_ms=int((now_s - sources.poller.polled_s) * 1000),
         roots=len(sources.roots),
         roots_age_ms=int((now_s - oldest_s) * 1000),
     )
 
 
 def facts(sources: ReadOnlySources) -> Facts:
-    """What the conditions are made of."""
-    outage, roots, config = sources.following.outage, sources.roots, sources.context.config
+    outage, roots, config = sources.poller.outage, sources.roots, sources.context.config
     damaged = sorted(str(partition) for partition, trouble in roots.log_failures.items() if trouble.is_damage)
     cached = 0 if sources.store.url.startswith("file:") else config.cache_bytes_max
     return Facts(
@@ -126,13 +119,13 @@ def facts(sources: ReadOnlySources) -> Facts:
     )
 
 
-def _status(beginning: Beginning, sources: ReadOnlySources) -> BrokerStatus:
+def _status(startup: StartupSources, sources: ReadOnlySources) -> BrokerStatus:
     context = sources.context
     space = context.world.disk.space(context.config.data_dir)
     figures = sources.cold.figures()
     return BrokerStatus(
         node_id=context.config.node_id,
-        not_ready=beginning.health.waiting_for,
+        not_ready=startup.health.waiting_for,
         disk_bytes=space.total,
         disk_free_bytes=space.free,
         log_limit_bytes=0,
@@ -146,7 +139,7 @@ def _status(beginning: Beginning, sources: ReadOnlySources) -> BrokerStatus:
 
 
 def _partitions(sources: ReadOnlySources) -> list[PartitionStatus]:
-    """Those whose manifest is at hand."""
+    """Partitions whose manifest is loaded."""
     known = sorted(sources.roots.all_known, key=lambda each: (each[0].topic, each[0].index))
     return [
         PartitionStatus(
@@ -171,18 +164,16 @@ def _partitions(sources: ReadOnlySources) -> list[PartitionStatus]:
     ]
 
 
-class _Scrape:
-    """A collector of one scrape."""
-
-    def __init__(self, beginning: Beginning, sources: ReadOnlySources, groups: Survey) -> None:
-        self._beginning = beginning
+class _ReadOnlyCollector:
+    def __init__(self, startup: StartupSources, sources: ReadOnlySources, groups: Survey) -> None:
+        self._startup = startup
         self._sources = sources
         self._groups = groups
 
     def collect(self) -> Iterator[Metric]:
-        beginning, sources = self._beginning, self._sources
-        yield from health_metrics(beginning)
-        yield from process_metrics(beginning.lag)
+        startup, sources = self._startup, self._sources
+        yield from health_metrics(startup)
+        yield from process_metrics(startup.lag)
         yield from store_metrics(sources.store)
         yield condition_metrics({condition.name for condition in conditions(facts(sources))})
         yield from request_metrics(sources.context)
@@ -190,10 +181,10 @@ class _Scrape:
         yield from figures_metrics(sources.cold.figures(), sources.cold.latency_buckets)
         now = standing(sources)
         yield gauge("read_only", "1: it serves the bucket of another cluster and writes nothing", 1)
-        yield gauge("cluster_version", "records of cluster.json that this broker obeys", now.version)
-        yield gauge("cluster_age_seconds", "since cluster.json was looked at; above 30: store_unreachable",
+        yield gauge("cluster_version", "records of cluster.json that this broker applied", now.version)
+        yield gauge("cluster_age_seconds", "since cluster.json was read; above 30: store_unreachable",
                     now.age_ms / 1000)  # fmt: skip
-        yield gauge("roots_known", "partitions whose manifest is at hand, because somebody reads them", now.roots)
-        yield gauge("roots_age_seconds", "since the manifest was looked at that was looked at longest ago",
+        yield gauge("roots_known", "partitions whose manifest is cached, because clients read them", now.roots)
+        yield gauge("roots_age_seconds", "since the oldest read of a cached manifest",
                     now.roots_age_ms / 1000)  # fmt: skip
         yield from group_metrics(self._groups)

@@ -1,1 +1,1 @@
-"""From a configuration to a broker that serves: the parts of a start, and of a stop."""
+"""The parts of a broker's start and stop."""

@@ -1,31 +1,36 @@
-"""A start's first words with its bucket: does it answer, and does it keep its promises?
-
-Owns the wait for it. Always true: a store that gets conditional writes wrong, or loses races, is refused before a log
-is entrusted to it (C23); one that does not answer is waited for, for ever, and told as an outage, from its
-first refusal on. Must not know what is kept in the bucket, but whether anything is.
-"""
+"""The bucket at a start: probe it before use, and prefetch from it while the start waits for the right to serve."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from uuid import UUID
 
 from broker.metadata.cluster_root import ClusterRoot
+from broker.metadata.image import ClusterImage
+from broker.metadata.row_steps import holds_alone
 from broker.metrics.outage_log import WHAT_TO_DO, OutageLog
 from broker.observe.status import Health
 from coldstore.inspection.probe import ProbeReport, probe, race
 from coldstore.object_store import ObjectStore
 from coldstore.retrying_store import RetryingStore
-from logformat.errors import Retryable
+from hotstore.host.data_dir import DataDir
+from logformat.errors import Retryable, ThermoclineError
+from logformat.values import TopicPartition
+from seams.tasks import Tasks
 from seams.world import World
+from tiering.opening.read_ahead import ReadAhead
 
 log = logging.getLogger(__name__)
 
 
-async def first_probe(store: ObjectStore, world: World, outage: OutageLog, health: Health) -> ProbeReport:
-    """Try the store's conditional writes until it answers: what it does.
+async def probe_bucket(store: ObjectStore, world: World, outage: OutageLog, health: Health) -> ProbeReport:
+    """Probe the store's conditional writes, and wait until it answers. Raises StoreRefused.
 
-    StoreRefused: it gets them wrong.
+    A store that gets conditional writes wrong, or loses races, is refused before any log depends on it (C23). One that
+    does not answer is waited for without limit, and logged as an outage from the first failure on.
     """
 
     def refused(failure: Retryable) -> None:
@@ -40,7 +45,7 @@ async def first_probe(store: ObjectStore, world: World, outage: OutageLog, healt
             report.require()
             asked = RetryingStore(store, refused)
             if not await ClusterRoot(asked, world.rng, world.clock, world.workers).is_formatted():
-                # Once, before the bucket is formatted: a store that loses races passes every sequential test.
+                # Only before the bucket is formatted. A store that loses races passes every sequential test.
                 (await race(store, world.rng, refused)).require()
             if lasted := outage.answered():
                 log.info("the bucket answers, after %s", lasted)
@@ -49,3 +54,44 @@ async def first_probe(store: ObjectStore, world: World, outage: OutageLog, healt
             refused(failure)
         await asyncio.sleep(wait_s * world.rng.uniform(0.8, 1.2))
         wait_s = min(wait_s * 2, 10.0)
+
+
+def lost_here(image: ClusterImage, node_id: int, held: Collection[TopicPartition]) -> Iterator[tuple[UUID, int]]:
+    """Partitions of which this node is the only replica and whose logs are not on its disk."""
+    for topic_id, topic in image.topics.items():
+        for index, row in enumerate(topic.rows):
+            if holds_alone(row, node_id) and TopicPartition(topic.name, index) not in held:
+                yield UUID(topic_id), index
+
+
+class ColdPrefetch:
+    """Prefetches manifests of lost logs during one start. A start that does not wait reads nothing here. The image is
+    read once and only names the partitions."""
+
+    def __init__(
+        self, ahead: ReadAhead, store: ObjectStore, world: World, data_dir: DataDir, node_id: int, tasks: Tasks
+    ) -> None:
+        self._ahead = ahead
+        self._cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
+        self._workers = world.workers
+        self._data_dir = data_dir
+        self._node_id = node_id
+        self._tasks = tasks
+        self._reading: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """The start waits. Failed loads are repeated when the log opens."""
+        if self._reading is None:
+            self._reading = self._tasks.spawn("reading ahead", self._read())
+
+    def end(self) -> None:
+        """The wait is over. The rest is loaded when the logs open."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _read(self) -> None:
+        held = frozenset(await self._workers.run(self._data_dir.partitions))
+        with suppress(ThermoclineError):
+            found = await self._cluster.load()
+            if found is not None:
+                await self._ahead.read(lost_here(found.image, self._node_id, held))

@@ -1,8 +1,6 @@
-"""The rooms of one broker: which of them there are so far, and how they go down again.
+"""The components of one broker that exist so far, and the order in which they stop.
 
-Owns the order of stopping. Always true: the clean-shutdown marker is written after every log is flushed and closed, and
-the lease is released last; rooms that a start did not come to are passed over. Must not know how a room is made, nor
-why the broker stops.
+The clean-shutdown marker is written after every log is flushed and closed; the lease is released last.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from tiering.service import TierService
 
 @dataclass(slots=True)
 class Components:
-    """What exists so far, in the order it was made."""
+    """What exists so far, in the order of creation."""
 
     http: HttpServer | None = None
     server: Server | None = None
@@ -51,7 +49,7 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """One stop. `config` is the one the broker was started with."""
+    """One stop. `config` is the initial configuration."""
 
     components: Components
     config: BrokerConfig
@@ -61,7 +59,8 @@ class Shutdown:
     report: FailureReport
 
     async def close(self, *, clean: bool, drain: bool) -> None:
-        """`clean`: leave things so that the next start needs no recovery; `drain`: let answers under way leave."""
+        """`clean`: leave disk and bucket so that the next start needs no recovery; `drain`: let responses in flight
+        leave."""
         components = self.components
         if clean and components.session is not None:
             await components.session.hand_over()
@@ -83,7 +82,7 @@ class Shutdown:
             await components.http.close()
         await self.tasks.close()
         if clean and components.session is not None:
-            # Last of all: the next broker may start the moment it reads this.
+            # Last: the next broker may start as soon as it reads this.
             await components.session.release()
         if components.links is not None:
             components.links.close()
@@ -99,7 +98,7 @@ class Shutdown:
             count = server.counters.connections_open
             return f"stopping: {count} connections get their last answers, for at most {drain_s:.0f} s"
 
-        with self.waits.counting(left):
+        with self.waits.reporting(left):
             await server.stop(drain=drain)
 
     async def _hand_over(self) -> None:
@@ -110,17 +109,17 @@ class Shutdown:
             await self._last_write("group snapshots", components.snapshots.write_all())
         if self.config.seal_on_shutdown:
             most_s = self.config.store_upload_timeout_ms / 1000
-            with waits.counting(lambda: f"stopping: sealing, and copying to the bucket, for at most {most_s:.0f} s"):
+            with waits.reporting(lambda: f"stopping: sealing, and copying to the bucket, for at most {most_s:.0f} s"):
                 await self._last_write("seal on shutdown", components.tiers.seal_all(None))
             reach("shutdown.sealed")
-        with waits.counting(lambda: "stopping: flushing and closing logs"):
+        with waits.reporting(lambda: "stopping: flushing and closing logs"):
             clean = await components.replicas.close(clean=True)
         if clean:
             await self._last_write("clean marker", self.workers.run(components.data_dir.mark_clean))
         reach("shutdown.marked")
 
     async def _last_write(self, name: str, work: Awaitable[None]) -> None:
-        """Something that spares the next start work. A stop goes on without it: nothing is lost."""
+        """Do work that would otherwise fall to the next start. After a failure the stop continues: nothing is lost."""
         try:
             async with asyncio.timeout(self.config.store_upload_timeout_ms / 1000):
                 await work

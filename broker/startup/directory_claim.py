@@ -1,8 +1,8 @@
-"""The right to serve, as a data directory comes to it: what it says of itself, and what is noted in it.
+"""Claims the data directory for this process: checks its identity, records the incarnation, removes the clean-shutdown
+marker.
 
-Owns the order: a process is noted in the directory before anybody can learn of it, what joining settled before its
-logs are written, and then the clean-shutdown marker goes. Must not know how a session comes about (membership), nor
-what is served.
+The process is recorded before any other broker can know of it; the identity before its logs are written; then the
+marker is removed.
 """
 
 from __future__ import annotations
@@ -27,21 +27,17 @@ from tiering.opening.reservation import remove_reservation
 log = logging.getLogger(__name__)
 
 
-async def enter(
-    session: Session,
-    data_dir: DataDir,
-    config: BrokerConfig,
-    listeners: tuple[Listener, ...],
-    world: World,
+async def claim_directory(
+    session: Session, data_dir: DataDir, config: BrokerConfig, listeners: tuple[Listener, ...], world: World
 ) -> StartedSession:
-    """Wait for the right to serve, commit it, and note in the data directory what that settled: whose it is, and that
-    its logs are about to be written. Raises Refused, with logs and clean-shutdown marker as they were."""
+    """Wait for the right to serve, commit it, and record identity and process in the data directory. After Refused,
+    logs and clean-shutdown marker are unchanged."""
     identity, workers = _identity(data_dir, config), world.workers
     whose = partial(LogDirectories(data_dir, world).topic_ids, ())
-    # What a process before left in the page cache is not flushed by the first who flushes, but when its logs are open:
-    # until a clean stop a power cut takes it.
+    # Bytes that an earlier process left in the page cache are flushed only when their logs are open: until a clean stop
+    # a power cut may take them.
     this = Process(session.incarnation, config.flush_sync and not identity.is_unsynced)
-    if data_dir.processes is not None:  # before anybody can learn of this process
+    if data_dir.processes is not None:  # before any broker can know of this process
         await _note(data_dir, (*data_dir.processes, this), workers)
     doubt = partial(workers.run, _doubt, data_dir)
     joined = await session.join(
@@ -59,8 +55,8 @@ async def enter(
 
 
 async def _note(data_dir: DataDir, processes: tuple[Process, ...], workers: Workers) -> None:
-    """Note who writes here. Where the disk has no room for it the next start takes it for an older copy: it copies from
-    others what they have too, and asks the bucket for the rest."""
+    """Record which processes write here. On a full disk the next start takes the directory for an older copy: it copies
+    from other brokers and asks the bucket for the rest."""
     try:
         await workers.run(data_dir.note_processes, processes)
     except OSError as failure:
@@ -70,8 +66,9 @@ async def _note(data_dir: DataDir, processes: tuple[Process, ...], workers: Work
 
 
 def _doubt(data_dir: DataDir) -> None:
-    """Blocking: an older copy of the directory, in which offsets were given since. Its logs ask the bucket before they
-    give any: what only they held is a declared gap then, as where a disk is lost."""
+    """The directory is an older copy, in whose place offsets may have been assigned since. Blocking. Without
+    reservations, its logs ask the bucket before they assign offsets: records that only the newer copy held become a
+    declared gap, as after the loss of a disk."""
     for place in data_dir.partitions():
         with closing(data_dir.disk.open_dir(data_dir.log_path(*place))) as directory:
             remove_reservation(directory)
@@ -82,7 +79,7 @@ def _identity(data_dir: DataDir, config: BrokerConfig) -> DirectoryIdentity:
     if meta is None:
         return DirectoryIdentity(None, None, None, bool(logs))
     processes = data_dir.processes
-    # What counts is how the process before wrote. Where it did not say, it was configured as this one.
+    # The previous process's configuration counts. Where it is not recorded, it was this one's.
     flushed = config.flush_sync and all(process.flushes for process in processes or ())
     incarnations = None if processes is None else tuple(process.incarnation for process in processes)
     ids = meta.cluster_id, meta.node_id, meta.directory_id

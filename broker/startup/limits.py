@@ -1,7 +1,4 @@
-"""From the configuration to the bounds each room is given, and the one check that ties configuration and cluster.
-
-Must not know how the bounds are kept.
-"""
+"""Limits of the network and of tiering, from the configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from tiering.tier_config import TierLimits
 
 
 def net_limits(config: BrokerConfig) -> NetLimits:
-    """What a peer may take."""
     return NetLimits(
         request_bytes_max=config.request_bytes_max,
         frame_bytes_total_max=config.inflight_request_bytes_max or NetLimits().frame_bytes_total_max,
@@ -31,7 +27,7 @@ def net_limits(config: BrokerConfig) -> NetLimits:
 
 
 def tier_limits(config: BrokerConfig, probed: ProbeReport | None) -> TierLimits:
-    """What tiering may take, and what it may leave to the store. `probed` None: nothing is written to it."""
+    """`probed` None: a read-only broker."""
     return TierLimits(
         copy_partitions_max=config.copy_partitions_max,
         copy_backoff_ms=config.copy_backoff_ms,
@@ -57,7 +53,7 @@ def tier_limits(config: BrokerConfig, probed: ProbeReport | None) -> TierLimits:
 
 
 def check_tiering(config: BrokerConfig, image: ClusterImage) -> None:
-    """As Kafka: a broker without tiering refuses to start where a topic has it."""
+    """As in Kafka, a broker without tiering refuses to start when a topic has it."""
     tiered = [topic.name for topic in image.topics.values() if topic.configs.get("remote.storage.enable") == "true"]
     if tiered and not config.tiering_enabled:
         raise Refused(

@@ -1,7 +1,6 @@
-"""The addresses of one broker: bound before anything is touched, answered on when everything serves.
+"""Addresses of one broker: bound first, accepted on when everything serves; and the ready line.
 
-Owns the sockets' life between the two, and what clients and scripts are told of them. Always true: an address that is
-taken is a wrong start (Refused), found before disk, bucket or lease were looked at. Must not know what is served.
+An address in use is found before disk, bucket or lease are touched, and is Refused.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _ADVICE: Final = {
 
 
 class Listeners:
-    """`config` is the one the broker was started with."""
+    """`config`: the initial configuration."""
 
     def __init__(
         self, config: BrokerConfig, world: World, dispatcher: Dispatcher, views: Views, report: FailureReport
@@ -56,7 +55,7 @@ class Listeners:
 
     @property
     def advertised(self) -> dict[str, tuple[str, int]]:
-        """Host and port that whoever comes by a listener is told, by its name: clients, and brokers by theirs."""
+        """Host and port for peers of each listener, by name: for clients, and for brokers on theirs."""
         bound, internal = self.server.addresses, self._config.internal
         return {
             listener.name: (listener.advertised_host, listener.advertised_port or bound[listener.name][1])
@@ -64,7 +63,7 @@ class Listeners:
         }
 
     def live_configs(self) -> dict[str, str]:
-        """Configs that name a port of 0, as they came out."""
+        """Configs with the ports that were chosen for port 0."""
         internal = self._config.internal
         found = {
             "listeners": self._shown(),
@@ -75,22 +74,22 @@ class Listeners:
         return found
 
     def _shown(self) -> str:
-        """What `listeners` names: what is bound for brokers alone is nothing to tell clients."""
+        """The value of `listeners`, without the listener that only brokers use."""
         bound = self.server.addresses
         return ",".join(f"{one.name}://{show_address(*bound[one.name])}" for one in self._config.listeners)
 
     async def accept(self, live: LiveConfig) -> None:
-        """Let clients in, as many as `live` says from now on. Raises Refused."""
+        """Accept clients, within the current limits of `live`. Raises Refused."""
 
         def limit(now: BrokerConfig) -> None:
             self.server.limit_connections(net_limits(now))
 
         limit(live.now)
-        live.tell(limit)
+        live.subscribe(limit)
         await _bound(self.server.accept(), "--listen")
 
     def ready_line(self, cluster_id: str, bucket_url: str) -> str:
-        """The one line scripts wait for (cli.md)."""
+        """The line that scripts wait for (cli.md)."""
         first, *others = self._config.listeners
         http = "-" if self.http is None else show_address(*self.http.address)
         line = (
@@ -101,7 +100,7 @@ class Listeners:
 
 
 async def _bound(start: Awaitable[None], flag: str) -> None:
-    """An address that is taken, or not this machine's, is a wrong start, not broken storage."""
+    """An address in use, or of another machine, is a wrong configuration, not a storage failure."""
     try:
         await start
     except OSError as failed:

@@ -1,7 +1,4 @@
-"""`__consumer_offsets` as a topic of this broker: made when the first group asks for it.
-
-Owns its creation. Must not know what the records say, nor how its partitions are read and written (internal_topics).
-"""
+"""Creates `__consumer_offsets` at the first use of groups, and locates its partitions."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ from logformat.errors import Retryable
 _CREATE_TIMEOUT_S: Final = 5.0
 
 
-class OffsetsTopic:
-    """`broker.groups.topic.OffsetsTopic` over the controller."""
+class ClusterOffsetsTopic:
+    """`broker.groups.topic.OffsetsTopic`, by the controller and the image."""
 
     def __init__(
         self, controller: ControllerRequests, registry: Registry, metadata: MetadataCache, config: BrokerConfig
@@ -36,8 +33,7 @@ class OffsetsTopic:
         return self._config.offsets_topic_partitions if topic is None else topic.partitions
 
     def is_offline(self, index: int) -> bool:
-        """The image names this broker as its leader, and what could be opened of the topic is led: this one stays
-        offline, and only its groups with it."""
+        """This broker leads the partition and opened others of the topic, but not this one: its groups stay offline."""
         topic = self._metadata.topic_named(OFFSETS_TOPIC)
         if topic is None or OFFSETS_TOPIC not in self._registry.topics or index >= topic.partitions:
             return False
@@ -49,20 +45,19 @@ class OffsetsTopic:
         return NO_LEADER if topic is None or index >= topic.partitions else topic.rows[index].leader
 
     def _is_there(self) -> bool:
-        """The topic exists, and what this broker leads of it was opened, if anything."""
+        """The topic exists, and this broker's partitions of it are open, if it has any."""
         if OFFSETS_TOPIC in self._registry.topics:
             return True
         topic = self._metadata.topic_named(OFFSETS_TOPIC)
         return topic is not None and all(row.leader != self._config.node_id for row in topic.rows)
 
     async def ensure_created(self) -> None:
-        """Create the topic when the first group asks for it, as Kafka does. Retryable when that takes too long (a full
-        disk): the creation goes on, and whoever waits is asked to come back, so that the other requests on its
-        connection are answered."""
+        """Create the topic, as Kafka does at the first group. Raises Retryable after 5 s (a full disk). The creation
+        continues; the client retries, so that other requests of its connection are answered."""
         if self._is_there():
             return
         configs = {
-            # What a topic may have at least; Kafka takes less for this topic only.
+            # The minimum for any topic; Kafka allows less for this one.
             "segment.bytes": str(max(self._config.offsets_topic_segment_bytes, 1 << 20)),
             "retention.ms": "-1",
             "max.message.bytes": str(32 * 1024 * 1024),

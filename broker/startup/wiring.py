@@ -1,8 +1,7 @@
-"""What obeys the image of the cluster in this broker, and who is asked to change it: made once, by a start.
+"""Creates and connects the parts that follow the cluster image, and the controller.
 
-Owns how these are tied to one another: images go to the publisher, then to whoever watches; the controller's rooms
-decide on the image that is obeyed here; leaders ask whoever decides. Always true: nothing is obeyed before the start
-publishes the first image. Must not know what any of them does.
+Images go to the publisher, then to its watchers. The controller decides on the image applied here. Leaders send
+proposals to the current controller. Nothing is applied before the start publishes the first image.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from tiering.service import TierService
 
 
 class MetadataWiring(NamedTuple):
-    """The rooms; `kept` are their services, by name, for the start to keep."""
+    """The parts. `services` are background services by name, to be started."""
 
     registry: Registry
     metadata: MetadataCache
@@ -48,10 +47,10 @@ class MetadataWiring(NamedTuple):
     controller: ControllerRequests
     brokers: ClusterControl
     turnover: Turnover
-    kept: Mapping[str, Callable[[], Awaitable[None]]]
+    services: Mapping[str, Callable[[], Awaitable[None]]]
 
 
-def obeying(
+def wire_metadata(
     live: LiveConfig,
     world: World,
     cluster: ClusterRoot,
@@ -64,7 +63,7 @@ def obeying(
     step_back: Callable[[], None],
     bump: Callable[[], None],
 ) -> MetadataWiring:
-    """`step_back` gives the controller's lease away, `bump` has it bumped at once."""
+    """`step_back` gives up the controller's lease, `bump` renews it at once."""
     config = live.now
     node_id = config.node_id
     metadata = MetadataCache(cluster_id, world.clock.monotonic_s)
@@ -82,7 +81,7 @@ def obeying(
         forget=lambda topic: controller.forget(topic),
     )
     feed = ImageFeed(Publisher(replicas, metadata, live, node_id))
-    feed.watch(lambda at: links.obey(at.image.nodes))
+    feed.watch(lambda at: links.close_ended(at.image.nodes))
     turnover = Turnover(node_id, world.clock.monotonic_s)
     feed.watch(turnover.apply_image)
     forward = Forward(metadata, feed, links, node_id, config.brokers_listener)

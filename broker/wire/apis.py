@@ -1,9 +1,8 @@
-"""Which APIs exist, which versions of them are served, and which header each version wears.
+"""The APIs, their served versions, and their header versions (docs/compatibility.md compares them with Kafka's).
 
-Owns the API table (docs/compatibility.md shows it beside Kafka's). Always true: what is advertised is what the
-codec can read and write, with two exceptions. Produce is advertised from 0 because librdkafka 2.0 stops compressing
-when 0-2 are missing (KAFKA-18659); those versions are answered UNSUPPORTED_VERSION. What only brokers ask of each
-other is advertised to nobody, and served in one version: they are of one program (docs/formats/broker-requests.md).
+Every advertised version is served, except for Produce 0–2. These are advertised because librdkafka 2.0 stops
+compressing without them (KAFKA-18659), and answered UNSUPPORTED_VERSION. APIs between brokers are not advertised and
+have one version: all brokers run one release (docs/formats/broker-requests.md).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 
 
 class ApiKey(IntEnum):
-    """The API keys this broker serves. Names and numbers are Kafka's."""
+    """The served API keys, with Kafka's names and numbers."""
 
     PRODUCE = 0
     FETCH = 1
@@ -62,10 +61,10 @@ class ApiKey(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One row of the table. Versions are inclusive.
+    """One API. Versions are inclusive.
 
-    `flexible_from`: first version with compact lengths and tagged fields (KIP-482). `brokers_only`: asked by brokers of
-    this cluster on their own listener, advertised to nobody.
+    `flexible_from`: first version with compact lengths and tagged fields (KIP-482). `brokers_only`: served on the
+    brokers' listener only.
     """
 
     key: ApiKey
@@ -136,14 +135,14 @@ APIS: Final[dict[ApiKey, Api]] = {
 }
 
 BROKERS_ONLY: Final = frozenset(int(api.key) for api in APIS.values() if api.brokers_only)
-"""What no client may ask (CVE-2018-1288), whatever it sends."""
+"""APIs that clients may not use (CVE-2018-1288)."""
 
 # Plain ints for the hot path: one dict look-up per frame, no enum construction.
 _BY_NUMBER: Final[dict[int, Api]] = {int(key): api for key, api in APIS.items()}
 
 
 def api_of(api_key: int) -> Api | None:
-    """The row of `api_key`, or None for an API this broker does not know."""
+    """The API of `api_key`, or None."""
     return _BY_NUMBER.get(api_key)
 
 
@@ -154,7 +153,7 @@ def is_served(api_key: int, api_version: int) -> bool:
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:
-    """Whether this version carries tagged fields; unknown APIs count as inflexible."""
+    """Whether this version has tagged fields; unknown APIs count as inflexible."""
     api = _BY_NUMBER.get(api_key)
     return api_version >= (_NEVER_FLEXIBLE if api is None else api.flexible_from)
 
@@ -162,7 +161,7 @@ def is_flexible(api_key: int, api_version: int) -> bool:
 def response_header_version(api_key: int, api_version: int) -> int:
     """0 (correlation id) or 1 (and tagged fields).
 
-    ApiVersions always answers under header 0: a client that asked for a version we do not know must still be able to
-    read the answer (KIP-511).
+    ApiVersions always has header 0: a client that asked for an unknown version must be able to read the response
+    (KIP-511).
     """
     return 1 if api_key != ApiKey.API_VERSIONS and is_flexible(api_key, api_version) else 0

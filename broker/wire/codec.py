@@ -1,8 +1,7 @@
-"""Messages to bytes and back: the codec's doors.
+"""Decodes and encodes messages by compiled functions, one for each message and version, built at first use (1-3 ms).
 
-Owns the compiled functions, one per (message, version), made from the table on first use (1-3 ms) and kept. Always
-true: decoding raises nothing but `MalformedFrame` (or `InvalidRequest` for a version outside the table); encoding
-never copies records. Must not know frames' headers (`framing`) nor what messages mean.
+Decoding raises only `MalformedFrame`, or `InvalidRequest` for an API or version outside the table. Encoding never
+copies records.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 from broker.wire.apis import api_of
@@ -24,15 +24,50 @@ from logformat.errors import InvalidRequest
 
 _RECORD_VERSION: Final = struct.Struct(">h")
 
-_Key = tuple[int, int]
-_request_decoders: dict[_Key, Decoder] = {}
-_request_encoders: dict[_Key, Encoder] = {}
-_response_steppers: dict[_Key, SteppedEncoder] = {}
-_response_decoders: dict[_Key, Decoder] = {}
-_response_encoders: dict[_Key, Encoder] = {}
-_element_encoders: dict[tuple[int, int, tuple[str, ...]], Encoder] = {}
-_record_decoders: dict[tuple[str, int], Decoder] = {}
-_record_encoders: dict[tuple[str, int], Encoder] = {}
+
+# Unbounded caches: the table bounds their keys.
+@cache
+def _request_decoder(api_key: int, version: int) -> Decoder:
+    return build_decoder(_api_schema(api_key, version, Kind.REQUEST), version)
+
+
+@cache
+def _request_encoder(api_key: int, version: int) -> Encoder:
+    return build_encoder(_api_schema(api_key, version, Kind.REQUEST), version)
+
+
+@cache
+def _response_decoder(api_key: int, version: int) -> Decoder:
+    return build_decoder(_api_schema(api_key, version, Kind.RESPONSE), version)
+
+
+@cache
+def _response_encoder(api_key: int, version: int) -> Encoder:
+    return build_encoder(_api_schema(api_key, version, Kind.RESPONSE), version)
+
+
+@cache
+def _response_stepper(api_key: int, version: int) -> SteppedEncoder:
+    return build_stepped_encoder(_api_schema(api_key, version, Kind.RESPONSE), version)
+
+
+@cache
+def _record_decoder(name: str, version: int) -> Decoder:
+    return build_decoder(_schema(name, version), version)
+
+
+@cache
+def _record_encoder(name: str, version: int) -> Encoder:
+    return build_encoder(_schema(name, version), version)
+
+
+@cache
+def _element_encoder(api_key: int, version: int, arrays: tuple[str, ...]) -> Encoder:
+    schema = _api_schema(api_key, version, Kind.RESPONSE)
+    for name in arrays:
+        (field,) = (field for field in schema.fields if field.name == name)
+        schema = replace(schema, name=field.class_name, fields=field.fields)
+    return build_encoder(schema, version)
 
 
 def decode_request(api_key: int, version: int, body: memoryview) -> Message:
@@ -40,78 +75,46 @@ def decode_request(api_key: int, version: int, body: memoryview) -> Message:
 
     Raises `MalformedFrame`, or `InvalidRequest` when the table lacks this API or version.
     """
-    decoder = _request_decoders.get((api_key, version))
-    if decoder is None:
-        decoder = build_decoder(_api_schema(api_key, version, Kind.REQUEST), version)
-        _request_decoders[api_key, version] = decoder
-    return decoder(body)
+    return _request_decoder(api_key, version)(body)
 
 
 def encode_response(api_key: int, version: int, message: Message) -> list[Part]:
-    """The parts of a response body, in order; buffers and file ranges of its records are among them uncopied."""
-    encoder = _response_encoders.get((api_key, version))
-    if encoder is None:
-        encoder = build_encoder(_api_schema(api_key, version, Kind.RESPONSE), version)
-        _response_encoders[api_key, version] = encoder
-    return encoder(message)
+    """The parts of a response body, in order. Buffers and file ranges of its records are among them, uncopied."""
+    return _response_encoder(api_key, version)(message)
 
 
 def encode_response_in_steps(api_key: int, version: int, message: Message) -> Generator[None, None, list[Part]]:
-    """As `encode_response`, pausing every `encoder.STEP_ELEMENTS` elements: a long answer must not hold a loop."""
-    encoder = _response_steppers.get((api_key, version))
-    if encoder is None:
-        encoder = build_stepped_encoder(_api_schema(api_key, version, Kind.RESPONSE), version)
-        _response_steppers[api_key, version] = encoder
-    return encoder(message)
+    """As `encode_response`, with a pause every `encoder.STEP_ELEMENTS` elements, so that a long response does not hold
+    the event loop."""
+    return _response_stepper(api_key, version)(message)
 
 
 def encode_response_element(api_key: int, version: int, message: Message, *arrays: str) -> bytes:
-    """One element of an array within a response: `arrays` names its field, from the outside in. For
-    `EncodedElements`."""
-    encoder = _element_encoders.get((api_key, version, arrays))
-    if encoder is None:
-        schema = _api_schema(api_key, version, Kind.RESPONSE)
-        for name in arrays:
-            (field,) = (field for field in schema.fields if field.name == name)
-            schema = replace(schema, name=field.class_name, fields=field.fields)
-        encoder = build_encoder(schema, version)
-        _element_encoders[api_key, version, arrays] = encoder
-    (body,) = encoder(message)
-    assert isinstance(body, bytes)  # there are no records in it
+    """One element of an array in a response, for `EncodedElements`: `arrays` names the field, from the outside in."""
+    (body,) = _element_encoder(api_key, version, arrays)(message)
+    assert isinstance(body, bytes)  # an element has no records
     return body
 
 
 def encode_request(api_key: int, version: int, message: Message) -> list[Part]:
     """The parts of a request body, for clients."""
-    encoder = _request_encoders.get((api_key, version))
-    if encoder is None:
-        encoder = build_encoder(_api_schema(api_key, version, Kind.REQUEST), version)
-        _request_encoders[api_key, version] = encoder
-    return encoder(message)
+    return _request_encoder(api_key, version)(message)
 
 
 def decode_response(api_key: int, version: int, body: memoryview) -> Message:
     """The response in `body`, for clients; errors as `decode_request`."""
-    decoder = _response_decoders.get((api_key, version))
-    if decoder is None:
-        decoder = build_decoder(_api_schema(api_key, version, Kind.RESPONSE), version)
-        _response_decoders[api_key, version] = decoder
-    return decoder(body)
+    return _response_decoder(api_key, version)(body)
 
 
 def encode_record(name: str, version: int, message: Message) -> bytes:
     """A key or value of `__consumer_offsets`: the int16 version, then the fields. `name` as in the table."""
-    encoder = _record_encoders.get((name, version))
-    if encoder is None:
-        encoder = build_encoder(_schema(name, version), version)
-        _record_encoders[name, version] = encoder
-    (body,) = encoder(message)
-    assert isinstance(body, bytes)  # records of records do not exist
+    (body,) = _record_encoder(name, version)(message)
+    assert isinstance(body, bytes)  # a record has no records
     return _RECORD_VERSION.pack(version) + body
 
 
 def record_version(data: bytes | memoryview) -> int:
-    """The int16 in front of a record's key or value. Raises `MalformedFrame` when it is not there."""
+    """The int16 before a record's key or value. Raises `MalformedFrame` when it is missing."""
     try:
         (version,) = _RECORD_VERSION.unpack_from(data)
     except struct.error:
@@ -120,13 +123,9 @@ def record_version(data: bytes | memoryview) -> int:
 
 
 def decode_record(name: str, data: bytes | memoryview) -> Message:
-    """What `encode_record` wrote, or Kafka: the version is read from `data`. Errors as `decode_request`."""
+    """The record that `encode_record` or Kafka wrote, in the version that `data` names. Errors as `decode_request`."""
     version = record_version(data)
-    decoder = _record_decoders.get((name, version))
-    if decoder is None:
-        decoder = build_decoder(_schema(name, version), version)
-        _record_decoders[name, version] = decoder
-    return decoder(memoryview(data)[_RECORD_VERSION.size :])
+    return _record_decoder(name, version)(memoryview(data)[_RECORD_VERSION.size :])
 
 
 def _api_schema(api_key: int, version: int, kind: Kind) -> Schema:

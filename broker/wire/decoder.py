@@ -1,13 +1,13 @@
-"""Writes the Python source that decodes one message in one version.
+"""Generates the Python source that decodes one message in one version.
 
-Owns the decoding half of the codec generator. Always true of what it writes: no length or count is believed before it
-was compared with the bytes left, arrays of one message together stay below `ARRAY_ELEMENTS_MAX` (of a request below
-`REQUEST_UNITS_MAX`), every byte of the body is accounted for, and the only exception that leaves it is
-`MalformedFrame`. `records` come out as views of the frame, everything else as copies. Must not know any particular
-message.
+In the generated code:
+* every length and count is compared with the remaining bytes before use;
+* all arrays of a message together have at most `ARRAY_ELEMENTS_MAX` elements (a request `REQUEST_UNITS_MAX` units);
+* every byte of the body is consumed; the only exception is `MalformedFrame`;
+* `records` are views of the frame, everything else is copied.
 
-Hot path: runs of fixed-size fields are one `unpack_from`, structures are decoded in line (no call per field or per
-element), objects are made positionally.
+Hot path: a run of fixed-size fields is one `unpack_from`; structures are decoded in line, without a call per field or
+element; objects are made with positional arguments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from broker.wire.emit import FORMATS, INT_ARRAYS_MAX, SIZES, Source, present, size_min, tagged
+from broker.wire.emit import FORMATS, INT_ARRAYS_MAX, SIZES, SourceCode, present, size_min, tagged
 from broker.wire.errors import MalformedFrame
 from broker.wire.generated import messages as classes
 from broker.wire.message import Message
@@ -60,7 +60,7 @@ def has_records(fields: tuple[Field, ...]) -> bool:
 
 
 def _empty(field: Field) -> str:
-    """The source of a field's default, for versions that lack it."""
+    """The source of a field's default, for versions without it."""
     if field.default is None:
         return "None"
     if field.is_array:
@@ -68,14 +68,13 @@ def _empty(field: Field) -> str:
     return {"uuid": "ZERO_UUID", "bytes": 'b""'}.get(field.type) or repr(field.default)
 
 
-# librdkafka 2.16 asks for all topics (Metadata 12) with a null array that it does not shorten to its compact form:
-# three stray bytes follow the request. Kafka ignores them, so must we; every other request ends where it says it
-# ends.
+# librdkafka 2.16 requests all topics (Metadata 12) by a null array that is not in compact form: three stray bytes
+# follow the request. As in Kafka they are ignored; in every other request they are an error.
 TRAILING_BYTES_TAKEN: Final = frozenset({"MetadataRequest"})
 
 
 class _DecoderSource:
-    """Emits one decode function. Locals in it: `buf`, `pos`, `end`, and `budget` (units of array elements still
+    """Emits one decode function. Its locals: `buf`, `pos`, `end`, and `budget` (units of array elements still
     allowed)."""
 
     def __init__(self, schema: Schema, version: int) -> None:
@@ -84,7 +83,7 @@ class _DecoderSource:
         self.flexible = version >= schema.flexible_from
         self.views = has_records(schema.fields)
         self.is_request = schema.kind is Kind.REQUEST
-        self.source = Source(f"decode {schema.name} v{version}")
+        self.source = SourceCode(f"decode {schema.name} v{version}")
         self.source.names.update(_RUNTIME)
         self._layout = ""  # the run of fixed-size fields not yet emitted, and the names they go to
         self._targets: list[str] = []
@@ -94,8 +93,8 @@ class _DecoderSource:
         line, block = self.source.line, self.source.block
         title = f"{self.schema.name} v{self.version}"
         with block("def decode(body)"):
-            # Small messages are read from bytes (indexing and slicing them is faster than a view's); those with
-            # records stay views so that records are never copied.
+            # Messages without records are read from bytes: indexing and slicing is faster than with a view. Those with
+            # records are read from the view, so that records are not copied.
             line("buf = body" if self.views else "buf = bytes(body)")
             line("pos = 0")
             line("end = len(buf)")
@@ -125,13 +124,13 @@ class _DecoderSource:
         return f"{class_name}({', '.join(arguments)})"
 
     def _field(self, field: Field, path: str) -> str:
-        """Emit what reads one field; returns the local it ends in (after the next flush)."""
+        """Emit the read of one field; returns its local (set after the next flush)."""
         if field.is_array:
             return self._array(field, path)
         return self._optional(field, path) if field.is_optional else self._value(field, path)
 
     def _optional(self, field: Field, path: str) -> str:
-        """A structure behind a byte that is negative where there is none."""
+        """A structure behind a byte, which is negative when there is none."""
         line, block = self.source.line, self.source.block
         marker, target = self.source.fresh("m"), self.source.fresh("o")
         self._run("b", marker)
@@ -181,7 +180,7 @@ class _DecoderSource:
     # -- lengths and counts: -1 is null, in both encodings
 
     def _length(self, layout: str) -> str:
-        """Emit what reads a length or count; returns its local."""
+        """Emit the read of a length or count; returns its local."""
         count = self.source.fresh("n")
         line = self.source.line
         if not self.flexible:
@@ -259,7 +258,8 @@ class _DecoderSource:
         self.source.line(f"pos += {size} * {count}")
 
     def _units(self, field: Field) -> int:
-        """What an element costs of the budget. Only requests hold up a loop: responses and records count elements."""
+        """The units of one element. Only requests can hold the event loop: in responses and records every element is
+        one unit."""
         if not self.is_request or field.type in FORMATS:
             return 1
         return STRUCTURE_UNITS if field.fields else STRING_UNITS

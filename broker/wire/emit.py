@@ -1,8 +1,4 @@
-"""What the decoder and the encoder generators share: source lines, struct formats, limits.
-
-Owns `Source`, an indented buffer of Python lines with its own namespace, and the sizes of primitives. Must not know
-what is decoded or encoded.
-"""
+"""Common parts of the decoder and encoder generators: source lines, struct formats, sizes."""
 
 from __future__ import annotations
 
@@ -19,8 +15,8 @@ SIZES: Final = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "int6
 INT_ARRAYS_MAX: Final = 16  # integer arrays up to this length have a ready struct; replica lists are never longer
 
 
-class Source:
-    """Lines of one generated function and the objects they name."""
+class SourceCode:
+    """Lines of one generated function, and the objects they name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -30,19 +26,18 @@ class Source:
         self._counter = 0
 
     def line(self, text: str) -> None:
-        """One line at the present depth."""
         self._lines.append("    " * self._depth + text)
 
     @contextmanager
     def block(self, opening: str) -> Iterator[None]:
-        """`opening:` and what is emitted within, one level deeper."""
+        """Add `opening:`, and what is emitted within one level deeper."""
         self.line(f"{opening}:")
         self._depth += 1
         yield
         self._depth -= 1
 
     def fresh(self, stem: str) -> str:
-        """A local name used nowhere else in the function."""
+        """A new local name."""
         self._counter += 1
         return f"{stem}{self._counter}"
 
@@ -53,11 +48,10 @@ class Source:
         return name
 
     def text(self) -> str:
-        """The whole source."""
         return "\n".join(self._lines) + "\n"
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Compile the lines and return the function they define as `name`."""
+        """Compile the lines and return the function `name`."""
         exec(compile(self.text(), f"<{self.name}>", "exec"), self.names)
         function: Callable[..., Any] = self.names[name]
         return function
@@ -75,7 +69,7 @@ def tagged(fields: tuple[Field, ...], version: int) -> tuple[Field, ...]:
 
 
 def size_min(field: Field, version: int, flexible: bool) -> int:
-    """Fewest bytes one value (for an array: one element) of `field` takes: what bounds claimed counts."""
+    """The least bytes of one value (for an array: one element) of `field`, to bound claimed counts."""
     if field.fields:
         inner = sum(
             (1 if flexible else 4) if part.is_array else 1 if part.is_optional else size_min(part, version, flexible)

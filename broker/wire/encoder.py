@@ -1,11 +1,10 @@
-"""Writes the Python source that encodes one message in one version.
+"""Generates the Python source that encodes one message in one version.
 
-Owns the encoding half of the codec generator. Always true of what it writes: `records` parts go into the scatter list
-as they are, everything between them is joined into one `bytes`. Fields that the version lacks are ignored. A message
-that does not fit its types (None where null is not allowed, a number too big) is a bug of ours and raises TypeError,
-AttributeError or struct.error. Must not know any particular message.
+`records` parts enter the list of parts uncopied; everything between them is joined into one `bytes`. Fields that the
+version lacks are ignored. A message that does not fit its types (None where null is not allowed, a number too large) is
+a bug and raises TypeError, AttributeError or struct.error.
 
-Hot path: runs of fixed-size fields are one `pack`, structures are encoded in line.
+Hot path: a run of fixed-size fields is one `pack`; structures are encoded in line.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final, cast
 
 from broker.wire.decoder import has_records
-from broker.wire.emit import FORMATS, INT_ARRAYS_MAX, Source, present, tagged
+from broker.wire.emit import FORMATS, INT_ARRAYS_MAX, SourceCode, present, tagged
 from broker.wire.message import EncodedElements
 from broker.wire.primitives import uvarint
 from broker.wire.scatter import Part, scatter
@@ -38,14 +37,14 @@ _RUNTIME = {
 
 
 class _EncoderSource:
-    """Emits one encode function. Locals in it: `parts` (the scatter list), `chunks` (bytes to be joined), `add`."""
+    """Emits one encode function. Its locals: `parts` (finished parts), `chunks` (bytes to be joined), `add`."""
 
     def __init__(self, schema: Schema, version: int, *, steps: bool = False) -> None:
         self.schema = schema
         self.version = version
         self.steps = steps
         self.flexible = version >= schema.flexible_from
-        self.source = Source(f"encode {schema.name} v{version}")
+        self.source = SourceCode(f"encode {schema.name} v{version}")
         self.source.names.update(_RUNTIME)
         self._layout = ""  # the run of fixed-size fields not yet emitted, and the expressions they come from
         self._values: list[str] = []
@@ -61,7 +60,7 @@ class _EncoderSource:
                 self._structure("message", self.schema.fields)
                 self._flush()
                 if self.steps:
-                    line("if not left: yield")  # never so here: it makes a generator of a message without arrays
+                    line("if not left: yield")  # never executed: it makes the function a generator
                 line('return [b"".join(chunks)]')
             else:
                 line("parts = []")
@@ -87,7 +86,7 @@ class _EncoderSource:
             self._value(field, value)
 
     def _optional(self, field: Field, value: str) -> None:
-        """A structure behind a byte: 1, or -1 where there is none."""
+        """A structure behind a byte: 1, or -1 when there is none."""
         line, block = self.source.line, self.source.block
         local = self.source.fresh("o")
         self._flush()
@@ -131,7 +130,7 @@ class _EncoderSource:
     # -- lengths and counts
 
     def _length(self, layout: str, count: str) -> None:
-        """Emit a length or count held in the local `count` (-1 for null) and what was pending before it."""
+        """Emit the length or count in local `count` (-1 for null), after what was pending."""
         if not self.flexible:
             self._run(layout, count)
             self._flush()
@@ -139,7 +138,7 @@ class _EncoderSource:
         line = self.source.line
         line(f"{count} += 1")
         if self._layout:
-            # One byte in nearly every case: then it rides along in the same pack.
+            # Nearly always one byte, which is packed together with the pending fields.
             line(f"add({self._pack('B', count)} if {count} < 128 else {self._pack()} + uvarint({count}))")
             self._layout = ""
             self._values.clear()
@@ -147,7 +146,7 @@ class _EncoderSource:
             line(f"add(UVARINTS[{count}] if {count} < 128 else uvarint({count}))")
 
     def _or_null(self, local: str, count: str, empty: str, size: str, convert: str = "") -> None:
-        """Emit `count = -1` and an empty value for None, the length (and conversion) otherwise."""
+        """Emit `count = -1` and an empty value for None, else the length (and conversion)."""
         line, block = self.source.line, self.source.block
         with block(f"if {local} is None"):
             line(f"{local} = {empty}")
@@ -268,5 +267,5 @@ def build_encoder(schema: Schema, version: int) -> Encoder:
 
 
 def build_stepped_encoder(schema: Schema, version: int) -> SteppedEncoder:
-    """The same in steps: between two of them others may run. The message must not change meanwhile."""
+    """The same in steps, between which other code may run. The message must not change meanwhile."""
     return cast(SteppedEncoder, _EncoderSource(schema, version, steps=True).build())

@@ -1,4 +1,4 @@
-"""The one error this package raises."""
+"""`MalformedFrame`, the only error that decoding raises."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from logformat.errors import InvalidRequest
 
 
 class MalformedFrame(InvalidRequest):
-    """The bytes of a frame are not what its API and version say; the connection cannot be trusted further."""
+    """The bytes of a frame do not fit its API and version; the rest of the connection cannot be read."""

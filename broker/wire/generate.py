@@ -1,7 +1,5 @@
-"""Writes `broker/wire/generated/messages.py`: `python -m broker.wire.generate`.
-
-Owns the shape of the generated classes. Always true: the file in the repository is what this prints (a test compares).
-"""
+"""Writes `broker/wire/generated/messages.py`: `python -m broker.wire.generate`. A test compares the file with its
+output."""
 
 from __future__ import annotations
 
@@ -65,7 +63,6 @@ def _classes(name: str, doc: str, fields: tuple[Field, ...], schema: Schema) -> 
 
 
 def render() -> str:
-    """The whole generated module."""
     parts = [_HEADER]
     for schema in MESSAGES.values():
         flexible = f", flexible from {schema.flexible_from}" if schema.flexible_from <= schema.versions.high else ""

@@ -1,8 +1,7 @@
-"""The message classes, by name: what handlers, the simulator and clients import.
+"""The message classes, generated from `broker.wire.table`.
 
-Owns nothing; the classes are generated from `broker.wire.table`. Always true: names are `ProduceRequest`,
-`ProduceResponse`, `ProduceRequestTopic` (message, then structure), and Kafka's own for the records of
-`__consumer_offsets` (`OffsetCommitValue`).
+Names are `ProduceRequest`, `ProduceResponse`, `ProduceRequestTopic` (message, then structure); records of
+`__consumer_offsets` have Kafka's names (`OffsetCommitValue`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Varints, tagged fields and the limits every decoder keeps.
+"""Varints, tagged fields, and the limits of all decoders.
 
-Owns the few wire primitives that generated code calls instead of inlining, and the refusals it raises. Always true: a
-claimed count or length is compared with the bytes that are left before anything is allocated for it.
-Source: Kafka protocol guide ("Protocol Primitive Types"), KIP-482 (tagged fields).
+A claimed count or length is compared with the remaining bytes before memory is allocated for it. Source: Kafka protocol
+guide ("Protocol Primitive Types"), KIP-482 (tagged fields).
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from uuid import UUID
 from broker.wire.errors import MalformedFrame
 
 ARRAY_ELEMENTS_MAX: Final = 1_000_000
-"""Elements of all arrays of one response or record together: bounds what its bytes can make us allocate."""
+"""Elements of all arrays of one response or record together: bounds the memory that its bytes can cause."""
 REQUEST_UNITS_MAX: Final = 80_000
-"""The same of a request, in units: structures cost 4, strings 2, integers 1. 20 000 structures take 20 ms to decode
-and 4 MiB; handler and answer take as much again. No client names as many partitions: OffsetCommit ends there, too."""
+"""The same for a request, in units: a structure is 4, a string 2, an integer 1. 20 000 structures take 20 ms and 4 MiB
+to decode; handler and response take as much again. No client names as many partitions; OffsetCommit ends there, too."""
 STRUCTURE_UNITS: Final = 4
 STRING_UNITS: Final = 2
 TAGS_MAX: Final = 10_000
@@ -28,9 +27,9 @@ _UVARINT_ONE: Final = tuple(bytes((n,)) for n in range(0x80))
 
 
 def read_uvarint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Value of the unsigned varint at `position` (32 bits at most), and the position after it.
+    """The unsigned varint at `position` (32 bits at most), and the position after it.
 
-    IndexError when the buffer ends first: decoders turn it into `MalformedFrame` together with every other short read.
+    Raises IndexError when the buffer ends first: decoders turn it into `MalformedFrame`, as every short read.
     """
     value = shift = 0
     while True:
@@ -59,7 +58,7 @@ def uvarint(value: int) -> bytes:
 
 
 def read_tag(buffer: bytes | memoryview, position: int, end: int, previous: int) -> tuple[int, int, int]:
-    """Tag, start and end of the next tagged field; refuses tags that do not ascend and sizes beyond `end`."""
+    """Tag, start and end of the next tagged field. Refuses tags that do not ascend and sizes beyond `end`."""
     tag, position = read_uvarint(buffer, position)
     if tag <= previous:
         raise MalformedFrame(f"tag {tag} after tag {previous}: tags must ascend")
@@ -70,7 +69,7 @@ def read_tag(buffer: bytes | memoryview, position: int, end: int, previous: int)
 
 
 def read_tag_count(buffer: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
-    """Number of tagged fields that follow, refused above `TAGS_MAX` and above what the bytes left can hold."""
+    """Number of tagged fields. Refuses more than `TAGS_MAX`, and more than the remaining bytes can hold."""
     count, position = read_uvarint(buffer, position)
     if count > TAGS_MAX or count * 2 > end - position:  # a tag and a size: 2 bytes at least
         raise MalformedFrame(f"{count} tagged fields in {end - position} bytes (at most {TAGS_MAX})")
@@ -78,7 +77,7 @@ def read_tag_count(buffer: bytes | memoryview, position: int, end: int) -> tuple
 
 
 def skip_tags(buffer: bytes | memoryview, position: int, end: int) -> int:
-    """Position after a tagged-field section none of whose tags we know."""
+    """Position after a section of tagged fields that are all unknown."""
     if position < end and buffer[position] == 0:
         return position + 1
     count, position = read_tag_count(buffer, position, end)
@@ -89,14 +88,14 @@ def skip_tags(buffer: bytes | memoryview, position: int, end: int) -> int:
 
 
 def bad_length(field: str, length: int, left: int) -> MalformedFrame:
-    """The refusal of a string, bytes or records field."""
+    """The error for a string, bytes or records field."""
     if length < 0:
         return MalformedFrame(f"{field} must not be null" if length == -1 else f"{field} of {length} bytes")
     return MalformedFrame(f"{field} of {length} bytes, {left} left")
 
 
 def bad_count(field: str, count: int, left: int, elements_max: int) -> MalformedFrame:
-    """The refusal of an array; its message may hold `elements_max` more elements of this kind."""
+    """The error for an array; its message may have `elements_max` more elements of this kind."""
     if count < 0:
         return MalformedFrame(f"{field} must not be null" if count == -1 else f"{field} of {count} elements")
     return MalformedFrame(f"{field} of {count} elements, {left} bytes left (at most {elements_max} here)")

@@ -1,21 +1,18 @@
-"""The notation of the message table, and what it means.
+"""The notation of the message table, and its parser. The generators rely on a parsed schema being well formed.
 
-Owns `Schema` and `Field`, and the parser that makes them from text. Always true: a schema that parsed is well formed,
-so the generators check nothing again. Must not know bytes.
-
-A message opens with `request NAME`, `response NAME` (versions and flexibility come from `apis`) or
-`record NAME LOW-HIGH [flexible:N]`. Every field is a line below it, two spaces deeper than what it is part of:
+A message begins with `request NAME`, `response NAME` (versions and flexibility come from `apis`) or
+`record NAME LOW-HIGH [flexible:N]`. Every field is a line below it, indented by two spaces more than its parent:
 
     name type [VERSIONS] [null | null:VERSIONS] [=DEFAULT] [tag:N]
 
-- VERSIONS: `3+`, `0-8` or `7`; all versions of the message when left out.
+- VERSIONS: `3+`, `0-8` or `7`; by default all versions of the message.
 - type: bool, int8, int16, uint16, int32, int64, uuid, string, bytes, records; `[type]` for an array; a capitalised name
   is a structure whose fields follow, deeper, and whose class is called message name + structure name.
 - null: null is allowed on the wire (in those versions). `=null`: and it is the default. A structure outside arrays and
   tags is always nullable (`Cursor null`): a byte says whether it follows.
 - tag:N: an optional field of the tagged section (KIP-482). A tagged structure is None when it is absent. Tags from
-  `OUR_TAGS` on are no facts of Kafka's: they are this program's own (docs/formats/broker-requests.md).
-Defaults are 0, "", [], false and the zero UUID when left out.
+  `OUR_TAGS` on are Thermocline's own (docs/formats/broker-requests.md).
+Defaults are 0, "", [], false and the zero UUID.
 """
 
 from __future__ import annotations
@@ -30,12 +27,10 @@ from broker.wire.apis import APIS
 
 VERSION_LAST: Final = (1 << 15) - 1
 OUR_TAGS: Final = 10_000
-"""Kafka counts its tags from 0 in each structure and has reached 3: it will never come here."""
+"""Kafka counts tags from 0 in each structure and has reached 3: there is no conflict."""
 
 
 class Kind(Enum):
-    """What a schema describes."""
-
     REQUEST = "request"
     RESPONSE = "response"
     RECORD = "record"
@@ -77,14 +72,12 @@ class Field:
 
     @property
     def is_optional(self) -> bool:
-        """A nullable structure that is no element and no tag: a byte before it says whether it follows."""
+        """A nullable structure that is no array element and has no tag: a byte before it says whether it follows."""
         return bool(self.fields) and not self.is_array and self.tag is None
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One message in all its versions."""
-
     name: str
     kind: Kind
     versions: Versions
@@ -144,7 +137,7 @@ def _field(match: re.Match[str], prefix: str, fields: tuple[Field, ...]) -> Fiel
 
 
 def _fields(lines: list[str], depth: int, prefix: str) -> tuple[Field, ...]:
-    """The fields at `depth`; consumes from the front of `lines` what belongs to them."""
+    """The fields at `depth`; removes their lines from the front of `lines`."""
     found = []
     while lines:
         match = _FIELD_LINE.fullmatch(lines[0])
@@ -173,7 +166,7 @@ def _schema(heading: str, lines: list[str]) -> Schema:
 
 
 def parse(text: str) -> Iterator[Schema]:
-    """The schemas of one table text. Raises ValueError: the table is ours, so that is a bug."""
+    """The schemas of one table text. Raises ValueError for a bug in the table."""
     heading, lines = "", list[str]()
     for line in text.splitlines():
         if not line.strip():

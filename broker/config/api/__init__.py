@@ -1,1 +1,1 @@
-"""Configs as Kafka's APIs and `config explain` show and alter them."""
+"""Configs in Kafka's APIs and in `config explain`."""

@@ -1,9 +1,5 @@
-"""What AlterConfigs and IncrementalAlterConfigs ask for, whatever it is set on: the texts that would stand then.
-
-Owns the four operations of KIP-339, what no request may say (a name twice, null), and how much is kept. Pure. Always
-true: what comes out is bounded and means nothing yet: whoever keeps it judges it (topic_changes, broker_changes). Must
-not know topics, brokers or which configs there are.
-"""
+"""AlterConfigs and IncrementalAlterConfigs: the configs of a topic or of brokers after the changes (KIP-226, KIP-339).
+Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +9,20 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from broker.config.values import InvalidConfig
+from broker.config.broker_config import BrokerConfig
+from broker.config.definitions import BROKER
+from broker.config.resolve import with_overrides
+from broker.config.values import ConfigType, InvalidConfig
 from logformat.errors import InvalidRequest
 
 CONFIGS_BYTES_MAX: Final = 4096
-"""Of a topic's explicit configs, as JSON: `cluster.json` holds them, and the root of each of its partitions, which has
-8 KiB of its 64 to spare for a claim. All of Kafka's configs at their longest numbers take 2 KiB."""
+"""Of a topic's explicit configs, as JSON. They are stored in `cluster.json` and in the root of each of its partitions,
+which has 8 KiB of its 64 free for a claim. All of Kafka's configs at their longest numbers take 2 KiB."""
 _SHOWN_CHARS: Final = 80
 
 
 class AlterOperation(IntEnum):
-    """What to do with a config; numbers as IncrementalAlterConfigs carries them."""
+    """Numbers as in IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
@@ -40,20 +39,22 @@ class Alteration(NamedTuple):
 
 
 ListBefore: TypeAlias = Callable[[str, AlterOperation], str]
-"""The text of a list config where nothing is set on it; InvalidConfig when the operation does not fit the config."""
+"""Returns the text of a list config that is not set; raises InvalidConfig when the operation does not fit the
+config."""
 
 
 def altered(existing: Mapping[str, str], alterations: Sequence[Alteration], list_before: ListBefore) -> dict[str, str]:
-    """The texts after the alterations. InvalidRequest for a malformed request, InvalidConfig for one too large."""
-    # Before anything is read: what does not fit is not worth the time of the loop.
-    judge_size({name: value for name, _, value in alterations}, CONFIGS_BYTES_MAX)
+    """The texts after the alterations; bounded, but not checked against definitions. Raises InvalidRequest for a
+    malformed request, InvalidConfig for one too large."""
+    # First: a request that does not fit must not take the event loop's time.
+    check_size({name: value for name, _, value in alterations}, CONFIGS_BYTES_MAX)
     names = [alteration.name for alteration in alterations]
     if len(set(names)) != len(names):
         raise _named_twice()
     changed = dict(existing)
     for name, operation, value in alterations:
         if operation is AlterOperation.DELETE:
-            changed.pop(name, None)  # also a name that nobody knows, as in Kafka
+            changed.pop(name, None)  # an unknown name too, as in Kafka
         elif value is None:
             raise _null(name)
         elif operation is AlterOperation.SET:
@@ -65,8 +66,8 @@ def altered(existing: Mapping[str, str], alterations: Sequence[Alteration], list
 
 
 def replaced(given: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    """The texts when `given` takes the place of all there were (AlterConfigs). Raises as `altered`."""
-    judge_size(dict(given), CONFIGS_BYTES_MAX)
+    """The texts when `given` replaces all others (AlterConfigs). Raises as `altered`."""
+    check_size(dict(given), CONFIGS_BYTES_MAX)
     explicit: dict[str, str] = {}
     for name, value in given:
         if name in explicit:
@@ -102,8 +103,8 @@ def size_of(configs: Mapping[str, str | None]) -> int:
     return len(msgspec.json.encode(configs))
 
 
-def judge_size(configs: Mapping[str, str | None], bytes_max: int) -> None:
-    """InvalidConfig, naming the longest, when they take more than `bytes_max` bytes as JSON."""
+def check_size(configs: Mapping[str, str | None], bytes_max: int) -> None:
+    """Raise InvalidConfig, naming the longest, when they take more than `bytes_max` bytes as JSON."""
     size = size_of(configs)
     if size > bytes_max:
         name = max(configs, key=lambda name: len(name) + len(configs[name] or ""))
@@ -111,3 +112,46 @@ def judge_size(configs: Mapping[str, str | None], bytes_max: int) -> None:
             f"These configs take {size} bytes, at most {CONFIGS_BYTES_MAX} are kept of a topic or broker (as JSON, "
             f"names included): shorten the longest, {name[:_SHOWN_CHARS]}"
         )
+
+
+def altered_overrides(
+    broker: BrokerConfig, existing: Mapping[str, str], alterations: Sequence[Alteration], *, own: bool
+) -> dict[str, str]:
+    """The overrides of running brokers after the alterations: dynamic configs in canonical text, checked together with
+    the values beneath them. `own`: of this broker, else of every broker.
+
+    Raises InvalidRequest in Kafka's words, InvalidConfig when an operation does not fit a config.
+    """
+    return _accept(broker, altered(existing, alterations, _broker_list_before), own=own)
+
+
+def replaced_overrides(broker: BrokerConfig, given: Sequence[tuple[str, str | None]], *, own: bool) -> dict[str, str]:
+    """The overrides when `given` replaces all others (AlterConfigs). Raises as above."""
+    return _accept(broker, replaced(given), own=own)
+
+
+def _broker_list_before(name: str, operation: AlterOperation) -> str:
+    definition = BROKER.get(name)
+    if definition is None or definition.type is not ConfigType.LIST:
+        raise InvalidConfig(f"Config value {operation.name.lower()} is not allowed for config key: {name}")
+    return definition.default or ""
+
+
+def _accept(broker: BrokerConfig, explicit: Mapping[str, str], *, own: bool) -> dict[str, str]:
+    fixed = sorted(name for name in explicit if name not in BROKER or not BROKER[name].dynamic)
+    if fixed:
+        raise InvalidRequest(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
+    try:
+        accepted = {name: _canonical(name, text) for name, text in explicit.items()}
+        if own:
+            with_overrides(broker, broker.cluster_overrides, accepted, check=True)
+        else:
+            with_overrides(broker, accepted, broker.own_overrides, check=True)
+    except InvalidConfig as refused:
+        raise InvalidRequest(str(refused)) from refused  # Kafka's code for a broker's value, unlike a topic's
+    return accepted
+
+
+def _canonical(name: str, text: str) -> str:
+    value = BROKER[name].parse(text)
+    return ",".join(dict.fromkeys(value)) if isinstance(value, tuple) else text.strip()

@@ -1,7 +1,6 @@
-"""Configs as DescribeConfigs shows them: value, where it comes from, and what else would have given one.
+"""Configs as in DescribeConfigs: values, sources and synonyms, in Kafka's order.
 
-Owns entries and their synonyms, in Kafka's order. Always true: sensitive values are never in an entry; internal names
-and names without effect on a broker are left out. Must not know the protocol's messages.
+Sensitive values are never shown. Internal configs, and broker configs without effect, are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from broker.config.values import ConfigType, Definition
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from; numbers as DescribeConfigs carries them."""
+    """Where a value comes from; numbers as in DescribeConfigs."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -27,7 +26,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigSynonym(NamedTuple):
-    """Another name (or the same) that gives the value, strongest first."""
+    """A name (the same or another) that gives the value; the strongest first."""
 
     name: str
     value: str | None
@@ -47,7 +46,7 @@ class DescribedConfig(NamedTuple):
     synonyms: tuple[ConfigSynonym, ...]
 
 
-# kafka-ui asks a broker for this name and takes a missing one for 1.0, hiding what newer brokers can.
+# kafka-ui reads this name; when it is missing it assumes 1.0 and hides newer features.
 _PROTOCOL_VERSION = DescribedConfig(
     "inter.broker.protocol.version",
     "4.0",
@@ -55,9 +54,24 @@ _PROTOCOL_VERSION = DescribedConfig(
     read_only=True,
     sensitive=False,
     type=ConfigType.STRING,
-    doc="Not a config: told to tools that judge a broker's features by it.",
+    doc="Not a config: for tools that derive a broker's features from it.",
     synonyms=(),
 )
+
+
+def _entry(
+    definition: Definition, value: str | None, source: ConfigSource, synonyms: tuple[ConfigSynonym, ...]
+) -> DescribedConfig:
+    return DescribedConfig(
+        definition.name,
+        value,
+        source,
+        read_only=not definition.dynamic,
+        sensitive=definition.sensitive,
+        type=definition.type,
+        doc=definition.full_doc,
+        synonyms=synonyms,
+    )
 
 
 def describe_topic(
@@ -81,22 +95,13 @@ def _topic_entry(
     source = ConfigSource.DEFAULT_CONFIG if found.origin is Origin.DEFAULT else synonyms[0].source
     if found.origin is not Origin.TOPIC:
         value = _yielding(broker, overrides, name, value, internal=internal)
-    return DescribedConfig(
-        name,
-        value,
-        source,
-        read_only=not definition.dynamic,
-        sensitive=definition.sensitive,
-        type=definition.type,
-        doc=definition.full_doc,
-        synonyms=tuple(synonyms),
-    )
+    return _entry(definition, value, source, tuple(synonyms))
 
 
 def _yielding(
     broker: BrokerConfig, overrides: Mapping[str, str], name: str, text: str | None, *, internal: bool
 ) -> str | None:
-    """The defaults that yield to explicit values, as they are in effect."""
+    """The effective value of defaults that depend on explicit values."""
     if name == "remote.storage.enable":
         return str(resolve_topic(broker, overrides, internal=internal).remote_storage_enable).lower()
     if name in ("local.retention.ms", "local.retention.bytes") and text != "-2":
@@ -113,7 +118,7 @@ def _topic_synonyms(broker: BrokerConfig, overrides: Mapping[str, str], name: st
 
 
 def _broker_synonyms(broker: BrokerConfig, names: tuple[str, ...]) -> list[ConfigSynonym]:
-    """What gives the first of `names` its value: what was set by source, then the defaults, as Kafka lists them."""
+    """The values for the first of `names`, by source, then the defaults, as Kafka lists them."""
     found = [
         ConfigSynonym(name, values[name], source)
         for source, values in _layers(broker)
@@ -140,27 +145,18 @@ def _layers(broker: BrokerConfig) -> tuple[tuple[ConfigSource, Mapping[str, str]
 
 
 def describe_every_broker(broker: BrokerConfig) -> list[DescribedConfig]:
-    """What was set on all brokers while they ran (the resource without a name), sorted by name."""
+    """Values set at run time for all brokers (the resource without a name), sorted by name."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return [
-        DescribedConfig(
-            name,
-            text,
-            source,
-            read_only=not BROKER[name].dynamic,
-            sensitive=BROKER[name].sensitive,
-            type=BROKER[name].type,
-            doc=BROKER[name].full_doc,
-            synonyms=(ConfigSynonym(name, text, source),),
-        )
+        _entry(BROKER[name], text, source, (ConfigSynonym(name, text, source),))
         for name, text in sorted(broker.cluster_overrides.items())
     ]
 
 
 def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None) -> list[DescribedConfig]:
-    """Every config that has an effect on a broker, and what is only ever set while it runs, sorted by name.
+    """Every config with an effect on a broker, and those set only at run time, sorted by name.
 
-    `live`: values only the running broker knows, such as `thermocline.http` and `listeners` with the port really bound.
+    `live`: values that only the running broker knows, such as `thermocline.http` and `listeners` with the bound port.
     """
     live = live or {}
     shown = [n for n in BROKER if (n in broker.configured if n in DYNAMIC_ONLY else BROKER[n].honoured)]
@@ -177,20 +173,11 @@ def _broker_entry(broker: BrokerConfig, live: Mapping[str, str], definition: Def
     value = live.get(name, _in_effect(broker, name, explicit))
     if definition.sensitive:
         value, synonyms = None, []
-    return DescribedConfig(
-        name,
-        value,
-        source,
-        read_only=not definition.dynamic,
-        sensitive=definition.sensitive,
-        type=definition.type,
-        doc=definition.full_doc,
-        synonyms=tuple(synonyms),
-    )
+    return _entry(definition, value, source, tuple(synonyms))
 
 
 def _names_of(name: str) -> tuple[str, ...]:
-    """A broker config and those that stand in for it: Kafka's names for one time in coarser units."""
+    """A broker config and its synonyms: Kafka's names for one time in coarser units."""
     for rivals in RIVALS:
         if name in rivals and rivals[0].endswith(".ms"):
             return rivals[rivals.index(name) :]
@@ -198,7 +185,7 @@ def _names_of(name: str) -> tuple[str, ...]:
 
 
 def _in_effect(broker: BrokerConfig, name: str, explicit: str | None) -> str | None:
-    """The value a broker runs with, also where it follows from other names."""
+    """The effective value, also when it follows from other configs."""
     match name:
         case "thermocline.bucket":
             return broker.bucket_url

@@ -1,8 +1,5 @@
-"""Definitions in words for people: what `config explain` prints and docs/configuration.md holds.
-
-Owns the wording of values, ranges and effects. Always true: everything comes from the definitions that validate, so
-that it cannot say something else than they do. Must not know how it is laid out, or what a broker runs with.
-"""
+"""Definitions in words, for `config explain` and docs/configuration.md: made from the same definitions that
+validate."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from broker.config.definitions import (
     nearest_topic_name,
 )
 from broker.config.units import show_duration
-from broker.config.values import ConfigType, Definition, InvalidConfig, Limits
+from broker.config.values import ConfigType, Definition, InvalidConfig, ValidValues
 from broker.config.without_effect import REFUSED
 
 _NO_LIMIT: Final = {ConfigType.LONG: 2**63 - 1, ConfigType.INT: 2**31 - 1}
@@ -30,15 +27,11 @@ _SIZES: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 class Scope(Enum):
-    """What a config is set on."""
-
     TOPIC = "topic"
     BROKER = "broker"
 
 
 class Effect(Enum):
-    """What becomes of a value that is set."""
-
     HONOURED = "honoured"
     NONE = "no effect"
     REFUSED = "refused"
@@ -62,7 +55,6 @@ class Explained:
 
 
 def explain(definition: Definition, scope: Scope) -> Explained:
-    """One definition."""
     name = definition.name
     effect = Effect.HONOURED
     if not definition.honoured:
@@ -72,7 +64,7 @@ def explain(definition: Definition, scope: Scope) -> Explained:
         scope=scope,
         type=definition.type.name.lower(),
         default=shown_value(definition, definition.default),
-        valid=_valid(definition.limits),
+        valid=_valid(definition.valid),
         changes="at run time" if definition.dynamic else "at start",
         effect=effect,
         doc=definition.doc,
@@ -83,13 +75,14 @@ def explain(definition: Definition, scope: Scope) -> Explained:
 
 
 def explain_all(scope: Scope) -> list[Explained]:
-    """Every definition that is no internal one of Kafka's, or that has an effect here, by name."""
+    """Every definition, except for internal ones of Kafka without effect here, by name."""
     table: Mapping[str, Definition] = TOPIC if scope is Scope.TOPIC else BROKER
     return [explain(found, scope) for _, found in sorted(table.items()) if found.honoured or not found.internal]
 
 
 def explain_name(name: str) -> list[Explained]:
-    """The topic's and the broker's config of that name. InvalidConfig, with the nearest name, when there is neither."""
+    """The topic's and the broker's config of that name. Raises InvalidConfig, with the nearest name, when there is
+    neither."""
     found = [explain(TOPIC[name], Scope.TOPIC)] if name in TOPIC else []
     if (of_broker := broker_definition(name)) is not None:
         found.append(explain(of_broker, Scope.BROKER))
@@ -123,22 +116,22 @@ def _exact_size(number: int) -> str:
     return ""
 
 
-def _valid(limits: Limits) -> str:
-    if limits.one_of:
-        return " | ".join(limits.one_of)
-    if limits.filled:
+def _valid(valid: ValidValues) -> str:
+    if valid.one_of:
+        return " | ".join(valid.one_of)
+    if valid.filled:
         return "not empty"
-    if limits.replicas:
+    if valid.replicas:
         return "* or partition:broker, …"
-    if limits.low is None:
+    if valid.low is None:
         return ""
-    low = f"{limits.low:g}" if limits.low != int(limits.low) else str(int(limits.low))
-    if limits.high is None:
+    low = f"{valid.low:g}" if valid.low != int(valid.low) else str(int(valid.low))
+    if valid.high is None:
         spread = f"{low} or more"
     else:
-        high = f"{limits.high:g}" if limits.high != int(limits.high) else str(int(limits.high))
+        high = f"{valid.high:g}" if valid.high != int(valid.high) else str(int(valid.high))
         spread = f"{low} to {high}"
-    return spread if limits.also is None else f"{spread}, or {limits.also}"
+    return spread if valid.also is None else f"{spread}, or {valid.also}"
 
 
 def _topics_of_brokers() -> dict[str, str]:

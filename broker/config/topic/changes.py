@@ -1,8 +1,7 @@
-"""What may be set on a topic: CreateTopics, AlterConfigs and IncrementalAlterConfigs, with Kafka's rules.
+"""CreateTopics, AlterConfigs and IncrementalAlterConfigs: the explicit configs of a topic, checked by Kafka's rules.
 
-Owns the judgement of explicit values, alone and together. Always true: what these functions return was judged whole,
-fits the roots that keep it, and says itself whether the topic is tiered, so that no later change of the broker's own
-configs moves a topic between the tiers. Must not know requests or where the overrides are kept.
+The results fit the roots that store them. They always say whether the topic is tiered, so that no later change of
+broker configs moves a topic between the tiers.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from broker.config.api.alterations import (
     Alteration,
     AlterOperation,
     altered,
-    judge_size,
+    check_size,
     replaced,
     size_of,
 )
 from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import topic_definition
-from broker.config.topic.rules import judge_local_retention, judge_served
 from broker.config.topic.topic_config import TopicConfig, find_value, resolve_topic, tiered
 from broker.config.values import ConfigType, InvalidConfig
+from broker.config.without_effect import check_local_retention, check_served
 
 _TIERED = "remote.storage.enable"
 
@@ -31,11 +30,11 @@ _TIERED = "remote.storage.enable"
 def configs_at_creation(
     broker: BrokerConfig, requested: Mapping[str, str | None], *, internal: bool = False
 ) -> dict[str, str]:
-    """The explicit overrides a new topic is kept with. InvalidConfig for what cannot be accepted.
+    """The explicit configs that a new topic is stored with. Raises InvalidConfig.
 
-    A null value is refused as Kafka does. A topic that is tiered by default gets `remote.storage.enable=true`.
+    A null value is refused as in Kafka. A topic that is tiered by default gets `remote.storage.enable=true`.
     """
-    judge_size(requested, CONFIGS_BYTES_MAX)
+    check_size(requested, CONFIGS_BYTES_MAX)
     for name, value in requested.items():
         if value is None:
             raise InvalidConfig(f"Null value not supported for topic configs: {name}")
@@ -45,13 +44,9 @@ def configs_at_creation(
 
 
 def altered_configs(
-    broker: BrokerConfig,
-    existing: Mapping[str, str],
-    alterations: Sequence[Alteration],
-    *,
-    internal: bool = False,
+    broker: BrokerConfig, existing: Mapping[str, str], alterations: Sequence[Alteration], *, internal: bool = False
 ) -> dict[str, str]:
-    """The overrides after the alterations, judged whole. InvalidConfig, or InvalidRequest for a malformed request."""
+    """The explicit configs after the alterations. Raises InvalidConfig, or InvalidRequest for a malformed request."""
     changed = altered(existing, alterations, partial(_list_before, broker))
     return _accept(broker, existing, changed, internal=internal)
 
@@ -63,7 +58,7 @@ def replaced_configs(
     *,
     internal: bool = False,
 ) -> dict[str, str]:
-    """The overrides when `given` takes the place of all there were (AlterConfigs), judged whole. Raises as above."""
+    """The explicit configs when `given` replaces all others (AlterConfigs). Raises as above."""
     return _accept(broker, existing, replaced(given), internal=internal)
 
 
@@ -80,15 +75,15 @@ def _accept(
     for name, text in explicit.items():
         topic_definition(name).parse(text)
         accepted[name] = text.strip()
-    # Configs that were kept before there was a limit may shrink.
-    judge_size(accepted, max(CONFIGS_BYTES_MAX, size_of(existing)))
+    # Configs stored before there was a limit may shrink.
+    check_size(accepted, max(CONFIGS_BYTES_MAX, size_of(existing)))
     config = resolve_topic(broker, accepted, internal=internal)
-    judge_served(config.cleanup_policy, accepted.get("compression.type"))
-    _judge_compaction_lag(broker, accepted)
+    check_served(config.cleanup_policy, accepted.get("compression.type"))
+    _check_compaction_lag(broker, accepted)
     if internal:
         return accepted
     if config.remote_storage_enable:
-        _judge_tiered(broker, accepted, config)
+        _check_tiered(broker, accepted, config)
     elif _was_tiered(broker, existing) and not config.remote_log_delete_on_disable:
         raise InvalidConfig(
             "It is invalid to disable remote storage without deleting remote data. If you want to keep the remote "
@@ -105,7 +100,7 @@ def _was_tiered(broker: BrokerConfig, existing: Mapping[str, str]) -> bool:
     return bool(existing) and tiered(broker, existing)
 
 
-def _judge_compaction_lag(broker: BrokerConfig, explicit: Mapping[str, str]) -> None:
+def _check_compaction_lag(broker: BrokerConfig, explicit: Mapping[str, str]) -> None:
     low, high = (
         int(find_value(broker, explicit, name).text or 0) for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
     )
@@ -115,7 +110,7 @@ def _judge_compaction_lag(broker: BrokerConfig, explicit: Mapping[str, str]) -> 
         )
 
 
-def _judge_tiered(broker: BrokerConfig, explicit: Mapping[str, str], config: TopicConfig) -> None:
+def _check_tiered(broker: BrokerConfig, explicit: Mapping[str, str], config: TopicConfig) -> None:
     if not broker.tiering_enabled:
         raise InvalidConfig(
             "Tiered Storage functionality is disabled in the broker (remote.log.storage.system.enable=false). "
@@ -125,11 +120,11 @@ def _judge_tiered(broker: BrokerConfig, explicit: Mapping[str, str], config: Top
         retention = int(find_value(broker, explicit, f"retention.{unit}").text or -1)
         local = explicit.get(f"local.retention.{unit}")
         if local is not None:
-            judge_local_retention(unit, int(local), retention)
-            _judge_copy_disabled(unit, int(local), retention, config)
+            check_local_retention(unit, int(local), retention)
+            _check_copy_disabled(unit, int(local), retention, config)
 
 
-def _judge_copy_disabled(unit: str, local: int, retention: int, config: TopicConfig) -> None:
+def _check_copy_disabled(unit: str, local: int, retention: int, config: TopicConfig) -> None:
     if config.remote_log_copy_disable and local not in (-2, retention):
         raise InvalidConfig(
             f"When `remote.log.copy.disable` is set to true, the `local.retention.{unit}` and `retention.{unit}` must "

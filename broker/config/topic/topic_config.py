@@ -1,8 +1,7 @@
-"""What a topic runs with: its explicit overrides over the broker's values over our defaults.
+"""The effective configuration of a topic: explicit values over the broker's over defaults.
 
-Owns `TopicConfig` and the order in which a value is found. Always true: only explicit values can be wrong together
-(`changes` judges them when they are set); a default yields to what is explicit, so a config accepted once is
-accepted for ever, whatever the broker's own values become. Must not know requests, or where overrides are kept.
+Only explicit values can contradict each other (`changes` checks them when they are set). A default yields to explicit
+values, so that accepted configs remain valid whatever the broker's configs become.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from broker.config.broker_config import BrokerConfig
+from broker.config.broker_config import BrokerConfig, configs_of
 from broker.config.definitions import TOPIC, TOPIC_SYNONYMS, topic_definition
 from broker.config.values import Value
 from hotstore.log.log_config import LogConfig
@@ -64,7 +63,7 @@ class Origin(Enum):
 
 
 class ResolvedConfig(NamedTuple):
-    """A value's canonical text (None = null), and where it came from."""
+    """A value's canonical text (None = null), and its origin."""
 
     text: str | None
     origin: Origin
@@ -74,7 +73,7 @@ class ResolvedConfig(NamedTuple):
 class TopicConfig:
     """A topic's effective configuration. Times in ms, sizes in bytes; -1 = no limit for retention.
 
-    `local_retention_*` are resolved: never -2, and not beyond total retention where that is our default's doing.
+    `local_retention_*` are resolved: never -2; a default is never beyond total retention.
     """
 
     retention_ms: int
@@ -82,21 +81,21 @@ class TopicConfig:
     local_retention_ms: int
     local_retention_bytes: int
     segment_bytes: int
-    segment_ms: int
-    segment_index_bytes: int
-    index_interval_bytes: int
-    max_message_bytes: int
+    segment_ms: Annotated[int, "segment.ms"]
+    segment_index_bytes: Annotated[int, "segment.index.bytes"]
+    index_interval_bytes: Annotated[int, "index.interval.bytes"]
+    max_message_bytes: Annotated[int, "max.message.bytes"]
     message_timestamp_type: MessageTimestampType
-    message_timestamp_before_max_ms: int
-    message_timestamp_after_max_ms: int
-    min_insync_replicas: int
+    message_timestamp_before_max_ms: Annotated[int, "message.timestamp.before.max.ms"]
+    message_timestamp_after_max_ms: Annotated[int, "message.timestamp.after.max.ms"]
+    min_insync_replicas: Annotated[int, "min.insync.replicas"]
     cleanup_policy: tuple[str, ...]
     flush_sync: bool
-    flush_messages: int
-    flush_ms: int
+    flush_messages: Annotated[int, "flush.messages"]
+    flush_ms: Annotated[int, "flush.ms"]
     remote_storage_enable: bool
-    remote_log_copy_disable: bool
-    remote_log_delete_on_disable: bool
+    remote_log_copy_disable: Annotated[bool, "remote.log.copy.disable"]
+    remote_log_delete_on_disable: Annotated[bool, "remote.log.delete.on.disable"]
     producer_id_expiration_ms: int
     internal: bool
 
@@ -107,12 +106,12 @@ class TopicConfig:
 
     @property
     def deletes(self) -> bool:
-        """Old records may go, by retention or DeleteRecords."""
+        """Records may be deleted, by retention or DeleteRecords."""
         return "delete" in self.cleanup_policy
 
 
 def log_config_of(config: TopicConfig) -> LogConfig:
-    """What the local log of a partition needs to know. Sizes below what its index and batch headers need are raised."""
+    """The configuration of a partition's local log. Sizes too small for an index or a batch header are raised."""
     return LogConfig(
         segment_bytes=min(max(config.segment_bytes, _SEGMENT_BYTES_MIN), INT32_MAX),
         segment_ms=config.segment_ms,
@@ -134,7 +133,7 @@ def log_config_of(config: TopicConfig) -> LogConfig:
 def find_value(
     broker: BrokerConfig, overrides: Mapping[str, str], name: str, *, internal: bool = False
 ) -> ResolvedConfig:
-    """A topic config's text as configured, without the rules that tie several configs."""
+    """A topic config's text as configured, without rules for several configs."""
     if name in overrides:
         return ResolvedConfig(overrides[name], Origin.TOPIC)
     for synonym in TOPIC_SYNONYMS.get(name, ()):
@@ -158,12 +157,12 @@ def _default(broker: BrokerConfig, name: str, *, internal: bool) -> str | None:
     return TOPIC[name].default
 
 
-# Group offsets are kept for ever and snapshotted instead of tiered (design 5).
+# Group offsets do not expire by retention, and snapshots replace tiering (design 5).
 _INTERNAL = {"segment.bytes": "", "retention.ms": "-1", "retention.bytes": "-1", "remote.storage.enable": "false"}
 
 
 class _Reader:
-    """Typed values of one topic. Internal topics ignore the broker's retention: losing offsets is no policy."""
+    """Typed values of one topic. Internal topics ignore the broker's retention, so that offsets are not lost."""
 
     def __init__(self, broker: BrokerConfig, overrides: Mapping[str, str], *, internal: bool) -> None:
         self._broker = broker
@@ -193,7 +192,7 @@ class _Reader:
 
 
 def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, internal: bool = False) -> TopicConfig:
-    """The effective configuration. InvalidConfig when a name is unknown or one value cannot be read."""
+    """The effective configuration. Raises InvalidConfig for an unknown name or an unreadable value."""
     for name in overrides:
         topic_definition(name)
     read = _Reader(broker, overrides, internal=internal)
@@ -202,34 +201,26 @@ def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, interna
     retention_ms = read.number("retention.ms") if expires else -1
     retention_bytes = read.number("retention.bytes") if expires else -1
     segment_bytes = read.value("internal.segment.bytes")
+    values: dict[str, Any] = {field: read.value(name) for field, name in configs_of(TopicConfig).items()}
     return TopicConfig(
         retention_ms=retention_ms,
         retention_bytes=max(retention_bytes, -1),
         local_retention_ms=_local(read, "local.retention.ms", retention_ms),
         local_retention_bytes=_local(read, "local.retention.bytes", retention_bytes),
         segment_bytes=segment_bytes if isinstance(segment_bytes, int) else read.number("segment.bytes"),
-        segment_ms=read.number("segment.ms"),
-        segment_index_bytes=read.number("segment.index.bytes"),
-        index_interval_bytes=read.number("index.interval.bytes"),
-        max_message_bytes=read.number("max.message.bytes"),
         message_timestamp_type=MessageTimestampType(read.value("message.timestamp.type")),
-        message_timestamp_before_max_ms=read.number("message.timestamp.before.max.ms"),
-        message_timestamp_after_max_ms=read.number("message.timestamp.after.max.ms"),
-        min_insync_replicas=read.number("min.insync.replicas"),
         cleanup_policy=cleanup_policy,
         flush_sync=broker.flush_sync,
-        flush_messages=read.number("flush.messages"),
-        flush_ms=read.number("flush.ms"),
         remote_storage_enable=not internal and tiered(broker, overrides),
-        remote_log_copy_disable=read.flag("remote.log.copy.disable"),
-        remote_log_delete_on_disable=read.flag("remote.log.delete.on.disable"),
         producer_id_expiration_ms=broker.producer_id_expiration_ms,
         internal=internal,
+        **values,
     )
 
 
 def tiered(broker: BrokerConfig, overrides: Mapping[str, str]) -> bool:
-    """Whether a topic that is not internal is tiered: as it says, else when the broker tiers and it only deletes."""
+    """Whether a topic that is not internal is tiered: as it says, else when the broker tiers and cleanup.policy is
+    delete."""
     explicit = overrides.get("remote.storage.enable")
     if explicit is not None:
         return TOPIC["remote.storage.enable"].parse(explicit) is True
@@ -238,7 +229,8 @@ def tiered(broker: BrokerConfig, overrides: Mapping[str, str]) -> bool:
 
 
 def _local(read: _Reader, name: str, retention: int) -> int:
-    """Local retention: -2 follows total retention; what the topic does not say itself is cut to total retention."""
+    """Local retention: -2 follows total retention; a value that the topic does not set is limited to total
+    retention."""
     found = read.found(name)
     value = read.number(name)
     if value == -2 or (found.origin is Origin.DEFAULT and read.flag("remote.log.copy.disable")):

@@ -1,1 +1,1 @@
-"""Topics, configs, records and log directories, as admin clients ask for them."""
+"""Topics, configs, records and log directories, for admin clients."""

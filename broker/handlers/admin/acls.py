@@ -1,8 +1,5 @@
-"""DescribeAcls, CreateAcls, DeleteAcls: there is no authorizer, and tools that ask are told so.
-
-Always true: nobody is led to believe that an ACL was made. The answers are those of Apache Kafka without an authorizer.
-Source: KIP-140.
-"""
+"""DescribeAcls, CreateAcls, DeleteAcls: the answers of Apache Kafka without an authorizer, so that no tool believes an
+ACL was made. Source: KIP-140."""
 
 from __future__ import annotations
 
@@ -10,34 +7,24 @@ from typing import Final
 
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
-from broker.wire.messages import (
-    CreateAclsRequest,
-    CreateAclsResponse,
-    CreateAclsResponseResult,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DeleteAclsResponseResult,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-)
+from broker.wire import messages as wire
 
 _NONE_CONFIGURED: Final = "No Authorizer is configured."
 
 
-async def handle_describe_acls(context: Context, request: DescribeAclsRequest, call: Call) -> DescribeAclsResponse:
-    """SECURITY_DISABLED."""
-    return DescribeAclsResponse(
+async def handle_describe_acls(
+    context: Context, request: wire.DescribeAclsRequest, call: Call
+) -> wire.DescribeAclsResponse:
+    return wire.DescribeAclsResponse(
         error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
     )
 
 
-async def handle_create_acls(context: Context, request: CreateAclsRequest, call: Call) -> CreateAclsResponse:
-    """SECURITY_DISABLED for each."""
-    refused = CreateAclsResponseResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE_CONFIGURED)
-    return CreateAclsResponse(results=[refused] * len(request.creations))
+async def handle_create_acls(context: Context, request: wire.CreateAclsRequest, call: Call) -> wire.CreateAclsResponse:
+    refused = wire.CreateAclsResponseResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE_CONFIGURED)
+    return wire.CreateAclsResponse(results=[refused] * len(request.creations))
 
 
-async def handle_delete_acls(context: Context, request: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
-    """SECURITY_DISABLED for each."""
-    refused = DeleteAclsResponseResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE_CONFIGURED)
-    return DeleteAclsResponse(filter_results=[refused] * len(request.filters))
+async def handle_delete_acls(context: Context, request: wire.DeleteAclsRequest, call: Call) -> wire.DeleteAclsResponse:
+    refused = wire.DeleteAclsResponseResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE_CONFIGURED)
+    return wire.DeleteAclsResponse(filter_results=[refused] * len(request.filters))

@@ -1,7 +1,7 @@
-"""AlterConfigs and IncrementalAlterConfigs: change the configs of topics and of running brokers.
+"""AlterConfigs and IncrementalAlterConfigs: change configs of topics and of running brokers.
 
-Always true: a resource's changes are made as one, or none of them; a resource named twice is not changed at all. Must
-not know which values are right: `broker.config` owns that. Source: KIP-133, KIP-226, KIP-339.
+Changes of one resource are made together or not at all; a resource named twice is not changed. Source: KIP-133,
+KIP-226, KIP-339.
 """
 
 from __future__ import annotations
@@ -10,49 +10,42 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from broker.config.api.alterations import Alteration, AlterOperation
-from broker.config.api.broker_changes import altered_overrides, replaced_overrides
+from broker.config.api.alterations import Alteration, AlterOperation, altered_overrides, replaced_overrides
 from broker.config.topic.changes import altered_configs, replaced_configs
 from broker.config.topic.topic_config import check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.handlers.admin.bounded_changes import refuse_flood, together
 from broker.handlers.admin.configs import BROKER, TOPIC, is_node_id
+from broker.handlers.request_limits import refuse_flood, together
 from broker.metadata.image import Topic
-from broker.wire.messages import (
-    AlterConfigsRequest,
-    AlterConfigsRequestResource,
-    AlterConfigsResponse,
-    AlterConfigsResponseResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsRequestResource,
-    IncrementalAlterConfigsResponse,
-    IncrementalAlterConfigsResponseResource,
-)
+from broker.wire import messages as wire
 from logformat.errors import ThermoclineError
 
-Resource = AlterConfigsRequestResource | IncrementalAlterConfigsRequestResource
-R = TypeVar("R", AlterConfigsRequestResource, IncrementalAlterConfigsRequestResource)
-A = TypeVar("A", AlterConfigsResponseResource, IncrementalAlterConfigsResponseResource)
+Resource = wire.AlterConfigsRequestResource | wire.IncrementalAlterConfigsRequestResource
+R = TypeVar("R", wire.AlterConfigsRequestResource, wire.IncrementalAlterConfigsRequestResource)
+A = TypeVar("A", wire.AlterConfigsResponseResource, wire.IncrementalAlterConfigsResponseResource)
 
 
 class Change(NamedTuple):
-    """What a resource asks for, whatever it turns out to be: `own` of this broker alone, else of every broker."""
+    """A resource's new configs, as functions of the old ones. `own` (second argument): of this broker alone, else of
+    every broker."""
 
     of_topic: Callable[[Topic], Mapping[str, str]]
     of_broker: Callable[[Mapping[str, str], bool], Mapping[str, str]]
 
 
-async def handle_alter_configs(context: Context, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
-    """What a resource names replaces all that was set on it."""
+async def handle_alter_configs(
+    context: Context, request: wire.AlterConfigsRequest, call: Call
+) -> wire.AlterConfigsResponse:
+    """Replace all configs of each resource."""
     answers = await _answers(
-        context, request.resources, _replacing, AlterConfigsResponseResource, validate_only=request.validate_only
+        context, request.resources, _replacing, wire.AlterConfigsResponseResource, validate_only=request.validate_only
     )
-    return AlterConfigsResponse(responses=answers)
+    return wire.AlterConfigsResponse(responses=answers)
 
 
-def _replacing(context: Context, resource: AlterConfigsRequestResource) -> Change:
+def _replacing(context: Context, resource: wire.AlterConfigsRequestResource) -> Change:
     given = [(config.name, config.value) for config in resource.configs]
     return Change(
         lambda topic: replaced_configs(context.config, topic.configs, given, internal=topic.internal),
@@ -61,20 +54,20 @@ def _replacing(context: Context, resource: AlterConfigsRequestResource) -> Chang
 
 
 async def handle_incremental_alter_configs(
-    context: Context, request: IncrementalAlterConfigsRequest, call: Call
-) -> IncrementalAlterConfigsResponse:
-    """Each resource's changes on top of what is set on it."""
+    context: Context, request: wire.IncrementalAlterConfigsRequest, call: Call
+) -> wire.IncrementalAlterConfigsResponse:
+    """Change the named configs of each resource."""
     answers = await _answers(
         context,
         request.resources,
         _altering,
-        IncrementalAlterConfigsResponseResource,
+        wire.IncrementalAlterConfigsResponseResource,
         validate_only=request.validate_only,
     )
-    return IncrementalAlterConfigsResponse(responses=answers)
+    return wire.IncrementalAlterConfigsResponse(responses=answers)
 
 
-def _altering(context: Context, resource: IncrementalAlterConfigsRequestResource) -> Change:
+def _altering(context: Context, resource: wire.IncrementalAlterConfigsRequestResource) -> Change:
     try:
         alterations = [
             Alteration(config.name, AlterOperation(config.config_operation), config.value)
@@ -96,7 +89,8 @@ async def _answers(
     *,
     validate_only: bool,
 ) -> list[A]:
-    """One for each resource. A flood is refused in one answer, to its first resource: one each would cost seconds."""
+    """One for each resource. Too many resources are refused in one answer, the first resource's: one each would take
+    seconds."""
 
     def refused(resource: R, why: ThermoclineError) -> A:
         return answer_type(code_of(why), str(why), resource.resource_type, resource.resource_name)
@@ -142,8 +136,8 @@ async def _alter(
 
 
 def _node_of(context: Context, name: str) -> int | None:
-    """A broker's id, this one's or that of another which passed the request on; None: every broker. ApiError, in
-    Kafka's words, for any other name."""
+    """The id of this or another broker; None for every broker. Raises ApiError, in Kafka's words, for any other
+    name."""
     if not name:
         return None
     if not is_node_id(name):

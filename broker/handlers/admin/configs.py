@@ -1,8 +1,4 @@
-"""DescribeConfigs and ListConfigResources: what is configured, and what could be.
-
-Always true: what is refused says why. Must not know defaults or rules: `broker.config` owns them. Source: KIP-133,
-KIP-226, KIP-1142.
-"""
+"""DescribeConfigs and ListConfigResources. Source: KIP-133, KIP-226, KIP-1142."""
 
 from __future__ import annotations
 
@@ -14,19 +10,9 @@ from broker.config.topic.topic_config import check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.handlers.admin.bounded_changes import refuse_flood
 from broker.handlers.metadata.cluster_view import ClusterView
-from broker.wire.messages import (
-    DescribeConfigsRequest,
-    DescribeConfigsRequestResource,
-    DescribeConfigsResponse,
-    DescribeConfigsResponseConfig,
-    DescribeConfigsResponseResult,
-    DescribeConfigsResponseSynonym,
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
-    ListConfigResourcesResponseResource,
-)
+from broker.handlers.request_limits import refuse_flood
+from broker.wire import messages as wire
 from logformat.errors import ThermoclineError
 from seams.turns import Turns, next_turn
 
@@ -39,15 +25,15 @@ _NODE_ID: Final = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 
 
 async def handle_describe_configs(
-    context: Context, request: DescribeConfigsRequest, call: Call
-) -> DescribeConfigsResponse:
-    """Every config of each resource, or the ones asked for by name."""
-    response = DescribeConfigsResponse()
+    context: Context, request: wire.DescribeConfigsRequest, call: Call
+) -> wire.DescribeConfigsResponse:
+    """Every config of each resource, or the named ones."""
+    response = wire.DescribeConfigsResponse()
     turns = Turns()
     # Each once: a broker's configs are 200 times as long as its name.
     named = {(each.resource_type, each.resource_name, _keys(each)): each for each in request.resources}
     for resource in named.values():
-        result = DescribeConfigsResponseResult(
+        result = wire.DescribeConfigsResponseResult(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         try:
@@ -63,11 +49,11 @@ async def handle_describe_configs(
     return response
 
 
-def _keys(resource: DescribeConfigsRequestResource) -> frozenset[str] | None:
+def _keys(resource: wire.DescribeConfigsRequestResource) -> frozenset[str] | None:
     return None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
 
 
-def _entries(context: Context, resource: DescribeConfigsRequestResource) -> list[DescribedConfig]:
+def _entries(context: Context, resource: wire.DescribeConfigsRequestResource) -> list[DescribedConfig]:
     if resource.resource_type == TOPIC:
         check_topic_name(resource.resource_name)
         topic = context.metadata.topic(resource.resource_name)
@@ -92,7 +78,7 @@ def is_node_id(name: str) -> bool:
 
 
 def _check_node(context: Context, name: str) -> None:
-    """ApiError, in Kafka's words, unless `name` is this broker's number or empty: every broker's."""
+    """Raise ApiError, in Kafka's words, unless `name` is this broker's id or empty (every broker)."""
     if not name:
         return
     if not is_node_id(name):
@@ -104,15 +90,15 @@ def _check_node(context: Context, name: str) -> None:
         )
 
 
-def _entry(found: DescribedConfig, request: DescribeConfigsRequest) -> DescribeConfigsResponseConfig:
-    return DescribeConfigsResponseConfig(
+def _entry(found: DescribedConfig, request: wire.DescribeConfigsRequest) -> wire.DescribeConfigsResponseConfig:
+    return wire.DescribeConfigsResponseConfig(
         name=found.name,
         value=found.value,
         read_only=found.read_only,
         config_source=found.source,
         is_sensitive=found.sensitive,
         synonyms=[
-            DescribeConfigsResponseSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            wire.DescribeConfigsResponseSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
             for synonym in found.synonyms
         ]
         if request.include_synonyms
@@ -123,19 +109,19 @@ def _entry(found: DescribedConfig, request: DescribeConfigsRequest) -> DescribeC
 
 
 async def handle_list_config_resources(
-    context: Context, request: ListConfigResourcesRequest, call: Call
-) -> ListConfigResourcesResponse:
-    """Topics and brokers. Kafka's other kinds are known and have no configs here: metrics subscriptions (the only kind
-    in version 0), broker loggers, groups."""
+    context: Context, request: wire.ListConfigResourcesRequest, call: Call
+) -> wire.ListConfigResourcesResponse:
+    """Topics and brokers. Kafka's other kinds (client metrics, the only kind in version 0; broker loggers; groups) have
+    no configs here."""
     wanted = set(request.resource_types) if call.version >= _KINDS_SINCE else {_CLIENT_METRICS}
     if not wanted <= _LISTED:
-        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        return wire.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     image, view = context.metadata.image, ClusterView(context, call.peer.listener)
     named = [(BROKER, str(node_id)) for node_id in sorted(image.nodes)]
     named += [(TOPIC, name) for name in sorted(topic.name for topic in image.topics.values() if view.shows(topic))]
-    return ListConfigResourcesResponse(
+    return wire.ListConfigResourcesResponse(
         config_resources=[
-            ListConfigResourcesResponseResource(resource_type=kind, resource_name=name)
+            wire.ListConfigResourcesResponseResource(resource_type=kind, resource_name=name)
             for kind, name in named
             if not wanted or kind in wanted
         ]

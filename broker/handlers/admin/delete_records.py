@@ -1,8 +1,8 @@
-"""DeleteRecords: log starts move; on a tiered partition the root holds the new start before the answer leaves (C26).
+"""DeleteRecords: moves log starts. On a tiered partition the root holds the new start before the response leaves (C26).
 
-Always true: what is wrong with a request is told whatever its time-out; a partition is told REQUEST_TIMED_OUT only
-while its deletion is under way, or a replica that may lead next does not know of it yet (R7); an internal topic's
-records are nobody's to delete. Must not know how a tier moves its start. Source: KIP-107, KIP-204.
+An invalid request gets its error whatever the time-out. REQUEST_TIMED_OUT means that the deletion is in progress, or
+that a replica that may lead next does not know the new start yet (R7). Records of internal topics cannot be deleted.
+Source: KIP-107, KIP-204.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.handlers.request_deadline import deadline_s
+from broker.handlers.request_limits import deadline_s
 from broker.partition.leading.leader_replica import LeaderReplica, all_visible
 from broker.wire.messages import (
     DeleteRecordsRequest,
@@ -27,8 +27,8 @@ from seams.turns import Turns, next_turn
 
 _SETTLE_WAIT_S: Final = 1.0  # as ListOffsets: what was acknowledged counts
 _WAIT_MIN_S: Final = 1.0
-"""A deletion is a write to the bucket. Kafka moves its log start before it looks at the time-out: whoever does not wait
-is told that his records are gone, and must be told so here."""
+"""A deletion is a write to the bucket. Kafka moves its log start before it checks the time-out, so a client that does
+not wait learns of the deletion; here it must learn of it too."""
 _AT_ONCE_MAX: Final = 16  # partitions of one request whose roots are written at the same time
 _HIGH_WATERMARK: Final = -1
 
@@ -74,12 +74,12 @@ async def handle_delete_records(context: Context, request: DeleteRecordsRequest,
 
 
 def _checked(context: Context, topic: str, index: int, offset: int) -> tuple[LeaderReplica, int]:
-    """The partition, and the offset below which its records go. Raises ApiError, in Kafka's order."""
+    """The partition, and the offset below which records are deleted. Raises ApiError, in Kafka's order."""
     partition = context.registry.partitions.get((topic, index))
     if partition is None:
         raise ApiError(context.registry.refusal(topic, index))
     if partition.config.internal:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal: the broker alone deletes its records")
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal: only the broker deletes its records")
     if "delete" not in partition.config.cleanup_policy:
         raise ApiError(ErrorCode.POLICY_VIOLATION, f"{topic} has no delete in its cleanup.policy")
     high_watermark = partition.high_watermark
@@ -91,8 +91,8 @@ def _checked(context: Context, topic: str, index: int, offset: int) -> tuple[Lea
 
 
 async def _delete(context: Context, deletions: list[_Deletion], until_s: float) -> None:
-    """Move the starts, a few at a time, and wait up to the loop's time `until_s` for that and for the replicas to know
-    them; what is not done by then goes on."""
+    """Move the starts, a few at a time. Wait up to the event loop's time `until_s` for that and for the replicas to
+    know them; the rest continues in the background."""
     loop = asyncio.get_running_loop()
     left, to_know = iter(deletions), dict[asyncio.Future[None], _Deletion]()
     workers = [

@@ -1,7 +1,6 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: what lies in this broker's one log directory, and that nothing moves there.
+"""DescribeLogDirs and AlterReplicaLogDirs, as Apache Kafka with one log directory answers them.
 
-Always true: whoever asks is told of logs here alone, in whatever role; a replica that is to lie where it lies is where
-it should be; what Apache Kafka with one log directory answers is answered. Source: KIP-113, KIP-827.
+They cover the logs of this broker, led or followed. Source: KIP-113, KIP-827.
 """
 
 from __future__ import annotations
@@ -11,80 +10,70 @@ from typing import Final
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.partition.readable import HostedReplica
-from broker.wire.messages import (
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
-    AlterReplicaLogDirsResponsePartition,
-    AlterReplicaLogDirsResponseTopic,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    DescribeLogDirsResponseLogDir,
-    DescribeLogDirsResponsePartition,
-    DescribeLogDirsResponseTopic,
-)
+from broker.wire import messages as wire
 from seams.turns import Turns, next_turn
 
 _FUTURE_NAME_CHARS: Final = len(".") + 32 + len("-future")
-"""Beside the partition's name, in that of a directory to which Kafka copies: no file's name has more than 255."""
+"""Kafka adds so much to the partition's name for the directory it copies to; a file name has at most 255 characters."""
 _NAME_CHARS_MAX: Final = 255
 
 
 async def handle_describe_log_dirs(
-    context: Context, request: DescribeLogDirsRequest, call: Call
-) -> DescribeLogDirsResponse:
-    """Local bytes of each partition asked for (None: all), and the file system's room."""
+    context: Context, request: wire.DescribeLogDirsRequest, call: Call
+) -> wire.DescribeLogDirsResponse:
+    """Local bytes of each requested partition (None: all), and the space of the file system."""
     asked = None
     if request.topics is not None:
         asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    sizes: dict[str, list[DescribeLogDirsResponsePartition]] = {}
+    sizes: dict[str, list[wire.DescribeLogDirsResponsePartition]] = {}
     turns = Turns()
     for partition in context.registry.written:
         if asked is None or (partition.topic, partition.index) in asked:
             sizes.setdefault(partition.topic, []).append(
-                DescribeLogDirsResponsePartition(
+                wire.DescribeLogDirsResponsePartition(
                     partition_index=partition.index, partition_size=partition.log.local_bytes
                 )
             )
         if turns.over():
             await next_turn()
     space = context.world.disk.space(context.config.data_dir)
-    log_dir = DescribeLogDirsResponseLogDir(
+    log_dir = wire.DescribeLogDirsResponseLogDir(
         log_dir=context.config.data_dir,
-        topics=[DescribeLogDirsResponseTopic(name=name, partitions=found) for name, found in sizes.items()],
+        topics=[wire.DescribeLogDirsResponseTopic(name=name, partitions=found) for name, found in sizes.items()],
         total_bytes=space.total,
         usable_bytes=space.free,
     )
-    return DescribeLogDirsResponse(results=[log_dir])
+    return wire.DescribeLogDirsResponse(results=[log_dir])
 
 
 async def handle_alter_replica_log_dirs(
-    context: Context, request: AlterReplicaLogDirsRequest, call: Call
-) -> AlterReplicaLogDirsResponse:
-    """Of each replica, whether it lies where it is to; of one named twice the last directory counts, as in Kafka."""
+    context: Context, request: wire.AlterReplicaLogDirsRequest, call: Call
+) -> wire.AlterReplicaLogDirsResponse:
+    """Whether each replica is in the requested directory; of one named twice the last directory counts, as in Kafka."""
     wanted = {(topic.name, index): of.path for of in request.dirs for topic in of.topics for index in topic.partitions}
-    topics: dict[str, list[AlterReplicaLogDirsResponsePartition]] = {}
+    topics: dict[str, list[wire.AlterReplicaLogDirsResponsePartition]] = {}
     turns = Turns()
     for (name, index), path in wanted.items():
-        answer = AlterReplicaLogDirsResponsePartition(index, _judged(context, name, index, path))
+        answer = wire.AlterReplicaLogDirsResponsePartition(index, _destination_error(context, name, index, path))
         topics.setdefault(name, []).append(answer)
         if turns.over():
             await next_turn()
-    return AlterReplicaLogDirsResponse(
-        results=[AlterReplicaLogDirsResponseTopic(name, found) for name, found in topics.items()]
+    return wire.AlterReplicaLogDirsResponse(
+        results=[wire.AlterReplicaLogDirsResponseTopic(name, found) for name, found in topics.items()]
     )
 
 
-def _judged(context: Context, name: str, index: int, path: str) -> ErrorCode:
+def _destination_error(context: Context, name: str, index: int, path: str) -> ErrorCode:
     if len(f"{name}-{index}") + _FUTURE_NAME_CHARS > _NAME_CHARS_MAX:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if path != context.config.data_dir:
         return ErrorCode.LOG_DIR_NOT_FOUND
-    if _here(context, name, index) is not None:
+    if _hosted(context, name, index) is not None:
         return ErrorCode.NONE
     topic = context.metadata.topic_named(name)
     is_known = topic is not None and 0 <= index < topic.partitions
     return ErrorCode.REPLICA_NOT_AVAILABLE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _here(context: Context, name: str, index: int) -> HostedReplica | None:
+def _hosted(context: Context, name: str, index: int) -> HostedReplica | None:
     return context.registry.led(name, index) or context.registry.followed.get((name, index))

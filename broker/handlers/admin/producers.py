@@ -1,7 +1,7 @@
-"""DescribeProducers: the idempotent producers that a partition remembers.
+"""DescribeProducers: the idempotent producers that a partition remembers (KIP-664).
 
-Always true: an answer carries at most `PRODUCERS_MAX` producers and `PARTITIONS_MAX` partitions; a partition with more
-is refused, never cut short. Must not know what sequences mean. Source: KIP-664.
+A response has at most `PRODUCERS_MAX` producers and `PARTITIONS_MAX` partitions; a partition that does not fit is
+refused, not cut.
 """
 
 from __future__ import annotations
@@ -11,13 +11,7 @@ from typing import Final
 from broker.config.topic.topic_config import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
-from broker.wire.messages import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    DescribeProducersResponsePartition,
-    DescribeProducersResponseProducer,
-    DescribeProducersResponseTopic,
-)
+from broker.wire import messages as wire
 from logformat.producer_snapshot import ProducerEntry
 
 PRODUCERS_MAX: Final = 10_000  # of one answer: 2 µs each on the loop
@@ -25,23 +19,23 @@ PARTITIONS_MAX: Final = 10_000
 
 
 async def handle_describe_producers(
-    context: Context, request: DescribeProducersRequest, call: Call
-) -> DescribeProducersResponse:
-    """Id, epoch, last sequence of each producer; its last timestamp is when the broker took its last batch."""
+    context: Context, request: wire.DescribeProducersRequest, call: Call
+) -> wire.DescribeProducersResponse:
+    """Id, epoch and last sequence of each producer; its last timestamp is when the broker appended its last batch."""
     answering = _Answering(context)
     named = sum(max(1, len(topic.partition_indexes)) for topic in request.topics)
     if named > PARTITIONS_MAX:
-        flood = DescribeProducersResponsePartition(
+        flood = wire.DescribeProducersResponsePartition(
             partition_index=-1,
             error_code=ErrorCode.POLICY_VIOLATION,
             error_message=f"{named} partitions in one request, at most {PARTITIONS_MAX}",
         )
-        return DescribeProducersResponse(
-            topics=[DescribeProducersResponseTopic(name=request.topics[0].name, partitions=[flood])]
+        return wire.DescribeProducersResponse(
+            topics=[wire.DescribeProducersResponseTopic(name=request.topics[0].name, partitions=[flood])]
         )
-    return DescribeProducersResponse(
+    return wire.DescribeProducersResponse(
         topics=[
-            DescribeProducersResponseTopic(
+            wire.DescribeProducersResponseTopic(
                 name=topic.name,
                 partitions=[answering.partition(topic.name, index) for index in topic.partition_indexes],
             )
@@ -51,14 +45,14 @@ async def handle_describe_producers(
 
 
 class _Answering:
-    """One answer being made, and the producers it still has room for."""
+    """One response, and the number of producers it may still carry."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._room = PRODUCERS_MAX
 
-    def partition(self, topic: str, index: int) -> DescribeProducersResponsePartition:
-        answer = DescribeProducersResponsePartition(partition_index=index)
+    def partition(self, topic: str, index: int) -> wire.DescribeProducersResponsePartition:
+        answer = wire.DescribeProducersResponsePartition(partition_index=index)
         partition = self._context.registry.partitions.get((topic, index))
         if partition is None:
             answer.error_code, answer.error_message = self._unknown(topic, index)
@@ -88,8 +82,8 @@ class _Answering:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
 
 
-def _shown(entry: ProducerEntry) -> DescribeProducersResponseProducer:
-    return DescribeProducersResponseProducer(
+def _shown(entry: ProducerEntry) -> wire.DescribeProducersResponseProducer:
+    return wire.DescribeProducersResponseProducer(
         producer_id=entry.producer_id,
         producer_epoch=entry.epoch,
         last_sequence=entry.batches[-1].last_sequence if entry.batches else -1,

@@ -1,8 +1,5 @@
-"""Creating, growing and deleting topics.
-
-Always true: a topic that a request names twice is not changed at all. Must not know how a change is committed. Source:
-KIP-4, KIP-195, KIP-516.
-"""
+"""CreateTopics, DeleteTopics, CreatePartitions. A topic that a request names twice is not changed. Source: KIP-4,
+KIP-195, KIP-516."""
 
 from __future__ import annotations
 
@@ -16,38 +13,24 @@ from broker.context import Call, Context
 from broker.controller.decisions.topics import INTERNAL_TOPICS
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.handlers.admin.bounded_changes import CHANGES_PER_REQUEST_MAX, refuse_flood, together, within
-from broker.handlers.request_deadline import deadline_s
-from broker.wire.messages import (
-    ZERO_UUID,
-    CreatePartitionsRequest,
-    CreatePartitionsRequestTopic,
-    CreatePartitionsResponse,
-    CreatePartitionsResponseTopic,
-    CreateTopicsRequest,
-    CreateTopicsRequestTopic,
-    CreateTopicsResponse,
-    CreateTopicsResponseConfig,
-    CreateTopicsResponseTopic,
-    DeleteTopicsRequest,
-    DeleteTopicsRequestTopic,
-    DeleteTopicsResponse,
-    DeleteTopicsResponseTopic,
-)
+from broker.handlers.request_limits import CHANGES_PER_REQUEST_MAX, deadline_s, refuse_flood, together, within
+from broker.wire import messages as wire
 from logformat.errors import ThermoclineError
 
 _DELETION_DISABLED_SINCE: Final = 3
 _DEFAULT: Final = -1  # partitions or replication factor "as the broker thinks" (KIP-464)
 
 
-async def handle_create_topics(context: Context, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
-    """Create each topic or say why not; of names given twice none is created."""
+async def handle_create_topics(
+    context: Context, request: wire.CreateTopicsRequest, call: Call
+) -> wire.CreateTopicsResponse:
+    """Create each topic, or return its error."""
     until_s = deadline_s(request.timeout_ms)
     names = Counter(wanted.name for wanted in request.topics)
-    response = CreateTopicsResponse()
+    response = wire.CreateTopicsResponse()
 
-    async def create(wanted: CreateTopicsRequestTopic) -> None:
-        answer = CreateTopicsResponseTopic(name=wanted.name, error_message=None)
+    async def create(wanted: wire.CreateTopicsRequestTopic) -> None:
+        answer = wire.CreateTopicsResponseTopic(name=wanted.name, error_message=None)
         response.topics.append(answer)
         try:
             refuse_flood(request.topics)
@@ -69,9 +52,9 @@ def _refuse_duplicate(count: int) -> None:
 async def _create(
     context: Context,
     call: Call,
-    request: CreateTopicsRequest,
-    wanted: CreateTopicsRequestTopic,
-    answer: CreateTopicsResponseTopic,
+    request: wire.CreateTopicsRequest,
+    wanted: wire.CreateTopicsRequestTopic,
+    answer: wire.CreateTopicsResponseTopic,
     until_s: float,
 ) -> None:
     _refuse_two_shapes(wanted)
@@ -85,7 +68,7 @@ async def _create(
             configs,
             replication_factor=broker.default_replication_factor if factor == _DEFAULT else factor,
             assignments=[(each.partition_index, each.broker_ids) for each in wanted.assignments],
-            # A client's ordinary topic of such a name is refused; brokers have theirs made by whoever decides.
+            # Of such a name a client's ordinary topic is refused; brokers have the internal one created.
             internal=wanted.name in INTERNAL_TOPICS and call.peer.listener == broker.brokers_listener,
             validate_only=request.validate_only,
         ),
@@ -94,7 +77,7 @@ async def _create(
     answer.num_partitions = topic.partitions
     answer.replication_factor = len(topic.rows[0].replicas)
     answer.configs = [
-        CreateTopicsResponseConfig(
+        wire.CreateTopicsResponseConfig(
             name=entry.name,
             value=entry.value,
             read_only=entry.read_only,
@@ -105,28 +88,29 @@ async def _create(
     ]
 
 
-def _refuse_two_shapes(wanted: CreateTopicsRequestTopic) -> None:
+def _refuse_two_shapes(wanted: wire.CreateTopicsRequestTopic) -> None:
     numbers = (("replication factor", wanted.replication_factor), ("numPartitions", wanted.num_partitions))
     for name, count in numbers if wanted.assignments else ():
         if count != _DEFAULT:
             raise ApiError(
-                ErrorCode.INVALID_REQUEST,
-                f"A manual partition assignment was specified, but {name} was not set to -1.",
+                ErrorCode.INVALID_REQUEST, f"A manual partition assignment was specified, but {name} was not set to -1."
             )
 
 
-async def handle_delete_topics(context: Context, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
-    """Free each name; what the topic left is removed in the background. What is named twice is not deleted, also where
-    it is named once by name and once by id."""
+async def handle_delete_topics(
+    context: Context, request: wire.DeleteTopicsRequest, call: Call
+) -> wire.DeleteTopicsResponse:
+    """Free each name; the topic's data is deleted in the background. A topic named once by name and once by id is named
+    twice."""
     until_s = deadline_s(request.timeout_ms)
-    wanted = request.topics or [DeleteTopicsRequestTopic(name=name) for name in request.topic_names]
+    wanted = request.topics or [wire.DeleteTopicsRequestTopic(name=name) for name in request.topic_names]
     named = Counter((topic.name, topic.topic_id) for topic in wanted)
     ids = _named_by_id(context, named)
-    response = DeleteTopicsResponse()
-    by_both = {topic_id for name, topic_id in ids.items() if (name, ZERO_UUID) in named}
+    response = wire.DeleteTopicsResponse()
+    by_both = {topic_id for name, topic_id in ids.items() if (name, wire.ZERO_UUID) in named}
 
     async def delete(name: str | None, topic_id: UUID, count: int) -> None:
-        answer = DeleteTopicsResponseTopic(name=name, topic_id=topic_id)
+        answer = wire.DeleteTopicsResponseTopic(name=name, topic_id=topic_id)
         response.responses.append(answer)
         try:
             refuse_flood(wanted)
@@ -145,7 +129,7 @@ async def handle_delete_topics(context: Context, request: DeleteTopicsRequest, c
 
 
 def _named_by_id(context: Context, named: Collection[tuple[str | None, UUID]]) -> dict[str, UUID]:
-    """The ids among `named`, by the names of their topics; none of a flood, which is refused."""
+    """The ids in `named` by the names of their topics; none when there are too many, which is refused."""
     found: dict[str, UUID] = {}
     if len(named) <= CHANGES_PER_REQUEST_MAX:
         for name, topic_id in named:
@@ -155,15 +139,15 @@ def _named_by_id(context: Context, named: Collection[tuple[str | None, UUID]]) -
     return found
 
 
-def _refuse_unclear(answer: DeleteTopicsResponseTopic, count: int, ids: Mapping[str, UUID]) -> None:
-    """In Kafka's words. `ids`: those that the request names, by their topics' names."""
+def _refuse_unclear(answer: wire.DeleteTopicsResponseTopic, count: int, ids: Mapping[str, UUID]) -> None:
+    """Raise ApiError in Kafka's words. `ids`: those that the request names, by the names of their topics."""
     if answer.name is None:
-        if answer.topic_id == ZERO_UUID:
+        if answer.topic_id == wire.ZERO_UUID:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
         if count > 1:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
         return
-    if answer.topic_id != ZERO_UUID:
+    if answer.topic_id != wire.ZERO_UUID:
         raise ApiError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
     _refuse_duplicate(count)
     if answer.name in ids:
@@ -171,8 +155,8 @@ def _refuse_unclear(answer: DeleteTopicsResponseTopic, count: int, ids: Mapping[
         raise ApiError(ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
 
 
-async def _delete(context: Context, call: Call, answer: DeleteTopicsResponseTopic, until_s: float) -> None:
-    """The topic that `answer` names, by name or id."""
+async def _delete(context: Context, call: Call, answer: wire.DeleteTopicsResponseTopic, until_s: float) -> None:
+    """Delete the topic that `answer` names, by name or id."""
     if not context.config.delete_topics:
         known = call.version >= _DELETION_DISABLED_SINCE
         raise ApiError(
@@ -191,15 +175,14 @@ async def _delete(context: Context, call: Call, answer: DeleteTopicsResponseTopi
 
 
 async def handle_create_partitions(
-    context: Context, request: CreatePartitionsRequest, call: Call
-) -> CreatePartitionsResponse:
-    """Grow topics; of names given twice none grows."""
+    context: Context, request: wire.CreatePartitionsRequest, call: Call
+) -> wire.CreatePartitionsResponse:
     until_s = deadline_s(request.timeout_ms)
     names = Counter(wanted.name for wanted in request.topics)
-    response = CreatePartitionsResponse()
+    response = wire.CreatePartitionsResponse()
 
-    async def grow(wanted: CreatePartitionsRequestTopic) -> None:
-        answer = CreatePartitionsResponseTopic(name=wanted.name)
+    async def grow(wanted: wire.CreatePartitionsRequestTopic) -> None:
+        answer = wire.CreatePartitionsResponseTopic(name=wanted.name)
         response.results.append(answer)
         try:
             refuse_flood(request.topics)
@@ -214,7 +197,7 @@ async def handle_create_partitions(
 
 
 async def _grow(
-    context: Context, request: CreatePartitionsRequest, wanted: CreatePartitionsRequestTopic, until_s: float
+    context: Context, request: wire.CreatePartitionsRequest, wanted: wire.CreatePartitionsRequestTopic, until_s: float
 ) -> None:
     assignments = None if wanted.assignments is None else [each.broker_ids for each in wanted.assignments]
     await within(

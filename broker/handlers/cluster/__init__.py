@@ -1,1 +1,1 @@
-"""Brokers, elections and reassignments: what brokers and operators ask of the controller."""
+"""Requests of brokers and operators to the controller."""

@@ -1,14 +1,14 @@
-"""What brokers of one cluster ask the controller: BrokerRegistration, BrokerHeartbeat, AlterPartition.
+"""BrokerRegistration, BrokerHeartbeat, AlterPartition, UnregisterBroker.
 
-Owns how its answers are said. Always true: what reaches a handler came by the brokers' own listener (authorizer);
-whoever is not the controller answers NOT_CONTROLLER and nothing else. A heartbeat is parked by whoever answers it: it
-comes on a connection of its own, so nothing waits behind it. Must not know how the controller decides.
-Source: KIP-631, KIP-497.
+The authorizer admits the first three on the brokers' listener only. A broker that is not the controller answers
+NOT_CONTROLLER. A heartbeat may be parked: it arrives on a connection of its own. Source: KIP-631, KIP-497.
 """
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
+from typing import Final
 
 from broker.context import Call, Context
 from broker.controller.broker_rpc import BrokerRpc
@@ -21,65 +21,61 @@ from broker.controller.remote_controller import (
 )
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.wire.messages import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
+from broker.handlers.request_limits import within
+from broker.wire import messages as wire
 from logformat.errors import ThermoclineError
+
+_DECIDED_S: Final = 30.0  # UnregisterBroker has no time-out of its own
 
 
 async def handle_broker_registration(
-    context: Context, request: BrokerRegistrationRequest, call: Call
-) -> BrokerRegistrationResponse:
-    """Begin a session: the answer comes when it is committed."""
+    context: Context, request: wire.BrokerRegistrationRequest, call: Call
+) -> wire.BrokerRegistrationResponse:
+    """Begin a session; the response leaves once it is committed."""
     try:
-        return BrokerRegistrationResponse(broker_epoch=await _door(context).register(registration_request(request)))
+        return wire.BrokerRegistrationResponse(
+            broker_epoch=await _controller(context).register(registration_request(request))
+        )
     except (ThermoclineError, OSError) as refused:
-        return BrokerRegistrationResponse(error_code=code_of(refused), error_message=str(refused))
+        return wire.BrokerRegistrationResponse(error_code=code_of(refused), error_message=str(refused))
 
 
 async def handle_broker_heartbeat(
-    context: Context, request: BrokerHeartbeatRequest, call: Call
-) -> BrokerHeartbeatResponse:
-    """Keep a session. From the first on the controller is told when the connection is closed."""
+    context: Context, request: wire.BrokerHeartbeatRequest, call: Call
+) -> wire.BrokerHeartbeatResponse:
+    """Renew a session. The controller is informed when the connection closes."""
     try:
-        door = _door(context)
-        call.peer.farewell = partial(door.closed, request.broker_id, request.broker_epoch)
-        return heartbeat_response(await door.heartbeat(heartbeat_request(request)))
+        controller = _controller(context)
+        call.peer.on_closed = partial(controller.closed, request.broker_id, request.broker_epoch)
+        return heartbeat_response(await controller.heartbeat(heartbeat_request(request)))
     except (ThermoclineError, OSError) as refused:
-        return await heartbeat_refused(request, code_of(refused))
+        return wire.BrokerHeartbeatResponse(error_code=code_of(refused))
 
 
 async def handle_alter_partition(
-    context: Context, request: AlterPartitionRequest, call: Call
-) -> AlterPartitionResponse:
-    """Decide on what a leader proposes, each partition by itself. The answer has no state: the image has (R17)."""
+    context: Context, request: wire.AlterPartitionRequest, call: Call
+) -> wire.AlterPartitionResponse:
+    """Decide on a leader's proposals, each partition by itself. The response has no state: the image has it (R17)."""
     try:
-        return proposals_response(request, await _door(context).alter_partition(proposals_request(request)))
+        return proposals_response(request, await _controller(context).alter_partition(proposals_request(request)))
     except (ThermoclineError, OSError) as refused:
-        return await alter_partition_refused(request, code_of(refused))
+        return wire.AlterPartitionResponse(error_code=code_of(refused))
 
 
-async def registration_refused(request: BrokerRegistrationRequest, error: ErrorCode) -> BrokerRegistrationResponse:
-    """No session."""
-    return BrokerRegistrationResponse(error_code=error)
+async def handle_unregister_broker(
+    context: Context, request: wire.UnregisterBrokerRequest, call: Call
+) -> wire.UnregisterBrokerResponse:
+    """Remove the node. `is_given_up`: also when partitions are assigned to it (`thermocline cluster forget`)."""
+    act = context.controller.give_up if request.is_given_up else context.controller.unregister
+    until_s = asyncio.get_running_loop().time() + _DECIDED_S
+    try:
+        await within(until_s, lambda: act(request.broker_id))
+    except (ThermoclineError, TimeoutError) as refused:
+        return wire.UnregisterBrokerResponse(error_code=code_of(refused), error_message=str(refused))
+    return wire.UnregisterBrokerResponse(error_message=None)
 
 
-async def heartbeat_refused(request: BrokerHeartbeatRequest, error: ErrorCode) -> BrokerHeartbeatResponse:
-    """Nothing about the sender."""
-    return BrokerHeartbeatResponse(error_code=error)
-
-
-async def alter_partition_refused(request: AlterPartitionRequest, error: ErrorCode) -> AlterPartitionResponse:
-    """No partition is looked at."""
-    return AlterPartitionResponse(error_code=error)
-
-
-def _door(context: Context) -> BrokerRpc:
+def _controller(context: Context) -> BrokerRpc:
     if context.brokers is None:
         raise ApiError(ErrorCode.NOT_CONTROLLER, "this broker does not decide for others")
     return context.brokers

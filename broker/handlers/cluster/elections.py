@@ -1,8 +1,7 @@
-"""ElectLeaders: the preferred replica leads again where it may.
+"""ElectLeaders: makes the preferred replica leader again, or elects an unclean leader.
 
-Always true: what a lone broker answers is what Apache Kafka answers for partitions with one replica; only what may have
-another leader is asked of the controller, in one change. Must not know who may lead
-(`broker.controller.decisions.elections`). Source: KIP-183, KIP-460.
+A lone broker answers what Apache Kafka answers for partitions with one replica. The controller is asked only for
+partitions whose leader may change, in one change. Source: KIP-183, KIP-460.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from broker.context import Call, Context
 from broker.controller.decisions.elections import Election, ElectionType
 from broker.error_codes import ErrorCode
 from broker.errors import code_of
-from broker.handlers.admin.bounded_changes import within
 from broker.handlers.metadata.cluster_view import ClusterView
-from broker.handlers.request_deadline import deadline_s
+from broker.handlers.request_limits import deadline_s, within
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER
 from broker.wire.messages import (
@@ -34,8 +32,7 @@ Elections = dict[tuple[str, int], Election]
 
 
 async def handle_elect_leaders(context: Context, request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
-    """Whoever has the leader that is asked for needs none; asked for all (null), topics are named, and what changed, as
-    Kafka leaves out the rest."""
+    """For null (all partitions) the response names all topics, but only partitions that changed, as in Kafka."""
     wanted, view = request.topic_partitions, ClusterView(context, call.peer.listener)
     known = request.election_type in tuple(ElectionType)
     if wanted is not None and sum(max(1, len(topic.partitions)) for topic in wanted) > _NAMED_MAX:
@@ -73,7 +70,7 @@ _NOT_NEEDED: Final = ErrorCode.ELECTION_NOT_NEEDED
 
 
 def _may_change(shown: dict[str, Topic], kind: ElectionType, name: str, index: int) -> bool:
-    """Whether the image leaves something to elect; the controller's, which decides, may be newer."""
+    """Whether the image leaves something to elect. The controller's image, which decides, may be newer."""
     topic = shown.get(name)
     if topic is None or not 0 <= index < topic.partitions:
         return False

@@ -1,9 +1,8 @@
-"""Envelope: what another broker's client asked, decided here in that client's name.
+"""Envelope: executes on the controller a client's request that another broker forwarded.
 
-Owns opening and closing the envelope. Always true: only what clients may ask of any broker is in one, never another
-envelope; the client inside is judged as if it had come here itself; a broker that is not the controller opens nothing.
-It answers with the position that its image has then, which holds all that was decided. Must not know what is inside.
-Source: KIP-590; docs/formats/broker-requests.md.
+It contains only an API that brokers forward, never another envelope. The client inside is authorized as if it had
+connected here. A broker that is not the controller does not open it. The response carries the position of its image,
+which includes everything decided. Source: KIP-590; docs/formats/broker-requests.md.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from broker.wire.message import Message
 from broker.wire.messages import EnvelopeRequest, EnvelopeResponse
 
 Decide = Callable[[RequestHeader, Call, Message], Awaitable[list[Part]]]
-"""From a request to the parts of its answer's frame."""
+"""Handles a request and returns the parts of its response frame."""
 
 
 async def opened(
     context: Context, authorizer: Authorizer, decide: Decide, request: EnvelopeRequest, call: Call
 ) -> EnvelopeResponse:
-    """The answer to what is inside, in its own frame without length prefix; or why it was not opened."""
+    """The inner response, framed without length prefix, or the error for which the envelope was not opened."""
     if context.forward.is_elsewhere():
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     try:
@@ -55,7 +54,7 @@ async def opened(
 
 
 def _client(request: EnvelopeRequest, broker: Peer) -> Peer:
-    """Who asked, as its own broker saw it. Raises MalformedFrame."""
+    """The client as its own broker saw it. Raises MalformedFrame."""
     try:
         principal = (request.request_principal or b"").decode()
         address = str(ip_address(request.client_host_address)) if request.client_host_address else ""
@@ -64,8 +63,3 @@ def _client(request: EnvelopeRequest, broker: Peer) -> Peer:
     if not principal:
         raise MalformedFrame("an envelope without a principal")
     return Peer(broker.connection_id, address and f"{address}:0", request.client_listener, principal=principal)
-
-
-async def refused(request: EnvelopeRequest, error: ErrorCode) -> EnvelopeResponse:
-    """What is inside is not looked at."""
-    return EnvelopeResponse(error_code=error)

@@ -1,11 +1,10 @@
-"""One look at the partitions of a fetch: what was read so far, from either tier, and what would have to be waited for.
+"""One pass over the partitions of a fetch: what can be read now from either tier, and what is still loading.
 
-Owns what a partition adds to the answer. Always true: consumers get nothing at or above the high watermark; together
-the partitions give no more than the request allows, but for the first batch (KIP-74). Record bytes are never read here:
-the answer names file ranges, which the socket takes by sendfile. Must not know chunks or objects
-(`tiering.fetch_router` says which tier, the tier says what), sessions, nor when the answer leaves.
+Consumers get nothing at or above the high watermark. All partitions together return at most the bytes that the request
+allows, except for the first batch (KIP-74). Record bytes are not read here: the response names file ranges, which the
+socket sends by sendfile.
 
-Hot path: `read` runs once for each partition that a fetch looks at.
+Hot path: `read` runs once for each partition of a fetch.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _READ_COMMITTED: Final = 1
 
 
 class FetchAttempt:
-    """One pass over what the request wants: the answers so far, and what they would have to wait for."""
+    """The partition responses so far, and the loads that are under way."""
 
     __slots__ = (
         "_bytes_max",
@@ -55,16 +54,16 @@ class FetchAttempt:
         self._request = request
         self._bytes_max = bytes_max
         self.answers: list[tuple[Target, FetchResponsePartition]] = []
-        self.unknown: list[tuple[Target, FetchResponsePartition]] = []  # no such partition: told last
-        self.open: list[tuple[Target, Fetchable]] = []  # what `answers` came from
+        self.unknown: list[tuple[Target, FetchResponsePartition]] = []  # no such partition: last in the response
+        self.open: list[tuple[Target, Fetchable]] = []  # the partitions of `answers`
         self.size = 0
-        self.ready = 0  # bytes that count for min_bytes: of a partition with more than it may give, all it may
-        self.is_behind = False  # a reader of older segments, or of the bucket: more lies there, however little fits
+        self.ready = 0  # bytes that count for min_bytes: a partition cut by its limit counts with its whole limit
+        self.is_behind = False  # reads older segments or the bucket: more lies there, however little fits
         self.failed = False
         self.loading: list[asyncio.Future[None]] = []
 
     def read(self, partition: Fetchable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
-        """Fill the answer; whether nothing more can be read until the partition moves. Raises ThermoclineError and
+        """Fill `answer`. True when nothing more can be read until the partition moves. Raises ThermoclineError and
         OSError, which refuse the partition and not the fetch."""
         high_watermark = partition.high_watermark
         log_start_offset = partition.log_start_offset
@@ -108,7 +107,7 @@ class FetchAttempt:
     def read_hot(
         self, partition: Fetchable, wanted: FetchRequestPartition, answer: FetchResponsePartition, end_offset: int
     ) -> None:
-        """Local bytes below `end_offset`, as far as the answer has room. Raises DamagedLog."""
+        """Add local bytes below `end_offset`, as far as the limits allow. Raises DamagedLog."""
         bytes_max = min(wanted.partition_max_bytes, self._bytes_max - self.size)
         if bytes_max > 0 or self.size == 0:
             self._read_hot(partition, wanted.fetch_offset, bytes_max, answer, end_offset)
@@ -116,10 +115,8 @@ class FetchAttempt:
     def _read_hot(
         self, partition: Fetchable, offset: int, bytes_max: int, answer: FetchResponsePartition, end_offset: int
     ) -> None:
-        """Local bytes. What may have to come from the disk first is brought into the page cache by a worker (C25).
-
-        Raises DamagedLog.
-        """
+        """Add local bytes. A worker first brings into the page cache what may have to come from the disk (C25). Raises
+        DamagedLog."""
         found = partition.local.read(self._context.residency, offset, bytes_max, end_offset, min_one=self.size == 0)
         if isinstance(found, asyncio.Future):
             self.loading.append(found)
@@ -127,14 +124,14 @@ class FetchAttempt:
         if found is None:
             return
         if found.cut:
-            # Whole batches rarely fill a limit to the byte: waiting for the rest would wait for ever.
+            # Whole batches rarely fill a limit to the byte: a wait for the rest would never end.
             self.ready += max(bytes_max - found.length, 0)
         if found.length:
             self.is_behind |= found.sealed
             self._take(answer, found.length, (FileRange(found.file, found.position, found.length),))
 
     def _read_cold(self, partition: Fetchable, offset: int, bytes_max: int, answer: FetchResponsePartition) -> None:
-        """Bytes of the bucket, at hand or asked for."""
+        """Add bytes of the bucket, or start loading them."""
         wanted_bytes = min(bytes_max, self._context.config.cold_fetch_bytes_max)
         cold = partition.tier.read(offset, wanted_bytes, min_one=self.size == 0)
         if isinstance(cold, asyncio.Future):
@@ -150,15 +147,15 @@ class FetchAttempt:
 
 
 def _out_of_range(partition: Fetchable, offset: int) -> ErrorCode:
-    """Kafka's follower says the same of an offset that its leader has: a client that does not know better begins
-    anew at one end of the log (aiokafka)."""
+    """OFFSET_NOT_AVAILABLE from a follower for an offset that its leader has, as in Kafka: after OFFSET_OUT_OF_RANGE
+    some clients (aiokafka) restart at one end of the log."""
     if isinstance(partition, FollowerFetch) and partition.lacks(offset):
         return ErrorCode.OFFSET_NOT_AVAILABLE
     return ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def check_leader_epoch(partition: Fetchable, epoch: int) -> None:
-    """Refuse a client whose idea of the leader epoch (−1: none) is older or newer than ours (KIP-320)."""
+    """Refuse a client whose leader epoch (−1: none) is older or newer than this one's (KIP-320)."""
     if epoch in (-1, partition.leader_epoch):
         return
     code = ErrorCode.FENCED_LEADER_EPOCH if epoch < partition.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -166,10 +163,10 @@ def check_leader_epoch(partition: Fetchable, epoch: int) -> None:
 
 
 def diverges(partition: Fetchable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
-    """KIP-595: a reader whose last record's epoch ends below its fetch offset here read a log that was truncated.
+    """Whether the reader's last epoch ends below its fetch offset here: it read a log that was truncated (KIP-595).
 
-    An epoch above all that this log knows is divergence too, with nothing to compare: OFFSET_OUT_OF_RANGE, as for a
-    reader below the log start, whatever its epoch.
+    Raises OFFSET_OUT_OF_RANGE for an epoch above all that this log knows, which leaves nothing to compare, and for an
+    offset below the log start, whatever its epoch.
     """
     epoch, end_offset = partition.epoch_end(wanted.last_fetched_epoch)
     if epoch < 0 or wanted.fetch_offset < partition.log_start_offset:

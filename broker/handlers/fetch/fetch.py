@@ -1,12 +1,8 @@
-"""Fetch: which partitions a request looks at, and whether what was found may leave.
+"""Fetch: which partitions a request reads, and when its response may leave.
 
-Always true: hot partitions are answered at once, whatever cold ones still load (kafka#20045); a cold read that outlives
-its fetch goes on into the cache, where the next poll finds it. Must not know how a partition is read (`attempt`),
-how a fetch waits (`long_poll`), what an answer looks like (`responses`), nor the rules of sessions
-(`broker.fetch_sessions.cache`): it looks at the targets it is given.
-
-An incremental fetch looks only at what moved since the last one: with nothing new it costs the same over 5 partitions
-and over 5 000 (bench/many.py).
+Hot partitions are answered at once, while cold ones still load (kafka#20045). A cold read that outlives its fetch
+continues into the cache, where the next poll finds it. An incremental fetch reads only the partitions that moved since
+the last one: with nothing new it costs the same for 5 and for 5 000 partitions (bench/many.py).
 """
 
 from __future__ import annotations
@@ -21,43 +17,43 @@ from broker.fetch_sessions.cache import NO_SESSION, Full, Incremental
 from broker.fetch_sessions.session import Target
 from broker.handlers.fetch import replica_fetch
 from broker.handlers.fetch.attempt import FetchAttempt, check_leader_epoch
-from broker.handlers.fetch.leader_hints import leaders_of, refuse
-from broker.handlers.fetch.read_replica import send_to_nearest
-from broker.handlers.fetch.responses import NO_RECORDS, by_topic, incremental
+from broker.handlers.fetch.responses import (
+    NO_RECORDS,
+    by_topic,
+    incremental,
+    leaders_of,
+    refuse_partition,
+    send_to_nearest,
+)
 from broker.net.dispatch import Peer
 from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.readable import Fetchable, NotKnownYet, Readable
 from broker.wire.apis import ApiKey
-from broker.wire.messages import (
-    ZERO_UUID,
-    FetchRequest,
-    FetchResponse,
-    FetchResponsePartition,
-)
+from broker.wire.messages import ZERO_UUID, FetchRequest, FetchResponse, FetchResponsePartition
 from logformat.errors import ThermoclineError
 from seams.turns import Turns, next_turn
 
-_UNHEARD_S: Final = 0.01  # a replica's high watermark waits so long for records that it could leave with
-_FROM_FOLLOWERS: Final = 11  # the first version whose clients know that they may be sent to one (KIP-392)
-LOOKED_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
+_REPORT_DELAY_S: Final = 0.01  # a high watermark waits so long for records that it can be sent with
+_FROM_FOLLOWERS: Final = 11  # the first version whose clients read from followers (KIP-392)
+READ_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
 
 
 class Fetch:
-    """One request under way: full, of a session, or refused."""
+    """One fetch in progress: full, incremental, or refused."""
 
     __slots__ = (
         "_bytes_max",
         "_context",
         "_full",
         "_known",
-        "_may_be_sent",
+        "_may_redirect",
         "_peer",
         "_refused",
         "_replica",
+        "_report_delay_s_max",
+        "_reports_all",
         "_session",
-        "_tells_all",
-        "_unheard_s_max",
         "_unknown_count",
         "_version",
         "_watched",
@@ -67,20 +63,20 @@ class Fetch:
     def __init__(self, context: Context, request: FetchRequest, version: int, peer: Peer) -> None:
         self.request = request
         self._peer = peer
-        self._unknown_count = -1  # of the first attempt; a partition that goes away later is an error to tell at once
+        self._unknown_count = -1  # of the first attempt; a partition that goes away later ends the wait
         self._watched: list[Fetchable] = []
         self._context = context
         self._version = version
         self._bytes_max = min(request.max_bytes, context.config.fetch_max_bytes)
-        self._replica = replica_fetch.asking(request, context.metadata.image.nodes)
-        self._may_be_sent = request.rack_id and context.config.selects_by_rack  # to a replica in the client's rack
-        registry = context.registry  # a replica is served by its leader alone
+        self._replica = replica_fetch.follower_session(request, context.metadata.image.nodes)
+        self._may_redirect = request.rack_id and context.config.selects_by_rack  # to a replica in the client's rack
+        registry = context.registry  # only the leader serves a replica
         self._known: Mapping[tuple[str, int], Readable] = (
             registry.readable if self._replica is None else registry.partitions
         )
-        # Who reads from followers is to see there at once what is committed (KAFKA-9731).
-        self._unheard_s_max = 0.0 if context.config.selects_by_rack else _UNHEARD_S
-        self._tells_all = self._replica is None  # also of what only the high watermark is new
+        # Where consumers read from followers, followers learn at once what is committed (KAFKA-9731).
+        self._report_delay_s_max = 0.0 if context.config.selects_by_rack else _REPORT_DELAY_S
+        self._reports_all = self._replica is None  # also partitions of which only the high watermark is new
         self._full: Full | None = None
         self._session: Incremental | None = None
         self._refused = ErrorCode.NONE
@@ -94,28 +90,28 @@ class Fetch:
 
     @property
     def is_of_replica(self) -> bool:
-        """Whether a broker asks, not a client."""
+        """Whether a follower fetches, not a consumer."""
         return self._replica is not None
 
     def attempt(self) -> FetchAttempt:
-        """Read everything that may have something, once, without waiting."""
+        """Read every partition that may have something, once, without waiting."""
         result = FetchAttempt(self._context, self.request, self._bytes_max)
         if self._full is not None:
             for target in self._full.targets.values():
                 self._answer(target, result)
         elif self._session is not None:
             session = self._session.session
-            self._tells_all = self._replica is None or self.unheard_s() == 0.0
-            if self._tells_all:
-                session.look_at_unheard()
-            for target in session.look():
+            self._reports_all = self._replica is None or self.report_delay_s() == 0.0
+            if self._reports_all:
+                session.read_unreported()
+            for target in session.due_in_turn():
                 self._answer(target, result)
             session.due = dict.fromkeys(target for target, _ in (*result.answers, *result.unknown))
-        return self._judged(result)
+        return self._ending_wait(result)
 
     async def attempt_in_turns(self) -> FetchAttempt:
-        """The same, leaving the loop to others in between when there is much to look at. A session holds so little
-        (`fetch_sessions.PARTITIONS_MAX`) that it is looked at as one: what moves meanwhile may not get lost."""
+        """`attempt`, with other work of the event loop in between when a full fetch has many partitions. A session is
+        small enough (`fetch_sessions.PARTITIONS_MAX`) to be read at once, so that no move in between is lost."""
         if self._full is None:
             return self.attempt()
         result = FetchAttempt(self._context, self.request, self._bytes_max)
@@ -124,15 +120,16 @@ class Fetch:
             self._answer(target, result)
             if turns.over():
                 await next_turn()
-        return self._judged(result)
+        return self._ending_wait(result)
 
-    def unheard_s(self) -> float | None:
-        """Until a replica is to be told of high watermarks, though nothing else is new; None: there are none."""
-        if self._session is None or not self._session.session.unheard:
+    def report_delay_s(self) -> float | None:
+        """Seconds until a replica has to learn of high watermarks although nothing else is new; None when there are
+        none."""
+        if self._session is None or not self._session.session.unreported:
             return None
-        return self._session.session.unheard_s(self._context.world.clock.monotonic_s(), self._unheard_s_max)
+        return self._session.session.report_delay_s(self._context.world.clock.monotonic_s(), self._report_delay_s_max)
 
-    def _judged(self, result: FetchAttempt) -> FetchAttempt:
+    def _ending_wait(self, result: FetchAttempt) -> FetchAttempt:
         if self._unknown_count < 0:
             self._unknown_count = len(result.unknown)
         elif len(result.unknown) > self._unknown_count:
@@ -140,7 +137,7 @@ class Fetch:
         return result
 
     def _answer(self, target: Target, result: FetchAttempt) -> None:
-        """Add the target's answer, unless its session knows it already and nothing is left to read."""
+        """Add the target's response, unless its session knows it already and nothing is left to read."""
         context, wanted = self._context, target.wanted
         answer = FetchResponsePartition(partition_index=target.index, high_watermark=-1, records=NO_RECORDS)
         partition: Fetchable | None = None
@@ -148,8 +145,8 @@ class Fetch:
             partition = self._known.get((target.topic, target.index)) or self._followed(target.topic, target.index)
         if partition is None:
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
-            if target.topic is not None and refuse(context.registry, target.topic, answer):
-                result.failed = True  # its client has to go elsewhere: no wait is for that
+            if target.topic is not None and refuse_partition(context.registry, target.topic, answer):
+                result.failed = True  # the client has to ask another broker: do not wait
             context.metrics.failed_fetch_requests += 1
             result.unknown.append((target, answer))
             return
@@ -159,16 +156,16 @@ class Fetch:
             check_leader_epoch(partition, wanted.current_leader_epoch)
             if self._replica is not None:
                 target.is_at_tail = True
-                assert isinstance(partition, LeaderReplica)  # a replica's are taken from those that are led
+                assert isinstance(partition, LeaderReplica)  # `_known` has only led partitions then
                 skip_bytes = context.config.follower_skip_bytes
                 is_read_up = replica_fetch.read(result, self._replica, partition, wanted, answer, skip_bytes)
-            elif self._may_be_sent and send_to_nearest(context, self._peer, self.request, partition, wanted, answer):
+            elif self._may_redirect and send_to_nearest(context, self._peer, self.request, partition, wanted, answer):
                 is_read_up = False
-                result.failed = True  # its client has to go there: no wait is for that
+                result.failed = True  # the client has to ask that broker: do not wait
             else:
                 is_read_up = result.read(partition, wanted, answer)
         except NotKnownYet as loading:
-            # Told only where the fetch's time runs out first.
+            # The client sees this only when the fetch's time runs out first.
             answer.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
             result.loading.append(loading.known)
             is_read_up = False
@@ -183,27 +180,27 @@ class Fetch:
             context.metrics.failed_fetch_requests += 1
         if is_read_up and target.session is not None:
             if not target.must_answer(answer):
-                target.follow(partition)
+                target.subscribe(partition)
                 return
-            if not self._tells_all and target.brings_high_watermark_alone(answer):
-                target.session.unheard[target] = None
-                target.follow(partition)
+            if not self._reports_all and target.only_high_watermark_is_new(answer):
+                target.session.unreported[target] = None
+                target.subscribe(partition)
                 return
         result.open.append((target, partition))
         result.answers.append((target, answer))
 
     def _followed(self, topic: str, index: int) -> Fetchable | None:
-        """What a follower serves, to consumers alone."""
+        """The partition as a follower serves it, for consumers only."""
         if self._replica is not None or self._version < _FROM_FOLLOWERS:
             return None
         return self._context.registry.copy(topic, index)
 
     def satisfied(self, result: FetchAttempt) -> bool:
-        """Whether the answer should leave now: enough bytes, nothing to wait for, or an error the client must see.
+        """Whether the response should leave now: enough bytes, nothing to wait for, or an error the client must see.
 
-        A partition that does not exist ends no wait: a client that asks for it again and again would do so without
-        pause. Bytes are counted for min_bytes as Kafka's DelayedFetch does. min_bytes=0 asks for what there is; bytes
-        on their way from the bucket are waited for all the same.
+        An unknown partition ends no wait, because a client that asks for it in a loop would do so without pause. Bytes
+        count for min_bytes as in Kafka's DelayedFetch. With min_bytes=0 the fetch still waits for bytes that are
+        loading from the bucket.
         """
         request = self.request
         if result.failed or request.max_wait_ms <= 0 or self._is_over() or len(result.unknown) == self._targets():
@@ -212,7 +209,7 @@ class Fetch:
             return True
         is_of_replicas_session = self._replica is not None and self._session is not None
         if is_of_replicas_session and any(target.must_answer(answer) for target, answer in result.answers):
-            return True  # it has to learn of another high watermark, too
+            return True  # a new high watermark is news for a replica
         enough = result.ready >= min(request.min_bytes, self._bytes_max)
         return enough and (result.size > 0 or not result.loading)
 
@@ -222,12 +219,12 @@ class Fetch:
         return 0 if self._full is None else len(self._full.targets)
 
     def _is_over(self) -> bool:
-        """Whether another request went on with the session, or it was closed, while this one waited."""
+        """Whether the session was closed or used by another request while this one waited."""
         at = self._session
         return at is not None and (at.session.epoch != at.epoch or at.session.closed)
 
     def response(self, result: FetchAttempt) -> FetchResponse:
-        """The answer, which is final: the session counts it as told."""
+        """The final response; the session counts it as sent."""
         if result.size and self._replica is None:
             self._count(result)
         response = self._response(result)
@@ -256,7 +253,6 @@ class Fetch:
         return response
 
     def _count(self, result: FetchAttempt) -> None:
-        """Bytes that leave, by partition."""
         for (_, partition), (_, answer) in zip(result.open, result.answers, strict=True):
             if answer.records:
                 partition.fetched_bytes += len(answer.records)
@@ -265,10 +261,10 @@ class Fetch:
                     self._context.metrics.followed_fetch_bytes += len(answer.records)
 
     def park(self, wake: Callable[[], None], result: FetchAttempt) -> None:
-        """Have `wake` called whenever the answer may have become another one than `result`; until `leave`."""
+        """Call `wake` whenever the response may differ from `result`, until `leave`."""
         if self._session is not None:
             for target, partition in result.open:
-                target.follow(partition)
+                target.subscribe(partition)
             self._session.session.park(wake)
         elif not self._watched:
             self._watched = [partition for _, partition in result.open]
@@ -276,7 +272,7 @@ class Fetch:
                 partition.watch(wake, at_tail=self._replica is not None)
 
     def has_moved(self, result: FetchAttempt) -> bool:
-        """Whether a partition moved or went after `result` looked at it: before `park` nobody was told of it."""
+        """Whether a partition moved or went between `result` and `park`."""
         registry = self._context.registry
         return any(
             partition.high_watermark != answer.high_watermark

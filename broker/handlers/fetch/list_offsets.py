@@ -1,7 +1,7 @@
-"""ListOffsets and OffsetForLeaderEpoch: where a log starts, ends, and what lay where at a time.
+"""ListOffsets and OffsetForLeaderEpoch: log start and end, and offsets by timestamp or epoch.
 
-Always true: answers speak of one log over both tiers; what consumers are told ends at the high watermark. Must not know
-how a tier finds an offset. Source: KIP-79, KIP-320, KIP-405, KIP-1005, KIP-1023; docs/design/kafka.md.
+A response covers one log over both tiers; consumers see nothing above the high watermark. Source: KIP-79, KIP-320,
+KIP-405, KIP-1005, KIP-1023; docs/design/kafka.md.
 """
 
 from __future__ import annotations
@@ -17,18 +17,7 @@ from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.leading import unclean_candidates
 from broker.partition.leading.leader_replica import all_visible
 from broker.partition.readable import Readable
-from broker.wire.messages import (
-    ListOffsetsRequest,
-    ListOffsetsRequestPartition,
-    ListOffsetsResponse,
-    ListOffsetsResponsePartition,
-    ListOffsetsResponseTopic,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochRequestPartition,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderEpochResponsePartition,
-    OffsetForLeaderEpochResponseTopic,
-)
+from broker.wire import messages as wire
 from logformat.errors import Retryable, ThermoclineError
 from seams.turns import Turns, next_turn
 
@@ -39,8 +28,8 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 
-_DEBUGGING: Final = -2  # the replica id of who looks at replicas
-_SETTLE_WAIT_S: Final = 1.0  # for a whole request: a sync takes milliseconds, a disk that hangs for ever
+_DEBUGGING: Final = -2  # replica id of debugging clients (Kafka)
+_SETTLE_WAIT_S: Final = 1.0  # for a whole request: a sync takes milliseconds, unless the disk hangs
 _SEAM_LOOKS: Final = 5  # local expiry runs every few minutes, a search takes less than a second
 
 # The first version whose clients know a sentinel.
@@ -54,8 +43,10 @@ _SINCE: Final = {
 }
 
 
-async def handle_list_offsets(context: Context, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
-    """Answer each partition by sentinel or by time; a partition named twice is INVALID_REQUEST, as in Kafka."""
+async def handle_list_offsets(
+    context: Context, request: wire.ListOffsetsRequest, call: Call
+) -> wire.ListOffsetsResponse:
+    """Answer each partition by sentinel or by timestamp; a partition named twice is INVALID_REQUEST, as in Kafka."""
     named: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
     for topic in request.topics:
@@ -63,30 +54,30 @@ async def handle_list_offsets(context: Context, request: ListOffsetsRequest, cal
             key = topic.name, wanted.partition_index
             (twice if key in named else named).add(key)
     await all_visible(_moving(context, request), _SETTLE_WAIT_S)
-    response = ListOffsetsResponse()
+    response = wire.ListOffsetsResponse()
     turns = Turns()
     for topic in request.topics:
         answers = []
         for wanted in topic.partitions:
-            answer = ListOffsetsResponsePartition(partition_index=wanted.partition_index)
+            answer = wire.ListOffsetsResponsePartition(partition_index=wanted.partition_index)
             try:
                 if (topic.name, wanted.partition_index) in twice:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
                 partition = _asked(context, topic.name, wanted.partition_index, request.replica_id)
                 await _list(context, partition, wanted, call, answer)
                 if wanted.timestamp == LATEST and isinstance(partition, FollowerFetch):
-                    answer.offset = partition.log.log_end_offset  # of the replica, whatever is committed
+                    answer.offset = partition.log.log_end_offset  # of the replica, committed or not
             except (ThermoclineError, OSError, TimeoutError) as refused:
                 answer.error_code = code_of(refused)
             answers.append(answer)
             if turns.over():
                 await next_turn()
-        response.topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=answers))
+        response.topics.append(wire.ListOffsetsResponseTopic(name=topic.name, partitions=answers))
     return response
 
 
-def _moving(context: Context, request: ListOffsetsRequest) -> list[Readable]:
-    """The partitions whose answer depends on where their high watermark is."""
+def _moving(context: Context, request: wire.ListOffsetsRequest) -> list[Readable]:
+    """The partitions whose answer depends on their high watermark."""
     found: dict[Readable, None] = {}
     for topic in request.topics:
         for wanted in topic.partitions:
@@ -98,7 +89,7 @@ def _moving(context: Context, request: ListOffsetsRequest) -> list[Readable]:
 
 
 def _asked(context: Context, topic: str, index: int, replica_id: int) -> Readable:
-    """Who looks at replicas, and is no consumer, is answered by followers too, as in Kafka. Raises ApiError."""
+    """The partition led here, or any replica here for a debugging client, as in Kafka. Raises ApiError."""
     found: Readable | None = context.registry.readable.get((topic, index))
     if found is None and replica_id == _DEBUGGING:
         found = context.registry.copy(topic, index)
@@ -110,9 +101,9 @@ def _asked(context: Context, topic: str, index: int, replica_id: int) -> Readabl
 async def _list(
     context: Context,
     partition: Readable,
-    wanted: ListOffsetsRequestPartition,
+    wanted: wire.ListOffsetsRequestPartition,
     call: Call,
-    answer: ListOffsetsResponsePartition,
+    answer: wire.ListOffsetsResponsePartition,
 ) -> None:
     check_leader_epoch(partition, wanted.current_leader_epoch)
     timestamp = wanted.timestamp
@@ -128,18 +119,19 @@ async def _list(
         answer.offset, answer.leader_epoch = _sentinel(partition, timestamp)
         return
     if answer.offset < 0:
-        _check_end(partition, call)  # "there is none" may be said of what the leader before showed
+        _check_end(partition, call)  # the record may be one that the previous leader showed
 
 
 def _check_end(partition: Readable, call: Call) -> None:
-    """KIP-207: while a new leader's high watermark is below what the one before showed, that would seem to be gone."""
+    """Refuse while a new leader's high watermark is below the one that its predecessor showed: records would seem lost
+    (KIP-207)."""
     if not partition.is_end_known:
         code = ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
-        raise ApiError(code, f"{partition.topic}-{partition.index}: what its new leader holds is not committed yet")
+        raise ApiError(code, f"{partition.topic}-{partition.index}: the new leader has not committed its log yet")
 
 
-async def _newest(context: Context, partition: Readable, answer: ListOffsetsResponsePartition) -> None:
-    """The first record with the greatest timestamp, in either tier (Kafka looks at local segments only)."""
+async def _newest(context: Context, partition: Readable, answer: wire.ListOffsetsResponsePartition) -> None:
+    """The first record with the greatest timestamp, in either tier (Kafka searches local segments only)."""
     local = await partition.local.max_timestamp()
     cold_timestamp = partition.tier.max_timestamp_ms
     if cold_timestamp >= 0 and (local is None or cold_timestamp >= local.timestamp):
@@ -178,7 +170,9 @@ def _epoch_at(partition: Readable, offset: int) -> int:
     return -1 if epoch is None else epoch
 
 
-async def _by_time(context: Context, partition: Readable, timestamp: int, answer: ListOffsetsResponsePartition) -> None:
+async def _by_time(
+    context: Context, partition: Readable, timestamp: int, answer: wire.ListOffsetsResponsePartition
+) -> None:
     """The first record with a timestamp at or above the one asked for, oldest tier first."""
     for _ in range(_SEAM_LOOKS):
         seam = partition.log.local_log_start_offset
@@ -190,21 +184,24 @@ async def _by_time(context: Context, partition: Readable, timestamp: int, answer
             local = await partition.local.offset_for_timestamp(timestamp)
             found = None if local is None else (local.timestamp, local.offset)
         if partition.log.local_log_start_offset == seam:
-            break  # else local segments went to the bucket while we looked: neither look saw what lay in them
+            break  # else segments left the local log during the search, and neither tier's search saw them
     else:
-        raise Retryable(f"{partition.topic}-{partition.index}: local segments go faster than they can be searched")
+        raise Retryable(
+            f"{partition.topic}-{partition.index}: local segments are deleted faster than they can be searched"
+        )
     if found is not None and partition.log_start_offset <= found[1] < partition.high_watermark:
         answer.timestamp, answer.offset = found
         answer.leader_epoch = _epoch_at(partition, answer.offset)
 
 
 async def handle_offset_for_leader_epoch(
-    context: Context, request: OffsetForLeaderEpochRequest, call: Call
-) -> OffsetForLeaderEpochResponse:
-    """The end of an epoch, also of one whose records are only in the bucket; or what candidates hold."""
+    context: Context, request: wire.OffsetForLeaderEpochRequest, call: Call
+) -> wire.OffsetForLeaderEpochResponse:
+    """The end offset of an epoch, also of one whose records are only in the bucket; or the logs of unclean
+    candidates."""
     if request.of_candidates:
         return unclean_candidates.answer(context.registry, request)
-    response = OffsetForLeaderEpochResponse()
+    response = wire.OffsetForLeaderEpochResponse()
     turns = Turns()
     for topic in request.topics:
         answers = []
@@ -212,25 +209,26 @@ async def handle_offset_for_leader_epoch(
             answers.append(_epoch_end(context, topic.topic, wanted))
             if turns.over():
                 await next_turn()
-        response.topics.append(OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
+        response.topics.append(wire.OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
     return response
 
 
-async def refused(request: OffsetForLeaderEpochRequest, error: ErrorCode) -> OffsetForLeaderEpochResponse:
-    """Every partition with this error: the answer has none of its own."""
-    response = OffsetForLeaderEpochResponse()
+async def refused(request: wire.OffsetForLeaderEpochRequest, error: ErrorCode) -> wire.OffsetForLeaderEpochResponse:
+    """Every partition with this error: the response has no error of its own."""
+    response = wire.OffsetForLeaderEpochResponse()
     for topic in request.topics:
         answers = [
-            OffsetForLeaderEpochResponsePartition(partition=of.partition, error_code=error) for of in topic.partitions
+            wire.OffsetForLeaderEpochResponsePartition(partition=of.partition, error_code=error)
+            for of in topic.partitions
         ]
-        response.topics.append(OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
+        response.topics.append(wire.OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
     return response
 
 
 def _epoch_end(
-    context: Context, topic: str, wanted: OffsetForLeaderEpochRequestPartition
-) -> OffsetForLeaderEpochResponsePartition:
-    answer = OffsetForLeaderEpochResponsePartition(partition=wanted.partition)
+    context: Context, topic: str, wanted: wire.OffsetForLeaderEpochRequestPartition
+) -> wire.OffsetForLeaderEpochResponsePartition:
+    answer = wire.OffsetForLeaderEpochResponsePartition(partition=wanted.partition)
     try:
         partition = context.registry.readable.get((topic, wanted.partition))
         if partition is None:

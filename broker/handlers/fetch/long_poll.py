@@ -1,9 +1,8 @@
-"""The long poll: a fetch that waits for new records, for what is being loaded, or for its time to run out.
+"""A fetch that waits: for new records, for data that is loading, or until its time runs out.
 
-Owns how a fetch waits; two ways, of which each costs what its fetches can pay. Most are looked at as one: no task, a
-callback that looks again. One of very many partitions is looked at in turns, by a task of its own. Always true: a fetch
-is answered once, at the latest when its time ran out; several partitions that move in one turn of the loop cost one
-look. Must not know what an answer holds, nor when it is enough: `Fetch` says so.
+Most fetches wait without a task: a callback reads again. A fetch of very many partitions waits in a task that reads in
+turns with other work. A fetch is answered once, at the latest when its time is over. Several partitions that move in
+one turn of the event loop cause one read.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from broker.wire.messages import FetchResponse
 
 Finish = Callable[[Later, FetchResponse], None]
 
-_WAIT_MAX_S: Final = 60.0  # a client may not park a request longer, whatever it asks
+_WAIT_MAX_S: Final = 60.0
 
 
 def _wait_s(context: Context, fetch: Fetch, first: FetchAttempt) -> float:
-    """How long the request may wait: for what is being loaded as long as Kafka parks it (remote.fetch.max.wait.ms)."""
+    """Seconds the request may wait; while data is loading, as long as Kafka parks it (remote.fetch.max.wait.ms)."""
     wait_ms = fetch.request.max_wait_ms
     if first.loading:
         wait_ms = max(wait_ms, context.config.cold_fetch_wait_ms_max)
@@ -32,20 +31,20 @@ def _wait_s(context: Context, fetch: Fetch, first: FetchAttempt) -> float:
 
 
 class LongPoll:
-    """A fetch that waits for new records, for cold chunks, or for its time to run out; then it reads once more."""
+    """A waiting fetch without a task."""
 
-    __slots__ = ("_fetch", "_finish", "_hearing", "_scheduled", "_timer", "answer")
+    __slots__ = ("_fetch", "_finish", "_report_timer", "_scheduled", "_timer", "answer")
 
     def __init__(self, context: Context, fetch: Fetch, first: FetchAttempt, finish: Finish) -> None:
         loop = asyncio.get_running_loop()
         self._fetch = fetch
         self._finish = finish
         self._scheduled = False
-        self._hearing: asyncio.TimerHandle | None = None
+        self._report_timer: asyncio.TimerHandle | None = None
         self.answer = Later(blocks=True)
         now_s = loop.time()
         until_s = now_s + _wait_s(context, fetch, first)
-        if fetch.is_of_replica:  # many of them are parked all the time, nobody minds when their time is over
+        if fetch.is_of_replica:  # many are parked all the time, and their time-out may be late
             until_s = context.world.beats.until(until_s, now_s)
         self._timer = loop.call_at(until_s, self._expire)
         self._await(first)
@@ -55,21 +54,21 @@ class LongPoll:
         self._fetch.park(self._wake, result)
         for loading in result.loading:
             loading.add_done_callback(self._wake)
-        unheard_s = self._fetch.unheard_s()
-        if unheard_s is not None and self._hearing is None:
-            self._hearing = asyncio.get_running_loop().call_later(unheard_s, self._hear)
+        report_delay_s = self._fetch.report_delay_s()
+        if report_delay_s is not None and self._report_timer is None:
+            self._report_timer = asyncio.get_running_loop().call_later(report_delay_s, self._report)
 
-    def _hear(self) -> None:
-        self._hearing = None
+    def _report(self) -> None:
+        self._report_timer = None
         self._wake()
 
     def _wake(self, _: object = None) -> None:
-        # Several partitions may move in one turn of the loop: look once, after all of them.
+        # Several partitions may move in one turn of the loop: read once, after all of them.
         if not self._scheduled and not self.answer.is_done:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._look)
+            asyncio.get_running_loop().call_soon(self._read_again)
 
-    def _look(self) -> None:
+    def _read_again(self) -> None:
         self._scheduled = False
         if self.answer.is_done:
             return
@@ -88,13 +87,13 @@ class LongPoll:
 
     def _leave(self, _: object) -> None:
         self._timer.cancel()
-        if self._hearing is not None:
-            self._hearing.cancel()
+        if self._report_timer is not None:
+            self._report_timer.cancel()
         self._fetch.leave(self._wake)
 
 
 async def answer_wide(context: Context, fetch: Fetch) -> FetchResponse:
-    """The answer to a fetch of very many partitions: as `LongPoll`, in turns."""
+    """The response to a fetch of very many partitions: as `LongPoll`, in turns with other work."""
     loop = asyncio.get_running_loop()
     result = await fetch.attempt_in_turns()
     until_s = loop.time() + _wait_s(context, fetch, result)
@@ -118,7 +117,7 @@ async def answer_wide(context: Context, fetch: Fetch) -> FetchResponse:
 
 
 class _Wake:
-    """Sets an event; called by partitions, which pass nothing, and by futures, which pass themselves."""
+    """Sets an event. Partitions call it without an argument, futures with themselves."""
 
     __slots__ = ("_event",)
 

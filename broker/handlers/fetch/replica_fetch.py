@@ -1,11 +1,12 @@
-"""The leader's side of a follower's fetch: who may ask, what it is given, what its offset says (R3, R5, R16).
+"""The leader's side of a follower's fetch: its session, its records, and what its offset reports (R3, R5, R16).
 
-Always true: a replica is served to the log's end, bytes that are not flushed here included, because its leader's own
-flushed end is one of those that the high watermark is made of; its offset is taken as its flushed end only after its
-lineage was found to agree, and only from the session that the applied image names; whoever is told of divergence, or
-of an error, reported nothing, but for one who is sent on; nobody is given what it is to take from the bucket
-(`replication.catch_up`), and nobody anything out of the bucket. Runs for `handlers.fetch`, on the brokers' listener
-alone (the authorizer sees to that). Must not know how a fetch waits, nor what a follower does with the answer.
+* A replica is served up to the log end, unflushed bytes included: the high watermark also counts the leader's own
+  flushed end.
+* A replica's offset counts as its flushed end only after its lineage agreed, and only from the session that the applied
+  image names. A fetch answered with divergence or an error reports nothing; one that is sent to the bucket does.
+* A replica gets no records that it is to take from the bucket (`replication.catch_up`), and no bytes of the bucket.
+
+The authorizer admits such fetches on the brokers' listener only.
 """
 
 from __future__ import annotations
@@ -24,38 +25,43 @@ from broker.security.authorizer import is_from_follower
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchResponsePartition
 
 
-class Asking(NamedTuple):
+class FollowerSession(NamedTuple):
     """The session of a broker that fetches as a replica."""
 
     node_id: int
     broker_epoch: int
 
 
-def asking(request: FetchRequest, nodes: Mapping[int, Node]) -> Asking | None:
-    """None: a consumer asks. Below version 15 no session can be named: it is refused, as one that is over. So is a
-    session of another process than the image names: of a cluster on a copy of this bucket, where the same numbers are
-    given again."""
+def follower_session(request: FetchRequest, nodes: Mapping[int, Node]) -> FollowerSession | None:
+    """The session of a fetching broker; None for a consumer.
+
+    NO_EPOCH, which is refused as an ended session, in two cases: below version 15 a request names no session; and the
+    process differs from the one in the image, as in a cluster on a copy of this bucket, which assigns the same epochs
+    again.
+    """
     if not is_from_follower(request):
         return None
     state = request.replica_state
     if state is None:
-        return Asking(request.replica_id, NO_EPOCH)
+        return FollowerSession(request.replica_id, NO_EPOCH)
     node = nodes.get(state.replica_id)
     is_other = node is not None and state.incarnation not in ("", node.incarnation)
-    return Asking(state.replica_id, NO_EPOCH if is_other else state.replica_epoch)
+    return FollowerSession(state.replica_id, NO_EPOCH if is_other else state.replica_epoch)
 
 
 def read(
     result: FetchAttempt,
-    by: Asking,
+    by: FollowerSession,
     partition: LeaderReplica,
     wanted: FetchRequestPartition,
     answer: FetchResponsePartition,
     skip_bytes: int,
 ) -> bool:
-    """Fill the answer; whether nothing more can be read until the partition moves. `skip_bytes`: how much of what the
-    bucket holds is copied all the same (thermocline.follower.skip.bytes). Raises ThermoclineError and OSError, which
-    refuse the partition and not the fetch."""
+    """Fill `answer`. True when nothing more can be read until the partition moves.
+
+    `skip_bytes`: bytes that are copied although the bucket holds them (thermocline.follower.skip.bytes). Raises
+    ThermoclineError and OSError, which refuse the partition and not the fetch.
+    """
     _check_session(by, partition, wanted)
     log, log_start_offset = partition.log, partition.log_start_offset
     offset = wanted.fetch_offset
@@ -63,7 +69,7 @@ def read(
     answer.aborted_transactions = None
     state = partition.tier.partition_state
     if state.config.copies:
-        # What this process deleted here was in the bucket, verified: its local start is as sure as what it verified.
+        # This process deletes only segments that it verified in the bucket, so all below the local start is verified.
         answer.verified_end = max(log.local_log_start_offset, state.sure_end_offset)
     answer.reserved_end = log.reserved_end
     if wanted.last_fetched_epoch < 0 and not log_start_offset <= offset <= log.log_end_offset:
@@ -76,10 +82,10 @@ def read(
     partition.reported(by.node_id, report, wanted.current_leader_epoch)
     answer.high_watermark = answer.last_stable_offset = partition.high_watermark
     is_member = by.node_id in partition.leader.in_sync.union
-    if not is_member and _skips_to_bucket(partition, wanted, answer.verified_end, skip_bytes):
+    if not is_member and _takes_from_bucket(partition, wanted, answer.verified_end, skip_bytes):
         raise ApiError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
     if offset < log.local_log_start_offset:
-        answer.verified_end = max(answer.verified_end, log.local_log_start_offset)  # also where no copying goes on
+        answer.verified_end = max(answer.verified_end, log.local_log_start_offset)  # also when tiering is off
         raise ApiError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
     if offset == log.log_end_offset:
         return True
@@ -87,10 +93,11 @@ def read(
     return False
 
 
-def _skips_to_bucket(
+def _takes_from_bucket(
     partition: LeaderReplica, wanted: FetchRequestPartition, verified_end: int, skip_bytes: int
 ) -> bool:
-    """To the verified end. Raises ApiError while that is looked at, and may come to lie much further: ask again."""
+    """Whether the replica takes the records up to the verified end from the bucket. Raises ApiError while the search
+    for a later verified end is running: the replica asks again."""
     log, tier, offset = partition.log, partition.tier, wanted.fetch_offset
     if verified_end < 0:
         return False
@@ -105,9 +112,9 @@ def _skips_to_bucket(
     return skips_to_bucket(replica, verified_end, lacks, skip_bytes)
 
 
-def _check_session(by: Asking, partition: LeaderReplica, wanted: FetchRequestPartition) -> None:
-    """As Kafka: one that is none of the partition's asks again, when it may have become one; one of another session
-    than the applied image has is told to look who leads."""
+def _check_session(by: FollowerSession, partition: LeaderReplica, wanted: FetchRequestPartition) -> None:
+    """As in Kafka: a broker that is no replica asks again, since it may become one; a broker of another session than
+    the image's looks for the leader."""
     leader = partition.leader
     session = None if by.node_id == leader.node_id else leader.in_sync.row.sessions.get(by.node_id)
     if session is not None and session == by.broker_epoch:

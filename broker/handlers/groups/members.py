@@ -1,9 +1,8 @@
-"""The classic group APIs on the wire: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup: messages to the coordinator and back, by version.
 
-Owns the translation between messages and the coordinator, version by version; no state, no decision about groups.
-Each `handle_x(coordinator, request, version, client)` answers always, with Kafka's codes; it may wait as long as the
-coordinator does (a join: until the join phase ends), so a connection's requests behind it wait too, as in Kafka.
-Must not know the log, sockets, frames. Source: Kafka protocol guide; KIP-394, 345, 559, 699, 814.
+Each handler always answers, with Kafka's codes. It may wait as long as the coordinator (a join: until the join phase
+ends); requests behind it on the connection wait too, as in Kafka. Source: Kafka protocol guide; KIP-394, 345, 559, 699,
+814.
 """
 
 from __future__ import annotations
@@ -16,21 +15,7 @@ from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.machine.events import Join, JoinReply, Leaver, Protocol, Sync
 from broker.handlers.metadata.cluster_view import BrokerAt
-from broker.wire.messages import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    FindCoordinatorResponseCoordinator,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    JoinGroupResponseMember,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    LeaveGroupResponseMember,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from broker.wire import messages as wire
 from seams.turns import Turns, next_turn
 
 GROUP_KEY: Final = 0
@@ -41,7 +26,7 @@ _NO_TRANSACTIONS: Final = "transactions are not served by this broker: remove tr
 
 @dataclass(frozen=True, slots=True)
 class ClientInfo:
-    """Who asks: the client id of the request ("" when null), the peer's address as text ("127.0.0.1")."""
+    """The client: its id ("" when null) and its address as text ("127.0.0.1")."""
 
     client_id: str
     host: str
@@ -55,13 +40,13 @@ _NOBODY: Final = BrokerAt(-1, "", -1, None)
 
 async def handle_find_coordinator(
     coordinator: GroupCoordinator,
-    request: FindCoordinatorRequest,
+    request: wire.FindCoordinatorRequest,
     version: int,
     client: ClientInfo,
     broker_of: Callable[[int], BrokerAt | None],
-) -> FindCoordinatorResponse:
-    """Whoever leads the group's partition, where the client can reach it. Transactions: INVALID_REQUEST, which clients
-    do not retry, with a reason. `broker_of`: brokers by id, as clients of the connection's listener reach them."""
+) -> wire.FindCoordinatorResponse:
+    """The leader of the group's partition and its address. Transactions get INVALID_REQUEST with a reason, which
+    clients do not retry. `broker_of`: brokers by id, as reached on the connection's listener."""
     keys = request.coordinator_keys if version >= 4 else [request.key]
     rows = []
     turns = Turns()
@@ -70,7 +55,7 @@ async def handle_find_coordinator(
             await next_turn()
         error, where = await _find(coordinator, request.key_type, key, broker_of)
         rows.append(
-            FindCoordinatorResponseCoordinator(
+            wire.FindCoordinatorResponseCoordinator(
                 key=key,
                 node_id=where.node_id,
                 host=where.host,
@@ -80,14 +65,10 @@ async def handle_find_coordinator(
             )
         )
     if version >= 4:
-        return FindCoordinatorResponse(coordinators=rows)
+        return wire.FindCoordinatorResponse(coordinators=rows)
     (row,) = rows
-    return FindCoordinatorResponse(
-        error_code=row.error_code,
-        error_message=row.error_message,
-        node_id=row.node_id,
-        host=row.host,
-        port=row.port,
+    return wire.FindCoordinatorResponse(
+        error_code=row.error_code, error_message=row.error_message, node_id=row.node_id, host=row.host, port=row.port
     )
 
 
@@ -115,8 +96,8 @@ def _said(error: ErrorCode, key_type: int, version: int) -> str:
 
 
 async def handle_join_group(
-    coordinator: GroupCoordinator, request: JoinGroupRequest, version: int, client: ClientInfo
-) -> JoinGroupResponse:
+    coordinator: GroupCoordinator, request: wire.JoinGroupRequest, version: int, client: ClientInfo
+) -> wire.JoinGroupResponse:
     """v0 has no rebalance timeout (the session's counts); v4+ must rejoin with the id it is given; v9 may skip the
     assignment when a static leader returns."""
     reply = await coordinator.members.join(
@@ -139,8 +120,8 @@ async def handle_join_group(
     return _join_response(reply, version)
 
 
-def _join_response(reply: JoinReply, version: int) -> JoinGroupResponse:
-    return JoinGroupResponse(
+def _join_response(reply: JoinReply, version: int) -> wire.JoinGroupResponse:
+    return wire.JoinGroupResponse(
         error_code=reply.error,
         generation_id=reply.generation,
         protocol_type=reply.protocol_type,
@@ -149,7 +130,7 @@ def _join_response(reply: JoinReply, version: int) -> JoinGroupResponse:
         skip_assignment=reply.skip_assignment,
         member_id=reply.member_id,
         members=[
-            JoinGroupResponseMember(
+            wire.JoinGroupResponseMember(
                 member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
             )
             for member in reply.members
@@ -158,11 +139,11 @@ def _join_response(reply: JoinReply, version: int) -> JoinGroupResponse:
 
 
 async def handle_sync_group(
-    coordinator: GroupCoordinator, request: SyncGroupRequest, version: int, client: ClientInfo
-) -> SyncGroupResponse:
+    coordinator: GroupCoordinator, request: wire.SyncGroupRequest, version: int, client: ClientInfo
+) -> wire.SyncGroupResponse:
     """v5+ names the protocol, which must be the group's; both names are mandatory there (KIP-559)."""
     if version >= 5 and (request.protocol_type is None or request.protocol_name is None):
-        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        return wire.SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     reply = await coordinator.members.sync(
         request.group_id,
         Sync(
@@ -175,7 +156,7 @@ async def handle_sync_group(
             assignments=tuple((row.member_id, bytes(row.assignment)) for row in request.assignments),
         ),
     )
-    return SyncGroupResponse(
+    return wire.SyncGroupResponse(
         error_code=reply.error,
         protocol_type=reply.protocol_type,
         protocol_name=reply.protocol_name,
@@ -184,28 +165,30 @@ async def handle_sync_group(
 
 
 async def handle_heartbeat(
-    coordinator: GroupCoordinator, request: HeartbeatRequest, version: int, client: ClientInfo
-) -> HeartbeatResponse:
+    coordinator: GroupCoordinator, request: wire.HeartbeatRequest, version: int, client: ClientInfo
+) -> wire.HeartbeatResponse:
     error = await coordinator.members.heartbeat(
         request.group_id, request.member_id, request.generation_id, request.group_instance_id
     )
-    return HeartbeatResponse(error_code=error)
+    return wire.HeartbeatResponse(error_code=error)
 
 
 async def handle_leave_group(
-    coordinator: GroupCoordinator, request: LeaveGroupRequest, version: int, client: ClientInfo
-) -> LeaveGroupResponse:
+    coordinator: GroupCoordinator, request: wire.LeaveGroupRequest, version: int, client: ClientInfo
+) -> wire.LeaveGroupResponse:
     """v0–2 name one member, whose error is the answer's; v3+ (KIP-345) name several, each with its own."""
     if version < 3:
         reply = await coordinator.members.leave(request.group_id, [Leaver(request.member_id)])
         error = next((row.error for row in reply.members), ErrorCode.NONE)
-        return LeaveGroupResponse(error_code=reply.error or error)
+        return wire.LeaveGroupResponse(error_code=reply.error or error)
     leavers = [Leaver(member.member_id, member.group_instance_id) for member in request.members]
     reply = await coordinator.members.leave(request.group_id, leavers)
-    return LeaveGroupResponse(
+    return wire.LeaveGroupResponse(
         error_code=reply.error,
         members=[
-            LeaveGroupResponseMember(member_id=row.member_id, group_instance_id=row.instance_id, error_code=row.error)
+            wire.LeaveGroupResponseMember(
+                member_id=row.member_id, group_instance_id=row.instance_id, error_code=row.error
+            )
             for row in reply.members
         ],
     )

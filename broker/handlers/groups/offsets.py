@@ -1,9 +1,7 @@
-"""Committed offsets on the wire: OffsetCommit and OffsetFetch.
+"""OffsetCommit and OffsetFetch: messages to the coordinator and back, by version; from version 10 on topics have ids.
 
-Owns the translation between messages and the coordinator, version by version: topics by name, or from version 10 on by
-id. No state, no decision about groups. Always true: a topic id that nobody has is UNKNOWN_TOPIC_ID for its own rows,
-and a position is told for an id only if it was committed to that very topic. Must not know the log, sockets, frames.
-Source: Kafka protocol guide; KIP-447, 516, 709, 848.
+An unknown topic id is UNKNOWN_TOPIC_ID for its own rows. An offset is returned for an id only when it was committed to
+that very topic. Source: Kafka protocol guide; KIP-447, 516, 709, 848.
 """
 
 from __future__ import annotations
@@ -19,22 +17,7 @@ from broker.groups.machine.events import AdmitCommit
 from broker.groups.offset_requests import CommitRow
 from broker.groups.offsets import NO_OFFSET, FetchedOffset, Wanted
 from broker.handlers.groups.members import ClientInfo
-from broker.wire.messages import (
-    OffsetCommitRequest,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponseGroupPartition,
-    OffsetFetchResponseGroupTopic,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponseTopic,
-)
+from broker.wire import messages as wire
 from broker.wire.primitives import ZERO_UUID
 from seams.turns import next_turn
 
@@ -50,22 +33,22 @@ _ANSWER_METADATA_BYTES_MAX: Final = 16 << 20
 
 
 async def handle_offset_commit(
-    coordinator: GroupCoordinator, request: OffsetCommitRequest, version: int, client: ClientInfo
-) -> OffsetCommitResponse:
-    """v9+ tells a member of a group that does not exist so; before, its generation is called illegal."""
+    coordinator: GroupCoordinator, request: wire.OffsetCommitRequest, version: int, client: ClientInfo
+) -> wire.OffsetCommitResponse:
+    """A member of a missing group gets GROUP_ID_NOT_FOUND from v9 on, before that ILLEGAL_GENERATION."""
     by_id = version >= _TOPIC_IDS_SINCE
-    strangers: set[int] = set()  # places in request.topics of ids that nobody has
+    strangers: set[int] = set()  # indexes in request.topics of unknown ids
     rows: list[CommitRow] = []
     for at, topic in enumerate(request.topics):
         name = coordinator.topic_name(topic.topic_id) if by_id else topic.name
         if name is None:
             strangers.add(at)
-        else:  # a topic of the name may be made again while the first rows are written: what is meant stays the same
+        else:  # the name may be created again while the first rows are written: the id stays the same
             rows += _commit_rows(name, topic, topic.topic_id if by_id else coordinator.topic_id(name))
     member = AdmitCommit(None, request.member_id, request.generation_id_or_member_epoch, request.group_instance_id)
     unknown_group = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
-    # In turns of one write each. As in Kafka every row has its own answer; unlike there, rows of so large a commit may
-    # be durable when later ones are not.
+    # In turns of one write each. As in Kafka every row has its own answer. Unlike in Kafka, the first rows of a commit
+    # this large may be durable when later ones are not.
     answered: list[ErrorCode] = []
     until_s = coordinator.deadline()
     for start in range(0, len(rows), _COMMIT_ROWS_PER_TURN) or ((0,) if not strangers else ()):
@@ -79,11 +62,11 @@ async def handle_offset_commit(
         )
     codes = iter(answered if by_id else map(_by_name, answered))
     answers = [
-        OffsetCommitResponseTopic(
+        wire.OffsetCommitResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
             partitions=[
-                OffsetCommitResponsePartition(
+                wire.OffsetCommitResponsePartition(
                     partition_index=partition.partition_index,
                     error_code=ErrorCode.UNKNOWN_TOPIC_ID if at in strangers else next(codes),
                 )
@@ -92,15 +75,15 @@ async def handle_offset_commit(
         )
         for at, topic in enumerate(request.topics)
     ]
-    return OffsetCommitResponse(topics=answers)
+    return wire.OffsetCommitResponse(topics=answers)
 
 
 def _by_name(code: ErrorCode) -> ErrorCode:
-    """Whoever names topics by their names knows no ids."""
+    """Clients that name topics by name do not know UNKNOWN_TOPIC_ID."""
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if code is ErrorCode.UNKNOWN_TOPIC_ID else code
 
 
-def _commit_rows(name: str, topic: OffsetCommitRequestTopic, topic_id: UUID) -> Iterable[CommitRow]:
+def _commit_rows(name: str, topic: wire.OffsetCommitRequestTopic, topic_id: UUID) -> Iterable[CommitRow]:
     for partition in topic.partitions:
         yield CommitRow(
             name,
@@ -116,12 +99,14 @@ def _commit_rows(name: str, topic: OffsetCommitRequestTopic, topic_id: UUID) -> 
 
 
 async def handle_offset_fetch(
-    coordinator: GroupCoordinator, request: OffsetFetchRequest, version: int, client: ClientInfo
-) -> OffsetFetchResponse:
-    """v8+ asks for several groups (KIP-709); null topics ask for all there are. Every answer is stable: commits are
-    seen only when durable, and there are no transactions that could be open. What is named twice is answered once
-    (Kafka answers it twice): an answer grows with what is stored, not with repetitions."""
-    room, until_s = _Room(), coordinator.deadline()
+    coordinator: GroupCoordinator, request: wire.OffsetFetchRequest, version: int, client: ClientInfo
+) -> wire.OffsetFetchResponse:
+    """v8+ asks for several groups (KIP-709); null topics mean all.
+
+    Every offset is stable: commits are visible only when durable, and there are no transactions. A group or partition
+    named twice is answered once (Kafka: twice), so that a response grows only with what is stored.
+    """
+    room, until_s = _ResponseQuota(), coordinator.deadline()
     if version >= _OFFSET_FETCH_GROUPS_SINCE:
         groups = []
         by_id = version >= _TOPIC_IDS_SINCE
@@ -129,23 +114,23 @@ async def handle_offset_fetch(
             error, fetched = await _fetch(coordinator, group_id, asked.positions, room, until_s)
             groups.append(_group_answer(group_id, error, fetched, asked if by_id else None))
             await next_turn()
-        return OffsetFetchResponse(groups=groups)
+        return wire.OffsetFetchResponse(groups=groups)
     positions = None if request.topics is None else _by_topic(request.topics)
     error, fetched = await _fetch(coordinator, request.group_id, positions, room, until_s)
     if error is not ErrorCode.NONE and version < _OFFSET_FETCH_TOP_ERROR_SINCE:
         fetched = tuple(
             FetchedOffset(t, tuple((i, NO_OFFSET) for i in indexes)) for t, indexes in (positions or {}).items()
         )
-    return OffsetFetchResponse(error_code=error, topics=[_topic_answer(topic, error) for topic in fetched])
+    return wire.OffsetFetchResponse(error_code=error, topics=[_topic_answer(topic, error) for topic in fetched])
 
 
 _Positions = dict[str, dict[int, None]]
-"""Partitions by topic, in the order they were named."""
+"""Partitions by topic, in the order of the request."""
 
 
 @dataclass(slots=True)
-class _Asked:
-    """What is asked of one group; `positions` None: everything. `ids`: which of the topics of a name is meant."""
+class _GroupQuery:
+    """What is requested of one group; `positions` None: everything. `ids`: the topic id meant by a name."""
 
     positions: _Positions | None = field(default_factory=dict)
     ids: dict[str, UUID] = field(default_factory=dict)
@@ -153,11 +138,11 @@ class _Asked:
 
 
 def _by_group(
-    coordinator: GroupCoordinator, groups: Sequence[OffsetFetchRequestGroup], *, by_id: bool
-) -> dict[str, _Asked]:
-    found: dict[str, _Asked] = {}
+    coordinator: GroupCoordinator, groups: Sequence[wire.OffsetFetchRequestGroup], *, by_id: bool
+) -> dict[str, _GroupQuery]:
+    found: dict[str, _GroupQuery] = {}
     for group in groups:
-        asked = found.setdefault(group.group_id, _Asked())
+        asked = found.setdefault(group.group_id, _GroupQuery())
         if group.topics is None or asked.positions is None:
             asked.positions = None
             continue
@@ -171,22 +156,22 @@ def _by_group(
     return found
 
 
-def _by_topic(topics: Sequence[OffsetFetchRequestTopic]) -> _Positions:
+def _by_topic(topics: Sequence[wire.OffsetFetchRequestTopic]) -> _Positions:
     found: _Positions = {}
     for topic in topics:
         found.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return found
 
 
-class _Room:
-    """What one answer may still carry."""
+class _ResponseQuota:
+    """Rows and metadata bytes that one response may still carry."""
 
     def __init__(self) -> None:
         self._rows = _ANSWER_ROWS_MAX
         self._bytes = _ANSWER_METADATA_BYTES_MAX
 
     def take(self, fetched: tuple[FetchedOffset, ...]) -> bool:
-        """Whether these rows still fit."""
+        """Subtract these rows. False when they do not fit."""
         self._rows -= sum(len(topic.partitions) for topic in fetched)
         if self._rows >= 0:
             self._bytes -= sum(len(value.metadata) for topic in fetched for _, value in topic.partitions)
@@ -194,7 +179,7 @@ class _Room:
 
 
 async def _fetch(
-    coordinator: GroupCoordinator, group_id: str, positions: _Positions | None, room: _Room, until_s: float
+    coordinator: GroupCoordinator, group_id: str, positions: _Positions | None, room: _ResponseQuota, until_s: float
 ) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
     wanted = None if positions is None else [Wanted(topic, tuple(indexes)) for topic, indexes in positions.items()]
     error, fetched = await coordinator.offsets.fetch(group_id, wanted, until_s=until_s)
@@ -202,11 +187,11 @@ async def _fetch(
     return (error, fetched) if room.take(fetched) else (ErrorCode.INVALID_REQUEST, ())
 
 
-def _topic_answer(topic: FetchedOffset, error: ErrorCode) -> OffsetFetchResponseTopic:
-    return OffsetFetchResponseTopic(
+def _topic_answer(topic: FetchedOffset, error: ErrorCode) -> wire.OffsetFetchResponseTopic:
+    return wire.OffsetFetchResponseTopic(
         name=topic.topic,
         partitions=[
-            OffsetFetchResponsePartition(
+            wire.OffsetFetchResponsePartition(
                 partition_index=index,
                 committed_offset=value.offset,
                 committed_leader_epoch=value.leader_epoch,
@@ -219,21 +204,21 @@ def _topic_answer(topic: FetchedOffset, error: ErrorCode) -> OffsetFetchResponse
 
 
 def _group_answer(
-    group_id: str, error: ErrorCode, fetched: tuple[FetchedOffset, ...], asked: _Asked | None
-) -> OffsetFetchResponseGroup:
-    """`asked` when topics are named by their ids."""
+    group_id: str, error: ErrorCode, fetched: tuple[FetchedOffset, ...], asked: _GroupQuery | None
+) -> wire.OffsetFetchResponseGroup:
+    """`asked`: given when topics are named by id."""
     topics = [_named(topic) if asked is None else _identified(topic, asked) for topic in fetched]
     if asked is not None and error is ErrorCode.NONE:
         topics += [_stranger(topic_id, indexes) for topic_id, indexes in asked.strangers.items()]
-    return OffsetFetchResponseGroup(group_id=group_id, error_code=error, topics=topics)
+    return wire.OffsetFetchResponseGroup(group_id=group_id, error_code=error, topics=topics)
 
 
-def _named(topic: FetchedOffset, topic_id: UUID = ZERO_UUID) -> OffsetFetchResponseGroupTopic:
-    return OffsetFetchResponseGroupTopic(
+def _named(topic: FetchedOffset, topic_id: UUID = ZERO_UUID) -> wire.OffsetFetchResponseGroupTopic:
+    return wire.OffsetFetchResponseGroupTopic(
         name=topic.topic,
         topic_id=topic_id,
         partitions=[
-            OffsetFetchResponseGroupPartition(
+            wire.OffsetFetchResponseGroupPartition(
                 partition_index=index,
                 committed_offset=value.offset,
                 committed_leader_epoch=value.leader_epoch,
@@ -244,18 +229,18 @@ def _named(topic: FetchedOffset, topic_id: UUID = ZERO_UUID) -> OffsetFetchRespo
     )
 
 
-def _identified(topic: FetchedOffset, asked: _Asked) -> OffsetFetchResponseGroupTopic:
-    """A topic of the name may have been made again since the question was read: its positions are not the answer."""
+def _identified(topic: FetchedOffset, asked: _GroupQuery) -> wire.OffsetFetchResponseGroupTopic:
+    """The rows whose offsets belong to the requested id: a topic of the name may have been created again meanwhile."""
     topic_id = asked.ids.get(topic.topic, topic.partitions[0][1].topic_id if topic.partitions else ZERO_UUID)
     rows = tuple((index, value if value.topic_id == topic_id else NO_OFFSET) for index, value in topic.partitions)
     return _named(FetchedOffset(topic.topic, rows), topic_id)
 
 
-def _stranger(topic_id: UUID, indexes: Iterable[int]) -> OffsetFetchResponseGroupTopic:
+def _stranger(topic_id: UUID, indexes: Iterable[int]) -> wire.OffsetFetchResponseGroupTopic:
     rows = [
-        OffsetFetchResponseGroupPartition(
+        wire.OffsetFetchResponseGroupPartition(
             partition_index=index, committed_offset=-1, metadata="", error_code=ErrorCode.UNKNOWN_TOPIC_ID
         )
         for index in indexes
     ]
-    return OffsetFetchResponseGroupTopic(topic_id=topic_id, partitions=rows)
+    return wire.OffsetFetchResponseGroupTopic(topic_id=topic_id, partitions=rows)

@@ -1,1 +1,1 @@
-"""What clients learn of the cluster and its topics."""
+"""Metadata and its like: what clients learn about the cluster and its topics."""

@@ -1,9 +1,11 @@
-"""The cluster as the clients of one listener see it: which brokers there are, who leads a partition, who holds it.
+"""The cluster as clients of one listener see it: brokers, partition leaders, replicas.
 
-Owns the way from the image, and from what serves here, to what Metadata and its like say. Always true: a broker is
-named only while it has a session and such a listener; what this broker is to lead has a leader once it serves; a
-replica is shown in sync only while its session lasts (the set itself keeps members that died, so that it never shrinks
-below min.insync.replicas). Must not know messages. Source: Kafka 4.3.1's KRaftMetadataCache; KIP-841, KIP-951.
+* A broker is named only while it has a session and such a listener.
+* A partition that this broker should lead has a leader once it serves.
+* A replica is shown in sync only while its session lasts. (The in-sync set keeps members that died, so that it never
+  shrinks below min.insync.replicas.)
+
+Source: Kafka 4.3.1's KRaftMetadataCache; KIP-841, KIP-951.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from broker.metadata.records import NO_EPOCH, NO_LEADER, Node, Row
 
 
 class BrokerAt(NamedTuple):
-    """A broker, and where clients of the listener reach it."""
+    """A broker and its address on the client's listener."""
 
     node_id: int
     host: str
@@ -26,7 +28,7 @@ class BrokerAt(NamedTuple):
 
 
 class PartitionView(NamedTuple):
-    """`leader_id`: NO_LEADER while there is none to go to, `error` then says why."""
+    """`leader_id`: NO_LEADER while clients can reach none; `error` then says why."""
 
     error: ErrorCode
     leader_id: int
@@ -37,19 +39,19 @@ class PartitionView(NamedTuple):
 
 
 def broker_at(context: Context, listener: str, node_id: int) -> BrokerAt | None:
-    """None where the node has no session, or no such listener."""
+    """None when the node has no session or no such listener."""
     node = context.metadata.image.nodes.get(node_id)
     return None if node is None or not node.active else _reached(node, listener)
 
 
 def fenced_brokers(context: Context, listener: str) -> list[BrokerAt]:
-    """Those whose session ended, by id."""
+    """Brokers whose session ended, by id."""
     ended = (node for _, node in sorted(context.metadata.image.nodes.items()) if not node.active)
     return [found for node in ended if (found := _reached(node, listener)) is not None]
 
 
 def controller_id(context: Context) -> int:
-    """Who decides, as far as this broker knows."""
+    """The controller as far as this broker knows."""
     controller = context.metadata.controller
     return context.config.node_id if controller is None else controller.node_id
 
@@ -64,14 +66,12 @@ def _reached(node: Node, listener: str) -> BrokerAt | None:
 _Key: TypeAlias = tuple[int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
-def looked_at(context: Context) -> tuple[int, int]:
-    """A stamp of all that a view tells, but for the listener: two looks at the same stamp say the same."""
+def view_stamp(context: Context) -> tuple[int, int]:
+    """A stamp of everything a view shows, except for its listener: views with the same stamp are equal."""
     return context.metadata.swaps, context.registry.changes
 
 
 class ClusterView:
-    """The cluster at the moment it was made."""
-
     def __init__(self, context: Context, listener: str) -> None:
         self._metadata = context.metadata
         self._registry = context.registry
@@ -81,21 +81,21 @@ class ClusterView:
         self._known: dict[_Key, PartitionView] = {}
         found = (broker_at(context, listener, node_id) for node_id in sorted(nodes))
         self.brokers: dict[int, BrokerAt] = {each.node_id: each for each in found if each is not None}
-        """Those that clients can be sent to, by id, in order."""
+        """Brokers that clients can reach, ordered by id."""
 
     @property
     def is_current(self) -> bool:
-        """Whether the cluster is still the one that was looked at: to be asked after a wait."""
+        """Whether the cluster is still the same: to be checked after a wait."""
         return self._image is self._metadata.image
 
     def shows(self, topic: Topic) -> bool:
-        """Whether the topic is there for clients: somebody else has a part in it, or what this broker leads of it was
-        opened. A new topic is there once it serves."""
+        """Whether clients see the topic: another broker leads part of it, or this broker opened a partition of it. So a
+        new topic appears once it serves."""
         return topic.name in self._registry.topics or any(row.leader != self._node_id for row in topic.rows)
 
     def partition(self, topic: Topic, index: int) -> PartitionView:
-        """As the image has it, but for what this broker leads and does not serve: that is offline here. Not to be
-        changed: few partitions differ in more than the index, and those that do not share one. 10 000 take 3 ms."""
+        """The partition as in the image; one that this broker should lead but does not serve is offline. Read-only:
+        equal partitions share one view, so that 10 000 take 3 ms."""
         row = topic.rows[index]
         leader, epoch = row.leader, row.leader_epoch
         if leader == self._node_id:
@@ -108,7 +108,7 @@ class ClusterView:
         return known
 
     def _seen(self, row: Row, epoch: int) -> PartitionView:
-        """`epoch`: the leader's; NO_EPOCH where this broker is to lead and does not serve."""
+        """`epoch`: the leader's; NO_EPOCH when this broker should lead and does not serve."""
         leader, error = row.leader, ErrorCode.NONE
         if leader == self._node_id and epoch == NO_EPOCH:
             return PartitionView(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, NO_EPOCH, *self._sets(row, leader))
@@ -118,7 +118,7 @@ class ClusterView:
         return PartitionView(error, leader, epoch, *self._sets(row))
 
     def _sets(self, row: Row, lost: int | None = None) -> tuple[list[int], list[int], list[int]]:
-        """Replicas, those in sync, those offline; `lost`: a broker that does not serve it."""
+        """Replicas, those in sync, those offline; `lost`: a broker that does not serve the partition."""
         assigned = list(row.assigned)
         offline = [each for each in assigned if each not in self.brokers or each == lost]
         alive = (each for each in row.in_sync if (node := self._nodes.get(each)) is not None and node.active)

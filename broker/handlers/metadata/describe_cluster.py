@@ -1,7 +1,7 @@
-"""ApiVersions, DescribeCluster, InitProducerId: what a client asks about the broker itself.
+"""ApiVersions, DescribeCluster, InitProducerId.
 
-Always true: what ApiVersions advertises is what is served (Produce 0–2 apart, KAFKA-18659). Source: KIP-35, KIP-511,
-KIP-98, KIP-700.
+ApiVersions advertises exactly what is served, except for Produce 0–2 (KAFKA-18659). Source: KIP-35, KIP-511, KIP-98,
+KIP-700.
 """
 
 from __future__ import annotations
@@ -10,56 +10,51 @@ from typing import Final
 
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
-from broker.handlers.authorized_operations import Operations, authorized_operations
 from broker.handlers.metadata.cluster_view import ClusterView, controller_id, fenced_brokers
+from broker.security.authorizer import Operations, authorized_operations
+from broker.wire import messages as wire
 from broker.wire.apis import APIS
-from broker.wire.messages import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    ApiVersionsResponseApi,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    DescribeClusterResponseBroker,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 
 _BROKERS_ENDPOINT: Final = 1
 _SOFTWARE_CHARS_MAX: Final = 255  # of its name and version; a connection remembers them
 _ADVERTISED: Final = [
-    ApiVersionsResponseApi(api_key=api.key, min_version=api.advertised_min, max_version=api.version_max)
+    wire.ApiVersionsResponseApi(api_key=api.key, min_version=api.advertised_min, max_version=api.version_max)
     for api in APIS.values()
     if not api.brokers_only
 ]
 
 
-def api_versions(error: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
-    """The table every client starts from."""
-    return ApiVersionsResponse(error_code=error, api_keys=_ADVERTISED)
+def api_versions(error: ErrorCode = ErrorCode.NONE) -> wire.ApiVersionsResponse:
+    """The table of the served APIs."""
+    return wire.ApiVersionsResponse(error_code=error, api_keys=_ADVERTISED)
 
 
-async def handle_api_versions(context: Context, request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
-    """Remember what software the peer says it is, and show the table."""
+async def handle_api_versions(
+    context: Context, request: wire.ApiVersionsRequest, call: Call
+) -> wire.ApiVersionsResponse:
+    """Store the client's software name and version, and return the table."""
     call.peer.software_name = request.client_software_name[:_SOFTWARE_CHARS_MAX]
     call.peer.software_version = request.client_software_version[:_SOFTWARE_CHARS_MAX]
     return api_versions()
 
 
 async def handle_describe_cluster(
-    context: Context, request: DescribeClusterRequest, call: Call
-) -> DescribeClusterResponse:
-    """Brokers in session; when asked, those whose session ended too (KIP-1073)."""
+    context: Context, request: wire.DescribeClusterRequest, call: Call
+) -> wire.DescribeClusterResponse:
+    """Brokers with a session, and on request those whose session ended (KIP-1073)."""
     if request.endpoint_type != _BROKERS_ENDPOINT:
-        return DescribeClusterResponse(
+        return wire.DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
             error_message="this is a broker endpoint; there are no controller endpoints",
             endpoint_type=_BROKERS_ENDPOINT,
         )
     listener = call.peer.listener
-    brokers = [DescribeClusterResponseBroker(*each) for each in ClusterView(context, listener).brokers.values()]
+    brokers = [wire.DescribeClusterResponseBroker(*each) for each in ClusterView(context, listener).brokers.values()]
     if request.include_fenced_brokers:
-        brokers += [DescribeClusterResponseBroker(*each, is_fenced=True) for each in fenced_brokers(context, listener)]
-    return DescribeClusterResponse(
+        brokers += [
+            wire.DescribeClusterResponseBroker(*each, is_fenced=True) for each in fenced_brokers(context, listener)
+        ]
+    return wire.DescribeClusterResponse(
         cluster_id=context.metadata.cluster_id,
         controller_id=controller_id(context),
         brokers=brokers,
@@ -70,12 +65,12 @@ async def handle_describe_cluster(
 
 
 async def handle_init_producer_id(
-    context: Context, request: InitProducerIdRequest, call: Call
-) -> InitProducerIdResponse:
-    """A fresh id for an idempotent producer. Transactions are not served, and not half: they are refused here."""
+    context: Context, request: wire.InitProducerIdRequest, call: Call
+) -> wire.InitProducerIdResponse:
+    """A new id for an idempotent producer. Transactions are not served and are refused here."""
     if request.transactional_id is not None:
         code = ErrorCode.INVALID_REQUEST if request.transactional_id == "" else ErrorCode.INVALID_TXN_STATE
-        return InitProducerIdResponse(error_code=code, producer_epoch=-1)
+        return wire.InitProducerIdResponse(error_code=code, producer_epoch=-1)
     if (request.producer_id >= 0) != (request.producer_epoch >= 0):
-        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
-    return InitProducerIdResponse(producer_id=context.producer_ids.give(), producer_epoch=0)
+        return wire.InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
+    return wire.InitProducerIdResponse(producer_id=context.producer_ids.give(), producer_epoch=0)

@@ -1,7 +1,7 @@
-"""DescribeTopicPartitions: topics and their partitions, a page at a time.
+"""DescribeTopicPartitions: topics and their partitions, a page at a time (KIP-966).
 
-Always true: a page names at most `PARTITIONS_PER_PAGE_MAX` partitions and unknown topics together, in the order of the
-topics' names; a cursor says where the next one begins. Must not know how topics come to be. Source: KIP-966.
+A page has at most `PARTITIONS_PER_PAGE_MAX` partitions and unknown topics together, ordered by topic name; a cursor
+says where the next page begins.
 """
 
 from __future__ import annotations
@@ -13,46 +13,39 @@ from uuid import UUID
 from broker.config.topic.topic_config import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
-from broker.handlers.authorized_operations import Operations, authorized_operations
 from broker.handlers.metadata.cluster_view import ClusterView
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER
-from broker.wire.messages import (
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-    DescribeTopicPartitionsResponseCursor,
-    DescribeTopicPartitionsResponsePartition,
-    DescribeTopicPartitionsResponseTopic,
-)
+from broker.security.authorizer import Operations, authorized_operations
+from broker.wire import messages as wire
 
 PARTITIONS_PER_PAGE_MAX: Final = 2_000  # Kafka's default of max.request.partition.size.limit
 _EVERY_TOPIC_OPERATION: Final = authorized_operations(Operations.TOPIC, asked=True)
 
 
 async def handle_describe_topic_partitions(
-    context: Context, request: DescribeTopicPartitionsRequest, call: Call
-) -> DescribeTopicPartitionsResponse:
-    """One page. No topics named: all of them, unknown names are then left out."""
+    context: Context, request: wire.DescribeTopicPartitionsRequest, call: Call
+) -> wire.DescribeTopicPartitionsResponse:
+    """One page of the named topics, or of all when none is named."""
     cursor = request.cursor
     first = "" if cursor is None else cursor.topic_name
     named = {topic.name for topic in request.topics}
     if cursor is not None and (cursor.partition_index < 0 or (named and first not in named)):
-        # The cursor lies inside what was asked for, or it belongs to another question.
-        return DescribeTopicPartitionsResponse(
+        # A cursor outside the named topics belongs to another request.
+        return wire.DescribeTopicPartitionsResponse(
             topics=[
-                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name)
+                wire.DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name)
                 for name in heapq.nsmallest(PARTITIONS_PER_PAGE_MAX, named or {first})
             ]
         )
     room = max(1, min(request.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
-    page = DescribeTopicPartitionsResponse()
-    # Every topic takes a place of the page at least, so that no more names than that are put in order; one more tells
-    # where the next page begins.
+    page = wire.DescribeTopicPartitionsResponse()
+    # Every topic takes at least one row of the page, so only so many names are sorted; one more begins the next page.
     view, known = ClusterView(context, call.peer.listener), context.metadata.topic_named
     names = named or [topic.name for topic in context.metadata.image.topics.values() if view.shows(topic)]
     for name in heapq.nsmallest(room + 1, (name for name in names if name >= first)):
         if room == 0:
-            page.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name)
+            page.next_cursor = wire.DescribeTopicPartitionsResponseCursor(topic_name=name)
             break
         topic = known(name)
         if topic is None or not view.shows(topic):
@@ -64,24 +57,24 @@ async def handle_describe_topic_partitions(
         page.topics.append(_shown(view, topic, range(begin, end)))
         room -= max(1, end - begin)
         if end < topic.partitions:
-            page.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=end)
+            page.next_cursor = wire.DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=end)
             break
     return page
 
 
-def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+def _unknown(name: str) -> wire.DescribeTopicPartitionsResponseTopic:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         check_topic_name(name)
     except InvalidTopicName:
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
-    return DescribeTopicPartitionsResponseTopic(
+    return wire.DescribeTopicPartitionsResponseTopic(
         error_code=code, name=name, topic_authorized_operations=_EVERY_TOPIC_OPERATION
     )
 
 
-def _shown(view: ClusterView, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponseTopic(
+def _shown(view: ClusterView, topic: Topic, indexes: range) -> wire.DescribeTopicPartitionsResponseTopic:
+    return wire.DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=UUID(topic.topic_id),
         is_internal=topic.internal,
@@ -90,14 +83,14 @@ def _shown(view: ClusterView, topic: Topic, indexes: range) -> DescribeTopicPart
     )
 
 
-def _partition(view: ClusterView, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
+def _partition(view: ClusterView, topic: Topic, index: int) -> wire.DescribeTopicPartitionsResponsePartition:
     seen, row = view.partition(topic, index), topic.rows[index]
     error, eligible = seen.error, list[int]()
     if row.leader == NO_LEADER or seen.leader_id != NO_LEADER:
-        # Members without session are Kafka's ELR; who has no leader is told so by its absence.
+        # In-sync members without a session are Kafka's ELR. A missing leader is no error in this API.
         eligible = [node_id for node_id in row.in_sync if node_id not in seen.in_sync]
         error = ErrorCode.NONE
-    return DescribeTopicPartitionsResponsePartition(
+    return wire.DescribeTopicPartitionsResponsePartition(
         error_code=error,
         partition_index=index,
         leader_id=seen.leader_id,

@@ -1,13 +1,13 @@
-"""Metadata: which broker leads what, and topics that are made because somebody asked for them.
+"""Metadata: brokers, topics and leaders; creates missing topics when both sides allow it.
 
-Always true: a topic is shown once however often it is named; what this broker leads of it, when it serves; a long
-answer is encoded once for all who ask the same of one image (`kept_answers`). Must not know how a topic is made, nor
-what makes a leader (`cluster_view`). Source: KIP-4, KIP-430, KIP-516.
+A topic is shown once however often it is named. A long answer is encoded once for all equal requests at one image
+(`ResponseCache`). Source: KIP-4, KIP-430, KIP-516.
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Hashable
 from typing import Final, TypeAlias, cast
 from uuid import UUID
@@ -16,14 +16,14 @@ from broker.config.topic.topic_config import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from broker.handlers.admin.bounded_changes import within
-from broker.handlers.authorized_operations import Operations, authorized_operations
-from broker.handlers.metadata.cluster_view import ClusterView, controller_id, looked_at
-from broker.handlers.metadata.partition_encoder import PartitionEncoder
-from broker.handlers.responding import encoded_in_turns
+from broker.handlers.metadata.cluster_view import ClusterView, PartitionView, controller_id, view_stamp
+from broker.handlers.request_limits import within
+from broker.handlers.responder import encoded_in_turns
 from broker.metadata.image import Topic
+from broker.security.authorizer import Operations, authorized_operations
 from broker.wire.apis import ApiKey
-from broker.wire.message import Encoded
+from broker.wire.codec import encode_response_element
+from broker.wire.message import Encoded, EncodedElements
 from broker.wire.messages import (
     ZERO_UUID,
     MetadataRequest,
@@ -39,43 +39,46 @@ from seams.turns import Turns, next_turn
 _NULL_TOPICS_MEAN_ALL_SINCE: Final = 1  # in v0 an empty list means all
 _NULL_NAMES_SINCE: Final = 12
 _AUTO_CREATED_PER_REQUEST_MAX: Final = 100  # topics a Metadata request may name and still create what is missing
-_KEPT_NAMED_MAX: Final = 16  # topics that a request may name whose answer is kept
+_CACHED_TOPICS_MAX: Final = 16  # topics that a request may name whose response is cached
+_LISTENER_NOT_FOUND_SINCE: Final = 6
+_BEFORE: Final = 2  # bytes of the error code; the index follows it in every version
+_INDEX: Final = struct.Struct(">i")
 _AUTO_CREATION_S: Final = 5.0  # how long a Metadata request waits for the topics it makes, all together
 
 
 _Named: TypeAlias = dict[tuple[UUID, str | None], MetadataRequestTopic]
-"""What a request names, each once: by id where one is given, else by name."""
+"""The requested topics, each once: by id when one is given, else by name."""
 
 
 async def handle_metadata(context: Context, request: MetadataRequest, call: Call) -> Encoded:
     """Brokers, and the topics asked for; a missing one is created when both sides allow it."""
     named = _named(request, call.version)
-    stamp, question = looked_at(context), _question(request, call, named)
-    kept = context.kept_answers.get(stamp, question)
-    if kept is not None:
-        return Encoded(kept)
+    stamp, key = view_stamp(context), _cache_key(request, call, named)
+    cached = context.response_cache.get(stamp, key)
+    if cached is not None:
+        return Encoded(cached)
     response = await _answer(context, request, call, named)
     (body,) = await encoded_in_turns(ApiKey.METADATA, call.version, response)
     assert isinstance(body, bytes)  # there are no records in it
-    # What was missing may be made by the next request, or was refused for a while.
+    # A missing topic may exist at the next request.
     is_whole = all(topic.error_code == ErrorCode.NONE for topic in response.topics)
-    if question is not None and is_whole and stamp == looked_at(context):
-        context.kept_answers.keep(stamp, question, body)
+    if key is not None and is_whole and stamp == view_stamp(context):
+        context.response_cache.keep(stamp, key, body)
     return Encoded(body)
 
 
 def _named(request: MetadataRequest, version: int) -> _Named | None:
-    """The topics asked for, each once; None: all."""
+    """The requested topics; None for all."""
     if request.topics is None or (version < _NULL_TOPICS_MEAN_ALL_SINCE and not request.topics):
         return None
     # A set, as in Kafka: a name repeated 12 000 times is one topic.
     return {(wanted.topic_id, "" if wanted.topic_id != ZERO_UUID else wanted.name): wanted for wanted in request.topics}
 
 
-def _question(request: MetadataRequest, call: Call, named: _Named | None) -> Hashable | None:
-    """All that the answer depends on beside the stamp; None: the answer is not kept. Whether what is missing may be
-    made is no part of it: only answers that found everything are kept."""
-    if named is not None and len(named) > _KEPT_NAMED_MAX:
+def _cache_key(request: MetadataRequest, call: Call, named: _Named | None) -> Hashable | None:
+    """All that the response depends on besides the stamp; None when the response is not cached. Permission to create
+    topics is not part of it: only responses that found every topic are cached."""
+    if named is not None and len(named) > _CACHED_TOPICS_MAX:
         return None
     return (
         call.version,
@@ -87,11 +90,11 @@ def _question(request: MetadataRequest, call: Call, named: _Named | None) -> Has
 
 
 async def _answer(context: Context, request: MetadataRequest, call: Call, named: _Named | None) -> MetadataResponse:
-    """Made anew. `named`: None for all topics."""
-    asked = _Asked(context, call, with_operations=request.include_topic_authorized_operations)
+    """A new response. `named`: None for all topics."""
+    query = _Query(context, call, with_operations=request.include_topic_authorized_operations)
     turns = Turns()
     response = MetadataResponse(
-        brokers=[MetadataResponseBroker(*each) for each in asked.view().brokers.values()],
+        brokers=[MetadataResponseBroker(*each) for each in query.view().brokers.values()],
         cluster_id=context.metadata.cluster_id,
         controller_id=controller_id(context),
         cluster_authorized_operations=authorized_operations(
@@ -100,8 +103,8 @@ async def _answer(context: Context, request: MetadataRequest, call: Call, named:
     )
     if named is None:
         for known in tuple(context.metadata.image.topics.values()):
-            if asked.view().shows(known):
-                response.topics.append(asked.shown(known))
+            if query.view().shows(known):
+                response.topics.append(query.shown(known))
             if turns.over(known.partitions):
                 await next_turn()
         return response
@@ -109,15 +112,15 @@ async def _answer(context: Context, request: MetadataRequest, call: Call, named:
     may_create = may_create and len(named) <= _AUTO_CREATED_PER_REQUEST_MAX
     create_until_s = asyncio.get_running_loop().time() + _AUTO_CREATION_S if may_create else 0.0
     for wanted in named.values():
-        found = await _one(asked, wanted, create_until_s)
+        found = await _one(query, wanted, create_until_s)
         response.topics.append(found)
         if turns.over(1 + len(found.partitions)):
             await next_turn()
     return response
 
 
-class _Asked:
-    """One request: who asks, and the cluster as it is at the moment for whoever asks."""
+class _Query:
+    """One request, and a view of the cluster that is renewed when the cluster changes."""
 
     def __init__(self, context: Context, call: Call, *, with_operations: bool) -> None:
         self.context = context
@@ -134,7 +137,7 @@ class _Asked:
         return self._view
 
     def topic_named(self, name: str) -> Topic | None:
-        """None too while nothing of it serves yet."""
+        """None also while none of its partitions serves."""
         topic = self.context.metadata.topic_named(name)
         return topic if topic is not None and self.view().shows(topic) else None
 
@@ -156,23 +159,23 @@ async def _create(context: Context, name: str) -> None:
     )
 
 
-async def _one(asked: _Asked, wanted: MetadataRequestTopic, create_until_s: float) -> MetadataResponseTopic:
-    """`create_until_s`: the loop's time up to which a missing topic is made and waited for."""
-    context, name = asked.context, wanted.name
+async def _one(query: _Query, wanted: MetadataRequestTopic, create_until_s: float) -> MetadataResponseTopic:
+    """`create_until_s`: the event loop's time up to which a missing topic is created and waited for."""
+    context, name = query.context, wanted.name
     if wanted.topic_id != ZERO_UUID:
         name = context.metadata.names.get(wanted.topic_id)
-        if name is None or asked.topic_named(name) is None:
-            unknown = wanted.name if asked.version >= _NULL_NAMES_SINCE else wanted.name or ""
+        if name is None or query.topic_named(name) is None:
+            unknown = wanted.name if query.version >= _NULL_NAMES_SINCE else wanted.name or ""
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=unknown, topic_id=wanted.topic_id)
     name = name or ""
-    topic = asked.topic_named(name)
+    topic = query.topic_named(name)
     if topic is not None:
-        return asked.shown(topic)
-    missing = MetadataResponseTopic(name=name, topic_authorized_operations=asked.authorized)
+        return query.shown(topic)
+    missing = MetadataResponseTopic(name=name, topic_authorized_operations=query.authorized)
     try:
         check_topic_name(name)
     except InvalidTopicName:
-        # Final: "not available" would make a client ask for ever.
+        # A final error: after "not available" a client would ask for ever.
         missing.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return missing
     now_s = asyncio.get_running_loop().time()
@@ -182,12 +185,45 @@ async def _one(asked: _Asked, wanted: MetadataRequestTopic, create_until_s: floa
         return missing
     try:
         await within(create_until_s, lambda: _create(context, name))
-        made = asked.topic_named(name)
+        made = query.topic_named(name)
         if made is not None:
-            return asked.shown(made)
-        missing.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # deleted in the moment it was open
+            return query.shown(made)
+        missing.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # deleted as soon as it was open
     except ApiError as refused:
         missing.error_code = refused.code
     except (ThermoclineError, TimeoutError):
         missing.error_code = ErrorCode.LEADER_NOT_AVAILABLE
     return missing
+
+
+class PartitionEncoder:
+    """Encodes the partitions of a view: of ten thousand, most differ only in their index. The bytes equal the codec's.
+
+    Hot path: 0.2 µs a partition, where a message and its encoding take 0.8.
+    """
+
+    def __init__(self, view: ClusterView, version: int) -> None:
+        self._view = view
+        self._version = version
+        self._ends: dict[int, tuple[bytes, bytes]] = {}  # by identity of what the view shares and keeps
+
+    def of(self, topic: Topic) -> EncodedElements:
+        """The topic's partitions, by index."""
+        look, ends, pack, found = self._view.partition, self._ends, _INDEX.pack, []
+        for index in range(topic.partitions):
+            seen = look(topic, index)
+            known = ends.get(id(seen))
+            if known is None:
+                known = ends[id(seen)] = self._encoded(seen)
+            before, after = known
+            found.append(before + pack(index) + after)
+        return EncodedElements(len(found), b"".join(found))
+
+    def _encoded(self, seen: PartitionView) -> tuple[bytes, bytes]:
+        """The bytes before the index, and after it."""
+        error, leader, epoch, replicas, in_sync, offline = seen
+        if error is ErrorCode.LISTENER_NOT_FOUND and self._version < _LISTENER_NOT_FOUND_SINCE:
+            error = ErrorCode.LEADER_NOT_AVAILABLE
+        partition = MetadataResponsePartition(error, 0, leader, epoch, replicas, in_sync, offline)
+        body = encode_response_element(ApiKey.METADATA, self._version, partition, "topics", "partitions")
+        return body[:_BEFORE], body[_BEFORE + _INDEX.size :]

@@ -1,8 +1,7 @@
-"""Checked batches to their partition's log, and what became of each.
+"""Appends checked batches to a partition's log and counts them.
 
-Owns the one way by which a client's batches get into a log, whether they came alone or as a run of several requests,
-and what of it is counted. Always true: batches of one partition are appended in the order they came; a run that is
-refused as a whole was not written, and each of its batches is appended, or refused, by itself. Must not know requests.
+Batches of one partition are appended in the order of arrival. When the log refuses a run as a whole, nothing of it was
+written; each of its batches is then appended or refused separately.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ Refused = ThermoclineError | OSError
 def append_checked(
     context: Context, partition: LeaderReplica, batches: Sequence[memoryview], headers: Sequence[Fields], now_ms: int
 ) -> Appended:
-    """Append batches that passed `BatchChecks` by one write. Raises ThermoclineError, OSError: nothing written."""
+    """Append batches that passed `BatchChecks`, by one write. Raises ThermoclineError or OSError when nothing was
+    written."""
     throttle = context.throttle
     try:
         throttle.check_room()
@@ -43,21 +43,21 @@ def append_run(
     *,
     ends_refused: bool = False,
 ) -> Appended | list[Appended | Refused]:
-    """Append a run: Appended where its batches lie one behind the other from there on, else what became of each.
+    """Append a run: one Appended when its batches lie one behind the other, else the result of each batch.
 
-    `ends_refused`: nothing is appended behind a batch that was refused, of which nothing is said then.
+    `ends_refused`: stop at the first refused batch; later batches have no result.
     """
     if len(headers) > 1:
         try:
             context.throttle.check_room()
             appended = partition.append(batches, headers, now_ms)
         except (ThermoclineError, OSError):
-            pass  # of all of them: each by itself says what is wrong with it, and is counted
+            pass  # appended one by one below, so that each refused batch has its own error and is counted
         else:
             if not appended.duplicate:
                 _count(context, partition, batches, headers, appended)
                 return appended
-            # Nothing was written, and each has its own old offset.
+            # Duplicates: nothing was written, and each batch has its own earlier offset.
     each: list[Appended | Refused] = []
     for batch, header in zip(batches, headers, strict=True):
         try:

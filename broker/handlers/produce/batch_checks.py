@@ -1,21 +1,25 @@
-"""What a batch has to be before it is appended: size, codec, timestamps, and records where its header is not believed.
+"""Checks of a produced batch before its append: size, codec, timestamps, and records where needed.
 
-Owns what is refused by the header alone, and when records have to be looked into. Always true: a batch that passes may
-be written as it is; a check changes nothing but a maximum timestamp that cannot be right. Must not parse records:
-`records` does.
+Kafka reads every record. This broker trusts a header, with two exceptions: its greatest timestamp is below the first
+record's (Sarama before 2025 writes −1), or it has the mark of KafkaJS, which writes the last record's. Records of such
+batches are read, so that none is later than the topic's `message.timestamp.*.max.ms`. A forged header harms only its
+producer. `thermocline.validate.records=true` reads the records of every batch.
 
-Hot path: one header check with CRC a batch; what depends on the partition and the time is worked out once a run.
+A batch that passes is written as it is; the only repair is a maximum timestamp that cannot be right. The event loop
+reads at most a thousand uncompressed records; a worker reads the rest, at 0.2 µs a record.
+
+Hot path: one header check with CRC a batch. Limits that depend on the partition and the time are computed once a run.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from broker.handlers.produce.records import RECORDS_BYTES_MAX, Found, Look, NeedsWorker, is_cheap, look, must_look
 from broker.partition.leading.leader_replica import LeaderReplica
+from logformat.errors import Corrupt, InvalidRequest, Retryable
 from logformat.record_batch import (
     ATTRIBUTES,
     BASE_SEQUENCE,
@@ -29,20 +33,63 @@ from logformat.record_batch import (
     BatchHeader,
     Codec,
     Fields,
+    InvalidRecordBatch,
     InvalidTimestamp,
     check_fields,
     read_header,
     stamp_max_timestamp,
 )
+from logformat.records import timestamp_range, validate_records
 
 _ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read it back
+_RECORDS_ON_LOOP_MAX: Final = 1_000
+_VALIDATED_ON_LOOP_MAX: Final = 100  # 5 µs each
+RECORDS_BYTES_MAX: Final = 32 << 20  # decompressed (or max.message.bytes): beyond it a zip bomb is refused
+
+
+class TimestampRange(NamedTuple):
+    """The least and the greatest timestamp of a batch's records (ms, −1: none)."""
+
+    least: int
+    greatest: int
+
+
+Inspection = TimestampRange | InvalidRequest
+"""The timestamps found in the records, or why the batch is refused."""
+
+
+class NeedsWorker(Retryable):
+    """A worker has to inspect this batch before its append."""
+
+
+def must_inspect(header: BatchHeader, *, validates: bool, stamps: bool) -> bool:
+    """`validates`: every record is to be checked; `stamps`: the broker's time replaces the producer's."""
+    return validates or (header.lacks_max_timestamp and not stamps)
+
+
+def inspects_on_loop(header: BatchHeader, *, validates: bool) -> bool:
+    records_max = _VALIDATED_ON_LOOP_MAX if validates else _RECORDS_ON_LOOP_MAX
+    return not header.attributes & CODEC_MASK and header.record_count <= records_max
+
+
+def inspect_records(batch: memoryview, bytes_max: int, *, validates: bool) -> Inspection:
+    """Inspect the records of a batch whose CRC was checked. *Blocking* in proportion to the records."""
+    try:
+        if validates:
+            validate_records(batch, bytes_max=bytes_max)
+        return TimestampRange(*timestamp_range(batch, bytes_max=bytes_max))
+    except InvalidRequest as refused:
+        return refused
+    except Corrupt as unreadable:
+        # The CRC is right, so the client wrote it like this: not "corrupt", after which it would send it again.
+        return InvalidRecordBatch(str(unreadable))
 
 
 class BatchChecks:
-    """What a batch for one partition has to be at `now_ms`; made once for requests that came together, and renewed for
-    the next ones.
+    """Checks for one partition as of `now_ms`, for requests that arrived together; `renew` makes them valid for the
+    next ones.
 
-    Raises ApiError where no batch would do.
+    Raises ApiError when the partition accepts no batch at all.
     """
 
     __slots__ = (
@@ -63,7 +110,9 @@ class BatchChecks:
     def __init__(self, context: Context, partition: LeaderReplica, version: int, acks: int, now_ms: int) -> None:
         config = partition.config
         if config.internal:
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is written by the broker alone")
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is internal: only the broker writes it"
+            )
         if acks == -1 and not partition.leader.takes_all:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -84,7 +133,8 @@ class BatchChecks:
         self.renew(now_ms)
 
     def renew(self, now_ms: int) -> bool:
-        """Judge as of `now_ms`. False where these checks hold no more: another configuration, too few replicas."""
+        """Set the time of the checks. False when they are stale: the configuration changed, or too few replicas are in
+        sync."""
         config = self.partition.config
         if not self._stamps:  # else the producer's timestamps are replaced: Kafka does not judge them
             self._timestamp_min = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
@@ -93,37 +143,37 @@ class BatchChecks:
             return False
         return config is self._config and self._live.now is self._broker_config
 
-    def check(self, view: memoryview, pos: int, end: int, seen: Look | None = None) -> Fields:
-        """The header of the batch that fills `view[pos:end]`, which may be appended. Raises ThermoclineError.
+    def check(self, view: memoryview, pos: int, end: int, seen: Inspection | None = None) -> Fields:
+        """The header of the batch that fills `view[pos:end]`. Raises ThermoclineError when it may not be appended.
 
-        `seen`: what a worker found in its records; NeedsWorker when that is missing. A maximum timestamp that cannot be
-        right is repaired in place (and the CRC): checked again, the batch passes.
+        `seen`: what a worker found in its records; raises NeedsWorker when that is missing. A maximum timestamp that
+        cannot be right is repaired in place, with the CRC: checked again, the batch passes.
         """
         fields = check_fields(view, pos, end, self._bytes_max, self._timestamp_min, self._timestamp_max)
         if fields[LENGTH] + LOG_OVERHEAD != end - pos:
             raise ApiError(ErrorCode.INVALID_RECORD, "more than one record batch for a partition in a produce request")
         if self._zstd_refused and fields[ATTRIBUTES] & CODEC_MASK == Codec.ZSTD:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or above (KIP-110)")
-        # Without one of these three `must_look` says no, which is what nearly every batch gets.
+        # Nearly every batch has none of the three reasons for which `must_inspect` is true.
         if self._validates_records or fields[MAX_TIMESTAMP] < fields[BASE_TIMESTAMP] or fields[BASE_SEQUENCE] == 0:
-            return self._look(view[pos:end], seen)
+            return self._inspect(view[pos:end], seen)
         return fields
 
-    def _look(self, batch: memoryview, seen: Look | None) -> Fields:
+    def _inspect(self, batch: memoryview, seen: Inspection | None) -> Fields:
         header = read_header(batch)
-        if must_look(header, validates=self._validates_records, stamps=self._stamps):
-            found = self._found(batch, header, seen)
+        if must_inspect(header, validates=self._validates_records, stamps=self._stamps):
+            found = self._timestamps(batch, header, seen)
             if header.lacks_max_timestamp:
                 stamp_max_timestamp(batch, 0, found.greatest)
                 return read_header(batch)
         return header
 
-    def _found(self, batch: memoryview, header: BatchHeader, seen: Look | None) -> Found:
+    def _timestamps(self, batch: memoryview, header: BatchHeader, seen: Inspection | None) -> TimestampRange:
         if seen is None:
-            if not is_cheap(header, validates=self._validates_records):
-                raise NeedsWorker("this batch's records are looked into by a worker; send it again")
-            seen = look(batch, self._records_bytes_max, validates=self._validates_records)
-        if not isinstance(seen, Found):
+            if not inspects_on_loop(header, validates=self._validates_records):
+                raise NeedsWorker("a worker inspects the records of this batch; send it again")
+            seen = inspect_records(batch, self._records_bytes_max, validates=self._validates_records)
+        if not isinstance(seen, TimestampRange):
             raise seen
         low, high = self._timestamp_min, self._timestamp_max
         if not (low <= seen.least or seen.least == NO_TIMESTAMP) or seen.greatest > high:

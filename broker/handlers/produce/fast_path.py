@@ -1,34 +1,42 @@
-"""A run of produce requests is one function: from the bytes that arrived to the joined answers.
+"""Fast path of Produce: answers a run of requests by one function, from the received bytes to the joined responses.
 
-Three steps over plain columns: what lies in the window is walked and checked (`frame_parser`, `mixed_frame`,
-`batch_checks`), the batches of each partition are appended by one write (`run`, `append`), the answers
-are packed (`responses`).
-Owns what is taken this way. Always true: a request is taken only if what stands before its topics equals, byte for
-byte, that of one which the general way read, and the same principal on the same listener was allowed every topic it
-names; every batch of it passed the checks; nobody has to wait for room, offsets or a worker. Whatever else there is
-ends the run before it and goes the general way, of which nothing was written yet. What the log refuses is answered
-here: the general way's append is this one, with a run of one. Must not know what a request or an answer looks like.
+1. Walk the buffer and check its batches (`frame_parser`, `batch_checks`).
+2. Append the batches of each partition by one write (`run`, `append`).
+3. Pack the responses (`responses`).
+
+A request is taken only under three conditions:
+* its bytes before the topics equal those of a request which the general path read, and the same principal on the same
+  listener was allowed every topic it names;
+* each of its batches passed the checks;
+* it need not wait for backpressure, offsets or a worker.
+
+Any other request ends the run before it and takes the general path; nothing of it was written. A request is taken whole
+or not at all. Errors of the log are answered here, because the general path's append is this one with a run of one.
 
 Hot path: 100-byte records in runs of five, acks=1: see docs/adr/0003 for what a request costs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from broker.context import Context
 from broker.handlers.produce.append import Refused
-from broker.handlers.produce.frame_parser import walk_alike
-from broker.handlers.produce.mixed_frame import MixedWalk
+from broker.handlers.produce.batch_checks import BatchChecks
+from broker.handlers.produce.frame_parser import BATCHES_MAX, REQUESTS_MAX, Head, Row, rows, walk_alike
 from broker.handlers.produce.produce import PendingAcks
-from broker.handlers.produce.routes import Route, Routes
-from broker.handlers.produce.run import AlikeRun, MixedRun, Share
-from broker.handlers.request_deadline import deadline_s
+from broker.handlers.produce.routes import ProduceRoute, Routes
+from broker.handlers.produce.run import AlikeRun, MixedRequest, MixedRun, PartitionBatches, Place
+from broker.handlers.request_limits import deadline_s
 from broker.net.dispatch import Answer, CloseConnection, Later, Peer
+from broker.partition.leading.leader_replica import LeaderReplica
+from logformat.errors import ThermoclineError
+from logformat.record_batch import RECORD_COUNT, Fields
 
 
 class FastPath:
-    """One for all connections. `routes`: what it has learned of them."""
+    """The fast path of all connections. `routes`: the requests it learned from."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -39,7 +47,7 @@ class FastPath:
     def answer(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
         """See `Dispatcher.dispatch_run`."""
         context, route = self._context, peer.produce_route
-        assert isinstance(route, Route)
+        assert isinstance(route, ProduceRoute)
         if route.principal != peer.principal or context.throttle.is_busy or not context.gate.is_open():
             return 0, pos, None
         now_ms = context.world.clock.wall_ms()
@@ -49,7 +57,7 @@ class FastPath:
         if run is None:
             return 0, pos, None
         acks = route.head.acks
-        # A refusal closes the connection of acks=0: what came behind it is not looked at, as in Kafka.
+        # With acks=0 an error closes the connection: as in Kafka, later requests are not read.
         ends_refused = acks == 0 and run.count > 1
         refused: list[Refused] = []
         for share in run.shares:
@@ -64,8 +72,8 @@ class FastPath:
             return run.count, run.end, later
         return run.count, run.end, [run.answers()]
 
-    def _alike(self, route: Route, view: memoryview, pos: int, end: int, now_ms: int) -> AlikeRun | None:
-        """The requests that are for the same partition as the peer's last one."""
+    def _alike(self, route: ProduceRoute, view: memoryview, pos: int, end: int, now_ms: int) -> AlikeRun | None:
+        """The requests for the same partition as the peer's last one."""
         known = route.alike
         if known is None or route.key is None:
             return None
@@ -77,13 +85,14 @@ class FastPath:
         pos, correlation_ids, batches, headers = walked
         if not correlation_ids:
             return None
-        share = Share(checks, batches, headers)
+        share = PartitionBatches(checks, batches, headers)
         if sum(share.counts) > share.offsets_left:
             return None
         return AlikeRun(pos, share, correlation_ids, route.form)
 
     def _later(self, run: AlikeRun | MixedRun, timeout_ms: int) -> Later | None:
-        """The answer that leaves when every batch is committed, failed, or past the timeout; None: they are."""
+        """The response that leaves when every batch is committed, failed or timed out; None when all are committed
+        already."""
         pending = PendingAcks()
         until_s = deadline_s(timeout_ms)
         for share in run.shares:
@@ -99,3 +108,82 @@ class FastPath:
             later.answer([run.answers()])
         else:
             later.fail(CloseConnection("this process slept or was superseded while the request was under way"))
+
+
+class MixedWalk:
+    """Collects the requests that begin alike, for any partitions, into a share a partition."""
+
+    __slots__ = ("_context", "_head", "_now_ms", "_partitions", "_shares")
+
+    def __init__(self, context: Context, head: Head, now_ms: int) -> None:
+        self._context = context
+        self._partitions: Mapping[tuple[str, int], LeaderReplica] = context.registry.partitions
+        self._head = head
+        self._now_ms = now_ms
+        self._shares: dict[tuple[str, int], PartitionBatches] = {}
+
+    def run(self, route: ProduceRoute, view: memoryview, pos: int, end: int) -> MixedRun | None:
+        """The requests of `view[pos:end]` that begin like the peer's last one; None when there is none."""
+        head, frame_bytes_max = self._head, self._context.config.request_bytes_max
+        requests: list[MixedRequest] = []
+        batches = 0
+        requests_max = 1 if head.acks == 0 else REQUESTS_MAX  # after a refused request the next is not appended
+        while end - pos >= head.size and len(requests) < requests_max:
+            size, start, correlation_id, rest = head.unpack(view, pos)
+            stop = pos + 4 + size
+            if start != head.start or rest != head.rest or stop > end or size > frame_bytes_max:
+                break
+            found = rows(head, view, pos + head.size, stop)
+            if found is None or batches + len(found) > BATCHES_MAX:
+                break
+            places = self._take(view, found)
+            if places is None:
+                break
+            batches += len(found)
+            requests.append((correlation_id, found, places))
+            if len(found) == 1:
+                route.expect(view, pos, found[0], places[0][0].checks)
+            pos = stop
+        if not requests:
+            return None
+        return MixedRun(pos, [share for share in self._shares.values() if share.batches], head.version, requests)
+
+    def _take(self, view: memoryview, found: list[Row]) -> list[Place] | None:
+        """Add the batch of each row to its partition's share. None when the request has to take the general path: then
+        no share has a batch of it."""
+        shares = self._shares
+        checked: list[tuple[PartitionBatches, Fields]] = []
+        for topic, index, at, to in found:
+            share = shares.get((topic, index))
+            if share is None:
+                share = self._share(topic, index)
+                if share is None:
+                    return None
+                shares[topic, index] = share
+            try:
+                header = share.checks.check(view, at, to)
+            except ThermoclineError:
+                return None
+            share.offsets_left -= header[RECORD_COUNT]
+            if share.offsets_left < 0:
+                return None
+            checked.append((share, header))
+        places: list[Place] = []
+        for (share, header), (_, _, at, to) in zip(checked, found, strict=True):
+            places.append((share, len(share.batches)))
+            share.batches.append(view[at:to])
+            share.headers.append(header)
+            share.counts.append(header[RECORD_COUNT])
+        return places
+
+    def _share(self, topic: str, index: int) -> PartitionBatches | None:
+        """An empty share; None when the partition accepts no batch."""
+        partition = self._partitions.get((topic, index))
+        if partition is None:
+            return None
+        head = self._head
+        try:
+            checks = BatchChecks(self._context, partition, head.version, head.acks, self._now_ms)
+        except ThermoclineError:
+            return None
+        return PartitionBatches(checks, [], [])

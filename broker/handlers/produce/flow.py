@@ -1,8 +1,7 @@
-"""What a produce request waits for, before its append and after it; in pieces when it names very many partitions.
+"""Order of a produce request: wait for backpressure and offsets, inspect records in a worker, append, wait for acks.
 
-Owns the order: room and offsets first, then what workers find in records, then the append, then the acknowledgement.
-Always true: a request that need not wait is appended while it is dispatched; the pieces of a wide one are appended in
-its order, and the loop is left to others in between. Must not know what makes a batch good: `produce` does.
+A request that need not wait is appended while it is dispatched. A request of very many partitions is appended in
+pieces, in its order; the event loop runs other work in between.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 
 from broker.context import Call, Context
 from broker.handlers.produce import produce
-from broker.handlers.responding import Responding
+from broker.handlers.responder import Responder
 from broker.net.dispatch import Answer, CloseConnection, Later, Part
 from broker.wire.framing import RequestHeader
 from broker.wire.messages import ProduceRequest, ProduceRequestTopic, ProduceResponse
@@ -25,81 +24,84 @@ _RESERVATION_WAIT_MAX_S: Final = 10.0
 
 
 class ProduceFlow:
-    """For one broker."""
-
-    def __init__(self, context: Context, answering: Responding) -> None:
+    def __init__(self, context: Context, responder: Responder) -> None:
         self._context = context
-        self._answering = answering
+        self._responder = responder
 
     def answer(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
-        """Append now if nothing has to be waited for. Raises CloseConnection (acks=0 of what is refused)."""
-        wait, unseen = self._room_for(request), produce.unseen(self._context, request)
-        if wait is not None or unseen:
-            return self._answering.later(self._after(wait, unseen, header, call, request))
+        """Append now unless the request has to wait. Raises CloseConnection for a refused batch with acks=0."""
+        wait, uninspected = self._wait_for_room(request), produce.uninspected(self._context, request)
+        if wait is not None or uninspected:
+            return self._responder.later(self._after(wait, uninspected, header, call, request))
         return self._append(header, call, request)
 
     async def answer_wide(self, header: RequestHeader, call: Call, request: ProduceRequest) -> list[Part] | None:
-        """Piece by piece, in order: this connection's next request waits until all of it is appended."""
+        """Append piece by piece, in order. The connection's next request waits until all pieces are appended."""
         context = self._context
         response = ProduceResponse()
         pending = produce.PendingAcks()
         for piece in pieces(request):
-            looks = await self._ready(self._room_for(piece), produce.unseen(context, piece))
+            inspections = await self._ready(self._wait_for_room(piece), produce.uninspected(context, piece))
             if not context.gate.is_open():
                 await context.gate.opened()
-            join(response, produce.append_all(context, call, piece, pending, looks))
+            join(response, produce.append_all(context, call, piece, pending, inspections))
             await next_turn()
         if request.acks == 0:
             _check_unacknowledged(response)
             return None
         if pending:
-            return await produce.later(response, pending, partial(self._answering.complete, header)).future
-        return await self._answering.in_turns(header, response)
+            return await produce.later(response, pending, partial(self._responder.complete, header)).future
+        return await self._responder.in_turns(header, response)
 
-    def _room_for(self, request: ProduceRequest) -> Awaitable[object] | None:
-        """What to wait for before the request may be appended."""
+    def _wait_for_room(self, request: ProduceRequest) -> Awaitable[object] | None:
+        """The backpressure or reservation that the request has to wait for; None when there is none."""
         wait: Awaitable[object] | None = self._context.throttle.wait(request)
         if wait is None and (short := produce.short_of_offsets(self._context, request)):
-            # Throttle first, then KAFKA_STORAGE_ERROR: the reservation is used up while the store is slow or away.
+            # The reservation is used up while the store is slow or away: delay first, then KAFKA_STORAGE_ERROR.
             wait = produce.more_offsets(short, min(max(request.timeout_ms, 0) / 1000, _RESERVATION_WAIT_MAX_S))
         return wait
 
     def _append(
-        self, header: RequestHeader, call: Call, request: ProduceRequest, looks: produce.Looks = produce.NO_LOOKS
+        self,
+        header: RequestHeader,
+        call: Call,
+        request: ProduceRequest,
+        inspections: produce.Inspections = produce.NO_INSPECTIONS,
     ) -> Answer:
         pending = produce.PendingAcks()
-        response = produce.append_all(self._context, call, request, pending, looks)
+        response = produce.append_all(self._context, call, request, pending, inspections)
         if request.acks == 0:
             _check_unacknowledged(response)
             return None
         if pending:
-            return produce.later(response, pending, partial(self._answering.complete, header))
-        return self._answering.now(header, response)
+            return produce.later(response, pending, partial(self._responder.complete, header))
+        return self._responder.now(header, response)
 
     async def _after(
         self,
         throttled: Awaitable[object] | None,
-        unseen: produce.Unseen,
+        uninspected: produce.Uninspected,
         header: RequestHeader,
         call: Call,
         request: ProduceRequest,
     ) -> list[Part] | None:
-        looks = await self._ready(throttled, unseen)
-        answer = self._append(header, call, request, looks)
+        inspections = await self._ready(throttled, uninspected)
+        answer = self._append(header, call, request, inspections)
         return await answer.future if isinstance(answer, Later) else answer
 
-    async def _ready(self, throttled: Awaitable[object] | None, unseen: produce.Unseen) -> produce.Looks:
-        """Wait for room, and for what workers find in records."""
+    async def _ready(
+        self, throttled: Awaitable[object] | None, uninspected: produce.Uninspected
+    ) -> produce.Inspections:
+        """Wait for backpressure and for the workers that inspect records."""
         if throttled is not None:
-            # Once: under lasting pressure the append itself decides. A log that failed meanwhile refuses it by name.
+            # One wait only: under lasting pressure the append decides. A log that failed meanwhile refuses it by name.
             with suppress(StorageFailed):
                 await throttled
-        return await produce.look_into(self._context, unseen)
+        return await produce.inspect_in_worker(self._context, uninspected)
 
 
 def _check_unacknowledged(response: ProduceResponse) -> None:
-    # acks=0 has no answer; Kafka's way to tell such a producer of a failure is to close its connection, so that it asks
-    # for fresh metadata.
+    # acks=0 has no response. As in Kafka, an error closes the connection, so that the producer refreshes its metadata.
     failed = [answer for topic in response.responses for answer in topic.partition_responses if answer.error_code]
     if failed:
         raise CloseConnection(f"produce with acks=0 failed: {failed[0].error_message}")
@@ -122,8 +124,8 @@ def pieces(request: ProduceRequest) -> Iterator[ProduceRequest]:
 
 
 def join(response: ProduceResponse, answered: ProduceResponse) -> None:
-    """Add the answer to the next piece: a topic that two pieces share is answered once, for clients that keep the last
-    of two (Sarama)."""
+    """Add the response to the next piece. A topic split between two pieces has one entry: Sarama keeps only the last of
+    two."""
     topics, more = response.responses, answered.responses
     if topics and more and topics[-1].name == more[0].name:
         topics[-1].partition_responses += more[0].partition_responses

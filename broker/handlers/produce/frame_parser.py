@@ -1,13 +1,12 @@
-"""Where the batches of a produce request lie: read from its bytes, without a message.
+"""Finds the batches of a produce request in its bytes, without decoding a message.
 
-Owns what may be compared instead of parsed. Producers repeat themselves: what stands before the topics (`Head`), and
-with one partition a request also what stands before the length of its records (`AlikeHead`), is the same in request
-after request but for the correlation id. Always true: nothing here is believed that the bytes do not say; a walk ends
-exactly where its request does; whatever is unusual (a name the head does not know, tagged fields, null records, very
-many partitions) is None, and the general way reads it from the start. Must not know partitions, batches, answers.
+Producers repeat themselves. The bytes before the topics (`Head`) are the same in request after request, except for the
+correlation id. With one partition a request, so are the bytes up to the length of the records (`AlikeHead`). Both are
+compared, not parsed. A parse ends exactly at the end of its request. It returns None for anything unusual (an unknown
+topic name, tagged fields, null records, very many partitions): the general path then reads the request from its start.
 
-Hot path: one unpack and two comparisons a request that is like the one before it (views compare ten times slower than
-bytes); 0.8 µs a partition elsewhere.
+Hot path: one unpack and two comparisons for a request like the one before it (comparing views takes ten times as long
+as comparing bytes); 0.8 µs a partition otherwise.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from logformat.errors import ThermoclineError
 from logformat.record_batch import HEADER_SIZE, Fields
 
 REQUESTS_MAX: Final = 32
-"""That are answered as one."""
+"""Requests in one run."""
 
 BATCHES_MAX: Final = 126
-"""Of a request that is walked, and of a run: a count of more would take a second byte."""
+"""Batches in one request and in one run: a count above 126 takes a second byte."""
 
 _START: Final = 4  # API key and version
 _REST_AT: Final = 8  # behind the correlation id
@@ -40,15 +39,15 @@ _read_int16: Final = struct.Struct(">h").unpack_from
 
 
 Check = Callable[[memoryview, int, int], Fields]
-"""The header of the batch in `view[at:to]`; raises ThermoclineError where it may not be appended."""
+"""Returns the header of the batch in `view[at:to]`. Raises ThermoclineError when it may not be appended."""
 
 
 Row = tuple[str, int, int, int]
-"""One partition of a request: topic, index, and that its records are `view[at:to]`."""
+"""One partition of a request: topic, index, and the range `view[at:to]` of its records."""
 
 
 class Head:
-    """What stands before the topics, of requests of one principal on one listener, as the general way read it."""
+    """The bytes before the topics, as the general path read them, for one principal on one listener."""
 
     __slots__ = ("acks", "flexible", "rest", "size", "start", "timeout_ms", "topics", "unpack", "version")
 
@@ -61,13 +60,13 @@ class Head:
         self.rest = rest
         self.unpack = struct.Struct(_FIXED.format(len(rest))).unpack_from
         self.size = 4 + _REST_AT + len(rest)
-        """Bytes to where the topics begin, the length prefix included."""
+        """Bytes before the topics, including the length prefix."""
         self.topics: dict[bytes, str] = {}
-        """Names that its principal may produce to."""
+        """Encoded names of topics that the principal may produce to."""
 
 
 class AlikeHead:
-    """What stands before the length of the records in requests for one partition."""
+    """The bytes before the length of the records, in requests for one partition."""
 
     __slots__ = ("head", "rest", "size", "unpack")
 
@@ -78,7 +77,7 @@ class AlikeHead:
         self.size = 4 + _REST_AT + len(rest)
 
     def begins(self, view: memoryview, pos: int, end: int) -> bool:
-        """Whether the request at `pos` is like this, as far as it is there."""
+        """Whether the request at `pos` begins with these bytes."""
         if end - pos < self.size:
             return False
         _, start, _, rest = self.unpack(view, pos)
@@ -86,8 +85,8 @@ class AlikeHead:
 
 
 def head_bytes(frame: memoryview, body_at: int, version: int) -> tuple[bytes, bytes] | None:
-    """Start and rest of a frame (no length prefix) whose body begins at `body_at`, without a transactional id; None
-    where they are too long to be kept."""
+    """Start and rest of a frame (without length prefix) whose body begins at `body_at`, for requests without a
+    transactional id. None when they are too long to be stored."""
     end = body_at + (1 if is_flexible(ApiKey.PRODUCE, version) else 2) + _ACKS_AND_TIMEOUT
     if end > _HEAD_BYTES_MAX:
         return None
@@ -95,7 +94,7 @@ def head_bytes(frame: memoryview, body_at: int, version: int) -> tuple[bytes, by
 
 
 def alike_head(head: Head, view: memoryview, pos: int, row: Row) -> AlikeHead:
-    """What the request at `pos`, for one partition, shares with the next ones."""
+    """The bytes that the one-partition request at `pos` has in common with the next ones."""
     _, _, at, to = row
     length_at = at - (_uvarint_size(to - at + 1) if head.flexible else 4)
     return AlikeHead(head, bytes(view[pos + 4 + _REST_AT : length_at]))
@@ -104,9 +103,10 @@ def alike_head(head: Head, view: memoryview, pos: int, row: Row) -> AlikeHead:
 def walk_alike(
     alike: AlikeHead, check: Check, view: memoryview, pos: int, end: int, frame_bytes_max: int
 ) -> tuple[int, list[int], list[memoryview], list[Fields]]:
-    """The requests of `view[pos:end]`, each for the one partition of `alike`, whose batches `check` lets pass.
+    """The requests in `view[pos:end]` for the partition of `alike`, as far as `check` accepts their batches.
 
-    Where the next one begins, and their correlation ids, batches and headers."""
+    Returns where the next request begins, and the correlation ids, batches and headers.
+    """
     correlation_ids: list[int] = []
     batches: list[memoryview] = []
     headers: list[Fields] = []
@@ -139,13 +139,13 @@ def walk_alike(
             correlation_ids.append(correlation_id)
             pos = stop
     except ThermoclineError:
-        pass  # the general way says what is wrong with that one
+        pass  # the general path refuses that one with its error
     return pos, correlation_ids, batches, headers
 
 
 def rows(head: Head, view: memoryview, at: int, stop: int) -> list[Row] | None:
-    """The partitions of the request whose topics begin at `at` and which ends at `stop`, at least one; None where the
-    general way has to read it."""
+    """The partitions (at least one) of the request whose topics begin at `at` and which ends at `stop`; None when the
+    general path has to read it."""
     try:
         found = _compact_rows(head.topics, view, at, stop) if head.flexible else _rows(head.topics, view, at, stop)
     except (IndexError, struct.error, MalformedFrame):

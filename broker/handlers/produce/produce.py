@@ -1,12 +1,10 @@
-"""Produce: check the batch, append it, acknowledge as asked.
+"""Produce: checks a batch, appends it, and acknowledges it as `acks` demands (design 7).
 
-Always true: nothing is written before the batch passed every check of its header; an ack leaves only after what `acks`
-demands (design 7); batches of one connection are appended in the order they came, because the append happens while the
-request is dispatched and only the waiting overlaps. Must not parse records: `records` says when somebody
-has to.
+Nothing is written before the batch passed every check of its header. Batches of one connection are appended in the
+order they arrived, because the append happens while the request is dispatched; only waits overlap.
 
-Hot path: most requests come as runs (fast_path); what comes here is appended by the same `append_checked`, one
-write a batch.
+Hot path: most requests come as runs (`fast_path`); the others are appended by the same `append_checked`, one write a
+batch.
 """
 
 from __future__ import annotations
@@ -20,9 +18,15 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.produce.append import append_checked
-from broker.handlers.produce.batch_checks import BatchChecks
-from broker.handlers.produce.records import RECORDS_BYTES_MAX, Look, is_cheap, look, must_look
-from broker.handlers.request_deadline import deadline_s
+from broker.handlers.produce.batch_checks import (
+    RECORDS_BYTES_MAX,
+    BatchChecks,
+    Inspection,
+    inspect_records,
+    inspects_on_loop,
+    must_inspect,
+)
+from broker.handlers.request_limits import deadline_s
 from broker.net.dispatch import Later
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.wire.messages import (
@@ -40,11 +44,12 @@ Finish = Callable[[Later, ProduceResponse], None]
 
 ACKS: Final = (-1, 0, 1)
 _COUNT_BELIEVED_MAX: Final = 1 << 20
-"""Records of a batch nobody checked yet. One of more is refused once, asked for by the append, and fits the retry."""
+"""Records of an unchecked batch for which offsets are reserved ahead. A larger batch is refused once, its append asks
+for the offsets, and the retry fits."""
 
 
 class PendingAcks:
-    """What of an answer waits until its batches are committed."""
+    """Batches of a response that are not committed yet."""
 
     __slots__ = ("_done", "_waiting")
 
@@ -58,12 +63,13 @@ class PendingAcks:
     def wait(
         self, partition: LeaderReplica, end_offset: int, until_s: float, fail: Callable[[Exception], None]
     ) -> None:
-        """Wait unless everything below `end_offset` is committed; `fail` hears why where that fails."""
+        """Wait unless everything below `end_offset` is committed. `fail` is called with the reason when the commit
+        fails."""
         if not partition.when_visible(end_offset, until_s, partial(self._acked, fail)):
             self._waiting += 1
 
     def when_done(self, done: Callable[[], None]) -> None:
-        """Call `done` once none of them waits, which one does now."""
+        """Call `done` once none waits. At least one waits now."""
         self._done = done
 
     def _acked(self, fail: Callable[[Exception], None], failure: Exception | None) -> None:
@@ -74,17 +80,17 @@ class PendingAcks:
             self._done()
 
 
-Looks = Mapping[int, Look]
-"""What workers found, by `id` of the request's `ProduceRequestPartition`."""
+Inspections = Mapping[int, Inspection]
+"""Results of the workers, by `id` of the request's `ProduceRequestPartition`."""
 
-Unseen = list[tuple[ProduceRequestPartition, int]]
-"""Batches to look into, each with how large it may be decompressed."""
+Uninspected = list[tuple[ProduceRequestPartition, int]]
+"""Batches to inspect, each with the most bytes it may have decompressed."""
 
-NO_LOOKS: Final[Looks] = {}
+NO_INSPECTIONS: Final[Inspections] = {}
 
 
-def unseen(context: Context, request: ProduceRequest) -> Unseen:
-    """What of the request a worker has to look into."""
+def uninspected(context: Context, request: ProduceRequest) -> Uninspected:
+    """The batches of the request whose records a worker has to inspect."""
     found = []
     validates = context.config.validate_records
     for topic in request.topic_data:
@@ -92,7 +98,7 @@ def unseen(context: Context, request: ProduceRequest) -> Unseen:
             if data.records is None or len(data.records) < HEADER_SIZE:
                 continue
             header = read_header(data.records)
-            if not (validates or header.lacks_max_timestamp) or is_cheap(header, validates=validates):
+            if not (validates or header.lacks_max_timestamp) or inspects_on_loop(header, validates=validates):
                 continue
             partition = context.registry.partitions.get((topic.name, data.index))
             if (
@@ -100,27 +106,31 @@ def unseen(context: Context, request: ProduceRequest) -> Unseen:
                 or header.size != len(data.records)
                 or header.size > partition.config.max_message_bytes
             ):
-                continue  # refused without a look
-            if must_look(header, validates=validates, stamps=partition.config.log_append_time):
+                continue  # the append refuses it by its header
+            if must_inspect(header, validates=validates, stamps=partition.config.log_append_time):
                 found.append((data, max(RECORDS_BYTES_MAX, partition.config.max_message_bytes)))
     return found
 
 
-async def look_into(context: Context, batches: Unseen) -> Looks:
-    """Have a worker look into these batches, one after the other: each may take its whole size in memory."""
+async def inspect_in_worker(context: Context, batches: Uninspected) -> Inspections:
+    """Inspect these batches in a worker, one after the other: each may take its whole size in memory."""
     validates = context.config.validate_records
-    looks: dict[int, Look] = {}
+    inspections: dict[int, Inspection] = {}
     for data, bytes_max in batches:
         assert data.records is not None
-        one = partial(look, data.records, bytes_max, validates=validates)
-        looks[id(data)] = await context.world.workers.run(one, lane=Lane.FILES)
-    return looks
+        one = partial(inspect_records, data.records, bytes_max, validates=validates)
+        inspections[id(data)] = await context.world.workers.run(one, lane=Lane.FILES)
+    return inspections
 
 
 def append_all(
-    context: Context, call: Call, request: ProduceRequest, pending: PendingAcks, looks: Looks = NO_LOOKS
+    context: Context,
+    call: Call,
+    request: ProduceRequest,
+    pending: PendingAcks,
+    inspections: Inspections = NO_INSPECTIONS,
 ) -> ProduceResponse:
-    """Append every batch of the request now; `pending` counts what of the response has to wait for its commit."""
+    """Append every batch of the request now; `pending` counts those whose commit the response has to wait for."""
     refusal = None
     if request.acks not in ACKS:
         refusal = ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}; known are -1 (all), 0 and 1")
@@ -135,7 +145,7 @@ def append_all(
             try:
                 if refusal is not None:
                     raise refusal
-                _append(context, call, request, topic.name, data, answer, pending, now_ms, looks.get(id(data)))
+                _append(context, call, request, topic.name, data, answer, pending, now_ms, inspections.get(id(data)))
             except (ThermoclineError, OSError) as refused:
                 refuse(answer, refused)
                 context.metrics.failed_produce_requests += 1
@@ -153,9 +163,9 @@ def _append(
     answer: ProduceResponsePartition,
     pending: PendingAcks,
     now_ms: int,
-    seen: Look | None,
+    seen: Inspection | None,
 ) -> None:
-    """Check and append one batch, and say so in `answer`. Raises ThermoclineError, OSError: nothing written."""
+    """Check and append one batch, and fill `answer`. Raises ThermoclineError or OSError when nothing was written."""
     partition = context.registry.partitions.get((topic, data.index))
     if partition is None:
         refusal = context.registry.refusal(topic, data.index)
@@ -174,9 +184,9 @@ def _append(
 
 
 def short_of_offsets(context: Context, request: ProduceRequest) -> dict[LeaderReplica, int]:
-    """Partitions whose offset reservation ends before what the request brings them, and where that ends.
+    """Partitions whose offset reservation ends before the request's batches would end, with these end offsets.
 
-    Batches are not checked yet: what cannot be read here is refused by the append.
+    Batches are not checked yet; the append refuses those that cannot be read here.
     """
     ends: dict[LeaderReplica, int] = {}
     for topic in request.topic_data:
@@ -195,7 +205,7 @@ def short_of_offsets(context: Context, request: ProduceRequest) -> dict[LeaderRe
 
 
 async def more_offsets(short: Mapping[LeaderReplica, int], wait_s: float) -> None:
-    """Wait until these partitions may give offsets up to these ends, `wait_s` at most for all of them together."""
+    """Wait until each partition may assign offsets up to its end; `wait_s` is the limit for all of them together."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + wait_s
     for partition, end_offset in short.items():
@@ -205,14 +215,15 @@ async def more_offsets(short: Mapping[LeaderReplica, int], wait_s: float) -> Non
 
 
 def refuse(answer: ProduceResponsePartition, refused: Exception) -> None:
-    """Make `answer` say why; no offset of it counts."""
+    """Put the error into `answer` and clear its offsets."""
     answer.error_code = code_of(refused)
     answer.error_message = str(refused)
     answer.base_offset = answer.log_append_time_ms = -1
 
 
 def unsupported_version(request: ProduceRequest) -> ProduceResponse:
-    """What Produce 0–2 get: they are advertised for librdkafka's sake (KAFKA-18659), their message formats are gone."""
+    """The response to Produce 0–2. They are advertised for librdkafka (KAFKA-18659), but their message formats are not
+    served."""
     return ProduceResponse(
         responses=[
             ProduceResponseTopic(
@@ -228,7 +239,7 @@ def unsupported_version(request: ProduceRequest) -> ProduceResponse:
 
 
 def later(response: ProduceResponse, pending: PendingAcks, finish: Finish) -> Later:
-    """The answer that leaves when every pending batch is committed, failed, or past the request's timeout."""
+    """The response that leaves when every pending batch is committed, failed, or past the request's timeout."""
     answer = Later(blocks=False)
     pending.when_done(partial(finish, answer, response))
     return answer

@@ -1,10 +1,9 @@
-"""The bytes of answers to produce requests, packed without a message.
+"""Packs ProduceResponse without a message object, in every served version.
 
-Owns Kafka's ProduceResponse in every version that is served, as one prepared pack for requests of one partition and
-piece by piece for others. Always true: byte for byte what the codec says for the same facts (tests compare them). Must
-not know how a batch was appended, nor what an error means.
+The bytes equal the codec's for the same content; tests compare them. For requests of one partition a response is one
+prepared pack.
 
-Hot path: one pack an answer, 0.3 µs.
+Hot path: one pack a response, 0.3 µs.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ _INT64_SIZE: Final = 8
 
 
 Outcome = tuple[int, int, int, int, str | None]
-"""What became of one batch: error, base offset, append time (ms, −1: none), the log's start, and a message: offsets −1
-and a message where it was refused."""
+"""Result of one batch: error, base offset, append time (ms, −1: none), log start offset, message. A refused batch has
+offsets −1 and a message."""
 
 _MARKED: Final[Outcome] = (0x0A55, 0x1122334455667788, 0x2233445566778899, 0x33445566778899AA, None)
-"""What no name of a topic can be mistaken for: it has bytes that are no UTF-8."""
+"""A placeholder that no topic name can contain: its bytes are not UTF-8."""
 
 
 AnswerRow = tuple[str, int, Outcome]
-"""One partition of an answer: topic, index, and what became of its batch."""
+"""One partition of a response: topic, index, result of its batch."""
 
 
 class _Form:
-    """How one version says it: what each answer and each row of it has beside its facts."""
+    """Layout of one version: the constant bytes around each response and row."""
 
     __slots__ = ("after", "before", "flexible", "row", "row_end", "says_errors", "says_start", "topic_end")
 
@@ -69,7 +68,7 @@ class _Form:
         return (uvarint(len(data) + 1) if self.flexible else _INT16.pack(len(data))) + data
 
     def row_in_parts(self, index: int, outcome: Outcome) -> bytes:
-        """Any row, also one with a message, or of a version before a log's start was told: `row` packs the others."""
+        """A row of any kind, also with a message or without log start offset. `row` packs the others."""
         error, base_offset, append_time_ms, log_start_offset, message = outcome
         facts = _INT32.pack(index) + _OUTCOME.pack(error, base_offset, append_time_ms, log_start_offset)
         if not self.says_start:
@@ -83,7 +82,7 @@ _FORMS: Final = {version: _Form(version) for version in range(APIS[ApiKey.PRODUC
 
 
 def answer(version: int, correlation_id: int, rows: Sequence[AnswerRow]) -> bytes:
-    """The answer to one request, with its length prefix. Rows of one topic that follow each other are one topic's."""
+    """The response to one request, with its length prefix. Consecutive rows of one topic share its entry."""
     form = _FORMS[version]
     pack, row_end, says_start = form.row, form.row_end, form.says_start
     topics: list[tuple[str, list[bytes]]] = []
@@ -107,29 +106,29 @@ def answer(version: int, correlation_id: int, rows: Sequence[AnswerRow]) -> byte
 
 
 class AlikeAnswer:
-    """Answers to requests for one partition that say where their batches lie, from version ALIKE_SINCE on."""
+    """Responses to requests for one partition, from version ALIKE_SINCE on."""
 
     __slots__ = ("_after", "_before", "_pack", "_row", "_size", "_version")
 
     def __init__(self, version: int, topic: str, index: int) -> None:
         self._version = version
         self._row = topic, index
-        shown = answer(version, 0, ((topic, index, _MARKED),))
+        packed = answer(version, 0, ((topic, index, _MARKED),))
         row = _OUTCOME.pack(*_MARKED[:4])
-        at = shown.rindex(row)
-        self._size = len(shown) - _PREFIX_SIZE
-        self._before = shown[_HEAD.size : at]
-        self._after = shown[at + len(row) :]
+        at = packed.rindex(row)
+        self._size = len(packed) - _PREFIX_SIZE
+        self._before = packed[_HEAD.size : at]
+        self._after = packed[at + len(row) :]
         self._pack = struct.Struct(f">ii{len(self._before)}shqqq{len(self._after)}s").pack
 
     def one(self, correlation_id: int, outcome: Outcome) -> bytes:
-        """The answer to one of them, whatever became of its batch."""
+        """The response to one request, for any result."""
         return answer(self._version, correlation_id, ((*self._row, outcome),))
 
     def joined(
         self, correlation_ids: Iterable[int], offsets: Iterable[int], append_time_ms: int, log_start_offset: int
     ) -> bytes:
-        """The answers to requests whose batches begin at `list_offsets`."""
+        """The responses to requests whose batches begin at `offsets`."""
         pack, size, before, after = self._pack, self._size, self._before, self._after
         return b"".join(
             [

@@ -1,8 +1,7 @@
-"""What each peer does again and again: heads of requests that the general way took, and where a peer's next ones go.
+"""Remembers heads of requests that the general path took, and the partition to which each peer produces.
 
-Owns what is learned, and its bound. Always true: a head is remembered only of a request that was read in full and whose
-every topic here its principal was allowed, and is given to no other principal or listener; names that nobody knows are
-not kept. Must not know how requests are walked, nor what is appended.
+A head is stored only from a request that was read in full and whose principal was allowed every topic stored here. It
+is used for no other principal or listener. Unknown topic names are not stored.
 """
 
 from __future__ import annotations
@@ -19,14 +18,15 @@ from broker.net.dispatch import Peer
 from broker.wire.messages import ProduceRequest
 
 _TOPICS_MAX: Final = 10_000
-"""Topics of all heads together: clients with ever new names cost the general way, not memory (1.3 KB each at most)."""
+"""Topics of all heads together (1.3 KB each at most). Beyond it the table is emptied: clients with ever new names cost
+time, not memory."""
 
 HeadKey = tuple[str, str, bytes, bytes]
-"""Listener and principal of the peer, and a head: what one principal was allowed is never taken for another."""
+"""Listener and principal of the peer, and the two parts of a head."""
 
 
-class Route:
-    """What one peer does again and again, as that principal."""
+class ProduceRoute:
+    """What one peer repeats, for one principal."""
 
     __slots__ = ("alike", "checks", "form", "head", "key", "principal")
 
@@ -40,7 +40,8 @@ class Route:
         self.checks: BatchChecks
 
     def expect(self, view: memoryview, pos: int, row: Row, checks: BatchChecks) -> None:
-        """The request at `pos` is for one partition: after the second one for the same, more of them are expected."""
+        """Note that the request at `pos` is for one partition. After the second one for the same partition, more are
+        expected."""
         head, topic, index = self.head, row[0], row[1]
         if self.key != (topic, index):
             self.key = topic, index
@@ -52,7 +53,7 @@ class Route:
 
 
 class Routes:
-    """One table of heads for all connections; each peer has a Route (`Peer.produce_route`)."""
+    """The heads of all connections; each peer has a ProduceRoute (`Peer.produce_route`)."""
 
     def __init__(self, partitions: Container[tuple[str, int]]) -> None:
         self._partitions = partitions
@@ -60,7 +61,7 @@ class Routes:
         self._topics_count = 0
 
     def learn(self, peer: Peer, frame: memoryview, body_at: int, call: Call, request: ProduceRequest) -> None:
-        """The general way took this request, whose body begins at `body_at`: remember its head and its topics."""
+        """Store the head and the topics of a request that the general path took; its body begins at `body_at`."""
         if request.transactional_id is not None or request.acks not in ACKS:
             return  # refused
         partitions = self._partitions
@@ -68,7 +69,7 @@ class Routes:
             topic.name
             for topic in request.topic_data
             if any((topic.name, data.index) in partitions for data in topic.partition_data)
-        ]  # those nobody knows may be of any length and number
+        ]  # unknown names may be of any length and number
         begins = head_bytes(frame, body_at, call.version)
         if not names or begins is None:
             return
@@ -79,8 +80,8 @@ class Routes:
         for name in names:
             self._remember(key, head, name)
         route = peer.produce_route
-        if not isinstance(route, Route) or route.head is not head:
-            peer.produce_route = Route(head, peer.principal)
+        if not isinstance(route, ProduceRoute) or route.head is not head:
+            peer.produce_route = ProduceRoute(head, peer.principal)
 
     def _remember(self, key: HeadKey, head: Head, name: str) -> None:
         encoded = name.encode()
@@ -88,7 +89,7 @@ class Routes:
             return
         if self._topics_count >= _TOPICS_MAX:
             for other in self._heads.values():
-                other.topics.clear()  # peers hold on to their heads
+                other.topics.clear()  # peers still refer to their heads
             self._heads = {key: head}
             self._topics_count = 0
         head.topics[encoded] = name

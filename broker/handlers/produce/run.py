@@ -1,8 +1,7 @@
-"""Requests that are answered as one: what they bring to each partition, and what each of them is told.
+"""A run: produce requests that are answered together.
 
-Owns the bookkeeping between a run's batches, which are appended partition by partition, and its requests, which are
-answered in their order. Always true: a share's batches are appended once, in the order they came; each request hears
-what became of its own. Must not know how requests are read.
+Batches are appended partition by partition (`PartitionBatches`), each once and in the order of arrival. Responses
+follow the order of the requests; each has the results of its own batches.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from broker.handlers.produce.responses import AlikeAnswer, Outcome, answer
 from hotstore.log.partition_log import Appended
 from logformat.record_batch import RECORD_COUNT, Fields
 
-Place = tuple["Share", int]
+Place = tuple["PartitionBatches", int]
 """A batch: its share, and its number there."""
 
 MixedRequest = tuple[int, Sequence[Row], Sequence[Place]]
-"""Correlation id, the partitions it names, and where the batch for each of them is."""
+"""Correlation id, the partitions named, and where the batch of each is."""
 
 
-class Share:
-    """What a run brings to one partition, and what became of it."""
+class PartitionBatches:
+    """The batches of a run for one partition, and their results."""
 
     __slots__ = (
         "_failure",
@@ -50,19 +49,19 @@ class Share:
         self.counts = [header[RECORD_COUNT] for header in headers]
         log = partition.log
         self.offsets_left = log.reserved_end - log.log_end_offset
-        """How many the log may give before somebody has to wait."""
+        """Offsets that the log may assign without a new reservation."""
         self.end_offset = 0
-        """Once it is appended: what has to be committed before all of it is."""
+        """After the append: all is committed when the high watermark is here."""
         self.appended: Appended | None = None
-        """Where its batches lie one behind the other, and nobody failed to commit them."""
+        """Set when the batches lie one behind the other and no commit failed."""
         self.each: Sequence[Appended | Refused] = ()
-        """Else what became of each."""
+        """Else the result of each batch."""
         self._failure: Exception | None = None
 
     def append(self, context: Context, now_ms: int, *, ends_refused: bool) -> Sequence[Refused]:
-        """Append it, as `append_run`; why what of it was refused."""
+        """Append the batches (`append_run`). Returns the errors."""
         result = append_run(context, self.partition, self.batches, self.headers, now_ms, ends_refused=ends_refused)
-        self.batches = []  # the bytes are somebody else's from now on
+        self.batches = []  # the connection reuses the buffer from now on
         if isinstance(result, Appended):
             self.appended = result
             self.end_offset = result.last_offset + 1
@@ -72,18 +71,17 @@ class Share:
         return [one for one in result if not isinstance(one, Appended)]
 
     def fail(self, why: Exception) -> None:
-        """What was appended is not known to be committed."""
+        """The commit of the appended batches failed with `why`."""
         appended = self.appended
         if appended is not None:
             self.appended, self.each = None, [appended] * len(self.headers)
         self._failure = why
 
     def base_offsets(self, appended: Appended) -> Iterator[int]:
-        """Of each batch, where they lie one behind the other."""
+        """Of each batch, when they lie one behind the other."""
         return accumulate(self.counts[:-1], initial=appended.base_offset)
 
     def outcomes(self) -> list[Outcome]:
-        """What became of each batch."""
         appended, start = self.appended, self.partition.log_start_offset
         if appended is not None:
             time_ms = appended.log_append_time_ms
@@ -100,13 +98,13 @@ class Share:
 
 
 class MixedRun:
-    """Requests of one version, each with its correlation id, its rows and where their batches are.
-
-    `end`: where the next request begins."""
+    """Requests of one version for any partitions. `end`: where the next request begins."""
 
     __slots__ = ("_requests", "_version", "count", "end", "shares")
 
-    def __init__(self, end: int, shares: Sequence[Share], version: int, requests: Sequence[MixedRequest]) -> None:
+    def __init__(
+        self, end: int, shares: Sequence[PartitionBatches], version: int, requests: Sequence[MixedRequest]
+    ) -> None:
         self.end = end
         self.count = len(requests)
         self.shares = shares
@@ -115,11 +113,10 @@ class MixedRun:
 
     @property
     def tried(self) -> int:
-        """See `AlikeRun.tried`; a request's batches are all tried."""
+        """Requests that were tried: all (see `AlikeRun.tried`)."""
         return self.count
 
     def answers(self) -> bytes:
-        """In their order."""
         outcomes = {share: share.outcomes() for share in self.shares}
         return b"".join(
             [
@@ -134,11 +131,11 @@ class MixedRun:
 
 
 class AlikeRun:
-    """Requests with one batch each for the same partition: a run of the most common shape."""
+    """Requests with one batch each for the same partition, the most common shape."""
 
     __slots__ = ("_correlation_ids", "_form", "count", "end", "shares")
 
-    def __init__(self, end: int, share: Share, correlation_ids: Sequence[int], form: AlikeAnswer) -> None:
+    def __init__(self, end: int, share: PartitionBatches, correlation_ids: Sequence[int], form: AlikeAnswer) -> None:
         self.end = end
         self.count = len(correlation_ids)
         self.shares = (share,)
@@ -147,11 +144,10 @@ class AlikeRun:
 
     @property
     def tried(self) -> int:
-        """Of its requests, once they were appended: none behind a refused one where that ends the run."""
+        """Requests whose batch was tried: none behind a refused one when that ends the run."""
         return len(self.shares[0].each) or self.count
 
     def answers(self) -> bytes:
-        """In their order."""
         (share,), form, ids = self.shares, self._form, self._correlation_ids
         appended = share.appended
         if appended is None:

@@ -1,1 +1,1 @@
-"""The metrics page, a family of names a module."""
+"""The metrics page; a module for each group of names."""

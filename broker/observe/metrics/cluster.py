@@ -1,8 +1,7 @@
-"""The cluster in `/metrics`: who decides, who is there, what partitions lack, how long agreeing takes.
+"""Metrics of the cluster: controller, sessions, partitions, replication, commit times.
 
-Owns these names; where Kafka has a figure, it is that figure (KafkaController, ReplicaManager). Always true: every
-partition is counted by one broker, its leader, or the controller where nobody leads, so that sums over brokers are
-right. Must not know how anything is counted.
+Figures that Kafka has are Kafka's (KafkaController, ReplicaManager). Each partition is counted by one broker: its
+leader, or the controller when it has none.
 """
 
 from __future__ import annotations
@@ -12,69 +11,67 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from broker.following.turnover import Turnover
-from broker.metrics.latencies import BOUNDS_S
-from broker.observe.cluster_look import ClusterLook
+from broker.metrics.counters import BOUNDS_S
+from broker.observe.cluster_summary import ClusterSummary
 from broker.observe.metrics.families import counter, gauge, histogram
-from broker.observe.own_session import heartbeat_age_s, lease_age_s
-from broker.observe.sources import Sources
+from broker.observe.sources import Sources, heartbeat_age_s, lease_age_s
 from broker.observe.standing import LateReplica
 from broker.replication.catch_up import ReplicationCounters
 
 
-def cluster_metrics(sources: Sources, looked: ClusterLook, late: list[LateReplica]) -> Iterator[Metric]:
+def cluster_metrics(sources: Sources, seen: ClusterSummary, late: list[LateReplica]) -> Iterator[Metric]:
     """`late`: of partitions that are led here."""
-    yield from _who(sources, looked)
-    yield from _partitions(looked)
+    yield from _who(sources, seen)
+    yield from _partitions(seen)
     yield from _turnover(sources.turnover)
     yield from _lag(late)
     yield from _copied(sources.context.registry.copied)
     yield from _times(sources)
 
 
-def _who(sources: Sources, looked: ClusterLook) -> Iterator[Metric]:
-    """Decides, and is there."""
+def _who(sources: Sources, seen: ClusterSummary) -> Iterator[Metric]:
     yield gauge(
         "is_controller",
-        "1 on the broker that decides (Kafka's ActiveControllerCount); the sum over brokers is 1, but for seconds",
-        looked.decides,
+        "1 on the controller (Kafka's ActiveControllerCount); the sum over brokers is 1, except for seconds",
+        seen.decides,
     )
-    yield gauge("controller_epoch", "of the controller that this broker obeys; it grows with each change of controller",
+    yield gauge("controller_epoch", "of the controller that this broker knows; it grows with each change of controller",
                 -1 if (controller := sources.context.metadata.controller) is None else controller.epoch)  # fmt: skip
     yield gauge("cluster_version", "records of cluster.json that this broker obeys; one that stays behind: "
                 "controller_silent", sources.position())  # fmt: skip
-    yield gauge("sessions", "brokers in session, told by the controller, 0 elsewhere: broker_away", looked.sessions)
+    yield gauge(
+        "sessions", "brokers with a session, counted by the controller, 0 elsewhere: broker_away", seen.sessions
+    )
 
 
-def _partitions(looked: ClusterLook) -> Iterator[Metric]:
-    """How many there are, and what they lack."""
-    yield gauge("leaders", "partitions this broker is to lead (LeaderCount)", looked.leaders)
-    yield gauge("replicas", "partitions this broker is to hold (PartitionCount)", looked.replicas)
+def _partitions(seen: ClusterSummary) -> Iterator[Metric]:
+    yield gauge("leaders", "partitions this broker is to lead (LeaderCount)", seen.leaders)
+    yield gauge("replicas", "partitions this broker is to hold (PartitionCount)", seen.replicas)
     yield gauge(
         "under_replicated_partitions",
         "led here, with fewer in-sync replicas in session than assigned ones (UnderReplicatedPartitions): "
         "under_replicated",
-        looked.under_replicated,
+        seen.under_replicated,
     )
     yield gauge(
         "under_min_isr_partitions",
         "led here, with fewer than min.insync.replicas (UnderMinIsrPartitionCount): writes with acks=all are refused, "
         "below_min",
-        looked.below_min,
+        seen.below_min,
     )
     yield gauge(
-        "reassigning_partitions", "led here, on their way to other brokers (ReassigningPartitions)", looked.moving
+        "reassigning_partitions", "led here, on their way to other brokers (ReassigningPartitions)", seen.moving
     )
     yield gauge(
         "leaderless_partitions",
-        "that nobody leads, told by the controller, 0 elsewhere (OfflinePartitionsCount): no_leader",
-        looked.leaderless,
+        "without a leader, counted by the controller, 0 elsewhere (OfflinePartitionsCount): no_leader",
+        seen.leaderless,
     )
     yield gauge("recovering_partitions", "led here, begun without all that was acknowledged, and not done: recovering",
-                looked.starting)  # fmt: skip
+                seen.starting)  # fmt: skip
 
 
 def _turnover(turnover: Turnover) -> Iterator[Metric]:
-    """What became of them since the start."""
     yield counter("elections", "partitions this broker was elected to lead (LeaderElectionRateAndTimeMs)",
                   turnover.elections)  # fmt: skip
     yield counter("unclean_elections", "of those, without all that was acknowledged (UncleanLeaderElectionsPerSec)",
@@ -86,7 +83,6 @@ def _turnover(turnover: Turnover) -> Iterator[Metric]:
 
 
 def _lag(late: list[LateReplica]) -> Iterator[Metric]:
-    """By how much replicas are behind."""
     yield gauge("late_replicas", "replicas in session of partitions led here that lack what their leader held half a "
                 "second ago", len(late))  # fmt: skip
     yield gauge(
@@ -102,7 +98,6 @@ def _lag(late: list[LateReplica]) -> Iterator[Metric]:
 
 
 def _copied(copied: ReplicationCounters) -> Iterator[Metric]:
-    """What replicas here got, and from which tier."""
     yield counter("replication_bytes_in", "record bytes that leaders sent to replicas here (ReplicationBytesInPerSec)",
                   copied.bytes_in)  # fmt: skip
     yield counter("replication_bytes_skipped", "about how many bytes of log replicas here did not copy, because the "
@@ -115,7 +110,6 @@ def _copied(copied: ReplicationCounters) -> Iterator[Metric]:
 
 
 def _times(sources: Sources) -> Iterator[Metric]:
-    """How long agreeing takes, and being heard."""
     commits = sources.cluster.commit_times
     yield gauge(
         "heartbeat_age_seconds",

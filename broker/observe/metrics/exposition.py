@@ -1,9 +1,7 @@
-"""From counters to Prometheus' text.
+"""The page `/metrics` in Prometheus' text format (docs/operations.md and docs/grafana/ use its names).
 
-Owns the metric names (docs/operations.md and docs/grafana/ use them). Always true: it reads, it never changes anything;
-labels are bounded (operations, outcomes, APIs, topics, conditions, the groups that lag most), and every value of one
-that is neither a topic nor a group is there from the start, so that an alert never waits for its series. Must not know
-how anything is counted.
+Labels are bounded: operations, outcomes, APIs, topics, conditions, the groups that lag most. Except for topics and
+groups, every label value has its series from the start, so that no alert waits for a series.
 """
 
 from __future__ import annotations
@@ -14,20 +12,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
 from broker.context import Context
-from broker.groups.lag import Survey
-from broker.metrics.latencies import BOUNDS_S
+from broker.groups.lag import SHOWN_MAX, Survey
+from broker.groups.machine.events import GroupState
+from broker.metrics.counters import BOUNDS_S
 from broker.net.dispatch import CloseReason
 from broker.net.server import Server
-from broker.observe.cluster_look import ClusterLook
+from broker.observe.cluster_summary import ClusterSummary
 from broker.observe.conditions import Condition, conditions
 from broker.observe.metrics.cluster import cluster_metrics
 from broker.observe.metrics.families import counter, counters, gauge, gauges, histogram
-from broker.observe.metrics.groups import group_metrics
 from broker.observe.metrics.process import process_metrics
-from broker.observe.metrics.store import store_metrics
-from broker.observe.metrics.tiering import tiering_metrics
-from broker.observe.metrics.topics import PartitionsLook, look
-from broker.observe.sources import Beginning, Sources
+from broker.observe.metrics.tiering import store_metrics, tiering_metrics
+from broker.observe.metrics.topics import PartitionFigures, collect_figures
+from broker.observe.sources import Sources, StartupSources
 from broker.observe.tier_view import cluster_now, facts, facts_at_start
 from broker.partition.leading.produce_backpressure import Refusal
 from broker.wire.apis import ApiKey
@@ -35,71 +32,69 @@ from hotstore.flush.sync_rounds import SYNC_BOUNDS_S
 
 
 def exposition(
-    beginning: Beginning,
+    startup: StartupSources,
     sources: Sources | None,
     groups: Survey | None = None,
-    looked: PartitionsLook | None = None,
-    cluster: ClusterLook | None = None,
+    seen: PartitionFigures | None = None,
+    cluster: ClusterSummary | None = None,
 ) -> bytes:
-    """Everything there is in Prometheus' text format; `sources` and `groups` are None while nothing is served yet.
+    """All metrics; `sources` and `groups` are None while nothing is served yet.
 
-    `looked`, `cluster`: walks over partitions that were done in turns; without them they are done here, at once.
+    `seen`, `cluster`: walks that were done in turns; without them they are done here, at once.
     """
-    if looked is None:
+    if seen is None:
         partitions = None if sources is None else sources.context.registry
-        looked = look(()) if partitions is None else look(partitions, partitions.reads)
+        seen = collect_figures(()) if partitions is None else collect_figures(partitions, partitions.reads)
     if cluster is None and sources is not None:
         cluster = cluster_now(sources)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Broker(beginning, sources, looked, cluster, groups))
+    registry.register(_BrokerCollector(startup, sources, seen, cluster, groups))
     text: bytes = generate_latest(registry)
     return text
 
 
-class _Broker:
-    """A collector of one scrape."""
-
+class _BrokerCollector:
     def __init__(
         self,
-        beginning: Beginning,
+        startup: StartupSources,
         sources: Sources | None,
-        looked: PartitionsLook,
-        cluster: ClusterLook | None,
+        seen: PartitionFigures,
+        cluster: ClusterSummary | None,
         groups: Survey | None,
     ) -> None:
-        self._beginning = beginning
+        self._startup = startup
         self._sources = sources
-        self._looked = looked
+        self._looked = seen
         self._cluster = cluster
         self._groups = groups
 
     def collect(self) -> Iterator[Metric]:
-        beginning, sources, looked = self._beginning, self._sources, self._looked
-        yield from health_metrics(beginning)
-        yield from process_metrics(beginning.lag)
-        if (store := beginning.store()) is not None:
+        startup, sources, seen = self._startup, self._sources, self._looked
+        yield from health_metrics(startup)
+        yield from process_metrics(startup.lag)
+        if (store := startup.store()) is not None:
             yield from store_metrics(store)
-        now = facts_at_start(beginning) if sources is None else facts(sources, looked, self._cluster)
+        now = facts_at_start(startup) if sources is None else facts(sources, seen, self._cluster)
         held = {condition.name for condition in conditions(now)}
         yield condition_metrics(held)
         if sources is not None and self._cluster is not None:
-            yield from cluster_metrics(sources, self._cluster, looked.late)
+            yield from cluster_metrics(sources, self._cluster, seen.late)
             yield gauge("offline_partitions", "partitions that serve nothing until a restart: log_offline",
                         len(now.offline))  # fmt: skip
-            yield gauge("full_partitions", "partitions whose last append found the disk full: free space, they go on",
+            yield gauge("full_partitions", "partitions whose last append found the disk full: free space, they resume",
                         len(now.full))  # fmt: skip
             yield from _gate_and_syncs(sources)
             yield from request_metrics(sources.context)
             yield from _room(sources)
             yield from network_metrics(sources.server)
-            yield from looked.families()
-            yield from tiering_metrics(sources, sum(tier.cold_bytes for _, tier in looked.found))
+            yield from seen.families()
+            yield from tiering_metrics(sources, sum(tier.cold_bytes for _, tier in seen.found))
         if self._groups is not None:
             yield from group_metrics(self._groups)
 
 
 def condition_metrics(held: Collection[str]) -> Metric:
-    """`held`: names of those that hold."""
+    """`held`: names of the conditions that hold."""
     return gauges(
         "condition",
         "1 while it holds; tier status and GET /broker say it in a sentence, operations.md has a section on each",
@@ -108,19 +103,19 @@ def condition_metrics(held: Collection[str]) -> Metric:
     )
 
 
-def health_metrics(beginning: Beginning) -> Iterator[Metric]:
-    """What there is from the first second on."""
-    yield gauge("ready", "1 while clients are answered; GET /readyz says what a 0 waits for", beginning.health.is_ready)
+def health_metrics(startup: StartupSources) -> Iterator[Metric]:
+    """Available from the first second."""
+    yield gauge("ready", "1 while clients are answered; GET /readyz says what a 0 waits for", startup.health.is_ready)
     yield gauge(
         "store_reachable",
         "0 from a call to the bucket that the start or the lease waits for and that fails, until one succeeds: "
         "store_unreachable",
-        not beginning.outage().tries,
+        not startup.outage().tries,
     )
     yield counter(
         "background_failures",
         "failures of background work; GET /healthz names the last, the log has each with its reason",
-        beginning.metrics.unexpected_errors,
+        startup.metrics.unexpected_errors,
     )
 
 
@@ -128,12 +123,12 @@ def _gate_and_syncs(sources: Sources) -> Iterator[Metric]:
     yield counter(
         "gate_pauses",
         "times the clock jumped by more than a lease: the machine slept or the process was stopped; answers wait then "
-        "until the bucket said that nobody took over",
+        "until the bucket shows that no other broker took over",
         sources.session.gate.paused_count,
     )
     yield histogram(
         "sync_seconds",
-        "fdatasync of logs, from being asked for to being told; an acks=all produce waits for one. A p99 above 0.05: a "
+        "fdatasync of logs, from request to completion; an acks=all produce waits for one. A p99 above 0.05: a "
         "slow or shared disk",
         SYNC_BOUNDS_S,
         [((), sources.tiers.sync_times.buckets, sources.tiers.sync_times.seconds)],
@@ -143,7 +138,6 @@ def _gate_and_syncs(sources: Sources) -> Iterator[Metric]:
 
 
 def request_metrics(context: Context) -> Iterator[Metric]:
-    """By API, and of fetch sessions."""
     metrics, latency, sessions = context.metrics, context.metrics.latency, context.fetch_sessions
     yield counters(
         "requests", "requests by API", ["api"], {(api.name.lower(),): metrics.requests[api] for api in ApiKey}
@@ -194,7 +188,6 @@ def request_metrics(context: Context) -> Iterator[Metric]:
 
 
 def _room(sources: Sources) -> Iterator[Metric]:
-    """Disk, and what takes no append."""
     tiers, throttle = sources.tiers, sources.context.throttle
     yield gauge("disk_bytes", "size of the data directory's file system", tiers.disk.total)
     yield gauge("disk_free_bytes", "what may still be written there; 0: disk_full", tiers.disk.free)
@@ -214,7 +207,6 @@ def _room(sources: Sources) -> Iterator[Metric]:
 
 
 def network_metrics(server: Server) -> Iterator[Metric]:
-    """Connections and bytes."""
     counted = server.counters
     yield gauge("connections", "open connections", counted.connections_open)
     yield counter(
@@ -234,4 +226,26 @@ def network_metrics(server: Server) -> Iterator[Metric]:
         "connections ended; the log says why for those that this broker refused",
         ["reason"],
         {(str(reason),): counted.closes[reason] for reason in CloseReason},
+    )
+
+
+def group_metrics(survey: Survey) -> Iterator[Metric]:
+    """By state, and lag by partition."""
+    yield gauges(
+        "groups",
+        "consumer groups by state; Empty ones have no members now",
+        ["state"],
+        {(state.value,): survey.states[state] for state in GroupState},
+    )
+    yield gauges(
+        "group_lag",
+        "records between what a group committed and the end of the partition that consumers see; "
+        f"of more than {SHOWN_MAX} positions those that lag most (thermocline_group_positions counts all)",
+        ["group", "topic", "partition"],
+        {(group_id, topic, str(partition)): records for records, group_id, topic, partition in survey.shown},
+    )
+    yield gauge(
+        "group_positions",
+        "partitions that groups committed a position in, shown in thermocline_group_lag or not",
+        survey.positions,
     )

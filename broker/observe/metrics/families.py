@@ -1,7 +1,4 @@
-"""Prometheus' metric families in one line each.
-
-Owns the prefix. Always true: a histogram's buckets are cumulative and end at +Inf. Must not know what is measured.
-"""
+"""Prometheus' metric families, one call each."""
 
 from __future__ import annotations
 
@@ -43,7 +40,8 @@ def histogram(
     found: Iterable[tuple[tuple[str, ...], Sequence[int], float]],
     labels: Sequence[str] = (),
 ) -> Metric:
-    """`found`: label values, counts by bucket (one more than there are bounds), and the sum of seconds."""
+    """`found`: label values, counts by bucket (one more than bounds), sum of seconds. Exposed buckets are cumulative
+    and end at +Inf."""
     family = HistogramMetricFamily(PREFIX + name, text, labels=labels)
     for of, buckets, seconds in found:
         family.add_metric(of, list(_cumulative(bounds_s, buckets)), seconds)

@@ -1,12 +1,10 @@
-"""The process in `/metrics`: which version, since when, how much CPU, memory and descriptors, how late its loop.
-
-Owns these names; `process_*` are those every Prometheus exporter uses. Always true: there from the first second. Must
-not know what the process does.
-"""
+"""Metrics of the process: version, CPU, memory, descriptors (`process_*`, as in every exporter), event loop lag."""
 
 from __future__ import annotations
 
+import asyncio
 import platform
+from bisect import bisect_left
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -14,9 +12,10 @@ from typing import Final
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
-from broker.observe.loop_lag import LAG_BOUNDS_S, LoopLag
 from broker.observe.metrics.families import gauge, gauges, histogram
 
+EVERY_S: Final = 0.1
+LAG_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _PROCESS: Final = ProcessCollector(registry=None)
 
 
@@ -30,8 +29,34 @@ def _version() -> str:
 VERSION: Final = _version()
 
 
+class LoopLag:
+    """How late the event loop runs a timer of 0.1 s, as a histogram and as the longest since the last scrape. Every
+    response waits at least that long."""
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(LAG_BOUNDS_S) + 1)
+        self.seconds = 0.0
+        self._longest_s = 0.0
+
+    async def keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + EVERY_S
+            await asyncio.sleep(EVERY_S)
+            self.note(max(loop.time() - due_s, 0.0))
+
+    def note(self, lag_s: float) -> None:
+        self.buckets[bisect_left(LAG_BOUNDS_S, lag_s)] += 1
+        self.seconds += lag_s
+        self._longest_s = max(self._longest_s, lag_s)
+
+    def take_longest(self) -> float:
+        """Seconds; resets it."""
+        longest, self._longest_s = self._longest_s, 0.0
+        return longest
+
+
 def process_metrics(lag: LoopLag) -> Iterator[Metric]:
-    """Build, process, loop."""
     yield gauges(
         "build_info",
         "always 1; the labels say what runs here: count by version (…) shows a roll-out",
@@ -41,7 +66,7 @@ def process_metrics(lag: LoopLag) -> Iterator[Metric]:
     yield from _PROCESS.collect()
     yield histogram(
         "loop_lag_seconds",
-        "by how much the event loop is late, looked at ten times a second; every answer waits so long. Above 0.1: "
+        "by how much the event loop is late, seen at ten times a second; every answer waits so long. Above 0.1: "
         "something holds the loop, or the machine has no CPU to give",
         LAG_BOUNDS_S,
         [((), lag.buckets, lag.seconds)],

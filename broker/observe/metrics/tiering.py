@@ -1,8 +1,5 @@
-"""Copying, expiring and cold reading in `/metrics`, for the whole broker.
-
-Owns what is said of these figures; their names are tiering's. Always true: what counts up and down is a gauge. Must not
-know how anything is counted.
-"""
+"""Metrics of the bucket: store calls, copying, expiry, cold reads. The names are tiering's; figures that also fall are
+gauges."""
 
 from __future__ import annotations
 
@@ -11,11 +8,12 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from broker.observe.metrics.families import counter, gauge, histogram
-from broker.observe.metrics.store import BOUNDS_S
+from broker.observe.metrics.families import counter, counters, gauge, histogram
 from broker.observe.sources import Sources
+from coldstore.stores.metered import LATENCY_BOUNDS_MS, CallOutcome, MeteredStore
 from tiering.copying.cost import estimated_dollars_per_day
 
+BOUNDS_S = tuple(bound / 1000 for bound in LATENCY_BOUNDS_MS)
 _GAUGES: Final = frozenset({"cold_reads_waiting", "cold_cache_bytes", "cold_cache_limit_bytes"})
 TEXTS: Final = {
     "copied_bytes": "log bytes copied to the bucket and committed; slower than produce_bytes: it does not keep up",
@@ -49,7 +47,7 @@ TEXTS: Final = {
 
 
 def figures_metrics(totals: Mapping[str, float], latency_buckets: Sequence[int]) -> Iterator[Metric]:
-    """Figures by their names, those of cold reads among them."""
+    """Figures by name, with those of cold reads."""
     for name, value in totals.items():
         make = gauge if name in _GAUGES else counter
         yield make(name, TEXTS.get(name, name.replace("_", " ")), value)
@@ -62,11 +60,40 @@ def figures_metrics(totals: Mapping[str, float], latency_buckets: Sequence[int])
 
 
 def tiering_metrics(sources: Sources, cold_bytes: int) -> Iterator[Metric]:
-    """`cold_bytes`: what the bucket holds of all partitions."""
+    """`cold_bytes`: bytes of all partitions in the bucket."""
     tiers = sources.tiers
     yield from figures_metrics(tiers.figures(), tiers.cold_latency_buckets)
     yield gauge(
         "estimated_dollars_per_day",
         "at list prices of S3 Standard, from requests since start and bytes held",
         estimated_dollars_per_day(sources.store.meters, cold_bytes, tiers.uptime_s()),
+    )
+
+
+def store_metrics(store: MeteredStore) -> Iterator[Metric]:
+    """By operation; every operation and outcome has its series from the start."""
+    meters = {(operation.value,): meter for operation, meter in store.meters.items()}
+    of = ["operation"]
+    yield counters(
+        "store_requests", "requests as a store bills them: pages of a listing, parts of an upload, 1 000 deletions",
+        of, {name: meter.requests for name, meter in meters.items()},
+    )  # fmt: skip
+    yield counters("store_bytes", "body bytes", of, {name: meter.bytes for name, meter in meters.items()})
+    yield counters(
+        "store_errors", "calls that got no answer or were refused; store_calls says how, store_refuses what to do",
+        of, {name: meter.errors for name, meter in meters.items()},
+    )  # fmt: skip
+    yield counters(
+        "store_calls",
+        "calls by how they ended. unchanged, missing and lost_race are answers; refused is a policy or a key; "
+        "unavailable and abandoned are the network or the service",
+        ["operation", "outcome"],
+        {(*name, outcome.value): meter.outcomes[outcome] for name, meter in meters.items() for outcome in CallOutcome},
+    )
+    yield histogram(
+        "store_seconds",
+        "duration of calls; put_root bounds how fast segments are committed, get how fast history is read",
+        BOUNDS_S,
+        [(name, meter.buckets, meter.seconds) for name, meter in meters.items()],
+        of,
     )

@@ -1,29 +1,30 @@
-"""Topics and partitions in `/metrics`: what clients wrote and read, where the log lies, how far it has sunk.
+"""Metrics of topics and partitions: bytes produced and fetched, offsets, tiering lag.
 
-Owns these names, and how many series there may be: the first TOPICS_MAX topics (in the order they were opened) have
-series of their own, and the first PARTITIONS_MAX partitions of them their offsets; all that is beyond is added up under
-an empty label, which Prometheus takes for none. Always true: sums over a label are right whatever is shown, so no
-client makes a scrape grow; one walk over the partitions a scrape, in turns of 5 ms, so that 5 000 of them hold up
-nobody. Must not know how a tier counts.
+The first TOPICS_MAX topics have series of their own, and the first PARTITIONS_MAX of their partitions have offsets. All
+others are summed under an empty label, which Prometheus treats as no label. So sums are right, and clients cannot make
+a scrape grow. A scrape walks the partitions once, in turns of 5 ms.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from prometheus_client.core import Metric
 
 from broker.observe.metrics.families import counters, gauges
-from broker.observe.metrics.replica_lag import LATE_MAX, late_replicas
 from broker.observe.standing import LateReplica
 from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.leading.leader_replica import LeaderReplica
+from broker.replication.catch_up import bytes_between
 from seams.turns import Turns, next_turn
 from tiering.tier_config import TierStatus
 
 TOPICS_MAX: Final = 200
 PARTITIONS_MAX: Final = 500
+LATE_MAX: Final = 1_000
+"""Late replicas that one walk keeps: those of the first partitions."""
 OTHERS: Final = ""
 _PARTITIONS_PER_TURN: Final = 200  # 25 µs each
 
@@ -58,8 +59,8 @@ class _Place(NamedTuple):
     partition: str
 
 
-class PartitionsLook:
-    """One walk: each partition's tier state, and what the series are made of."""
+class PartitionFigures:
+    """One walk: the tier state of each partition, and the values of the series."""
 
     def __init__(self) -> None:
         self.found: list[tuple[LeaderReplica, TierStatus]] = []
@@ -96,7 +97,7 @@ class PartitionsLook:
             found[of] = found.get(of, 0) + value
 
     def families(self) -> Iterator[Metric]:
-        """Everything that has a label `topic`."""
+        """Every series with a label `topic`."""
         for name, text in _COUNTERS.items():
             yield counters(name, text, ["topic"], self._by_topic[name])
         for name, text in _GAUGES.items():
@@ -105,33 +106,35 @@ class PartitionsLook:
             yield gauges(name, text, ["topic", "partition"], self._offsets[name])
 
 
-def look(partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()) -> PartitionsLook:
-    """At once: for few. `reads`: of what is followed here."""
-    looked = PartitionsLook()
+def collect_figures(partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()) -> PartitionFigures:
+    """At once: for few partitions. `reads`: of followed partitions."""
+    seen = PartitionFigures()
     for partition in partitions:
-        looked.add(partition)
+        seen.add(partition)
     for read in reads:
-        looked.add_reads(read)
-    return looked
+        seen.add_reads(read)
+    return seen
 
 
-async def look_in_turns(partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()) -> PartitionsLook:
-    """Of thousands: others have the loop in between."""
-    looked = PartitionsLook()
+async def collect_figures_in_turns(
+    partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()
+) -> PartitionFigures:
+    """In turns with other work: for thousands."""
+    seen = PartitionFigures()
     turns = Turns(_PARTITIONS_PER_TURN)
     for partition in tuple(partitions):
-        looked.add(partition)
+        seen.add(partition)
         if turns.over():
             await next_turn()
     for read in tuple(reads):
-        looked.add_reads(read)
+        seen.add_reads(read)
         if turns.over():
             await next_turn()
-    return looked
+    return seen
 
 
 class _Shown:
-    """Who has series of his own."""
+    """Topics and partitions with series of their own."""
 
     def __init__(self) -> None:
         self._topics: set[str] = set()
@@ -179,3 +182,20 @@ def _offsets(partition: LeaderReplica, tier: TierStatus) -> tuple[int, ...]:
         partition.high_watermark,
         partition.log.log_end_offset,
     )
+
+
+def late_replicas(partition: LeaderReplica) -> list[LateReplica]:
+    """Late replicas with a session, of a partition led here. A replica that has all that the log held half a second ago
+    is not late."""
+    leader, log = partition.leader, partition.log
+    if not partition.leading or not leader.late_since_ms:
+        return []
+    now_ms = int(asyncio.get_running_loop().time() * 1000)  # the clock of `Leader.look`
+    found = []
+    for node_id, since_ms in sorted(leader.late_since_ms.items()):
+        end = leader.reported_end(node_id)
+        records = None if end < 0 else max(log.log_end_offset - end, 0)
+        rest = () if end < 0 else log.segments_between(end, log.log_end_offset)
+        size = None if end < 0 else bytes_between(rest, end, log.log_end_offset)
+        found.append(LateReplica(partition.topic, partition.index, node_id, records, size, max(now_ms - since_ms, 0)))
+    return found

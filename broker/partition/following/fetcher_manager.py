@@ -91,7 +91,7 @@ class FetcherManager:
         self._rate = ReplicationQuota(
             now.follower_rate_max, now.replication_quota_window_s, now.replication_quota_windows
         )
-        config.tell(self._apply_rate)
+        config.subscribe(self._apply_rate)
 
     def of(self, leader_id: int) -> LeaderFetchers:
         known = self._from.get(leader_id)

@@ -1,7 +1,4 @@
-"""The compact message table, split by API family, and its parsed form.
-
-Owns the facts: which field, of which type, in which versions. Always true: nothing else in the house repeats them.
-"""
+"""The message table by API family: fields, types and versions of every message; and its parsed form."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""What administrators ask: about partitions and their producers, elections and moves, ACLs.
-
-Facts about Kafka's messages in the notation of `broker.wire.schema`, and, from tag 10000 on, this program's own fields
-(docs/formats/broker-requests.md says what they mean).
-"""
+"""Messages of administrators: partitions and their producers, elections and reassignments, ACLs. Fields from tag 10000
+on are Thermocline's (docs/formats/broker-requests.md)."""
 
 TEXT = """
 request DescribeTopicPartitions

@@ -1,8 +1,5 @@
-"""What brokers of one cluster ask each other: BrokerRegistration, BrokerHeartbeat, AlterPartition, Envelope.
-
-Facts about Kafka's messages in the notation of `broker.wire.schema`, in their newest versions only, and, from tag 10000
-on, this program's own fields (docs/formats/broker-requests.md says what they mean).
-"""
+"""Messages between brokers, in Kafka's newest version: BrokerRegistration, BrokerHeartbeat, AlterPartition, Envelope.
+Fields from tag 10000 on are Thermocline's (docs/formats/broker-requests.md)."""
 
 TEXT = """
 request AlterPartition

@@ -1,7 +1,4 @@
-"""Who is there and what is served: ApiVersions, Metadata, DescribeCluster.
-
-Facts about Kafka's messages in the notation of `broker.wire.schema`; nothing else.
-"""
+"""ApiVersions, Metadata, DescribeCluster."""
 
 TEXT = """
 request ApiVersions

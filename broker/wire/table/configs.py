@@ -1,7 +1,4 @@
-"""Configuration and log directories.
-
-Facts about Kafka's messages in the notation of `broker.wire.schema`; nothing else.
-"""
+"""Configs and log directories."""
 
 TEXT = """
 request DescribeConfigs

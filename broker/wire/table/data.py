@@ -1,8 +1,5 @@
-"""Reading and writing partitions: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, InitProducerId.
-
-Facts about Kafka's messages in the notation of `broker.wire.schema`, and, from tag 10000 on, what replicas are told
-beside them (docs/formats/broker-requests.md); nothing else.
-"""
+"""Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, InitProducerId. Fields from tag 10000 on are for followers
+(docs/formats/broker-requests.md)."""
 
 TEXT = """
 request Produce

@@ -1,7 +1,4 @@
-"""The classic consumer group protocol and committed offsets.
-
-Facts about Kafka's messages in the notation of `broker.wire.schema`; nothing else.
-"""
+"""The classic consumer group protocol and committed offsets."""
 
 TEXT = """
 request FindCoordinator

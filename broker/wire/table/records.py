@@ -1,8 +1,7 @@
 """The records of `__consumer_offsets`, as Kafka's group coordinator writes them.
 
-Facts in the notation of `broker.wire.schema`; nothing else. The version is the int16 in front of the record's key or
-value; for keys it also says which record it is (0 and 1: a commit, 2: a group). One field is ours:
-`own_expire_timestamp`, which Kafka's readers skip as they skip every tagged field they do not know (KIP-482).
+The version is the int16 before the record's key or value; in a key it also names the kind of record (0 and 1: a commit,
+2: a group). `own_expire_timestamp` is Thermocline's: Kafka's readers skip unknown tagged fields (KIP-482).
 """
 
 TEXT = """

@@ -1,7 +1,4 @@
-"""Making, growing, cutting and deleting topics.
-
-Facts about Kafka's messages in the notation of `broker.wire.schema`; nothing else.
-"""
+"""CreateTopics, CreatePartitions, DeleteRecords, DeleteTopics."""
 
 TEXT = """
 request CreateTopics

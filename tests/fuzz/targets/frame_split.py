@@ -65,7 +65,7 @@ def _delivered(reader: FrameReader, stream: bytes, sizes: list[int]) -> tuple[li
                 frames.append(bytes(frame))
         except FrameLengthRefused:
             return frames, True
-        assert reader.settle()
+        assert reader.compact()
     return frames, False
 
 

@@ -257,8 +257,8 @@ def quiet(cache: Cache, session_id: int, sources: list[Partition]) -> FetchSessi
     """A session whose partitions were all looked at and have nothing new."""
     session = cache.use(session_id, 1)
     assert isinstance(session, FetchSession)
-    for target, source in zip(session.look(), sources, strict=True):
-        target.follow(source)
+    for target, source in zip(session.due_in_turn(), sources, strict=True):
+        target.subscribe(source)
     session.due = {}
     return session
 
@@ -268,10 +268,10 @@ def test_only_what_moved_is_due() -> None:
     cache = Cache()
     sources = [Partition() for _ in range(1000)]
     session = quiet(cache, cache.open(1000), sources)
-    assert session.look() == []
+    assert session.due_in_turn() == []
     sources[7].move()
     sources[7].move()
-    assert [target.index for target in session.look()] == [7]
+    assert [target.index for target in session.due_in_turn()] == [7]
     assert not sources[7].readers, "told once"
 
 
@@ -306,7 +306,7 @@ def test_a_session_that_ended_leaves_nothing_at_its_partitions(how: str) -> None
     assert session.closed
     assert not any(source.readers for source in sources)
     for target in session.targets.values():
-        target.follow(sources[0])
+        target.subscribe(sources[0])
     assert not sources[0].readers, "nor comes back"
 
 
@@ -362,7 +362,7 @@ def test_a_replica_that_diverged_is_told_again() -> None:
     parted.diverging_epoch = FetchResponseEpochEndOffset(epoch=1, end_offset=5)
     target.answered(parted)
     agrees = FetchResponsePartition(high_watermark=5, log_start_offset=1)
-    assert target.must_answer(agrees) and not target.brings_high_watermark_alone(agrees)
+    assert target.must_answer(agrees) and not target.only_high_watermark_is_new(agrees)
 
 
 def test_what_is_named_again_where_it_was_is_told_again() -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Row, TopicCreated
-from broker.startup.cold_prefetch import ColdPrefetch, lost_here
+from broker.startup.bucket_probe import ColdPrefetch, lost_here
 from coldstore.stores.metered import MeteredStore
 from hotstore.host.data_dir import DataDir
 from hotstore.log.log_config import LogConfig

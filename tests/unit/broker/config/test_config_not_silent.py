@@ -56,7 +56,7 @@ def test_of_named_values_only_those_that_work_are_accepted() -> None:
     limited = resolve({"log.dirs": "/data"}, [], {}, None)
     accepted = set()
     for name, definition in TOPIC.items():
-        for value in definition.limits.one_of if definition.honoured else ():
+        for value in definition.valid.one_of if definition.honoured else ():
             try:
                 configs_at_creation(limited, {name: value})
             except InvalidConfig as refused:

@@ -23,7 +23,7 @@ from broker.errors import ApiError
 from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
-from broker.handlers.admin.bounded_changes import within
+from broker.handlers.request_limits import within
 from broker.metadata.image import ClusterImage, Topic
 from coldstore.stores.operations import Operation
 from logformat.errors import Retryable
@@ -214,7 +214,7 @@ def test_an_admin_change_that_began_outlives_the_patience_of_its_request() -> No
             await asyncio.sleep(0)
             behind = asyncio.ensure_future(within(in_s(2.0), partial(controller.create_topic, "behind", 1, {})))
             for ended in await asyncio.gather(begun, waiting, behind, return_exceptions=True):
-                assert isinstance(ended, TimeoutError) and "look whether it came true" in str(ended)
+                assert isinstance(ended, TimeoutError) and "check whether it was done later" in str(ended)
             assert not place.effects.serving
             await asyncio.sleep(30)
             assert set(place.effects.serving) == {"begun", "waiting"}

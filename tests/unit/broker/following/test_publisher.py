@@ -113,7 +113,7 @@ class Told:
                     assert self.counting[id_, index] == applied_row(image.topics[id_], index, image)
         assert self.configs == {id_: image.topics[id_].configs for id_ in self.configs}
         wanted_now = LiveConfig(resolve({"log.dirs": "/data"}, [], {}, None))
-        wanted_now.follow(*image.configs_of(self.node_id))
+        wanted_now.apply(*image.configs_of(self.node_id))
         assert self.obeyed == wanted_now.now
         assert set(image.deleted) <= set(self.purged)
 

@@ -292,7 +292,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
                 heads = known._heads.values()
                 assert sum(len(head.topics) for head in heads) == known._topics_count <= 6
         routes = [peer.produce_route for peer in peers]
-        assert sum(len(route.head.topics) for route in routes if isinstance(route, produce_routes.Route)) <= 6
+        assert sum(len(route.head.topics) for route in routes if isinstance(route, produce_routes.ProduceRoute)) <= 6
         assert len(await life.read_all("a")) == 20
         await life.stop()
 

@@ -57,8 +57,8 @@ async def _body(life: Life, version: int, *names: str, listener: str = "PLAINTEX
 
 
 def _forget(life: Life) -> None:
-    life.context.kept_answers.get("nothing was kept at this stamp", None)
-    assert len(life.context.kept_answers) == 0
+    life.context.response_cache.get("nothing was kept at this stamp", None)
+    assert len(life.context.response_cache) == 0
 
 
 async def _answers(life: Life, versions: Iterable[int], *, flag: bool = False) -> list[bytes]:
@@ -75,7 +75,7 @@ def test_what_is_kept_is_what_is_made_anew(version: int, flag: bool) -> None:
     async def scenario() -> None:
         life = await _long(Place(*TWO_LISTENERS))
         first = await _answers(life, [version], flag=flag)
-        assert len(life.context.kept_answers) == len(first) == 4
+        assert len(life.context.response_cache) == len(first) == 4
         assert await _answers(life, [version], flag=flag) == first
         _forget(life)
         assert await _answers(life, [version], flag=flag) == first
@@ -129,7 +129,7 @@ def test_every_change_is_told_to_the_next_who_asks() -> None:
         before = await _answers(life, versions)
         for change in (leaves_the_set, moves_away, resigns, session_ends, is_made):
             assert await _answers(life, versions) == before, change
-            assert len(life.context.kept_answers) == len(before)
+            assert len(life.context.response_cache) == len(before)
             await change()
             after = await _answers(life, versions)
             _forget(life)
@@ -154,14 +154,14 @@ def test_an_answer_that_was_in_the_making_when_something_changed_is_not_kept() -
         making = asyncio.ensure_future(_body(life, 12))
         await asyncio.sleep(0)  # it asks
         await asyncio.sleep(0)  # it is looked at, up to the first turn's end
-        assert not making.done() and len(life.context.kept_answers) == 0
+        assert not making.done() and len(life.context.response_cache) == 0
         left = replace(first, in_sync=(2,), partition_epoch=first.partition_epoch + 1)
         metadata.swap(metadata.image.with_records([RowsSet(topic.topic_id, ((0, left),))]), metadata.controller)
         await making
-        assert len(life.context.kept_answers) == 0
+        assert len(life.context.response_cache) == 0
         message = decode_response(ApiKey.METADATA, 12, memoryview(await _body(life, 12)))
         assert message.topics[1].partitions[0].isr_nodes == [2]  # type: ignore[attr-defined]
-        assert len(life.context.kept_answers) == 1
+        assert len(life.context.response_cache) == 1
         await life.stop()
 
     play(scenario())
@@ -172,7 +172,7 @@ def test_what_is_kept_is_bounded_however_clients_ask() -> None:
 
     async def scenario() -> None:
         life = await _long(Place(*TWO_LISTENERS))
-        kept = life.context.kept_answers
+        kept = life.context.response_cache
         for number in range(3):
             await create(life, f"t{number}", row(2), number=80 + number)
         for flag in (False, True):

@@ -8,7 +8,7 @@ import pytest
 
 from broker.error_codes import ErrorCode
 from broker.handlers.metadata.cluster_view import ClusterView, PartitionView
-from broker.handlers.metadata.partition_encoder import PartitionEncoder
+from broker.handlers.metadata.metadata import PartitionEncoder
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_EPOCH, NO_LEADER, Row
 from broker.wire.apis import APIS, ApiKey

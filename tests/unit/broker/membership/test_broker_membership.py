@@ -155,7 +155,7 @@ def test_design_c31_the_replaced_broker_answers_nothing_and_exits_3() -> None:
             async with asyncio.timeout(10):
                 assert await task == Exit.REFUSED
             with pytest.raises(CloseConnection):
-                old.dispatcher._answering._framed(None, [])  # type: ignore[arg-type]
+                old.dispatcher._responder._framed(None, [])  # type: ignore[arg-type]
             await new.stop()
         with pytest.raises(Refused, match="replaced this data directory"):
             await place.start(directory="a")

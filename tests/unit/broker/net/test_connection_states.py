@@ -10,8 +10,8 @@ import pytest
 
 from broker.net.connection import Connection
 from broker.net.connection_state import NEXT, OVER, READS, Event, State
+from broker.net.connection_timeouts import Overdue, PeerTimeouts, Ticks
 from broker.net.limits import NetLimits
-from broker.net.patience import Late, Patience, Ticks
 from tests.support.net_house import MIB, House, in_house, settled, tick
 from tests.support.scripted_net import ScriptedTransport, frame
 
@@ -182,44 +182,44 @@ def test_whatever_happens_to_a_connection_in_any_state(
 TICKS = Ticks(frame=30, idle=100, stall=50)
 
 
-def judged(patience: Patience, at: int, state: State = State.READING, owes: bool = False, taken: int = 0) -> object:
-    return patience.judge(at, state, owes=owes, taken=(taken, 0))
+def judged(timeouts: PeerTimeouts, at: int, state: State = State.READING, owes: bool = False, taken: int = 0) -> object:
+    return timeouts.overdue(at, state, owes=owes, taken=(taken, 0))
 
 
 def test_a_frame_has_its_time_only_while_it_is_read() -> None:
     """Not while we have no memory for it, nor while an answer is awaited."""
-    patience = Patience(TICKS)
-    assert (patience.spoke(5), patience.frame_began(10)) == (105, 40)
-    assert judged(patience, 39) == (40, None)
-    assert judged(patience, 40) == (0, Late.FRAME)
-    assert judged(patience, 40, State.STARVED) == (105, None)
-    patience.heard = 39
-    assert judged(patience, 39) == (40, None)
+    timeouts = PeerTimeouts(TICKS)
+    assert (timeouts.spoke(5), timeouts.frame_began(10)) == (105, 40)
+    assert judged(timeouts, 39) == (40, None)
+    assert judged(timeouts, 40) == (0, Overdue.FRAME)
+    assert judged(timeouts, 40, State.STARVED) == (105, None)
+    timeouts.heard = 39
+    assert judged(timeouts, 39) == (40, None)
 
 
 def test_who_waits_for_our_answer_is_not_idle() -> None:
-    patience = Patience(TICKS)
-    patience.spoke(1)
-    assert judged(patience, 90, owes=True) == (190, None)
-    assert judged(patience, 189) == (190, None)
-    assert judged(patience, 190) == (0, Late.IDLE)
+    timeouts = PeerTimeouts(TICKS)
+    timeouts.spoke(1)
+    assert judged(timeouts, 90, owes=True) == (190, None)
+    assert judged(timeouts, 189) == (190, None)
+    assert judged(timeouts, 190) == (0, Overdue.IDLE)
 
 
 def test_a_peer_that_takes_a_little_is_slow_one_that_takes_nothing_is_late() -> None:
     """And while it stalls nothing else is held against it."""
-    patience = Patience(TICKS)
-    patience.spoke(1)
-    assert patience.stalled(60, (0, 0)) == 110
-    assert judged(patience, 109, taken=1) == (159, None)
-    assert judged(patience, 158, taken=1) == (159, None)
-    assert judged(patience, 159, taken=1) == (0, Late.TAKING)
-    patience.flows()
-    assert judged(patience, 159, owes=True) == (259, None)
+    timeouts = PeerTimeouts(TICKS)
+    timeouts.spoke(1)
+    assert timeouts.stalled(60, (0, 0)) == 110
+    assert judged(timeouts, 109, taken=1) == (159, None)
+    assert judged(timeouts, 158, taken=1) == (159, None)
+    assert judged(timeouts, 159, taken=1) == (0, Overdue.TAKING)
+    timeouts.writable()
+    assert judged(timeouts, 159, owes=True) == (259, None)
 
 
 def test_once_we_close_answers_have_as_long_as_a_stalled_peer() -> None:
-    patience = Patience(TICKS)
-    patience.spoke(1)
-    assert patience.closes(20) == 70
-    assert judged(patience, 69, State.CLOSING, owes=True) == (70, None)
-    assert judged(patience, 70, State.CLOSING, owes=True) == (0, Late.ANSWER)
+    timeouts = PeerTimeouts(TICKS)
+    timeouts.spoke(1)
+    assert timeouts.closes(20) == 70
+    assert judged(timeouts, 69, State.CLOSING, owes=True) == (70, None)
+    assert judged(timeouts, 70, State.CLOSING, owes=True) == (0, Overdue.ANSWER)

@@ -31,7 +31,7 @@ def read(reader: FrameReader, data: bytes, read_max: int = 1 << 30) -> list[byte
         reader.received(count)
         while (found := reader.next()) is not None:
             frames.append(bytes(found))
-        assert reader.settle()
+        assert reader.compact()
     return frames
 
 
@@ -100,7 +100,7 @@ def test_frames_left_behind_come_out_later(sizes: list[int], taken_at_once: int,
             reader.pause()
             if not taken_at_once:
                 taken_at_once = 1
-        assert reader.settle()
+        assert reader.compact()
     assert got == sent
     assert reader.charged == 0
 
@@ -162,13 +162,13 @@ def test_several_expected_large_frames_come_in_one_read(size: int) -> None:
         assert budget.used == 0
         window = len(reader.buffer())
         assert window == size + 4 + min(7 * (size + 4), MIB)
-        reader.settle()
+        reader.compact()
     sent = frame(bytes(size)) * (window // (size + 4))
     assert read(reader, sent) == [bytes(size)] * (window // (size + 4))
     for left in (ALLOWANCE + 1, size // 2):
         reader.buffer()[:left] = frame(bytes(size))[:left]
         reader.received(left)
-        assert reader.next() is None and reader.settle()
+        assert reader.next() is None and reader.compact()
         assert left <= budget.used <= 2.5 * (size + 4)
         assert read(reader, frame(bytes(size))[left:]) == [bytes(size)]
 
@@ -195,7 +195,7 @@ def test_small_frames_left_behind_are_one_copy_that_outlives_the_next_read() -> 
     pool.shared[:100] = b"#" * 100
     following = reader.next()
     assert following is not None and bytes(following) == b"second" and reader.stable
-    reader.settle()
+    reader.compact()
     pool.shared[:100] = b"?" * 100
     assert bytes(following) == b"second"
 
@@ -217,7 +217,7 @@ def test_a_held_frame_keeps_its_buffer_from_the_others() -> None:
     reader.release()
     following = reader.next()
     assert following is not None and bytes(following) == b"b" * 20_000
-    assert reader.settle()
+    assert reader.compact()
     assert (budget.used, pool.idle_bytes) == (0, SHARED_SIZE)
 
 
@@ -246,10 +246,10 @@ def test_without_budget_the_rest_waits() -> None:
     buffer[:] = data[:ALLOWANCE]
     reader.received(ALLOWANCE)
     assert reader.next() is None
-    assert not reader.settle()
+    assert not reader.compact()
     assert reader.left == ALLOWANCE
     budget.give(somebody, 5 * MIB, 0)
-    assert reader.settle()
+    assert reader.compact()
     assert read(reader, data[ALLOWANCE:]) == [bytes(MIB)]
     assert budget.used == 0
 
@@ -278,12 +278,12 @@ def test_what_is_taken_from_the_window_is_what_next_would_have_given(sizes: list
                 if stop > reader.end:
                     break
                 got.append(bytes(reader.view[reader.pos + 4 : stop]))
-                reader.took(stop)
+                reader.advance_to(stop)
             if (found := reader.next()) is None:
                 break
             got.append(bytes(found))
         while alike.next() is not None:
             pass
-        assert reader.settle() and alike.settle()
+        assert reader.compact() and alike.compact()
         assert (reader.left, reader.charged, len(reader.buffer())) == (alike.left, alike.charged, len(alike.buffer()))
     assert got == sent

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.admission import Admission, Admissions
-from broker.net.answers import AnswerQueue
+from broker.net.admission import Admission, ConnectionLimiter
 from broker.net.buffers import BufferPool, FrameBudget, size_class
-from broker.net.deadlines import DeadlineWheel
+from broker.net.connection_timeouts import DeadlineWheel
 from broker.net.dispatch import Part
 from broker.net.limits import NetLimits
+from broker.net.response_queue import ResponseQueue
 
 MIB = 1 << 20
 
@@ -35,7 +35,7 @@ class Waiting:
 @given(st.lists(st.booleans(), max_size=30), st.randoms(use_true_random=False))
 def test_answers_leave_in_request_order_whatever_the_order_they_come_in(late: list[bool], rng: random.Random) -> None:
     """Ready and late answers mixed, late ones completed in any order: out comes the order of the requests."""
-    queue = AnswerQueue(1000)
+    queue = ResponseQueue(1000)
     waiting = []
     for number, is_late in enumerate(late):
         answer: list[Part] = [b"%d;" % number]
@@ -55,7 +55,7 @@ def test_answers_leave_in_request_order_whatever_the_order_they_come_in(late: li
 
 def test_no_answer_is_an_answer_too() -> None:
     """A late request without response (None) holds up what comes after it, then lets it pass."""
-    queue = AnswerQueue(10)
+    queue = ResponseQueue(10)
     first = Waiting(None)
     queue.add(first)
     queue.add([b"second"])
@@ -66,7 +66,7 @@ def test_no_answer_is_an_answer_too() -> None:
 
 def test_nothing_passes_a_failed_answer() -> None:
     """What came before it leaves, it stays at the head, those behind it never leave."""
-    queue = AnswerQueue(10)
+    queue = ResponseQueue(10)
     failed, behind = Waiting(failure=ValueError(), is_done=True), Waiting([b"behind"], is_done=True)
     queue.add([b"before"])
     queue.add(failed)
@@ -79,12 +79,12 @@ def test_nothing_passes_a_failed_answer() -> None:
 
 def test_the_queue_is_full_by_count_or_by_bytes() -> None:
     """Either bound stops a peer that pipelines behind a slow request."""
-    by_count = AnswerQueue(2)
+    by_count = ResponseQueue(2)
     by_count.add(Waiting())
     assert not by_count.full
     by_count.add(Waiting())
     assert by_count.full
-    by_bytes = AnswerQueue(100)
+    by_bytes = ResponseQueue(100)
     slow = Waiting([])
     by_bytes.add(slow)
     by_bytes.add([b"x" * 70_000])
@@ -250,8 +250,8 @@ def test_a_deadline_in_the_past_is_looked_at_on_the_next_tick() -> None:
 # -- admission --------------------------------------------------------------------------------------------------------
 
 
-def admissions(**limits: float) -> Admissions[int]:
-    return Admissions(NetLimits(**limits), 0.0)  # type: ignore[arg-type]
+def admissions(**limits: float) -> ConnectionLimiter[int]:
+    return ConnectionLimiter(NetLimits(**limits), 0.0)  # type: ignore[arg-type]
 
 
 def test_above_the_total_new_connections_wait_for_a_place() -> None:

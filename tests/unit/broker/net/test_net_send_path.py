@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.net.counters import NetCounters
 from broker.net.dispatch import CloseReason, Part
-from broker.net.send_path import SendPath
-from broker.net.send_room import WIDE_BYTES, SendRoom
+from broker.net.shared import NetCounters
+from broker.net.transport_writer import WIDE_BYTES, TransportWriter, WideSendBuffers
 from seams.disk import FileRange
 from tests.support.scripted_net import BytesFile, ScriptedNet, ScriptedTransport, flat
 
@@ -29,14 +28,14 @@ class Shell(asyncio.BufferedProtocol):
         self.failures: list[CloseReason] = []
         self.stalls = 0
         self.waits = False
-        self.room = SendRoom(net, wide_max)
-        self.path = SendPath(net, self.room, self.counters, self.transport, self._drained, self)
+        self.room = WideSendBuffers(net, wide_max)
+        self.path = TransportWriter(net, self.room, self.counters, self.transport, self._drained, self)
 
     def stalled(self) -> None:
         self.stalls += 1
         self.waits = True
 
-    def flows(self) -> None:
+    def writable(self) -> None:
         self.waits = False
 
     def cut(self, reason: CloseReason, detail: str) -> None:
@@ -160,7 +159,7 @@ def test_a_socket_that_cannot_hold_an_answer_is_widened_once_and_some_connection
     async def scenario() -> None:
         net = ScriptedNet()
         first, second = Shell(net, 100, wide_max=1), Shell(net, 100)
-        second.path = SendPath(net, first.room, second.counters, second.transport, second._drained, second)
+        second.path = TransportWriter(net, first.room, second.counters, second.transport, second._drained, second)
         for shell in (first, second):
             shell.path.send([FileRange(BytesFile(CONTENT), 0, 100)])
         assert net.widened == 0, "it fitted"

@@ -53,7 +53,7 @@ def sources_of(life: Life) -> Sources:
 
 def metrics_of(life: Life) -> dict[str, Metric]:
     """By family; the parser refuses what Prometheus would."""
-    text = exposition(life.broker._beginning, sources_of(life)).decode()
+    text = exposition(life.broker._startup, sources_of(life)).decode()
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
@@ -85,7 +85,7 @@ def test_every_metric_parses_and_has_help() -> None:
     async def scenario() -> None:
         life = await Place().start()
         for _ in range(2):  # empty, then busy
-            text = exposition(life.broker._beginning, sources_of(life)).decode()
+            text = exposition(life.broker._startup, sources_of(life)).decode()
             families = list(text_string_to_metric_families(text))
             assert len({family.name for family in families}) == len(families)
             for family in families:

@@ -11,15 +11,15 @@ from broker.following.metadata_cache import MetadataCache
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import ConfigsSet, Listener, Node, Row, TopicCreated
-from broker.observe.cluster_status import Asked, cluster_status, partition_row
-from broker.observe.sources import Beginning
+from broker.observe.cluster_status import AnsweringBroker, cluster_status, partition_row
+from broker.observe.sources import StartupSources
 from broker.observe.views import operator_views
 from logformat.errors import Retryable
 from tests.support.broker_kit import Place, play
 from tests.unit.broker.observe.test_broker_observe import sources_of
 
 CONTROLLER = ControllerAt(2, "p2", 5)
-ASKED = Asked("c", CONTROLLER, 61.5, 9, "BROKERS")
+ASKED = AnsweringBroker("c", CONTROLLER, 61.5, 9, "BROKERS")
 
 
 def node(node_id: int, *, active: bool = True) -> Node:
@@ -112,6 +112,6 @@ def test_the_view_of_a_broker_that_serves_and_of_one_that_does_not_yet() -> None
     play(scenario())
 
 
-def sources_beginning(life: object) -> Beginning:
-    beginning: Beginning = life.broker._beginning  # type: ignore[attr-defined]
-    return beginning
+def sources_beginning(life: object) -> StartupSources:
+    startup: StartupSources = life.broker._startup  # type: ignore[attr-defined]
+    return startup

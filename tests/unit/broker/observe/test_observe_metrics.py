@@ -8,11 +8,11 @@ import time
 import pytest
 from prometheus_client.metrics_core import Metric
 
-from broker.metrics.latencies import BOUNDS_S, Latencies
-from broker.observe.loop_lag import EVERY_S, LoopLag
+from broker.metrics.counters import BOUNDS_S, Latencies
 from broker.observe.metrics import topics as topics_module
+from broker.observe.metrics.process import EVERY_S, LoopLag
 from broker.observe.metrics.tiering import TEXTS
-from broker.observe.metrics.topics import look_in_turns
+from broker.observe.metrics.topics import collect_figures_in_turns
 from broker.wire.apis import ApiKey
 from broker.wire.messages import MetadataRequest
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, fetch_request, play, produce_request
@@ -184,7 +184,7 @@ def test_five_thousand_partitions_are_walked_in_turns() -> None:
                 await asyncio.sleep(0)
 
         beside = asyncio.get_running_loop().create_task(others())
-        looked = await look_in_turns(tuple(life.context.registry) * 500)
+        looked = await collect_figures_in_turns(tuple(life.context.registry) * 500)
         beside.cancel()
         assert len(looked.found) == 5000
         assert turns >= 20, "others had the loop in between"

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from broker.metrics.outage_log import TELL_AGAIN_MAX_S, OutageLog
+from broker.metrics.outage_log import LOG_AGAIN_MAX_S, OutageLog
 from broker.partition.leading.produce_backpressure import REFUSALS_END_S, REFUSALS_OVER_S, ProduceBackpressure, Refusal
 from coldstore.object_store import StoreUnavailable
 from hotstore.errors import LogFull
@@ -41,7 +41,7 @@ def test_a_night_of_outage_is_a_page_of_log() -> None:
         clock.now_s += 10
     assert told[:4] == [0, 10, 30, 70]
     assert len(told) < 130
-    assert max(later - earlier for earlier, later in pairwise(told)) <= TELL_AGAIN_MAX_S
+    assert max(later - earlier for earlier, later in pairwise(told)) <= LOG_AGAIN_MAX_S
     assert str(outage) == "PUT x: no answer; 3600 tries in 10h"
     assert outage.answered() == "10h"
     assert (outage.tries, outage.failure, outage.answered(), outage.seconds) == (0, "", "", 0)
@@ -58,7 +58,7 @@ def test_a_store_that_fails_every_other_call_is_no_flood_either() -> None:
         over += bool(outage.answered())
         clock.now_s += 1
     assert told == over <= 10
-    clock.now_s += 2 * TELL_AGAIN_MAX_S
+    clock.now_s += 2 * LOG_AGAIN_MAX_S
     assert outage.failed(AWAY), "after a quiet time the next one is told at once"
 
 

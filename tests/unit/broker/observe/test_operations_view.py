@@ -77,9 +77,9 @@ def test_every_condition_says_what_happened_and_what_to_do() -> None:
     says = {held.name: held.says for held in found}
     assert says["log_offline"] == "a-0, a-1, a-2 and 2 more offline: check the disk and the log, then restart"
     assert says["root_damaged"].startswith("f-0, f-1: their manifests in the bucket")
-    assert "3 MB free below /data" in says["disk_full"] and "appends go on by themselves" in says["disk_full"]
+    assert "3 MB free below /data" in says["disk_full"] and "then appends resume" in says["disk_full"]
     assert "20% over their limit of 80 MB" in says["produces_refused"]
-    assert says["not_ready"].startswith("probing the bucket: nobody is served")
+    assert says["not_ready"].startswith("probing the bucket: no client is served")
     assert "3 tries in 10s" in says["store_unreachable"]
     assert "put_segment (PUT y: 403 AccessDenied; 5 tries in 1m)" in says["store_refuses"]
     assert "blocked: c-0 by store" in says["upload_lags"] and "the oldest for 1h" in says["upload_lags"]
@@ -125,7 +125,7 @@ def test_a_full_disk_and_a_failed_one_show_everywhere() -> None:
 
 
 def broker_of(life: Life) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(broker_json(life.broker._beginning, sources_of(life)))
+    found: dict[str, Any] = json.loads(broker_json(life.broker._startup, sources_of(life)))
     assert set(found) == set(BrokerStatus.__struct_fields__)
     return found
 

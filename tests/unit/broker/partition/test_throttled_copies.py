@@ -6,8 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 
-from broker.config.api.alterations import Alteration, AlterOperation
-from broker.config.api.broker_changes import altered_overrides
+from broker.config.api.alterations import Alteration, AlterOperation, altered_overrides
 from broker.config.topic.changes import altered_configs
 from tests.support.broker_kit import play
 from tests.support.house import House, house

@@ -176,7 +176,7 @@ def test_what_may_have_been_heard_is_not_sent_again() -> None:
 
 
 def test_an_answer_waits_until_this_broker_obeys_what_it_tells() -> None:
-    """So that who asked reads here what it wrote; and no longer than `OBEYED_S`, for it is a fact already."""
+    """So that who asked reads here what it wrote; and no longer than `APPLY_WAIT_S`, for it is a fact already."""
 
     async def scenario(cluster: Cluster) -> None:
         def ahead(told: Told, header: RequestHeader, request: Any) -> None:
@@ -197,7 +197,7 @@ def test_an_answer_waits_until_this_broker_obeys_what_it_tells() -> None:
         )
         began = cluster.loop.time()
         assert await cluster.ask() == b"late"
-        assert cluster.loop.time() - began == pytest.approx(forward.OBEYED_S, abs=0.1)
+        assert cluster.loop.time() - began == pytest.approx(forward.APPLY_WAIT_S, abs=0.1)
 
     in_cluster(scenario)
 

@@ -58,7 +58,7 @@ def test_a_newer_image_closes_what_is_over() -> None:
     async def scenario() -> None:
         made = links(asyncio.get_running_loop())
         gone, earlier, same, later = (made.to(node(at, 5), "heartbeat") for at in (2, 3, 4, 5))
-        made.obey({3: node(3, 6), 4: node(4, 5), 5: node(5, 4)})
+        made.close_ended({3: node(3, 6), 4: node(4, 5), 5: node(5, 4)})
         for closed in gone, earlier:
             with pytest.raises(ConnectionError, match="closed on this side"):
                 await closed.ask(BrokerHeartbeatRequest(), 2, 1.0)

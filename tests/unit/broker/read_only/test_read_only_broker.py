@@ -11,8 +11,8 @@ import pytest
 from broker.error_codes import ErrorCode
 from broker.membership.session_start import Refused
 from broker.net.dispatch import CloseConnection
-from broker.read_only import following
-from broker.read_only.roots import FRESH_S
+from broker.read_only import cluster_poller
+from broker.read_only.root_cache import FRESH_S
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     CreateTopicsRequest,
@@ -221,7 +221,7 @@ def test_the_owner_may_be_gone() -> None:
 def test_a_root_counts_when_the_image_of_its_epoch_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a newer leader copied is not shown before Metadata names its epoch: clients take an epoch above that for
     another log's."""
-    monkeypatch.setattr(following, "POLL_S", 1e6)
+    monkeypatch.setattr(cluster_poller, "POLL_S", 1e6)
 
     async def scenario() -> None:
         place = Place()
@@ -380,7 +380,7 @@ def test_while_the_bucket_is_away_what_is_known_is_served() -> None:
         assert await offset(reader, -1) == (0, 30)
         assert (await reader.fetch("log", 29)).error_code == 0
         said = (await reader.broker.views.broker()).decode()
-        assert "store_unreachable" in said and "what is cached is served" in said
+        assert "store_unreachable" in said and "cached data is served" in said
         place.store.down = False
         await asyncio.sleep(6)
         assert "store_unreachable" not in (await reader.broker.views.broker()).decode()
@@ -533,13 +533,13 @@ def test_a_cold_read_shows_no_epoch_that_metadata_does_not_name(monkeypatch: pyt
         owner = await place.start("node.id=1")
         await until(lambda: ("log", 0) in owner.context.registry.partitions)
         heard = asyncio.Event()
-        look = following.Following._look
+        look = cluster_poller.ClusterPoller._poll
 
-        async def deaf(self: following.Following) -> None:
+        async def deaf(self: cluster_poller.ClusterPoller) -> None:
             await heard.wait()
             await look(self)
 
-        monkeypatch.setattr(following.Following, "_look", deaf)
+        monkeypatch.setattr(cluster_poller.ClusterPoller, "_poll", deaf)
         await write(owner, 5, begin=30)
         await asyncio.sleep(2 * FRESH_S)
         partition = reader.context.registry.readable["log", 0]

@@ -8,8 +8,8 @@ from broker.dispatcher import HANDLERS, REFUSALS
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.net.dispatch import Peer
-from broker.read_only import refusals
-from broker.read_only.refusals import NoCommitQueue, ReadOnlyAuthorizer
+from broker.read_only import handlers
+from broker.read_only.handlers import NoCommitQueue, ReadOnlyAuthorizer
 from broker.security.authorizer import Authorizer
 from broker.wire.apis import BROKERS_ONLY, ApiKey
 from broker.wire.messages import MetadataRequest
@@ -47,7 +47,7 @@ def test_every_api_is_judged() -> None:
 def test_what_the_authorizer_refuses_has_an_answer() -> None:
     """And nothing else is refused that any broker allows."""
     client, judge = Peer(1, "127.0.0.1:1", "PLAINTEXT"), ReadOnlyAuthorizer("INTERNAL")
-    answers = REFUSALS | refusals.REFUSALS
+    answers = REFUSALS | handlers.REFUSALS
     for key in set(ApiKey) - {ApiKey.FETCH, ApiKey.OFFSET_FOR_LEADER_EPOCH}:  # judged by what they ask
         refused = judge.refusal(client, key, MetadataRequest(topics=None))
         assert (refused is not None) == (key in BY_AUTHORIZER or key in BROKERS_ONLY), key

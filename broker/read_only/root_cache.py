@@ -1,10 +1,10 @@
-"""Which roots of partitions are known, and how they stay so: read when somebody asks, looked at while he goes on.
+"""Manifests of partitions that clients read: loaded at the first request, polled while requests continue.
 
-Owns every manifest that is kept, and the tasks that read them. Always true: a root is read once however many ask, at
-most `READS_AT_ONCE` at a time; at most `ENTRIES_MAX` entries are kept, least recently used first out, and what goes
-keeps its offsets; what nobody asked for is not looked at, and no tick goes over partitions; a root that cannot be read
-refuses its own partition alone; one of a later leader epoch than the image has counts when a newer image was read. Must
-not know what is done with a manifest, nor why a partition is there.
+* A root is read once however many requests wait for it, at most `READS_AT_ONCE` at a time.
+* At most `ENTRIES_MAX` entries are cached; the least recently used are dropped, but partitions keep their offsets.
+* Partitions without requests are not polled, and no timer walks over all partitions.
+* A root that cannot be read refuses only its own partition.
+* A root with a later leader epoch than the image counts after a newer image was read.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from broker.partition.readable import NotKnownYet
-from broker.read_only.archived_partition import ArchivedPartition
-from broker.read_only.known_root import KnownRoot
-from broker.read_only.look_times import next_look_s
+from broker.read_only.archived_partition import ArchivedPartition, KnownRoot
 from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.manifest.page_reader import PageCache
 from coldstore.object_store import AccessRefused, ObjectStore
@@ -35,25 +33,34 @@ log = logging.getLogger(__name__)
 
 READS_AT_ONCE: Final = 32
 ENTRIES_MAX: Final = 200_000
-"""Of all manifests that are kept: about 1 KB each."""
+"""Of all cached manifests: about 1 KB each."""
 AGAIN_S: Final = 1.0  # after a read that the store did not answer, of a root that is not known
-DAMAGED_S: Final = 30.0  # between two looks at a root that nobody can use
+DAMAGED_S: Final = 30.0  # between two reads of a damaged root
 FRESH_S: Final = 1.0
-"""How old what is told of a log's end may be, where the bucket answers."""
+"""Maximal age of a log end in an answer, when the bucket answers."""
+SOON_S: Final = 5.0
+"""Poll interval while the partition is read."""
+SELDOM_S: Final = 30.0
+"""Poll interval of a partition that was read lately."""
+USED_S: Final = 10.0  # a request within this time counts as reading
+KEPT_S: Final = 300.0
+"""After so long without a request it is not polled; the next request reads it."""
+POLLS_PER_S: Final = 100  # conditional GETs; $3.50 a day at S3's list price
 _TICK_S: Final = 0.5
 _FOOTER_S: Final = 30.0
 
 
-class Trouble(NamedTuple):
-    """Why a partition is not served: `failure` for whoever asks before `until_s`, by the monotonic clock."""
+class ReadFailure(NamedTuple):
+    """Why a partition is not served: `failure` for requests before `until_s`, by the monotonic clock."""
 
     failure: ThermoclineError
     until_s: float
     is_damage: bool
 
 
-class Roots:
-    """Of the bucket `store`. `newer_image`: returns when `cluster.json` was read after the call; Retryable."""
+class RootCache:
+    """The roots of the bucket `store`. `newer_image`: returns when `cluster.json` was read after the call; raises
+    Retryable."""
 
     def __init__(
         self,
@@ -79,15 +86,15 @@ class Roots:
         self._due: list[tuple[float, int, ArchivedPartition]] = []
         self._scheduled: set[ArchivedPartition] = set()
         self._turn = 0
-        self.log_failures: dict[ArchivedPartition, Trouble] = {}
+        self.log_failures: dict[ArchivedPartition, ReadFailure] = {}
         self.reads = 0
         self.failure = ""
-        """What the store said last, while it does not answer for roots."""
+        """The store's last error, while it does not answer for roots."""
 
     # ── what readers ask ─────────────────────────────────────────────────────────────────────────────────────────
     def of(self, partition: ArchivedPartition) -> KnownRoot:
-        """The root as it was read last. Raises NotKnownYet, and for a while what reading it met: StorageFailed for
-        damage, Retryable."""
+        """The root as it was last read. Raises NotKnownYet; and for a while the error of the last read: StorageFailed
+        for damage, Retryable."""
         now_s = partition.used_s = self._now_s()
         root = self._known.get(partition)
         if root is not None:
@@ -98,21 +105,21 @@ class Roots:
         raise NotKnownYet(f"{partition}: its manifest is being read; ask again", self.read(partition))
 
     def epochs_of(self, partition: ArchivedPartition) -> LeaderEpochs:
-        """The lineage up to the end that is known. Raises as `of`."""
+        """The lineage up to the known end. Raises as `of`."""
         root = self.of(partition)
         if not root.is_traced:
             raise NotKnownYet(f"{partition}: its lineage is being read; ask again", self._trace(partition, root))
         return root.lineage
 
-    def wanted(self, partition: ArchivedPartition) -> None:
-        """Somebody waits for the next record."""
+    def keep_polled(self, partition: ArchivedPartition) -> None:
+        """A client waits for the next record."""
         partition.used_s = self._now_s()
         if partition not in self._scheduled and partition not in self.log_failures:
             self.read(partition)
 
-    async def known(self, partitions: Collection[ArchivedPartition], wait_s: float, *, lineage: bool = False) -> None:
-        """Read what is not known, and what was read more than `FRESH_S` ago; wait for that, `wait_s` at most. What
-        could not be read stays as it is."""
+    async def refresh(self, partitions: Collection[ArchivedPartition], wait_s: float, *, lineage: bool = False) -> None:
+        """Read roots that are not known or were read more than `FRESH_S` ago, and wait up to `wait_s`. One that cannot
+        be read does not change."""
         now_s = self._now_s()
         until_s = now_s + wait_s
         reading = []
@@ -132,7 +139,7 @@ class Roots:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
     def read(self, partition: ArchivedPartition) -> asyncio.Future[None]:
-        """Done when its root was read, or could not be; without an error. Not to be cancelled."""
+        """Resolves, without an error, when the root was read or could not be. Not to be cancelled."""
         reading = self._reading.get(partition)
         if reading is None:
             reading = asyncio.get_running_loop().create_future()
@@ -156,7 +163,7 @@ class Roots:
             done.set_result(None)
 
     async def _is_deleted(self, partition: ArchivedPartition) -> bool:
-        """Whether the newest image says that its topic is gone, and its objects with it."""
+        """Whether the newest image has deleted its topic, and so its objects."""
         with suppress(Retryable, AccessRefused, OSError):
             await self._newer_image()
         return partition.is_deleted
@@ -172,14 +179,14 @@ class Roots:
         else:
             await root.manifests.reload_if_changed()
         if root.manifest.leader_epoch > partition.leader_epoch:
-            await self._newer_image()  # clients take an epoch that Metadata did not name for another log's
+            await self._newer_image()  # clients take an epoch that Metadata did not show for another log's
         self.failure = ""
         if self.log_failures.pop(partition, None) is not None:
             log.info("%s can be read again", partition)
         root.read_s = began_s
         if not partition.is_deleted:
             self._keep(partition, root)
-        root.tell()
+        root.update_partition()
 
     def _manifests(self, partition: ArchivedPartition) -> ManifestStore:
         world = self._world
@@ -194,21 +201,21 @@ class Roots:
         )
 
     def _refuse(self, partition: ArchivedPartition, failure: ThermoclineError, for_s: float) -> None:
-        """What is known is served on."""
+        """A known root is still served."""
         if partition not in self._known:
             is_damage = isinstance(failure, StorageFailed)
-            self.log_failures[partition] = Trouble(failure, self._now_s() + for_s, is_damage)
+            self.log_failures[partition] = ReadFailure(failure, self._now_s() + for_s, is_damage)
             partition.wake()
 
     def _damaged(self, partition: ArchivedPartition, damage: ThermoclineError) -> None:
-        """Nothing of it is served: its end may be another log's."""
+        """Serve nothing of the partition: its end may be another log's."""
         if (known := self.log_failures.get(partition)) is None or not known.is_damage:
             log.error("%s is not served: %s", partition, damage)
         self._drop(partition)
         self._refuse(partition, StorageFailed(f"{partition} is not served: {damage}"), DAMAGED_S)
 
     def _trace(self, partition: ArchivedPartition, root: KnownRoot) -> asyncio.Future[None]:
-        """Done when its lineage was read, or could not be; without an error. Not to be cancelled."""
+        """Resolves, without an error, when the lineage was read or could not be. Not to be cancelled."""
         tracing = self._tracing.get(partition)
         if tracing is None:
             tracing = asyncio.get_running_loop().create_future()
@@ -236,14 +243,13 @@ class Roots:
         self._entries += root.weight
         self._schedule(partition)
         while self._entries > ENTRIES_MAX and len(self._known) > 1:
-            self._drop(next(iter(self._known)))  # idle ones are read less often, so they come first
+            self._drop(next(iter(self._known)))  # idle ones are polled less often, so they are first
 
     def _drop(self, partition: ArchivedPartition) -> None:
         if self._known.pop(partition, None) is not None:
             self._entries -= self._weights.pop(partition)
 
     def forget(self, partition: ArchivedPartition) -> None:
-        """Its topic is gone."""
         partition.is_deleted = True
         self._drop(partition)
         self.log_failures.pop(partition, None)
@@ -252,7 +258,7 @@ class Roots:
         if partition in self._scheduled:
             return
         now_s = self._now_s()
-        in_s = next_look_s(now_s - partition.used_s, len(self._known), is_waited_for=partition.is_waited_for())
+        in_s = next_poll_s(now_s - partition.used_s, len(self._known), is_waited_for=partition.is_waited_for())
         if in_s is None:
             self._drop(partition)
             return
@@ -261,7 +267,7 @@ class Roots:
         heapq.heappush(self._due, (now_s + in_s, self._turn, partition))
 
     async def keep(self) -> None:
-        """Look at what is due, until cancelled."""
+        """Poll what is due, until cancelled."""
         while True:
             await asyncio.sleep(_TICK_S)
             now_s = self._now_s()
@@ -281,3 +287,16 @@ class Roots:
     @property
     def all_known(self) -> list[tuple[ArchivedPartition, KnownRoot]]:
         return list(self._known.items())
+
+
+def next_poll_s(idle_s: float, count: int, *, is_waited_for: bool) -> float | None:
+    """Seconds until the next poll; None: no more. `idle_s`: since the last request; `count`: roots that are polled.
+
+    The more roots are polled, the longer the interval, so that the bucket gets `POLLS_PER_S` requests a second, up to
+    the interval of an idle one. Pure.
+    """
+    if not is_waited_for and idle_s >= KEPT_S:
+        return None
+    if is_waited_for or idle_s < USED_S:
+        return min(max(SOON_S, count / POLLS_PER_S), SELDOM_S)
+    return SELDOM_S

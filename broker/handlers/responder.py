@@ -1,7 +1,7 @@
-"""From a message to an answer: the one road that every answer takes, past the gate.
+"""Frames and sends responses.
 
-Owns framing and how an answer comes later. Always true: a closed gate lets no answer out (C31): whatever is ready while
-it is closed waits for it where it can wait, else its connection closes. Must not know what an answer says.
+While the serving gate is closed no response leaves (C31): a response that can wait waits for the gate, any other closes
+its connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from seams.turns import next_turn
 
 
 async def encoded_in_turns(api_key: int, version: int, response: Message) -> list[scatter.Part]:
-    """The parts of a body, leaving the loop to others while a long one is encoded."""
+    """The encoded body. The event loop runs other work between the parts of a long one."""
     encoding = encode_response_in_steps(api_key, version, response)
     while True:
         try:
@@ -31,19 +31,17 @@ async def encoded_in_turns(api_key: int, version: int, response: Message) -> lis
         await next_turn()
 
 
-class Responding:
-    """For one broker."""
-
+class Responder:
     def __init__(self, gate: ServingGate, tasks: Tasks) -> None:
         self._gate = gate
         self._tasks = tasks
 
     def now(self, header: RequestHeader, response: Message) -> list[Part]:
-        """The whole frame, encoded at once. Raises CloseConnection."""
+        """The frame, encoded at once. Raises CloseConnection."""
         return self._framed(header, encode_response(header.api_key, header.api_version, response))
 
     async def in_turns(self, header: RequestHeader, response: Message | Encoded) -> list[Part]:
-        """The same, leaving the loop to others while a long one is encoded, and waiting for the gate."""
+        """The frame, encoded in turns with other work, once the gate is open."""
         body: list[scatter.Part]
         if isinstance(response, Encoded):
             body = [response.body]
@@ -53,15 +51,15 @@ class Responding:
             await self._gate.opened()
         return self._framed(header, body)
 
-    async def passed_on(self, response: bytes) -> list[Part]:
-        """What another broker answered, header and body: waits for the gate. Raises CloseConnection."""
+    async def forwarded(self, response: bytes) -> list[Part]:
+        """The frame of another broker's response (header and body), once the gate is open. Raises CloseConnection."""
         if not self._gate.is_open():
             await self._gate.opened()
             self._check_gate()
         return [len(response).to_bytes(FRAME_PREFIX_SIZE, "big") + response]
 
     def complete(self, header: RequestHeader, later: Later, response: Message) -> None:
-        """The response to a request that waited without a task is there."""
+        """Send the response to a request that waited without a task."""
         try:
             parts = self.now(header, response)
         except CloseConnection as closed:
@@ -70,8 +68,7 @@ class Responding:
             later.answer(parts)
 
     def later(self, work: Awaitable[list[Part] | None], *, blocks: bool = True) -> Later:
-        """Answer when `work` is done, which runs as a task; nothing else of the connection is dispatched meanwhile,
-        unless it does not block."""
+        """Run `work` as a task and send its result. With `blocks`, the connection's next request waits until then."""
         task: AnswerFuture = self._tasks.spawn("request", work, awaited=True)  # type: ignore[arg-type]
         return Later.of(task, blocks=blocks)
 
@@ -82,4 +79,4 @@ class Responding:
     def _framed(self, header: RequestHeader, body: list[scatter.Part]) -> list[Part]:
         self._check_gate()
         version = response_header_version(header.api_key, header.api_version)
-        return response_frame(version, header.correlation_id, body)  # type: ignore[return-value]
+        return response_frame(version, header.correlation_id, body)

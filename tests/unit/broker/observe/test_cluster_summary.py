@@ -8,8 +8,8 @@ from collections import Counter
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Row
 from broker.observe.cluster_findings import OF_IMAGE
-from broker.observe.cluster_look import ClusterLook, ClusterLooks, look_at
-from broker.observe.cluster_status import Asked, cluster_status
+from broker.observe.cluster_status import AnsweringBroker, cluster_status
+from broker.observe.cluster_summary import ClusterSummaries, ClusterSummary, summarize
 from broker.observe.conditions import Facts, conditions
 from tests.unit.broker.observe.test_cluster_status import image, topic
 
@@ -26,8 +26,8 @@ LACKING = image(
 )
 
 
-def told(seen: ClusterImage, node_id: int, *, decides: bool = False) -> ClusterLook:
-    return look_at(seen, node_id, decides=decides)
+def told(seen: ClusterImage, node_id: int, *, decides: bool = False) -> ClusterSummary:
+    return summarize(seen, node_id, decides=decides)
 
 
 def test_each_partition_is_counted_by_one_broker() -> None:
@@ -62,7 +62,7 @@ def test_an_image_is_gone_through_once() -> None:
     """However often /metrics is asked; a new image, or another controller, is looked at anew."""
 
     async def scenario() -> None:
-        looks = ClusterLooks(1)
+        looks = ClusterSummaries(1)
         first = await looks.of(LACKING, decides=True)
         assert await looks.of(LACKING, decides=True) is first
         assert (await looks.of(LACKING, decides=False)).leaderless == 0
@@ -73,7 +73,7 @@ def test_an_image_is_gone_through_once() -> None:
 
 
 def test_counts_agree_with_the_rows_of_get_cluster() -> None:
-    shown = asyncio.run(cluster_status(LACKING, Asked("c", None, 0.0, 9, "BROKERS")))
+    shown = asyncio.run(cluster_status(LACKING, AnsweringBroker("c", None, 0.0, 9, "BROKERS")))
     looks = [told(LACKING, node, decides=node == 1) for node in (1, 2, 3)]
     assert sum(one.leaders for one in looks) == sum(row.leader is not None for row in shown.partitions)
     assert sum(one.leaderless for one in looks) == sum(row.offline for row in shown.partitions)
@@ -88,8 +88,8 @@ def test_how_silent_a_controller_may_be() -> None:
     assert conditions(Facts("/data", silent_ms=4_900, controller=2)) == []
     (held,) = conditions(Facts("/data", silent_ms=61_400, controller=2))
     assert held.name == "controller_silent" and held.says.startswith(
-        "the controller, broker 2, has not answered for 1m1s: what this broker leads it leads on"
+        "the controller, broker 2, has not answered for 1m1s: this broker keeps leading its partitions"
     )
     (held,) = conditions(Facts("/data", copies_stopped=("log-0 (I/O error)",)))
-    stopped = "log-0 (I/O error): copied no more; check the disk and the log, then restart"
-    assert held.says == f"{stopped} where it is not tried again by itself"
+    stopped = "log-0 (I/O error): no longer copied; check the disk and the log, then restart"
+    assert held.says == f"{stopped} unless it is retried automatically"

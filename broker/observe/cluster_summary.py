@@ -1,8 +1,8 @@
-"""What one broker tells of its cluster: counts for `/metrics`, and those of the cluster's findings that it is to tell.
+"""One broker's share of the cluster's counts and findings, for `/metrics` and `/broker`.
 
-Owns who tells what: a partition is told of by its leader, what nobody leads and who is away by the controller. Always
-true: a sum over all brokers counts each partition once; an image is gone through once however often somebody asks, in
-turns of 5 ms. Must not know what is wrong when (cluster_status), nor the words (cluster_findings).
+A partition is reported by its leader; partitions without a leader and absent brokers are reported by the controller. So
+a sum over all brokers counts each partition once. An image is walked once however often it is asked for, in turns of 5
+ms.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from broker.observe.cluster_status import PartitionRow, broker_row, partition_ro
 from seams.turns import Turns, next_turn
 
 
-class ClusterLook:
-    """Of `image`, as `node_id` tells it; `decides`: it is the controller. Counts: `leaders` and `replicas` of this
-    broker; of partitions that it leads those that are `under_replicated`, `below_min`, `starting` and `moving`; by
-    the controller `leaderless` and `sessions`, 0 elsewhere."""
+class ClusterSummary:
+    """The share of `node_id` in `image`; `decides`: it is the controller.
+
+    `leaders` and `replicas` count this broker's. Of partitions it leads, it counts `under_replicated`, `below_min`,
+    `starting` and `moving` ones. The controller counts `leaderless` partitions and `sessions`; elsewhere they are 0.
+    """
 
     def __init__(self, image: ClusterImage, node_id: int, *, decides: bool) -> None:
         self.image = image
@@ -51,38 +53,35 @@ class ClusterLook:
     def findings(self) -> list[Finding]:
         """Worst first."""
         brokers = [broker_row(node) for _, node in sorted(self.image.nodes.items())]
-        return [
-            *partition_findings(self._lacking, brokers),
-            *(broker_findings(brokers) if self.decides else ()),
-        ]
+        return [*partition_findings(self._lacking, brokers), *(broker_findings(brokers) if self.decides else ())]
 
 
-def look_at(image: ClusterImage, node_id: int, *, decides: bool) -> ClusterLook:
+def summarize(image: ClusterImage, node_id: int, *, decides: bool) -> ClusterSummary:
     """At once: for few partitions."""
-    looked = ClusterLook(image, node_id, decides=decides)
+    seen = ClusterSummary(image, node_id, decides=decides)
     for topic in image.topics.values():
         for index in range(topic.partitions):
-            looked.add(topic, index)
-    return looked
+            seen.add(topic, index)
+    return seen
 
 
-class ClusterLooks:
-    """The last look of one broker: an image that did not change is not gone through again."""
+class ClusterSummaries:
+    """The last summary of one broker, reused while its image is the same."""
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
-        self._last: ClusterLook | None = None
+        self._last: ClusterSummary | None = None
 
-    async def of(self, image: ClusterImage, *, decides: bool) -> ClusterLook:
-        """In turns: of tens of thousands."""
+    async def of(self, image: ClusterImage, *, decides: bool) -> ClusterSummary:
+        """In turns with other work: for tens of thousands of partitions."""
         if self._last is not None and self._last.image is image and self._last.decides == decides:
             return self._last
-        looked = ClusterLook(image, self._node_id, decides=decides)
+        seen = ClusterSummary(image, self._node_id, decides=decides)
         turns = Turns()
         for topic in image.topics.values():
             for index in range(topic.partitions):
-                looked.add(topic, index)
+                seen.add(topic, index)
                 if turns.over():
                     await next_turn()
-        self._last = looked
-        return looked
+        self._last = seen
+        return seen

@@ -1,9 +1,7 @@
-"""`cluster.json` of somebody else's cluster, followed by polls.
+"""Polls `cluster.json` of another cluster for its newest image.
 
-Owns the newest image that its owner committed, and how old the look at it is. Always true: a look that began after a
-call of `newer` ended before that returns; a store that is away, or whose `cluster.json` is damaged, gone or does
-not continue what was seen before, changes nothing that is known; one of another cluster, or of a newer format, ends
-the broker. Must not know what is shown of an image.
+When the store does not answer, or `cluster.json` is damaged, missing or no continuation of the last one, the known
+image stays. A `cluster.json` of another cluster or of a newer format ends the broker.
 """
 
 from __future__ import annotations
@@ -31,25 +29,25 @@ _ANSWER_S: Final = 30.0
 _WAIT_MAX_S: Final = 10.0  # between two tries of a start
 
 
-class Following:
-    """`taken` is told of every image that is newer than the one before, and obeys it at once."""
+class ClusterPoller:
+    """`taken` is called with every newer image."""
 
     def __init__(self, cluster: ClusterRoot, world: World, outage: OutageLog, taken: Callable[[ImageAt], None]) -> None:
         self._cluster = cluster
         self._world = world
         self._taken = taken
         self._asked = asyncio.Event()
-        self._looks = 0  # that ended
+        self._polls = 0  # that ended
         self._began = 0
-        self._looked = asyncio.Event()
+        self._polled = asyncio.Event()
         self.outage = outage
         self.loaded: Loaded | None = None
-        """The newest that was read."""
-        self.looked_s = float("-inf")
-        """When the last look began that was answered, by the monotonic clock."""
+        """The newest image."""
+        self.polled_s = float("-inf")
+        """Start of the last answered poll, by the monotonic clock."""
 
     async def begin(self, health: Health) -> Loaded:
-        """Wait until the bucket answers. Raises Refused where there is no cluster, Corrupt, AccessRefused."""
+        """Wait until the bucket answers. Raises Refused when it has no cluster; Corrupt, AccessRefused."""
         health.starting("reading cluster.json")
         wait_s = 0.2
         while True:
@@ -72,26 +70,26 @@ class Following:
             wait_s = min(wait_s * 2, _WAIT_MAX_S)
 
     async def keep(self) -> None:
-        """Poll until cancelled. Raises NewerFormat, Refused: it cannot be followed any more."""
+        """Poll until cancelled. Raises NewerFormat or Refused when it cannot continue."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._asked.wait()
             self._asked.clear()
-            await self._look()
+            await self._poll()
 
     async def newer(self) -> None:
-        """Wait for a look that begins now or later, and its end. Retryable, TimeoutError where the bucket did not
-        answer it."""
+        """Wait for a poll that begins now or later. Raises Retryable or TimeoutError when the bucket did not answer
+        it."""
         wanted = self._began + 1
         self._asked.set()
-        async with asyncio.timeout(2 * _ANSWER_S):  # one may be under way
-            while self._looks < wanted:
-                await self._looked.wait()
+        async with asyncio.timeout(2 * _ANSWER_S):  # a poll may be in progress
+            while self._polls < wanted:
+                await self._polled.wait()
         if self.outage.tries:
             raise Retryable(f"cluster.json cannot be read: {self.outage}")
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         began_s = self._world.clock.monotonic_s()
         self._began += 1
         try:
@@ -101,7 +99,7 @@ class Following:
             raise
         except (Retryable, AccessRefused, TimeoutError, Corrupt, RootVanished) as failure:
             if self.outage.failed(failure):
-                log.warning("cluster.json cannot be read (%s): what is known of it is served on", self.outage)
+                log.warning("cluster.json cannot be read (%s): the known image is served", self.outage)
         else:
             assert self.loaded is not None
             if loaded.cluster_id != self.loaded.cluster_id:
@@ -109,11 +107,11 @@ class Following:
             self._answered(began_s)
             self.loaded = loaded
             self._taken(loaded.at)
-        self._looks = self._began
-        looked, self._looked = self._looked, asyncio.Event()
+        self._polls = self._began
+        looked, self._polled = self._polled, asyncio.Event()
         looked.set()
 
     def _answered(self, began_s: float) -> None:
-        self.looked_s = began_s
+        self.polled_s = began_s
         if lasted := self.outage.answered():
             log.info("cluster.json can be read again, after %s", lasted)

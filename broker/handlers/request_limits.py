@@ -1,0 +1,58 @@
+"""Limits of one request: how many changes it may make, and how long it waits.
+
+Too many changes are refused before the first is made. A request's time-out counts for all its changes together. It ends
+the wait for a change that began, and cancels a change that did not, as in Kafka. Changes of one request wait for the
+controller side by side, because it commits them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sized
+from itertools import islice
+from typing import Final, TypeVar
+
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from seams.turns import next_turn
+
+CHANGES_PER_REQUEST_MAX: Final = 1_000
+_TOGETHER_MAX: Final = 100  # more than one commit takes; started at once, they hold the loop for 3 ms
+_TIMEOUT_MAX_S: Final = 120.0
+
+R = TypeVar("R")
+
+
+def deadline_s(timeout_ms: int) -> float:
+    """The event loop's time at which a request with this time-out is answered, at most 120 s from now."""
+    return asyncio.get_running_loop().time() + min(max(timeout_ms, 0) / 1000, _TIMEOUT_MAX_S)
+
+
+async def within(until_s: float, change: Callable[[], Awaitable[R]]) -> R:
+    """Make a change and wait for it up to the loop's time `until_s`. Raises as `change`, and TimeoutError.
+
+    When the wait ends, the controller drops the change if it has not begun it.
+    """
+    if until_s <= asyncio.get_running_loop().time():
+        raise TimeoutError("not begun within the request's time")
+    try:
+        async with asyncio.timeout_at(until_s):
+            return await change()
+    except TimeoutError:
+        raise TimeoutError("not done within the request's time; check whether it was done later") from None
+
+
+def refuse_flood(items: Sized) -> None:
+    """Raise ApiError when there are too many changes."""
+    if len(items) > CHANGES_PER_REQUEST_MAX:
+        raise ApiError(
+            ErrorCode.POLICY_VIOLATION, f"{len(items)} changes in one request, at most {CHANGES_PER_REQUEST_MAX}"
+        )
+
+
+async def together(changes: Iterable[Awaitable[None]]) -> None:
+    """Await all, up to 100 side by side. Each handles its own errors: an exception is a bug and is raised."""
+    left = iter(changes)
+    while some := list(islice(left, _TOGETHER_MAX)):
+        await asyncio.gather(*some)
+        await next_turn()

@@ -1,0 +1,159 @@
+"""Responses of one connection on their way out: the queue that keeps request order, and what stops the next request.
+
+Three things stop it: a blocking request without response (`awaited`), too many responses behind a slow one
+(`answers.full`), a peer that does not take them (`send.busy`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from broker.net.dispatch import CloseConnection, CloseReason, Later, Part
+from broker.net.transport_writer import TransportWriter
+from seams.disk import FileRange
+
+_READY_BYTES_MAX: Final = 64 << 10
+"""Bytes of responses that are ready but wait for an earlier one: beyond it the connection is not read."""
+
+
+class AwaitedAnswer(Protocol):
+    @property
+    def is_done(self) -> bool: ...
+    @property
+    def failure(self) -> BaseException | None: ...
+    @property
+    def parts(self) -> list[Part] | None: ...
+
+
+class ResponseQueue:
+    """Responses that cannot leave yet, oldest first; empty while every request was answered at once.
+
+    A response leaves only after every earlier one; a failed one ends the queue. `entries` is read once a frame to see
+    whether there are any (`len` costs 0.1 µs); read-only.
+    """
+
+    __slots__ = ("_count_max", "_ready_bytes", "entries")
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self.entries: deque[list[Part] | AwaitedAnswer] | None = None  # a deque costs 0.7 KiB: made on first use
+        self._ready_bytes = 0
+
+    def __len__(self) -> int:
+        return 0 if self.entries is None else len(self.entries)
+
+    @property
+    def full(self) -> bool:
+        """Whether no further request may be dispatched before a response left."""
+        return len(self) >= self._count_max or self._ready_bytes >= _READY_BYTES_MAX
+
+    def add(self, answer: list[Part] | AwaitedAnswer) -> None:
+        if self.entries is None:
+            self.entries = deque()
+        self.entries.append(answer)
+        if isinstance(answer, list):
+            self._ready_bytes += _memory(answer)
+
+    def head(self) -> AwaitedAnswer | None:
+        """After `pop_ready`: the response that all others wait for, None when there is none. If it is done, it
+        failed."""
+        head = self.entries[0] if self.entries else None
+        assert not isinstance(head, list), "a ready answer was left behind"
+        return head
+
+    def pop_ready(self) -> list[Part]:
+        """The parts of all responses that may leave now, in order, up to one that failed."""
+        ready: list[Part] = []
+        entries = self.entries
+        while entries:
+            head = entries[0]
+            if isinstance(head, list):
+                ready += head
+                self._ready_bytes -= _memory(head)
+            elif not head.is_done or head.failure is not None:
+                break
+            else:
+                ready += head.parts or ()
+            entries.popleft()
+        return ready
+
+    def drain(self) -> list[AwaitedAnswer]:
+        """Empty the queue; returns the responses that were not ready."""
+        waiting = [] if self.entries is None else [entry for entry in self.entries if not isinstance(entry, list)]
+        self.entries = None
+        self._ready_bytes = 0
+        return waiting
+
+
+def _memory(parts: list[Part]) -> int:
+    """Bytes that a waiting response keeps in memory: file ranges keep none."""
+    return sum(len(part) for part in parts if not isinstance(part, FileRange))
+
+
+class Outbox:
+    """`progress` is called on the event loop when the response arrives that others, or the next frame, wait for.
+    `failed` is called once when a response will never arrive: earlier ones leave, it and later ones do not. Its third
+    argument is the failure when that is a bug."""
+
+    __slots__ = ("_failed", "_progress", "answers", "awaited", "send")
+
+    def __init__(
+        self,
+        answers_max: int,
+        send: TransportWriter,
+        progress: Callable[[Later], None],
+        failed: Callable[[CloseReason, str, BaseException | None], None],
+    ) -> None:
+        self.answers = ResponseQueue(answers_max)
+        self.send = send
+        self.awaited: Later | None = None  # of a request that blocks
+        self._progress = progress
+        self._failed = failed
+
+    @property
+    def empty(self) -> bool:
+        """Whether every response has left the process."""
+        return not self.answers and not self.send.busy
+
+    def wait_for(self, later: Later) -> list[Part]:
+        """Queue a response that is not ready; returns parts that may leave now (it can be done already)."""
+        answers = self.answers
+        answers.add(later)
+        if later.blocks and not later.is_done:
+            self.awaited = later
+            if len(answers) > 1:
+                later.when_done(self._progress)
+        return self.pop_ready() if len(answers) == 1 else []
+
+    def drop(self) -> None:
+        for waiting in self.answers.drain():
+            cast("Later", waiting).forget(self._progress)  # a request that waits for minutes must not keep us
+
+    def close(self) -> None:
+        """The connection is gone. The caller that completes a blocking request later drops its response: kept here, it
+        could refer to files of a deleted segment until the collector of cycles runs."""
+        self.send.close()
+        self.drop()
+        self.awaited = None
+
+    def pop_ready(self) -> list[Part]:
+        """Parts that may leave. The response after them will call `progress`."""
+        ready = self.answers.pop_ready()
+        head = cast("Later | None", self.answers.head())
+        if head is None:
+            pass
+        elif not head.is_done:
+            head.when_done(self._progress)
+        else:
+            self._answer_failed(head)
+        return ready
+
+    def _answer_failed(self, later: Later) -> None:
+        failure = later.failure
+        self.drop()
+        if isinstance(failure, CloseConnection):
+            self._failed(CloseReason.REFUSED, failure.reason, None)
+        else:
+            self._failed(CloseReason.FAILED, f"no answer: {failure!r}", failure)
