@@ -89,13 +89,8 @@ class TopicDeletion:
         await self._purge_files(topic)
         while True:
             self._under_way[topic.topic_id] = False
-            if self._decides:
-                await self._purge_objects(topic)
-                if self._has_others:
-                    await asyncio.sleep(self._heard_s)
-                    await self._purge_objects(topic)
-                if self._decides:
-                    await self._forget(topic)
+            if self._decides and await self._is_purged(topic):
+                await self._forget(topic)
             if not self._under_way[topic.topic_id]:
                 return
 
@@ -107,10 +102,23 @@ class TopicDeletion:
             await self._logs.set_aside(TopicPartition(topic.name, index), UUID(topic.topic_id))
         await self._logs.directories.delete_set_aside()
 
-    async def _purge_objects(self, topic: Topic) -> None:
-        """Raises as `TierService.purge_topic`."""
+    async def _is_purged(self, topic: Topic) -> bool:
+        """Delete the objects; whether this broker decided all the while, so that the topic may be forgotten."""
+        if not await self._purge_objects(topic):
+            return False
+        if self._has_others:
+            await asyncio.sleep(self._heard_s)
+            if not await self._purge_objects(topic):
+                return False
+        return self._decides
+
+    async def _purge_objects(self, topic: Topic) -> bool:
+        """Whether this broker decides still when its turn at the bucket comes. Raises as `TierService.purge_topic`."""
         async with self._at_the_bucket:
+            if not self._decides:
+                return False
             await self._tiers.purge_topic(UUID(topic.topic_id), topic.partitions)
+            return True
 
     @property
     def _decides(self) -> bool:
