@@ -79,6 +79,7 @@ class ControllerTerm:
         self._times = times
         self._take = take
         self.is_controller = is_controller
+        self._is_claiming = False  # from the look that lets it until the claim's outcome is known, or is not
         self.listener: ControllerListener | None = None
         """None before this broker follows its images."""
         self._rules: int | None = None  # the controller epoch that `listener` was begun in
@@ -143,8 +144,20 @@ class ControllerTerm:
         lease = await self._controller_lease.look(seen.epoch)
         is_gone = sight.is_refused and self._controller_lease.stood_s >= 2 * self._times.interval_s
         if lease in FREE or is_gone:
-            await asyncio.sleep(self._world.rng.uniform(0, min(_FIRST_S, self._times.interval_s)))
-            await self._claim(None if lease is LeaseSight.RELEASED else seen.controller.node_id)
+            self._is_claiming = True
+            try:
+                await asyncio.sleep(self._world.rng.uniform(0, min(_FIRST_S, self._times.interval_s)))
+                await self._claim(None if lease is LeaseSight.RELEASED else seen.controller.node_id)
+            finally:
+                self._is_claiming = False
+
+    @property
+    def no_claim_s(self) -> float:
+        """For how many seconds from now no claim of this process is sent, or lands: none while one is about to be sent,
+        is under way, or may land yet, which is so until a poll settled what became of it."""
+        if self._is_claiming or not self._cluster.is_settled:
+            return 0.0
+        return self._controller_lease.no_claim_s
 
     async def _claim(self, replaced: int | None) -> None:
         asked = self._asked

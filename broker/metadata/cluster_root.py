@@ -99,6 +99,11 @@ class ClusterRoot:
         return self._root.known
 
     @property
+    def is_settled(self) -> bool:
+        """As `RootStore.settled`: nothing that this process sent may land yet, but for what is under way."""
+        return self._root.settled
+
+    @property
     def image_bytes(self) -> int:
         """About what the image takes, encoded."""
         known = self._root.known
