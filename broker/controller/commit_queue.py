@@ -4,7 +4,8 @@ Owns the queue of changes, and whether a commit is in doubt. Always true: a chan
 what was decided before it, committed, and only then obeyed (image feed) and answered, in this order; after a commit
 whose outcome is unknown nothing else is decided until the bucket settled it, so that a retry never makes a second topic
 of one name; who lost the controller epoch decides no more and does nothing else about it (R1), and what was begun in
-one epoch neither commits in a later one of this process nor ends it. Must not know what the changes are, nor Kafka's
+one epoch neither commits in a later one of this process nor ends it; what rests on no commit is answered only while
+nobody else can have claimed. Must not know what the changes are, nor Kafka's
 requests.
 
 What waits together is committed together: a bucket takes a few commits a second, whatever the number of clients.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
@@ -96,6 +97,7 @@ class CommitQueue:
         self._asked = asyncio.Event()
         self._doubtful: tuple[MetadataRecord, ...] | None = None  # what a commit of unknown outcome may have made true
         self._is_controller = True
+        self._is_disputed: Callable[[], bool] = lambda: False
 
     @property
     def epoch(self) -> int:
@@ -139,9 +141,10 @@ class CommitQueue:
         for asked in self._taken():
             asked.refuse(not_controller())
 
-    def activate(self) -> None:
-        """This process is the controller, again: what is in doubt since the last time is settled before all else."""
-        self._is_controller = True
+    def activate(self, is_disputed: Callable[[], bool]) -> None:
+        """This process is the controller, again: what is in doubt since the last time is settled before all else.
+        `is_disputed`: whether another one may have claimed since."""
+        self._is_controller, self._is_disputed = True, is_disputed
         self._asked.set()
 
     async def keep(self) -> None:
@@ -197,7 +200,7 @@ class CommitQueue:
 
     async def _decide_next(self, begun: list[_Asked]) -> tuple[MetadataRecord, ...]:
         """As many changes as one commit takes, each on the image that those before it make. What rests on no commit is
-        answered at once."""
+        answered at once: NOT_CONTROLLER where the image may be an old one by now, which a commit would show."""
         image = self._feed.image
         records: list[MetadataRecord] = []
         size = 0
@@ -216,7 +219,10 @@ class CommitQueue:
                 records += added
                 image = image.with_records(added)
             elif not records:
-                begun.pop().tell()
+                if self._is_disputed():
+                    begun.pop().refuse(not_controller())
+                else:
+                    begun.pop().tell()
             if turns.over(1 + len(image.topics)):
                 await next_turn()  # nobody else commits: the image stays what the next one decides on
         return tuple(records)

@@ -1,5 +1,5 @@
-"""A claim of cluster.json that lands late, while its sender hears the controller again: no heartbeat says that it claims
-nothing (R25)."""
+"""A claim of cluster.json that lands late, while its sender hears the controller again: no heartbeat promises a lease
+without a claim (R25)."""
 
 from __future__ import annotations
 
