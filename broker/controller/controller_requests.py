@@ -201,9 +201,9 @@ class ControllerRequests:
         await self._decide(lambda image: registrations.unregister(image, node_id))
         log.info("broker %d left the cluster for good", node_id)
 
-    async def give_up(self, node_id: int) -> None:
-        """What lies on a node counts for nothing any more."""
-        await self._decide(lambda image: registrations.forget(image, node_id))
+    async def give_up(self, node_id: int, broker_epoch: int) -> None:
+        """What lies on a node counts for nothing any more. `broker_epoch` as in `registrations.forget`."""
+        await self._decide(lambda image: registrations.forget(image, node_id, broker_epoch))
         log.warning("broker %d is given up: its directory returns only as one that lost everything", node_id)
 
     async def opened(self, topic: Topic) -> None:

@@ -143,10 +143,16 @@ def unregister(image: ClusterImage, node_id: int) -> Decision[None]:
     return Decision((NodeGone(node_id, node.broker_epoch),), None)
 
 
-def forget(image: ClusterImage, node_id: int) -> Decision[None]:
+def forget(image: ClusterImage, node_id: int, broker_epoch: int = NO_EPOCH) -> Decision[None]:
     """What lies on the node counts for nothing any more: its directory returns only as one that lost everything. One
-    that no partition is assigned to leaves the cluster. Errors as `unregister`, but for assignments."""
+    that no partition is assigned to leaves the cluster. `broker_epoch`: of its last session, when somebody agreed to
+    that; NO_EPOCH: not said. Errors as `unregister`, but for assignments; STALE_BROKER_EPOCH: it had another since."""
     node = _gone(image, node_id)
+    if broker_epoch not in (NO_EPOCH, node.broker_epoch):
+        raise ApiError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"broker {node_id} had a session since, of broker epoch {node.broker_epoch}: look again what it holds",
+        )
     if not _assigned(image, node_id):
         return unregister(image, node_id)
     if node.directory_id == FORGOTTEN:

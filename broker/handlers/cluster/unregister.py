@@ -21,11 +21,14 @@ _DECIDED_S: Final = 30.0  # the request has no time-out of its own
 async def handle_unregister_broker(
     context: Context, request: UnregisterBrokerRequest, call: Call
 ) -> UnregisterBrokerResponse:
-    """Take the node out; `is_given_up`: partitions may be assigned to it still (`thermocline cluster forget`)."""
-    act = context.controller.give_up if request.is_given_up else context.controller.unregister
+    """Take the node out; `is_given_up`: partitions may be assigned to it still (`thermocline cluster forget`).
+    `broker_epoch`: of its last session, as whoever asks saw it."""
     until_s = asyncio.get_running_loop().time() + _DECIDED_S
     try:
-        await within(until_s, lambda: act(request.broker_id))
+        if request.is_given_up:
+            await within(until_s, lambda: context.controller.give_up(request.broker_id, request.broker_epoch))
+        else:
+            await within(until_s, lambda: context.controller.unregister(request.broker_id))
     except (ThermoclineError, TimeoutError) as refused:
         return UnregisterBrokerResponse(error_code=code_of(refused), error_message=str(refused))
     return UnregisterBrokerResponse(error_message=None)

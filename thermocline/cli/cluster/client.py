@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from broker.error_codes import ErrorCode
+from broker.metadata.records import NO_EPOCH
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -114,10 +115,11 @@ def elect_preferred(client: WireClient, names: Iterable[Name]) -> dict[Name, Ref
     }
 
 
-def unregister(client: WireClient, node: int, *, is_given_up: bool = False) -> None:
-    """A broker without a session leaves the cluster; `is_given_up`: also what is assigned to it (`cluster forget`). One
-    that has left already has."""
-    request = UnregisterBrokerRequest(broker_id=node, is_given_up=is_given_up)
+def unregister(client: WireClient, node: int, *, is_given_up: bool = False, broker_epoch: int | None = None) -> None:
+    """A broker without a session leaves the cluster; `is_given_up`: also what is assigned to it (`cluster forget`),
+    unless it had a session since that of `broker_epoch` (None: not known). One that has left already has."""
+    epoch = NO_EPOCH if broker_epoch is None else broker_epoch
+    request = UnregisterBrokerRequest(broker_id=node, is_given_up=is_given_up, broker_epoch=epoch)
     answer = client.call(ApiKey.UNREGISTER_BROKER, request, UnregisterBrokerResponse)
     if answer.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED:
         return

@@ -2,7 +2,8 @@
 
 Owns the plan that is shown first, and the request. Always true: what is shown is what the cluster's metadata says of
 the node now: partitions that nobody else has all of are named first, because they go on without what it alone may
-hold, and beside that what the bucket has of them. Must not know how the cluster decides.
+hold, and beside that what the bucket has of them; a node that had a session since is not given up.
+Must not know how the cluster decides.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise CommandFailed(f"giving broker {node} up cannot be undone: say --yes", Exit.USAGE)
         confirm(f"Give broker {node} up? {_consequence(emptied, len(losses))}", str(node))
     with source.connect() as client:
-        unregister(client, node, is_given_up=True)
+        unregister(client, node, is_given_up=True, broker_epoch=broker.broker_epoch)
     note(f"broker {node} is given up: {_consequence(emptied, len(losses))}")
     return Exit.DONE
 

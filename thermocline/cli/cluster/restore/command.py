@@ -86,7 +86,8 @@ async def _run(bucket: Bucket, arguments: argparse.Namespace) -> int:
             return Exit.DONE
         confirm(f"Restore cluster {look.cluster_id}? {_consequence(found)}", look.cluster_id)
     damaged = {place: of.damage for place, of in held.items() if of.damage}
-    look, ends = await Restoring(source, there, damaged, found.gone.keys()).run()
+    agreed = {(one.node, one.broker_epoch) for one in look.brokers if one.node in found.gone}
+    look, ends = await Restoring(source, there, damaged, agreed).run()
     offline = found.of(Fate.OFFLINE)
     _print_report(look, found, ends, as_json=arguments.json)
     return Exit.FINDINGS if offline else Exit.DONE

@@ -1,9 +1,9 @@
 """Leading brokers that were started on a bucket to where every partition serves: the shell around `plan`.
 
 Owns the loop of looks and requests, and how long nothing may happen. Always true: what is to be done follows from what
-`cluster.json` says now, so a restore that was cut off goes on when it is run again; who answered since the plan is
-given up no more; what a broker refuses because the cluster has moved on is looked at again; a partition whose manifest
-is damaged holds up nobody. Must not know what is decided (`plan`).
+`cluster.json` says now, so a restore that was cut off goes on when it is run again; who answered, or had another
+session, since the plan is given up no more; what a broker refuses because the cluster has moved on is looked at again;
+a partition whose manifest is damaged holds up nobody. Must not know what is decided (`plan`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from thermocline.cli.clients.wire_client import (
 )
 from thermocline.cli.cluster.client import MOVES_MAX, Refusal, alter, unregister
 from thermocline.cli.cluster.moves.source import copied_bytes
-from thermocline.cli.cluster.restore.plan import Replicas, Step, next_step
+from thermocline.cli.cluster.restore.plan import LastSession, Replicas, Step, next_step
 from thermocline.cli.cluster.restore.source import Look, RestoreSource
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import ProgressLine, note
@@ -94,12 +94,12 @@ class BrokersThere:
             self._factor = await asyncio.to_thread(ask)
         return self._factor or 1
 
-    async def give_up(self, addresses: Mapping[int, str], node: int) -> None:
-        """`cluster forget`. CommandFailed."""
+    async def give_up(self, addresses: Mapping[int, str], node: int, broker_epoch: int | None = None) -> None:
+        """`cluster forget`. CommandFailed, also where the node had a session since that of `broker_epoch`."""
 
         def ask() -> None:
             with connect(self._asked(addresses)) as client:
-                unregister(client, node, is_given_up=True)
+                unregister(client, node, is_given_up=True, broker_epoch=broker_epoch)
 
         await asyncio.to_thread(ask)
 
@@ -151,14 +151,15 @@ class BrokersThere:
 
 
 class Restoring:
-    """One run of it. `may_give_up`: the nodes that the plan named, to which somebody agreed."""
+    """One run of it. `may_give_up`: the nodes that the plan named, to which somebody agreed, each with the broker epoch
+    of its last session."""
 
     def __init__(
         self,
         source: RestoreSource,
         brokers: BrokersThere,
         damaged: Mapping[Partition, str],
-        may_give_up: Collection[int],
+        may_give_up: Collection[LastSession],
     ) -> None:
         self._may_give_up = set(may_give_up)
         self._source = source
@@ -195,32 +196,34 @@ class Restoring:
                     why = self._waiting(silent, step, waits, 0)
                     raise CommandFailed(f"nothing changed for {PATIENCE_S:.0f} s: {why}; {_DO}")
                 if addresses and not silent:
-                    await self._do_what_can_be(step, addresses)
+                    await self._do_what_can_be(step, look, addresses)
                 await asyncio.sleep(_LOOK_S)
         finally:
             self._progress.done()
 
     async def _step(self, look: Look, addresses: Mapping[int, str]) -> Step:
         factor = await self._brokers.default_factor(addresses)
-        self._may_give_up -= addresses.keys()  # who answered since may have acknowledged something, and is waited for
+        # Who answered since may have acknowledged something, and is waited for.
+        self._may_give_up = {(node, epoch) for node, epoch in self._may_give_up if node not in addresses}
         return next_step(
             look.brokers, look.partitions, self._damaged, may_give_up=self._may_give_up, default_factor=factor
         )
 
-    async def _do_what_can_be(self, step: Step, addresses: Mapping[int, str]) -> None:
+    async def _do_what_can_be(self, step: Step, look: Look, addresses: Mapping[int, str]) -> None:
         """What is refused, or not answered, the next look asks for again if it is still to be done."""
         try:
-            refused = await self._do(step, addresses)
+            refused = await self._do(step, look, addresses)
         except (CommandFailed, BrokerUnreachable) as failed:
             refused = str(failed)
         if refused and refused != self._refused:
             note(f"not yet: {refused}")
         self._refused = refused
 
-    async def _do(self, step: Step, addresses: Mapping[int, str]) -> str:
+    async def _do(self, step: Step, look: Look, addresses: Mapping[int, str]) -> str:
         """What was refused of it, and why; empty: nothing."""
+        epochs = {one.node: one.broker_epoch for one in look.brokers}
         for node in (*step.give_up, *step.leave):
-            await self._brokers.give_up(addresses, node)
+            await self._brokers.give_up(addresses, node, epochs[node])
             note(f"broker {node} {'is given up' if node in step.give_up else 'has left the cluster'}")
         if not step.move:
             return ""

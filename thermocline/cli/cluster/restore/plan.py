@@ -19,6 +19,8 @@ from broker.observe.cluster_status import BrokerRow, PartitionRow
 from thermocline.cli.clients.statuses import Partition
 
 Replicas = tuple[int, ...]
+LastSession = tuple[int, int | None]
+"""A node, and the broker epoch of its last session."""
 
 
 class Fate(StrEnum):
@@ -138,16 +140,17 @@ def next_step(
     partitions: Sequence[PartitionRow],
     damaged: Mapping[Partition, object],
     *,
-    may_give_up: Collection[int],
+    may_give_up: Collection[LastSession],
     default_factor: int = 1,
 ) -> Step:
     """From a look at a cluster that decides: who is silent has no session any more, or still has to lose it.
-    `may_give_up`: those that somebody agreed to; who went silent since may come back with all it has, and is waited
-    for."""
+    `may_give_up`: those that somebody agreed to; who went silent since, or had another session since, may come back
+    with all it has, and is waited for."""
     there = [one for one in brokers if one.active]
     alive = {one.node for one in there}
     lost = {(one.topic, one.partition) for one in partitions if not alive.intersection(one.in_sync)}
-    give_up = sorted(_to_give_up(brokers, partitions, lost, alive).keys() & set(may_give_up))
+    agreed = {one.node for one in brokers if (one.node, one.broker_epoch) in may_give_up}
+    give_up = sorted(_to_give_up(brokers, partitions, lost, alive).keys() & agreed)
     forgotten = [one.node for one in brokers if one.given_up]
     # A move to living brokers is ours, or as good; one that was under way to a broker that is gone never ends.
     holding = [one for one in partitions if not set(one.target or one.replicas).isdisjoint(forgotten)]
