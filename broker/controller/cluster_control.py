@@ -87,7 +87,7 @@ class ClusterControl:
         self._rival_controllers = RivalControllers(claimed_s, self._times)
         self._sessions = Sessions(self._node_id, now, self._times, is_sure=is_sure)
         self._wake.set()
-        self._commit_queue.activate()
+        self._commit_queue.activate(lambda: self.is_disputed)
         self.apply_image(at)
 
     def end(self) -> None:

@@ -6,6 +6,7 @@
   topic of one name.
 - A process that lost the controller epoch decides no more (R1). A change begun in one epoch never commits in a later
   one.
+- A change that needs no commit is answered only while no other process can have claimed.
 
 Changes that wait together are committed together, because a bucket takes only a few commits a second.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -83,6 +85,7 @@ class CommitQueue:
         self._asked = asyncio.Event()
         self._doubtful: tuple[MetadataRecord, ...] | None = None  # of a commit whose outcome is unknown
         self._is_controller = True
+        self._is_disputed: Callable[[], bool] = lambda: False
 
     @property
     def epoch(self) -> int:
@@ -122,9 +125,10 @@ class CommitQueue:
         for asked in self._taken():
             asked.refuse(not_controller())
 
-    def activate(self) -> None:
-        """This process is the controller, again. A commit in doubt is resolved first."""
-        self._is_controller = True
+    def activate(self, is_disputed: Callable[[], bool]) -> None:
+        """This process is the controller, again. A commit in doubt is resolved first. `is_disputed`: whether another
+        process may have claimed since."""
+        self._is_controller, self._is_disputed = True, is_disputed
         self._asked.set()
 
     async def keep(self) -> None:
@@ -180,7 +184,7 @@ class CommitQueue:
 
     async def _decide_next(self, begun: list[_Asked]) -> tuple[MetadataRecord, ...]:
         """As many changes as one commit takes, each on the image that those before it make. A change that depends on no
-        commit is answered at once."""
+        commit is answered at once, with NOT_CONTROLLER if the image may be outdated: no commit would show that."""
         image = self._feed.image
         records: list[MetadataRecord] = []
         size = 0
@@ -199,7 +203,10 @@ class CommitQueue:
                 records += added
                 image = image.with_records(added)
             elif not records:
-                begun.pop().tell()
+                if self._is_disputed():
+                    begun.pop().refuse(not_controller())
+                else:
+                    begun.pop().tell()
             if turns.over(1 + len(image.topics)):
                 await next_turn()  # no one else commits, so the image stays the same
         return tuple(records)

@@ -183,8 +183,9 @@ class ControllerRequests:
         await self._decide(lambda image: registrations.unregister(image, node_id))
         log.info("broker %d left the cluster for good", node_id)
 
-    async def give_up(self, node_id: int) -> None:
-        await self._decide(lambda image: registrations.forget(image, node_id))
+    async def give_up(self, node_id: int, broker_epoch: int) -> None:
+        """See `registrations.forget`."""
+        await self._decide(lambda image: registrations.forget(image, node_id, broker_epoch))
         log.warning("broker %d is given up: its directory returns only as one that lost everything", node_id)
 
     async def opened(self, topic: Topic) -> None:

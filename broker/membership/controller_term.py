@@ -15,7 +15,6 @@ from typing import Final
 
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import SessionRequest
-from broker.controller.cluster_control import ClusterControl
 from broker.controller.decisions.registrations import claim_records
 from broker.membership.controller_lease import ControllerLease
 from broker.membership.heartbeat import Heartbeats
@@ -57,6 +56,7 @@ class ControllerTerm:
         self._times = times
         self._take = take
         self.is_controller = is_controller
+        self._is_claiming = False  # from the look at the lease that allows a claim until the claim's outcome
         self.listener: ClusterControl | None = None  # None before this broker follows its images
         self._rules: int | None = None  # the controller epoch in which `listener` began
         self._claimed_s = claimed_s  # when the last claim was sent, boot clock; it landed then or later
@@ -120,8 +120,20 @@ class ControllerTerm:
         lease = await self._controller_lease.look(seen.epoch)
         is_gone = sight.is_refused and self._controller_lease.stood_s >= 2 * self._times.interval_s
         if lease in FREE or is_gone:
-            await asyncio.sleep(self._world.rng.uniform(0, min(_FIRST_S, self._times.interval_s)))
-            await self._claim(None if lease is LeaseSight.RELEASED else seen.controller.node_id)
+            self._is_claiming = True
+            try:
+                await asyncio.sleep(self._world.rng.uniform(0, min(_FIRST_S, self._times.interval_s)))
+                await self._claim(None if lease is LeaseSight.RELEASED else seen.controller.node_id)
+            finally:
+                self._is_claiming = False
+
+    @property
+    def no_claim_s(self) -> float:
+        """For how many seconds from now no claim of this process is sent, or lands: none while one is about to be sent,
+        is under way, or may land yet, which is so until a poll settled what became of it."""
+        if self._is_claiming or not self._cluster.is_settled:
+            return 0.0
+        return self._controller_lease.no_claim_s
 
     async def _claim(self, replaced: int | None) -> None:
         asked = self._asked

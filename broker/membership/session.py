@@ -156,7 +156,7 @@ class Session:
             fitness,
             self._times,
             self._look_again.set,
-            lambda: self._controller_lease.no_claim_s,
+            lambda: controller_term.no_claim_s,
         )
         self._fitness_reporter = FitnessReporter(
             self._node_id, fitness, heartbeats, controller_term, self.outage, lambda: self._at

@@ -96,6 +96,11 @@ class ClusterRoot:
         return self._root.known
 
     @property
+    def is_settled(self) -> bool:
+        """As `RootStore.settled`: nothing that this process sent may land yet, but for what is under way."""
+        return self._root.settled
+
+    @property
     def image_bytes(self) -> int:
         known = self._root.known
         if known is None:

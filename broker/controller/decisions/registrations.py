@@ -138,10 +138,16 @@ def unregister(image: ClusterImage, node_id: int) -> Decision[None]:
     return Decision((NodeGone(node_id, node.broker_epoch),), None)
 
 
-def forget(image: ClusterImage, node_id: int) -> Decision[None]:
+def forget(image: ClusterImage, node_id: int, broker_epoch: int = NO_EPOCH) -> Decision[None]:
     """Everything on the node counts as lost: its directory returns only as an empty one. A node without partitions
-    leaves the cluster. Errors as `unregister`, except for assignments."""
+    leaves the cluster. `broker_epoch`: of its last session as the operator saw it, or NO_EPOCH. Errors as `unregister`,
+    except for assignments; STALE_BROKER_EPOCH if the node had another session since."""
     node = _gone(image, node_id)
+    if broker_epoch not in (NO_EPOCH, node.broker_epoch):
+        raise ApiError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"broker {node_id} had a session since, of broker epoch {node.broker_epoch}: look again what it holds",
+        )
     if not _assigned(image, node_id):
         return unregister(image, node_id)
     if node.directory_id == FORGOTTEN:

@@ -65,11 +65,15 @@ async def handle_alter_partition(
 async def handle_unregister_broker(
     context: Context, request: wire.UnregisterBrokerRequest, call: Call
 ) -> wire.UnregisterBrokerResponse:
-    """Remove the node. `is_given_up`: also when partitions are assigned to it (`thermocline cluster forget`)."""
-    act = context.controller.give_up if request.is_given_up else context.controller.unregister
+    """Remove the node. `is_given_up`: also when partitions are assigned to it (`thermocline cluster forget`), unless it
+    had a session after that of `broker_epoch`."""
+    controller, node_id = context.controller, request.broker_id
     until_s = asyncio.get_running_loop().time() + _DECIDED_S
     try:
-        await within(until_s, lambda: act(request.broker_id))
+        if request.is_given_up:
+            await within(until_s, lambda: controller.give_up(node_id, request.broker_epoch))
+        else:
+            await within(until_s, lambda: controller.unregister(node_id))
     except (ThermoclineError, TimeoutError) as refused:
         return wire.UnregisterBrokerResponse(error_code=code_of(refused), error_message=str(refused))
     return wire.UnregisterBrokerResponse(error_message=None)

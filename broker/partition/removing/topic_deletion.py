@@ -88,13 +88,8 @@ class TopicDeletion:
         await self._purge_files(topic)
         while True:
             self._in_progress[topic.topic_id] = False
-            if self._decides:
-                await self._purge_objects(topic)
-                if self._has_others:
-                    await asyncio.sleep(self._session_over_s)
-                    await self._purge_objects(topic)
-                if self._decides:
-                    await self._forget(topic)
+            if self._decides and await self._is_purged(topic):
+                await self._forget(topic)
             if not self._in_progress[topic.topic_id]:
                 return
 
@@ -105,9 +100,23 @@ class TopicDeletion:
             await self._logs.set_aside(TopicPartition(topic.name, index), UUID(topic.topic_id))
         await self._logs.directories.delete_set_aside()
 
-    async def _purge_objects(self, topic: Topic) -> None:
+    async def _is_purged(self, topic: Topic) -> bool:
+        """Delete the objects. True if this broker was the controller at each deletion: the topic may be forgotten."""
+        if not await self._purge_objects(topic):
+            return False
+        if self._has_others:
+            await asyncio.sleep(self._session_over_s)
+            if not await self._purge_objects(topic):
+                return False
+        return self._decides
+
+    async def _purge_objects(self, topic: Topic) -> bool:
+        """False if this broker is not the controller any more. Raises as `TierService.purge_topic`."""
         async with self._slots:
+            if not self._decides:
+                return False
             await self._tiers.purge_topic(UUID(topic.topic_id), topic.partitions)
+            return True
 
     @property
     def _decides(self) -> bool:

@@ -1420,6 +1420,7 @@ class UnregisterBrokerRequest(Message):
 
     broker_id: int = 0
     is_given_up: bool = False
+    broker_epoch: int = -1
 
 
 class UnregisterBrokerResponse(Message):

@@ -73,6 +73,7 @@ response ElectLeaders
 request UnregisterBroker
   broker_id                               int32
   is_given_up                             bool                  tag:10000
+  broker_epoch                            int64                 =-1 tag:10001
 
 response UnregisterBroker
   throttle_time_ms                        int32

@@ -176,7 +176,8 @@ class Restored(SeveralBrokers):
         brokers = [broker_row(node) for _, node in sorted(image.nodes.items())]
         topics = sorted(image.topics.values(), key=lambda topic: topic.name)
         partitions = [partition_row(topic, index, image) for topic in topics for index in range(topic.partitions)]
-        return next_step(brokers, partitions, {}, may_give_up=image.nodes.keys() - set(SEATS[self._others]))
+        gone = {(one.node, one.broker_epoch) for one in brokers if one.node not in SEATS[self._others]}
+        return next_step(brokers, partitions, {}, may_give_up=gone)
 
     async def _do(self, step: Step) -> None:
         try:

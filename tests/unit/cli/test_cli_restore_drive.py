@@ -73,8 +73,9 @@ class Cluster:
         for refusal in self._refuses:
             raise refusal
 
-    async def give_up(self, _: object, node: int) -> None:
+    async def give_up(self, _: object, node: int, broker_epoch: int | None) -> None:
         self._refused()
+        assert broker_epoch == 1, "of the look that asks for it"
         self.asked.append(f"give up {node}")
         if node in self.given_up:
             self.left.add(node)
@@ -97,7 +98,8 @@ class Cluster:
 
 
 def run(cluster: Cluster) -> tuple[ClusterSnapshot, dict[tuple[str, int], Ends]]:
-    return play(RestoreRun(cast(Any, cluster), cast(Any, cluster), {}, {1, 2, 3}).run())
+    agreed = {(node, 1) for node in (1, 2, 3)}
+    return play(RestoreRun(cast(Any, cluster), cast(Any, cluster), {}, agreed).run())
 
 
 def test_nodes_are_given_up_then_replicas_move_then_nodes_leave() -> None:
@@ -215,6 +217,15 @@ def test_who_came_back_since_the_plan_is_given_up_no_more() -> None:
     with pytest.raises(CommandFailed, match="nothing changed"):
         run(cluster)
     assert "give up 2" not in cluster.asked and "give up 1" in cluster.asked
+
+
+def test_who_had_another_session_since_the_plan_is_given_up_no_more() -> None:
+    """Between two looks, so that none of them saw it: what it acknowledged then is nowhere else."""
+    cluster = Cluster(stuck=True)
+    agreed = {(1, 1), (2, 1), (3, 0)}  # 3 had the session of broker epoch 1 since
+    with pytest.raises(CommandFailed, match="nothing changed"):
+        play(RestoreRun(cast(Any, cluster), cast(Any, cluster), {}, agreed).run())
+    assert "give up 3" not in cluster.asked and "give up 1" in cluster.asked
 
 
 def test_a_partition_that_stays_offline_is_told_with_a_reason(capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,14 +53,14 @@ def test_other_brokers_take_the_places_of_those_that_are_gone() -> None:
 
 def next_step(there: Sequence[BrokerRow], rows: Sequence[PartitionRow], damaged: dict[Any, str], **more: int) -> Step:
     """Somebody agreed to give up everybody."""
-    return next_step_of(there, rows, damaged, may_give_up={one.node for one in there}, **more)
+    return next_step_of(there, rows, damaged, may_give_up={(one.node, one.broker_epoch) for one in there}, **more)
 
 
 def test_who_went_silent_after_somebody_agreed_is_waited_for() -> None:
     """Found by a reader: a broker that restarted during a restore, and alone held a partition, was given up with all
     that it had acknowledged."""
     alone = replace(ALL_LOST, leader=None, offline=True, replicas=(1, 2), in_sync=(2,))
-    step = next_step_of(brokers(1, gone=(2, 3)), [alone], {}, may_give_up={3})
+    step = next_step_of(brokers(1, gone=(2, 3)), [alone], {}, may_give_up={(3, 1)})
     assert (step.give_up, step.move, step.leave, step.waits) == ([], {}, [], [LOG])
 
 

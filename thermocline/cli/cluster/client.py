@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from broker.error_codes import ErrorCode
+from broker.metadata.records import NO_EPOCH
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -115,11 +116,13 @@ def elect_preferred(client: WireClient, names: Iterable[Name]) -> dict[Name, Ref
     }
 
 
-def unregister(client: WireClient, node: int, *, is_given_up: bool = False) -> None:
+def unregister(client: WireClient, node: int, *, is_given_up: bool = False, broker_epoch: int | None = None) -> None:
     """Remove a broker without session from the cluster. `is_given_up`: even if replicas are assigned to it (`cluster
-    forget`). A broker that is not registered is no error.
+    forget`), unless it had a session after that of `broker_epoch` (None: unknown). A broker that is not registered is
+    no error.
     """
-    request = UnregisterBrokerRequest(broker_id=node, is_given_up=is_given_up)
+    epoch = NO_EPOCH if broker_epoch is None else broker_epoch
+    request = UnregisterBrokerRequest(broker_id=node, is_given_up=is_given_up, broker_epoch=epoch)
     answer = client.call(ApiKey.UNREGISTER_BROKER, request, UnregisterBrokerResponse)
     if answer.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED:
         return

@@ -1,7 +1,7 @@
 """`thermocline cluster forget`: gives up a node that does not come back.
 
 Prints what happens to each partition of the node first. Partitions that no other replica has completely come first,
-because they continue without the records that only this node may hold.
+because they continue without the records that only this node may hold. A node that had a session since is not given up.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise CommandFailed(f"giving broker {node} up cannot be undone: say --yes", Exit.USAGE)
         confirm(f"Give broker {node} up? {_consequence(emptied, len(losses))}", str(node))
     with source.connect() as client:
-        unregister(client, node, is_given_up=True)
+        unregister(client, node, is_given_up=True, broker_epoch=broker.broker_epoch)
     note(f"broker {node} is given up: {_consequence(emptied, len(losses))}")
     return Exit.DONE
 

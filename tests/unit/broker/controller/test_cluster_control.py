@@ -33,7 +33,7 @@ class Decides:
         self.image = image
         self.at_s: list[float] = []
 
-    def activate(self) -> None: ...
+    def activate(self, is_disputed: Callable[[], bool]) -> None: ...
 
     async def decide(self, change: Callable[[ClusterImage], Any]) -> Any:
         self.at_s.append(asyncio.get_running_loop().time())

@@ -375,7 +375,7 @@ def test_a_change_that_outlives_its_controller_epoch_does_not_end_the_next_one()
             await asyncio.sleep(0.5)
             commit_queue.renounce()
             place.root.epoch = 2
-            commit_queue.activate()
+            commit_queue.activate(lambda: False)
             with pytest.raises(ApiError) as refused:
                 await late
             assert refused.value.code is ErrorCode.NOT_CONTROLLER
@@ -395,7 +395,7 @@ def test_what_was_decided_in_one_controller_epoch_is_not_committed_in_the_next(m
             def decide(image: ClusterImage) -> Decision[None]:
                 commit_queue.renounce()
                 place.root.epoch = 2
-                commit_queue.activate()
+                commit_queue.activate(lambda: False)
                 return Decision((TopicCreated(_id_of("old"), "old", (row(),), {}),), None)
 
             with pytest.raises(ApiError) as refused:

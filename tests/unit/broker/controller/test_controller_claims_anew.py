@@ -57,7 +57,7 @@ def test_a_page_that_is_written_late_does_not_end_the_office_of_a_later_claim() 
         await store.asked.wait()
         commit_queue.renounce()
         feed.take(await claim(cluster))
-        commit_queue.activate()
+        commit_queue.activate(lambda: False)
         store.let.set()
         with pytest.raises(ApiError) as refused:
             await large

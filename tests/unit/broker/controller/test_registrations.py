@@ -223,7 +223,10 @@ def test_a_node_that_is_given_up_returns_as_one_that_lost_everything() -> None:
     check(after)
     assert after.nodes[2].directory_id == FORGOTTEN and not after.nodes[2].active
     assert [(r.leader, r.in_sync) for r in after.topics[T].rows] == [(1, (1,)), (NO_LEADER, ())]
-    assert forget(after, 2).records == ()
+    assert forget(after, 2).records == forget(after, 2, 2).records == ()
+    with pytest.raises(ApiError) as stale:
+        forget(away, 2, 1)
+    assert stale.value.code is ErrorCode.STALE_BROKER_EPOCH, "somebody agreed when its last session was another one"
     again = after.with_records(register(after, asked(), CLUSTER, is_live=False, is_silent=True).records)
     assert again.nodes[2].directory_id == "d2" and again.nodes[2].active
     assert [(r.leader, r.in_sync) for r in again.topics[T].rows] == [(1, (1,)), (NO_LEADER, ())]

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import pytest
+
 from broker.metadata.image import Topic
 from broker.metadata.records import Row
-from broker.partition.removing.topic_deletion import TopicDeletion
+from broker.partition.removing.topic_deletion import PURGING_MAX, TopicDeletion
 from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from seams.tasks import Tasks
@@ -70,6 +72,42 @@ def test_a_topic_is_forgotten_a_session_after_it_was_removed_however_long_that_i
         began_s = loop.time()
         purging.purge(Topic(str(TOPIC_ID), "log", (Row((1, 2), 1, 0, 0, (1, 2), 0),), {}, True))
         assert await forgotten - began_s > session_s
+        await tasks.close()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("waits", ["for others to hear", "for its turn at the bucket"])
+@pytest.mark.parametrize("is_again", [False, True])
+def test_objects_are_deleted_by_a_broker_that_decides_when_its_turn_comes(waits: str, is_again: bool) -> None:
+    """Another broker claimed meanwhile. `is_again`: this one decides again before the turn was over, and has a topic
+    forgotten only after a deletion of its own."""
+
+    async def scenario() -> None:
+        removed, decides, forgotten = Removed(), [True], list[Topic]()
+        nodes = {node: SimpleNamespace(node_id=node, active=True) for node in (1, 2)}
+        metadata = SimpleNamespace(is_decided_by=lambda _: decides[0], image=SimpleNamespace(nodes=nodes))
+
+        async def forget(topic: Topic) -> None:
+            forgotten.append(topic)
+
+        tasks, them = Tasks(), cast(Any, removed)
+        purging = TopicDeletion(
+            1, cast(Any, metadata), them, them, removed.closed, forget, tasks, SeededRng(1), lambda *_: None, 30.0
+        )
+        turns = PURGING_MAX if waits == "for its turn at the bucket" else 0
+        for _ in range(turns):
+            await purging._at_the_bucket.acquire()
+        purging.purge(Topic(str(TOPIC_ID), "log", (Row((1, 2), 1, 0, 0, (1, 2), 0),), {}, True))
+        await asyncio.sleep(5.0)
+        decides[0] = False
+        for _ in range(turns):
+            purging._at_the_bucket.release()
+        await asyncio.sleep(20.0 if is_again and not turns else 1.0)
+        decides[0] = is_again
+        await asyncio.sleep(100.0)
+        assert len(removed.objects) == (0 if turns else 1 + is_again), "deleted by a broker that does not decide"
+        assert len(forgotten) == (is_again and not turns), "forgotten, and not deleted by this broker"
         await tasks.close()
 
     play(scenario())

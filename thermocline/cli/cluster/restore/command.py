@@ -85,7 +85,8 @@ async def _run(bucket: Bucket, arguments: argparse.Namespace) -> int:
             return Exit.DONE
         confirm(f"Restore cluster {snapshot.cluster_id}? {_consequence(found)}", snapshot.cluster_id)
     damaged = {place: of.damage for place, of in held.items() if of.damage}
-    snapshot, ends = await RestoreRun(source, there, damaged, found.gone.keys()).run()
+    agreed = {(one.node, one.broker_epoch) for one in snapshot.brokers if one.node in found.gone}
+    snapshot, ends = await RestoreRun(source, there, damaged, agreed).run()
     offline = found.of(Outcome.OFFLINE)
     _print_report(snapshot, found, ends, as_json=arguments.json)
     return Exit.FINDINGS if offline else Exit.DONE

@@ -1,7 +1,8 @@
 """Executes a restore: leads brokers that were started on a bucket to where every partition serves.
 
-Each step follows from the current `cluster.json`, so an interrupted restore resumes. A broker that answered since the
-plan is not given up. A refusal is retried. A partition with a damaged manifest does not hold up the others.
+Each step follows from the current `cluster.json`, so an interrupted restore resumes. A broker that answered, or had
+another session, since the plan is not given up. A refusal is retried. A partition with a damaged manifest does not hold
+up the others.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from thermocline.cli.clients.wire_client import (
 from thermocline.cli.cluster.client import MOVES_MAX, Refusal, alter, unregister
 from thermocline.cli.cluster.reader import copied_bytes
 from thermocline.cli.cluster.restore.bucket_state import BucketState, ClusterSnapshot
-from thermocline.cli.cluster.restore.plan import Replicas, Step, next_step
+from thermocline.cli.cluster.restore.plan import LastSession, Replicas, Step, next_step
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import ProgressLine, note
 
@@ -94,12 +95,12 @@ class LiveBrokers:
             self._factor = await asyncio.to_thread(ask)
         return self._factor or 1
 
-    async def give_up(self, addresses: Mapping[int, str], node: int) -> None:
-        """`cluster forget`. Raises CommandFailed."""
+    async def give_up(self, addresses: Mapping[int, str], node: int, broker_epoch: int | None = None) -> None:
+        """`cluster forget`. Raises CommandFailed, also if the node had a session after that of `broker_epoch`."""
 
         def ask() -> None:
             with connect(self._asked(addresses)) as client:
-                unregister(client, node, is_given_up=True)
+                unregister(client, node, is_given_up=True, broker_epoch=broker_epoch)
 
         await asyncio.to_thread(ask)
 
@@ -151,14 +152,14 @@ class LiveBrokers:
 
 
 class RestoreRun:
-    """One run. `may_give_up`: nodes in the confirmed plan."""
+    """One run. `may_give_up`: nodes in the confirmed plan, each with the broker epoch of its last session."""
 
     def __init__(
         self,
         source: BucketState,
         brokers: LiveBrokers,
         damaged: Mapping[Partition, str],
-        may_give_up: Collection[int],
+        may_give_up: Collection[LastSession],
     ) -> None:
         self._may_give_up = set(may_give_up)
         self._source = source
@@ -195,32 +196,34 @@ class RestoreRun:
                     why = self._waiting(silent, step, waits, 0)
                     raise CommandFailed(f"nothing changed for {PATIENCE_S:.0f} s: {why}; {_DO}")
                 if addresses and not silent:
-                    await self._try(step, addresses)
+                    await self._try(step, snapshot, addresses)
                 await asyncio.sleep(_POLL_S)
         finally:
             self._progress.done()
 
     async def _step(self, snapshot: ClusterSnapshot, addresses: Mapping[int, str]) -> Step:
         factor = await self._brokers.default_factor(addresses)
-        self._may_give_up -= addresses.keys()  # a broker that answered since may have acknowledged records
+        # A broker that answered since may have acknowledged records.
+        self._may_give_up = {(node, epoch) for node, epoch in self._may_give_up if node not in addresses}
         return next_step(
             snapshot.brokers, snapshot.partitions, self._damaged, may_give_up=self._may_give_up, default_factor=factor
         )
 
-    async def _try(self, step: Step, addresses: Mapping[int, str]) -> None:
+    async def _try(self, step: Step, snapshot: ClusterSnapshot, addresses: Mapping[int, str]) -> None:
         """Run the step. A refusal or silence is retried with the next step."""
         try:
-            refused = await self._do(step, addresses)
+            refused = await self._do(step, snapshot, addresses)
         except (CommandFailed, BrokerUnreachable) as failed:
             refused = str(failed)
         if refused and refused != self._refused:
             note(f"not yet: {refused}")
         self._refused = refused
 
-    async def _do(self, step: Step, addresses: Mapping[int, str]) -> str:
+    async def _do(self, step: Step, snapshot: ClusterSnapshot, addresses: Mapping[int, str]) -> str:
         """Returns the refusals, or an empty string."""
+        epochs = {one.node: one.broker_epoch for one in snapshot.brokers}
         for node in (*step.give_up, *step.leave):
-            await self._brokers.give_up(addresses, node)
+            await self._brokers.give_up(addresses, node, epochs[node])
             note(f"broker {node} {'is given up' if node in step.give_up else 'has left the cluster'}")
         if not step.move:
             return ""

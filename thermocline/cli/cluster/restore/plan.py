@@ -18,6 +18,8 @@ from broker.observe.cluster_status import BrokerRow, PartitionRow
 from thermocline.cli.clients.statuses import Partition
 
 Replicas = tuple[int, ...]
+LastSession = tuple[int, int | None]
+"""A node, and the broker epoch of its last session."""
 
 
 class Outcome(StrEnum):
@@ -141,16 +143,18 @@ def next_step(
     partitions: Sequence[PartitionRow],
     damaged: Mapping[Partition, object],
     *,
-    may_give_up: Collection[int],
+    may_give_up: Collection[LastSession],
     default_factor: int = 1,
 ) -> Step:
     """Unlike `plan`, silent brokers count as running until they lose their session. `may_give_up`: nodes that a
-    person agreed to; a node that fell silent since may return with all its records, and is waited for.
+    person agreed to. A node that fell silent, or had another session, since then may return with all its records, and
+    is waited for.
     """
     there = [one for one in brokers if one.active]
     alive = {one.node for one in there}
     lost = {(one.topic, one.partition) for one in partitions if not alive.intersection(one.in_sync)}
-    give_up = sorted(_to_give_up(brokers, partitions, lost, alive).keys() & set(may_give_up))
+    agreed = {one.node for one in brokers if (one.node, one.broker_epoch) in may_give_up}
+    give_up = sorted(_to_give_up(brokers, partitions, lost, alive).keys() & agreed)
     forgotten = [one.node for one in brokers if one.given_up]
     # A move to running brokers is ours, or as good as ours; a move to a lost broker never ends.
     holding = [one for one in partitions if not set(one.target or one.replicas).isdisjoint(forgotten)]
