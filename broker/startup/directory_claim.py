@@ -37,7 +37,7 @@ async def enter(
     """Wait for the right to serve, commit it, and note in the data directory what that settled: whose it is, and that
     its logs are about to be written. Raises Refused, with logs and clean-shutdown marker as they were."""
     identity, workers = _identity(data_dir, config), world.workers
-    whose = partial(LogDirectories(data_dir, world).topic_ids, ())
+    whose = LogDirectories(data_dir, world).topic_ids
     # What a process before left in the page cache is not flushed by the first who flushes, but when its logs are open:
     # until a clean stop a power cut takes it.
     this = Process(session.incarnation, config.flush_sync and not identity.is_unsynced)

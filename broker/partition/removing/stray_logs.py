@@ -34,9 +34,11 @@ class StrayLogs:
 
     async def move_all(self, image: ClusterImage) -> None:
         """Move aside what lies here and is not this broker's by `image`, which holds its session; before anything is
-        opened."""
-        found = await self._logs.directories.topic_ids(assigned(image, self._node_id))
-        for place, topic_id in strays(found, image, self._node_id).items():
+        opened. One that does not let itself be looked at stays where it lies: no other waits for it."""
+        found = await self._logs.directories.topic_ids_found(assigned(image, self._node_id))
+        for place, failure in found.refused.items():
+            self._report(f"look whose {place} is", failure)
+        for place, topic_id in strays(found.topic_ids, image, self._node_id).items():
             await self._move(place, topic_id)
 
     async def make_way(self, place: TopicPartition) -> None:
