@@ -3,8 +3,8 @@
 Owns what is done with an answer: check, append, or have the log go on elsewhere (`follower_truncation`). Always true:
 every batch's CRC and offsets are checked before it is written, and all that came is one write; offsets and epochs stay
 the leader's; what is asked next follows the flushed end (`os`: the written one); for a log that failed nothing is asked
-any more, and it is told. `fetcher` runs it, `follows` begins and ends it; the log stays open for the next role. Must
-not know requests' sessions, connections, nor who leads.
+any more, and it is told; one that a failure left torn, half cut, is opened again. `fetcher` runs it, `follows` begins
+and ends it; the log stays open for the next role. Must not know requests' sessions, connections, nor who leads.
 """
 
 from __future__ import annotations
@@ -295,12 +295,14 @@ class FollowerReplica:
         except LeaseOver:
             return  # the next role goes on with the log as it is
         except (ThermoclineError, OSError) as failure:
-            if isinstance(failure, LogFull) or (isinstance(failure, OSError) and is_full(failure)):
-                log.warning("%s is opened again, once there is room: %s", self._name, failure)
+            is_short = isinstance(failure, LogFull) or (isinstance(failure, OSError) and is_full(failure))
+            if not is_short:
+                self._fail(str(failure))
+            if is_short or (self.opened.is_torn and not self.log.failure):
+                log.warning("%s is opened again, once its disk lets it: %s", self._name, failure)
                 self.resign()
                 self._torn()
                 return
-            self._fail(str(failure))
         self._work = None
         self._moved()
 

@@ -39,6 +39,7 @@ from tiering.opening.reservation import remove_reservation
 log = logging.getLogger(__name__)
 
 BACKOFF_S_MAX: Final = 10.0
+_AGAIN_S: Final = 0.5
 _NOTHING: Final = Remains(UNDEFINED_EPOCH, 0, 0)
 
 
@@ -50,6 +51,7 @@ class FollowerRole:
         "_keeps_reservation",
         "_lease",
         "_opening",
+        "_pause_s",
         "_refused",
         "_roles",
         "followed",
@@ -72,6 +74,7 @@ class FollowerRole:
         self._roles = roles
         self._keeps_reservation = False  # of when it led: its next start goes by that
         self._has_asked = False  # something was reported in this epoch
+        self._pause_s = _AGAIN_S  # before its log is opened again
         self._lease: Lease | None = None
         self._opening: asyncio.Task[None] | None = None
         self._refused: RefusedCopy | None = None
@@ -168,12 +171,16 @@ class FollowerRole:
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
     def _again(self) -> None:
-        """Its log has to be opened again, in the same epoch."""
+        """Its log has to be opened again, in the same epoch: each time a little later, as that reads all of it."""
         if self.is_over:
             return
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, BACKOFF_S_MAX)
 
         async def attempt() -> None:
+            nonlocal pause_s
             await self._end_copy()
+            wait_s, pause_s = pause_s, 0.0
+            await asyncio.sleep(wait_s)
             await self._begin()
 
         self._try(attempt)
