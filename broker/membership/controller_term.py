@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import SessionRequest
@@ -25,6 +25,9 @@ from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
 from coldstore.roots.root import RootVanished
 from logformat.errors import Fenced
 from seams.world import World
+
+if TYPE_CHECKING:
+    from broker.controller.cluster_control import ClusterControl
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ async def claim_directory(
     """Wait for the right to serve, commit it, and record identity and process in the data directory. After Refused,
     logs and clean-shutdown marker are unchanged."""
     identity, workers = _identity(data_dir, config), world.workers
-    whose = partial(LogDirectories(data_dir, world).topic_ids, ())
+    whose = LogDirectories(data_dir, world).topic_ids
     # Bytes that an earlier process left in the page cache are flushed only when their logs are open: until a clean stop
     # a power cut may take them.
     this = Process(session.incarnation, config.flush_sync and not identity.is_unsynced)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from hotstore.errors import ForeignLog
 from hotstore.host.data_dir import DataDir
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
+from logformat.errors import Corrupt
 from logformat.values import TopicPartition
 from seams.disk import read_file, remove_tree, replace_file
 from seams.world import World
@@ -22,6 +23,13 @@ log = logging.getLogger(__name__)
 STRAY_KEPT_MS: Final = 7 * 24 * 3_600_000
 SEEN_FILE: Final = "thermocline-stray"
 """In a stray's directory: when it was first seen, wall clock ms in decimal."""
+
+
+class FoundIds(NamedTuple):
+    """Whose logs lie here, by place. `refused`: of which that could not be read."""
+
+    topic_ids: dict[TopicPartition, UUID]
+    refused: dict[TopicPartition, Exception]
 
 
 class LogDirectories:
@@ -74,15 +82,30 @@ class LogDirectories:
 
     # --- of all -----------------------------------------------------------------------------------------------------
 
-    async def topic_ids(self, apart_from: Collection[TopicPartition]) -> dict[TopicPartition, UUID]:
-        """Topic ids of the log directories, except those in `apart_from`, which are not read. A directory without a
-        metadata file is left out. Raises Corrupt, OSError."""
+    async def topic_ids(self) -> dict[TopicPartition, UUID]:
+        """Topic ids of the log directories. One without a metadata file is left out. Raises Corrupt, OSError."""
+        found = await self.topic_ids_found(())
+        for failure in found.refused.values():
+            raise failure
+        return found.topic_ids
+
+    async def topic_ids_found(self, apart_from: Collection[TopicPartition]) -> FoundIds:
+        """The same beside what could not be read; those in `apart_from` are not read. Raises OSError."""
         return await self._world.workers.run(self._topic_ids, apart_from)
 
-    def _topic_ids(self, apart_from: Collection[TopicPartition]) -> dict[TopicPartition, UUID]:
-        places = (place for place in self._data_dir.partitions() if place not in apart_from)
-        found = ((place, self.topic_id_at(place)) for place in places)
-        return {place: topic_id for place, topic_id in found if topic_id is not None}
+    def _topic_ids(self, apart_from: Collection[TopicPartition]) -> FoundIds:
+        found = FoundIds({}, {})
+        for place in self._data_dir.partitions():
+            if place in apart_from:
+                continue
+            try:
+                topic_id = self.topic_id_at(place)
+            except (Corrupt, OSError) as failure:
+                found.refused[place] = failure
+            else:
+                if topic_id is not None:
+                    found.topic_ids[place] = topic_id
+        return found
 
     async def strays(self) -> list[str]:
         """Names of stray directories. Raises OSError."""

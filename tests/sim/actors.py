@@ -30,6 +30,13 @@ FATAL = (
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 )
+PASSING = (
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+)
+"""Of refusals: the next request on the same connection may be taken."""
 EXPECTED = (
     *FATAL,
     ErrorCode.KAFKA_STORAGE_ERROR,
@@ -123,6 +130,7 @@ class _Pending:
     answer: asyncio.Future[Any] | None = None
     answered_s: float = -1.0
     asked: str = ""  # the process that was connected to when it was sent
+    may_be_overtaken: bool = False  # by those behind it, in a log that knew nothing of the producer
 
     def answered(self, _: object) -> None:
         """The moment the answer came in, however late somebody looks at it."""
@@ -204,7 +212,8 @@ class Producer:
         if code in FATAL:
             # The oldest unanswered batch does not continue what the broker knows of us.
             self._stage.answered(code, self._name)
-            if not self._stage.cluster.losses:
+            was_overtaken = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and first.may_be_overtaken
+            if not self._stage.cluster.losses and not was_overtaken:
                 self._stage.unexpected.append(
                     f"{self._name} {self._place}: {code.name} to sequence {first.sequence} though nothing was lost"
                 )
@@ -215,6 +224,10 @@ class Producer:
             raise ServerError(code, self._name)
         if code not in self._stage.expected:
             self._stage.answered(code, self._name, answer.error_message)
+        # A log that knows nothing of a producer takes any sequence (KIP-360), as Kafka's does. The refusal of the first
+        # batch passed before those behind it on the connection were looked at: they are in, and it comes too late.
+        is_sent_behind = len(self._pending) > 1 and self._pending[1].answer is not None
+        first.may_be_overtaken |= code in PASSING and first.sequence == 0 and is_sent_behind
         # Those behind it fail with it; the whole window is sent again, in order, on a new connection.
         raise ServerError(code, self._name)
 

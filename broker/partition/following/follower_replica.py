@@ -3,7 +3,8 @@
 - CRC and offsets of every batch are checked before it is written. One response is one write. Offsets and epochs stay
   the leader's.
 - The next fetch offset follows the flushed end, with `os` the written end.
-- A failed log fetches nothing more and is reported. The log stays open for the next role.
+- A failed log fetches nothing more and is reported. A log that a failure left half truncated is opened again. The log
+  stays open for the next role.
 """
 
 from __future__ import annotations
@@ -289,12 +290,14 @@ class FollowerReplica:
         except LeaseOver:
             return  # the next role continues with the log as it is
         except (ThermoclineError, OSError) as failure:
-            if isinstance(failure, LogFull) or (isinstance(failure, OSError) and is_full(failure)):
-                log.warning("%s is opened again, once there is room: %s", self._name, failure)
+            is_short = isinstance(failure, LogFull) or (isinstance(failure, OSError) and is_full(failure))
+            if not is_short:
+                self._fail(str(failure))
+            if is_short or (self.opened.is_torn and not self.log.failure):
+                log.warning("%s is opened again, once its disk lets it: %s", self._name, failure)
                 self.resign()
                 self._torn()
                 return
-            self._fail(str(failure))
         self._work = None
         self._moved()
 

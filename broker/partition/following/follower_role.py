@@ -39,6 +39,7 @@ from tiering.opening.reservation import remove_reservation
 log = logging.getLogger(__name__)
 
 BACKOFF_S_MAX: Final = 10.0
+_AGAIN_S: Final = 0.5
 _NOTHING: Final = RefusedLog(UNDEFINED_EPOCH, 0, 0)
 
 
@@ -48,6 +49,7 @@ class FollowerRole:
         "_keeps_reservation",
         "_lease",
         "_opening",
+        "_pause_s",
         "_refused",
         "_roles",
         "followed",
@@ -69,6 +71,7 @@ class FollowerRole:
         self._roles = roles
         self._keeps_reservation = False  # of an earlier leadership: its next start uses it
         self._has_asked = False  # an end was reported in this epoch
+        self._pause_s = _AGAIN_S  # before its log is opened again
         self._lease: Lease | None = None
         self._opening: asyncio.Task[None] | None = None
         self._refused: RefusedCopy | None = None
@@ -163,11 +166,16 @@ class FollowerRole:
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
     def _again(self) -> None:
+        """Open the log again in the same epoch. Each pause is longer, because opening reads all of the log."""
         if self.is_over:
             return
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, BACKOFF_S_MAX)
 
         async def attempt() -> None:
+            nonlocal pause_s
             await self._end_copy()
+            wait_s, pause_s = pause_s, 0.0
+            await asyncio.sleep(wait_s)
             await self._begin()
 
         self._try(attempt)

@@ -67,9 +67,12 @@ class StrayLogs:
         self._report = report
 
     async def move_all(self, image: ClusterImage) -> None:
-        """Move the strays by `image`, which holds this broker's session, before any log is opened."""
-        found = await self._logs.directories.topic_ids(assigned(image, self._node_id))
-        for place, topic_id in strays(found, image, self._node_id).items():
+        """Move the strays by `image`, which holds this broker's session, before any log is opened. A log that cannot be
+        read stays and is reported; the others do not wait for it."""
+        found = await self._logs.directories.topic_ids_found(assigned(image, self._node_id))
+        for place, failure in found.refused.items():
+            self._report(f"read the topic id of {place}", failure)
+        for place, topic_id in strays(found.topic_ids, image, self._node_id).items():
             await self._move(place, topic_id)
 
     async def move_if_stray(self, place: TopicPartition) -> None:

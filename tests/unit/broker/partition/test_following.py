@@ -248,6 +248,36 @@ def test_a_copy_that_met_a_full_disk_as_it_began_elsewhere_goes_on_when_there_is
     play(scenario())
 
 
+@pytest.mark.parametrize(
+    ("operation", "where"),
+    [("read", f"{4:020}.restart"), ("sync", ".restart.tmp"), ("unlink", f"{0:020}.log"), ("create", f"{4:020}.log")],
+)
+def test_a_copy_whose_disk_failed_as_it_began_elsewhere_is_told_and_goes_on_when_the_disk_lets_it(
+    operation: str, where: str
+) -> None:
+    """As one that the disk refuses to open: it was given up half way, out of its set until its process began anew (seed
+    3392 of three brokers, late). It is not tried without a pause: each time its log is opened."""
+
+    async def scenario() -> None:
+        pair = await starting_at_4()
+        disk, now_s = pair.places[2].disk, asyncio.get_running_loop().time
+        unfit = pair.lives[2].context.registry.log_failures.unfit
+        fault = disk.inject(operation, errno.EIO, where, times=-1, below="/data/a/log-0")
+        pair.change(replicas=(1, 2))
+        pair.publish()
+        began_s = now_s()
+        await until(lambda: disk.hits[f"fault:{operation}"] >= 5, "it tried, and tried again")
+        assert now_s() - began_s > 3 and unfit
+        assert pair.followed(2) is None or pair.followed(2).log.log_end_offset == 0  # type: ignore[union-attr]
+        fault.times = 0
+        await until(lambda: pair.followed(2) is not None and pair.followed(2).log.log_end_offset == 6, "the copy")  # type: ignore[union-attr]
+        await until(lambda: pair.bytes_of(1)[-50:] == pair.bytes_of(2)[-50:], "the same bytes")
+        assert not unfit
+        await pair.stop()
+
+    play(scenario())
+
+
 def test_a_copy_of_an_idle_partition_hears_how_far_the_bucket_is_verified() -> None:
     """It heard with the next append only: after the last write its local bytes stayed for ever."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from typing import Any
 from uuid import UUID
@@ -16,6 +17,7 @@ from broker.metadata.records import Row, TopicCreated, TopicDeleted, TopicPurged
 from broker.partition.removing.stray_logs import assigned, is_stray, strays
 from broker.partition.replica_owner import ReplicaOwner
 from hotstore.flush.durability import SealJob
+from logformat.checkpoints import PARTITION_METADATA_FILE
 from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
@@ -71,6 +73,39 @@ def test_cluster_d44_a_topic_made_again_while_a_broker_was_down_finds_its_place_
         await life.context.controller.opened(life.context.metadata.topic("log"))
         assert (await life.produce("log", b"new")).base_offset == 0
         assert _directories(place) == ["gone-0-stray", "log-0", "log-0-stray"]
+        await life.stop()
+
+    play(scenario())
+
+
+def test_a_stray_that_the_disk_refuses_keeps_no_start_from_its_other_logs() -> None:
+    """Seed 3322 of three brokers, late: EIO on the file that says whose a log is ended every start with exit 4, for as
+    long as the disk refused it, where an opening that meets the same leaves the others alone. It lies where it lay."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        await life.create("mine")
+        await life.create("gone")
+        await life.produce("mine", b"a")
+        topic_id = life.context.metadata.topic("gone").topic_id
+        await life.stop()
+        root = ClusterRoot(place.store, SeededRng("others"), life.clock, life.workers)
+        found = await root.load()
+        assert found is not None
+        began = session("i2", node_id=2, broker_epoch=found.image.next_broker_epoch)
+        await root.claim(found.cluster_id, Controller(2, "i2"), lambda _: [began])
+        await root.commit([TopicDeleted(topic_id), TopicPurged(topic_id)])
+
+        place.disk.inject("read", errno.EIO, PARTITION_METADATA_FILE, times=-1, below="/data/a/gone-0")
+        life = await place.start(take_over=True)
+        assert (await life.produce("mine", b"b")).base_offset == 1
+        assert _directories(place) == ["gone-0", "mine-0"]
+        assert "look whose gone-0 is" in str(life.broker.health.failures)
+        await life.stop()
+        place.disk.heal()
+        life = await place.start()
+        assert _directories(place) == ["gone-0-stray", "mine-0"]
         await life.stop()
 
     play(scenario())
