@@ -1,7 +1,6 @@
 """Deletes from disk and bucket what retention allows.
 
 `expirer.py` deletes local segments: of tiered topics only after the object in the bucket was verified.
-`cold_expirer.py` deletes objects after the log start moved. `collector.py` deletes orphans. `purge.py` deletes a
-deleted topic's objects. `disk_watch.py` keeps the disk below its limit: the chunk cache yields first, then copied
-segments.
+`cold_expirer.py` deletes objects after the log start moved. `collector.py` deletes orphans and the objects of deleted
+topics. `disk_watch.py` keeps the disk below its limit: the chunk cache yields first, then copied segments.
 """

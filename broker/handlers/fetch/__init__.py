@@ -5,8 +5,8 @@
 3. Hot: a file range, sent by sendfile. `hotstore/host/residency.py` first makes sure that the loop waits for no disk.
    Cold: `tiering/reading`.
 4. Too few bytes: `long_poll.py` waits for an append, then tries again.
-5. `responses.py` makes the answer. `leader_hints.py` names the current leader after an error (KIP-951).
+5. `responses.py` makes the answer. It names the current leader after an error (KIP-951) and the nearest replica to a
+   consumer that names its rack (KIP-392).
 
-A consumer that names its rack is sent to the nearest replica (`read_replica.py`, KIP-392). A follower's fetch is
-answered by `replica_fetch.py`: to the log's end, or with the offset where the two logs diverge.
+A follower's fetch is answered by `replica_fetch.py`: to the log's end, or with the offset where the two logs diverge.
 """

@@ -1,9 +1,8 @@
 """Produce, from the frame to the acknowledgement.
 
-1. `fast_path.py` takes the requests that arrived together and parses them where they lie (`frame_parser.py`,
-   `mixed_frame.py`). `routes.py` remembers each connection's topics.
-2. `batch_checks.py` checks header and CRC of each batch. Records are decoded only where the header cannot be trusted
-   (`records.py`).
+1. `fast_path.py` takes the requests that arrived together and parses them where they lie (`frame_parser.py`).
+   `routes.py` remembers each connection's topics.
+2. `batch_checks.py` checks header and CRC of each batch. It decodes records only where the header cannot be trusted.
 3. Each partition's batches are appended by one write (`run.py`, `append.py`): `LeaderReplica` →
    `hotstore/log/log_append.py`. The producer's sequence is checked, offset and leader epoch are stamped in place.
 4. `hotstore/flush/flusher.py` syncs. The leader machine (`broker/replication/leader.py`) moves the high watermark to
