@@ -154,7 +154,7 @@ def test_a_plain_install_names_the_command_for_the_reader(plain: Installed, buck
     said = plain.program(read_program(bucket))
     assert said.returncode == 1
     assert said.stderr.splitlines()[-1] == (
-        "thermocline.extras.MissingExtra: thermocline.read needs numpy, not installed here: "
+        "thermocline.extras.MissingExtra: thermocline.read needs numpy, numba, not installed here: "
         "pip install 'thermocline[read]'"
     )
 
