@@ -174,6 +174,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.timeout(300)  # hundreds of copies and syncs, on a machine that does other work
 @pytest.mark.parametrize(("bucket", "point"), CELLS, indirect=["bucket"])
 def test_sigkill_at(point: str, site: Site, life_before: Life) -> None:
     """Nothing acknowledged under sync with acks=all is missing; what is left over is exactly what gc lists."""

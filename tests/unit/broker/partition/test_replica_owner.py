@@ -82,7 +82,7 @@ class Scene:
             move_stray=self._moved("kept aside"),
             directories=SimpleNamespace(delete_set_aside=self._note("deleted")),
         )
-        tiers = SimpleNamespace(let_go=lambda *_: None, forget=lambda *_: None)
+        tiers = SimpleNamespace(drop_reported_end=lambda *_: None, forget=lambda *_: None)
         world, metadata = SimpleNamespace(rng=SeededRng(1)), SimpleNamespace(image=ClusterImage())
         registry = SimpleNamespace(log_failures=LogFailures())
         roles: Any = SimpleNamespace(

@@ -97,12 +97,12 @@ def test_objects_are_deleted_by_a_broker_that_decides_when_its_turn_comes(waits:
         )
         turns = PURGING_MAX if waits == "for its turn at the bucket" else 0
         for _ in range(turns):
-            await purging._at_the_bucket.acquire()
+            await purging._slots.acquire()
         purging.purge(Topic(str(TOPIC_ID), "log", (Row((1, 2), 1, 0, 0, (1, 2), 0),), {}, True))
         await asyncio.sleep(5.0)
         decides[0] = False
         for _ in range(turns):
-            purging._at_the_bucket.release()
+            purging._slots.release()
         await asyncio.sleep(20.0 if is_again and not turns else 1.0)
         decides[0] = is_again
         await asyncio.sleep(100.0)

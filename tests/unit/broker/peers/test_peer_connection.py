@@ -112,7 +112,7 @@ def test_refused_broken_and_late_are_told_apart() -> None:
             await asyncio.sleep(0.001)
         await made.broker.stop()
         made.broker.connections[0].transport.abort()
-        with pytest.raises(ConnectionError, match="heard: the connection was closed") as broken:
+        with pytest.raises(ConnectionError, match="received: the connection was closed") as broken:
             await waiting
         assert not isinstance(broken.value, ConnectionRefusedError)
         with pytest.raises(ConnectionRefusedError, match="nothing was sent"):
