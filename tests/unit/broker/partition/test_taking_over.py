@@ -255,7 +255,7 @@ def test_what_a_leader_said_may_be_given_is_void_once_a_partition_is_let_go(monk
         replicas = pair.lives[2].broker.components.replicas
         assert replicas is not None
         attached, key = replicas._tiers._attached, (UUID(TOPIC_ID), 0)
-        assert key in attached._told
+        assert key in attached._reported
         go_on = asyncio.Event()
         close_of = replicas._logs.close_of
 
@@ -266,7 +266,7 @@ def test_what_a_leader_said_may_be_given_is_void_once_a_partition_is_let_go(monk
         monkeypatch.setattr(replicas._logs, "close_of", slow)
         pair.change(replicas=(1,), in_sync=(1,), leader_epoch=pair.row.leader_epoch + 1)
         pair.publish()
-        await until(lambda: key not in attached._told, "it is forgotten before anything of it goes")
+        await until(lambda: key not in attached._reported, "it is forgotten before anything of it goes")
         pair.change(replicas=(1, 2))
         pair.publish()
         go_on.set()
