@@ -124,12 +124,12 @@ def test_a_topic_deleted_in_the_moment_it_was_made_is_unknown(monkeypatch: pytes
         controller = life.context.controller
         create = controller.create_topic
 
-        async def create_and_lose(name: str, *rest: Any, **more: Any) -> Any:
+        async def create_and_lose(_: object, name: str, *rest: Any, **more: Any) -> Any:
             made = await create(name, *rest, **more)
             await controller.delete_topic(name)
             return made
 
-        monkeypatch.setattr(controller, "create_topic", create_and_lose)
+        monkeypatch.setattr(type(controller), "create_topic", create_and_lose)
         (topic,) = (await life.call(ApiKey.METADATA, metadata_of("brief"))).topics
         assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await life.stop()
