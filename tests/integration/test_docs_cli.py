@@ -73,4 +73,4 @@ def test_times_are_read_as_the_page_says() -> None:
     written = re.findall(r"^\| (`@.*?`) \|", PAGE.read_text(), re.M)
     found = [parse_time(text) for cell in written for text in re.findall(r"`(@[^`]+)`", cell)]
     assert [one.ms for one in found[:3]] == [1_793_491_200_000, 1_793_521_800_000, 1_793_518_200_000]
-    assert [bool(one.said) for one in found] == [False, False, False, True, True]
+    assert [bool(one.meaning) for one in found] == [False, False, False, True, True]

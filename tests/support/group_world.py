@@ -43,7 +43,7 @@ class GroupWorld:
         self.epoch += 1
         for index in range(self.log.partitions):
             self.groups.log.resign(index)
-            self.groups.log.lead(self.log.door(index, self.epoch))
+            self.groups.log.lead(self.log.shard_log(index, self.epoch))
 
     def start(self) -> None:
         self.tasks = Tasks(lambda _, failure: self.failures.append(failure))
@@ -59,7 +59,7 @@ class GroupWorld:
         self.epoch += 1
         for index in range(self.log.partitions):
             if not self.log.is_offline(index):
-                self.groups.log.lead(self.log.door(index, self.epoch))
+                self.groups.log.lead(self.log.shard_log(index, self.epoch))
         self.groups.start()
 
     async def ready(self) -> None:

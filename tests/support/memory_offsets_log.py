@@ -48,7 +48,7 @@ class MemoryOffsetsLog:
     def leader(self, index: int) -> int:
         return 1
 
-    def door(self, index: int, leader_epoch: int = 1) -> MemoryPartition:
+    def shard_log(self, index: int, leader_epoch: int = 1) -> MemoryPartition:
         return MemoryPartition(self, index, leader_epoch)
 
     def hold(self) -> None:
