@@ -88,7 +88,7 @@ async def converse(name: str) -> list[tuple[str, Any]]:
         names={TOPIC_ID: TOPIC}.get,
     )
     for index in range(offsets.partitions):
-        coordinator.log.lead(offsets.door(index))
+        coordinator.log.lead(offsets.shard_log(index))
     coordinator.start()
     await coordinator.log.wait_loaded()
     talk = Talk(OurBroker(coordinator), TOPIC_ID)

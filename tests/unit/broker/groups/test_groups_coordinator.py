@@ -374,7 +374,7 @@ def test_the_topic_is_made_when_somebody_looks_for_a_coordinator():
 
         async def make() -> None:
             w.log.created += 1
-            w.groups.log.lead(w.log.door(0))
+            w.groups.log.lead(w.log.shard_log(0))
 
         for refusal in (refuse, refuse_for_good):
             w.log.ensure_created = refusal
@@ -704,7 +704,7 @@ async def test_a_shard_that_is_led_again_is_what_the_log_says(w):
     me, generation = await w.member("g")
     await w.commit("g", 7, me, generation)
     w.groups.log.resign(0)
-    w.groups.log.lead(w.log.door(0, w.epoch + 1))
+    w.groups.log.lead(w.log.shard_log(0, w.epoch + 1))
     assert await w.commit("g", 8, me, generation) is E.COORDINATOR_LOAD_IN_PROGRESS
     await w.groups.log.wait_loaded()
     assert await w.beat("g", me, generation) is E.NONE and await w.fetch("g") == 7
