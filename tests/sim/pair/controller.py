@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER, Row, RowsSet, TopicCreated, TopicDeleted
-from broker.metadata.row_steps import assigned_to, led_by, next_row
+from broker.metadata.row_steps import next_row, with_leader, with_replicas
 from broker.metadata.rows import begun_uncleanly, proposed, session_began, sessions_ended
 from broker.replication.follower import Phase
 from tests.sim.pair.brokers import Brokers
@@ -92,7 +92,7 @@ class Controller:
         row = self.row
         if leader != NO_LEADER and (leader not in row.in_sync or not self.is_active(leader)):
             return False
-        self._set(next_row(row, led_by(row, leader)))
+        self._set(next_row(row, with_leader(row, leader)))
         return True
 
     def begin_uncleanly(self, leader: int) -> bool:
@@ -101,7 +101,7 @@ class Controller:
         if leader not in row.replicas or not self.is_active(leader):
             return False
         self.promises.begun_uncleanly()
-        self._set(next_row(row, replace(led_by(row, NO_LEADER), in_sync=())))
+        self._set(next_row(row, replace(with_leader(row, NO_LEADER), in_sync=())))
         self._set(begun_uncleanly(self._brokers.image, self.topic, 0, leader))
         return True
 
@@ -111,7 +111,7 @@ class Controller:
         others = tuple(other for other in row.replicas if other != node_id)
         if not row.clean or not any(other in row.in_sync for other in others):
             return False
-        self._set(next_row(row, assigned_to(self._brokers.image, row, others)))
+        self._set(next_row(row, with_replicas(self._brokers.image, row, others)))
         return True
 
     def move_on(self, node_id: int) -> bool:
@@ -119,7 +119,7 @@ class Controller:
         row = self.row
         if node_id in row.assigned or not row.clean:
             return False
-        self._set(next_row(row, assigned_to(self._brokers.image, row, row.replicas, (*row.replicas, node_id))))
+        self._set(next_row(row, with_replicas(self._brokers.image, row, row.replicas, (*row.replicas, node_id))))
         return True
 
     # --- sessions ---
@@ -140,7 +140,7 @@ class Controller:
         lost = [(topic_id, 0)] if has_lost else []
         for change in session_began(self._brokers.image, node_id, is_other_directory=False, lost_logs=lost):
             self._brokers.note(change)
-        after = led_by(replace(self.row, leader_epoch=self.row.leader_epoch + OF_ITS_OWN), self.row.leader)
+        after = with_leader(replace(self.row, leader_epoch=self.row.leader_epoch + OF_ITS_OWN), self.row.leader)
         self._set(next_row(self.row, after))
         if self.row.unclean_epoch != row.unclean_epoch or (row.in_sync and not self.row.in_sync):
             self.promises.begun_uncleanly()

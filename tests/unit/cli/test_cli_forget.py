@@ -8,23 +8,22 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from broker.handlers.cluster.unregister import handle_unregister_broker
 from msgspec.structs import replace
 
 from broker.controller.controller_requests import ControllerRequests
+from broker.handlers.cluster.brokers import handle_unregister_broker
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import FORGOTTEN, Row, TopicCreated
 from broker.observe.cluster_status import broker_row, partition_row
 from seams.rng import SeededRng
 from tests.support.broker_kit import play
 from tests.support.cluster_kit import id_of, session
-from thermocline.cli.cluster import forget
-from thermocline.cli.cluster.moves import source
+from thermocline.cli.cluster import forget, reader
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 
 class Cluster:
-    """Broker 2, whose session is over, holds a partition alone. It is its own `MovesSource`, client and office."""
+    """Broker 2, whose session is over, holds a partition alone. It is its own `ClusterReader`, client and controller."""
 
     epoch = 1
     image_bytes = 0
@@ -37,7 +36,7 @@ class Cluster:
     def returns_and_goes(self) -> None:
         self.image = self.image.with_records([replace(self.image.nodes[2], broker_epoch=3)])
 
-    def look(self) -> Any:
+    def read(self) -> Any:
         (topic,) = self.image.topics.values()
         brokers = [broker_row(node) for node in self.image.nodes.values()]
         return SimpleNamespace(brokers=brokers, partitions=[partition_row(topic, 0, self.image)])
@@ -69,7 +68,7 @@ def test_a_node_that_had_a_session_while_somebody_was_asked_is_not_given_up(
         if returns:
             cluster.returns_and_goes()
 
-    monkeypatch.setattr(source, "MovesSource", lambda _: cluster)
+    monkeypatch.setattr(reader, "ClusterReader", lambda _: cluster)
     monkeypatch.setattr(forget, "can_ask", lambda: True)
     monkeypatch.setattr(forget, "confirm", asks)
     arguments = Namespace(node=2, bootstrap_server="", json=False, yes=False)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.replication.throttled_replicas import ThrottledReplicas
-
 from broker.replication.fetch_lane import FetchLane
 from broker.replication.fetch_session_handler import key_of
 from broker.replication.fetcher import Fetcher
 from broker.replication.follower import FetchPosition
-from broker.replication.replication_quota import ReplicationQuota
+from broker.replication.replication_quota import ReplicationQuota, ThrottledReplicas
 from broker.wire.messages import FetchResponsePartition
 from tests.support.broker_kit import play
 from tests.unit.broker.replication.test_fetcher import LIMITS, TOPIC, Copied, Leader
