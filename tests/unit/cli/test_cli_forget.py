@@ -23,7 +23,7 @@ from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 
 class Cluster:
-    """Broker 2, whose session is over, holds a partition alone. It is its own `ClusterReader`, client and controller."""
+    """Broker 2, whose session is over, holds a partition alone. This is its own reader, client and controller."""
 
     epoch = 1
     image_bytes = 0

@@ -45,7 +45,7 @@ def test_what_was_said_to_the_session_before_is_not_taken_as_said_to_this_one() 
         fetcher = Fetcher(1, ask, lambda: (2, now["epoch"], ""), LIMITS, throttled, lane)
         for index in range(2500):
             fetcher.follow(key_of(TOPIC, index), Stamped(asked_in, now, wrong))
-        keeping = asyncio.ensure_future(fetcher.keep())
+        keeping = asyncio.ensure_future(fetcher.run())
         await asyncio.sleep(1.0)
         keeping.cancel()
         assert now["epoch"] == 51
