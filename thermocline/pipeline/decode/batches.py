@@ -47,16 +47,6 @@ class Way(Protocol):
     def decode(self, log: Buffer | pa.Buffer) -> Iterator[pa.RecordBatch]: ...
 
 
-def _best_way() -> type[Way]:
-    try:
-        from thermocline.pipeline.decode.kernel_way import KernelWay
-    except ImportError:
-        from tests.support.numpy_decoder import NumpyWay
-
-        return NumpyWay
-    return KernelWay
-
-
 class BatchDecoder:
     """Decodes pieces of one topic-partition's log, one after the other. One per thread; one `decode` at a time.
 
