@@ -99,10 +99,6 @@ class Registry:
             del self.resigned[key]
         self.touched.discard(partition)
 
-    def refuse(self, topic: str, index: int, copy: RefusedCopy) -> None:
-        """A follower role could not open this log, and nobody leads."""
-        self.refused[topic, index] = copy
-
     def forget_refused(self, topic: str, index: int, copy: RefusedCopy) -> None:
         """That role is over."""
         if self.refused.get((topic, index)) is copy:

@@ -262,18 +262,19 @@ class Cluster:
                 self.kill(node)
 
     def node_at(self, address: tuple[str, int]) -> str:
-        """Who answers at an address: the last one started there that was not refused."""
-        for node in reversed(self.nodes):
-            if node.address == address and node.ready_at is not None:
-                return node.name
-        return ""
+        """Who answers at an address."""
+        node = self._node_at(address)
+        return "" if node is None else node.name
+
+    def _node_at(self, address: tuple[str, int]) -> Node | None:
+        """The last one started there that was not refused."""
+        found = (node for node in reversed(self.nodes) if node.address == address and node.ready_at is not None)
+        return next(found, None)
 
     def copy_at(self, address: tuple[str, int], place: Place) -> str:
         """Whose log of a partition is read at an address: that of the process there, or the next one it made after its
         first went, which begins again."""
-        node = next(
-            (node for node in reversed(self.nodes) if node.address == address and node.ready_at is not None), None
-        )
+        node = self._node_at(address)
         if node is None:
             return ""
         gone = node.logs_gone[place]

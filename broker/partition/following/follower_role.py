@@ -241,7 +241,7 @@ class FollowerRole:
                 return None
             elif opened is None:  # nobody leads: what is whole of it counts among the candidates (R20)
                 self._refused = RefusedCopy(topic_id, row.leader_epoch, remains)
-                roles.registry.refuse(*place, self._refused)
+                roles.registry.refused[place] = self._refused
                 return None
         return opened or await roles.logs.create(place, topic_id, config)
 
