@@ -50,6 +50,11 @@ def test_the_short_way_makes_no_difference_in_fresh_histories() -> None:
     assert live(FRESH).histories == len(FRESH) * HISTORIES
 
 
+def test_a_resend_that_is_committed_succeeds_though_the_leadership_ends_before_its_run_is() -> None:
+    """It is in one run with a batch that waits for a sync: the short way refused both."""
+    assert run_site("e96323ec.1", (34,)).histories == 1
+
+
 @pytest.mark.parametrize("topics", [("at-once", "flushed"), ("flushed", "at-once")])
 def test_a_run_is_acknowledged_once_all_of_its_partitions_are(topics: tuple[str, str]) -> None:
     """One topic counts the page cache, the other waits for a sync that does not end: neither way answers before it."""

@@ -79,7 +79,7 @@ def run(root: Path) -> None:
         print(f"\nWhere the seconds went:\n{picture.seconds()}")
         print(
             "\nSpark's first start on a machine may take as long as all the rest: its files come from the disk,\n"
-            "and what reads records is compiled once."
+            "and the kernels that decode records are compiled once."
         )
     finally:
         if broker.process.poll() is None:

@@ -29,6 +29,7 @@ class PartitionBatches:
     """The batches of a run for one partition, and their results."""
 
     __slots__ = (
+        "_committed_end",
         "_failure",
         "appended",
         "batches",
@@ -57,6 +58,7 @@ class PartitionBatches:
         self.each: Sequence[Appended | Refused] = ()
         """Else the result of each batch."""
         self._failure: Exception | None = None
+        self._committed_end = 0  # where the high watermark was then
 
     def append(self, context: Context, now_ms: int, *, ends_refused: bool) -> Sequence[Refused]:
         """Append the batches (`append_run`). Returns the errors."""
@@ -71,11 +73,13 @@ class PartitionBatches:
         return [one for one in result if not isinstance(one, Appended)]
 
     def fail(self, why: Exception) -> None:
-        """The commit of the appended batches failed with `why`."""
+        """The commit failed with `why`. Batches that were committed by then succeed, as when each had been alone."""
         appended = self.appended
         if appended is not None:
-            self.appended, self.each = None, [appended] * len(self.headers)
-        self._failure = why
+            ends = zip(self.base_offsets(appended), self.counts, strict=True)
+            self.each = [appended._replace(base_offset=base, last_offset=base + count - 1) for base, count in ends]
+            self.appended = None
+        self._failure, self._committed_end = why, self.partition.high_watermark
 
     def base_offsets(self, appended: Appended) -> Iterator[int]:
         """Of each batch, when they lie one behind the other."""
@@ -92,7 +96,7 @@ class PartitionBatches:
         if not isinstance(one, Appended):
             return code_of(one), -1, -1, -1, str(one)
         why = self._failure
-        if why is not None:
+        if why is not None and one.last_offset >= self._committed_end:
             return code_of(why), -1, -1, log_start_offset, str(why)
         return 0, one.base_offset, one.log_append_time_ms, log_start_offset, None
 
