@@ -212,6 +212,7 @@ def played(make: Callable[[SimLoop], Play]) -> Outcome:
     """Play a run to its end on a loop of its own; nothing of it is left."""
     loop = SimLoop()
     gc_was_on = gc.isenabled()
+    gc.collect()  # garbage that is frozen stays for ever: `asyncio.all_tasks` would walk the tasks of dead loops
     gc.freeze()  # a collection at the end looks at this run alone
     gc.disable()  # a collection would run finalisers of dead processes at a moment that the seed does not decide
     hook = sys.unraisablehook

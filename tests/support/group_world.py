@@ -147,17 +147,19 @@ def in_world(test: Callable[[GroupWorld], Awaitable[None]]) -> Callable[[], None
     return run
 
 
-async def longest_hold_s(work: Coroutine[Any, Any, Any]) -> tuple[float, Any]:
-    """CPU seconds of this thread between two turns of the loop, at most, while `work` runs. Without Python's collector,
-    whose passes depend on everything else that lives in this process."""
+async def longest_hold(work: Coroutine[Any, Any, Any]) -> tuple[float, Any]:
+    """The longest turn of the loop while `work` runs, as a part of all CPU time of the loop's thread: 1 is work in one
+    piece. (Seconds would measure the machine.) Without Python's collector, whose passes depend on everything else that
+    lives in this process."""
     task = asyncio.get_running_loop().create_task(work)
     longest = 0.0
     with without_collector():
+        began = time.thread_time()
         while not task.done():
             before = time.thread_time()
             await asyncio.sleep(0)
             longest = max(longest, time.thread_time() - before)
-    return longest, task.result()
+    return longest / (time.thread_time() - began), task.result()
 
 
 def parse_batches(batches: bytes) -> Iterator[tuple[int, tuple[Parsed, ...]]]:
