@@ -34,7 +34,7 @@ Hear: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitable[HeardNo
 class ControllerRequests:
     """Each method raises what `CommitQueue.decide` and its decision raise. `opened` is `Effects.opened`. `remote`: the
     controller on another broker (None: it never is). `hear` asks replicas what they hold
-    (`UncleanRecoveryManager.look`). `said` is `ClusterControl.said`."""
+    (`UncleanRecoveryManager.ask`). `fitness` is `ClusterControl.fitness`."""
 
     _commit_queue: MetadataWriter
     _metadata: MetadataCache
@@ -42,8 +42,8 @@ class ControllerRequests:
     _rng: Rng
     _opened: Callable[[str], Awaitable[None]]
     _remote: RemoteTopicCreator | None = None
-    _hear: Hear | None = None
-    _said: Callable[[ClusterImage], FitnessByNode | None] = lambda _: None
+    _ask_candidates: Hear | None = None
+    _fitness: Callable[[ClusterImage], FitnessByNode | None] = lambda _: None
 
     @property
     def epoch(self) -> int:
@@ -152,16 +152,16 @@ class ControllerRequests:
     async def elect(self, kind: ElectionType, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Election]:
         """Elect leaders; the outcome of each partition, by topic and index."""
         heard: HeardNow = {}
-        if kind is ElectionType.UNCLEAN and self._hear is not None:
+        if kind is ElectionType.UNCLEAN and self._ask_candidates is not None:
             image = self._metadata.image
-            heard = await self._hear(image, elections.leaderless(image, wanted))
-        return await self._decide(lambda image: elections.elect(image, kind, wanted, heard, self._said(image) or {}))
+            heard = await self._ask_candidates(image, elections.leaderless(image, wanted))
+        return await self._decide(lambda image: elections.elect(image, kind, wanted, heard, self._fitness(image) or {}))
 
     async def reassign(self, wanted: Sequence[Move], allows_factor_change: bool = True) -> tuple[Outcome, ...]:
         """Change the replicas of partitions; the outcome of each move, in order."""
         found = await self._decide(
             lambda image: reassignments.reassign(
-                image, wanted, self._said(image), allows_factor_change=allows_factor_change
+                image, wanted, self._fitness(image), allows_factor_change=allows_factor_change
             )
         )
         refused = [outcome.message for outcome in found if outcome.error is not ErrorCode.NONE]

@@ -145,7 +145,7 @@ class UncleanRecovery:
         if found:
             self._waiting[topic.topic_id] = found
 
-    def heard(self, node_id: int, broker_epoch: int, asked: Question, candidate: Candidate | None) -> None:
+    def answered(self, node_id: int, broker_epoch: int, asked: Question, candidate: Candidate | None) -> None:
         """The answer of this session for its replica; None: its disk failed, so it cannot lead for now."""
         waiting = self._waiting.get(asked.place[0], {}).get(asked.place[1])
         if (

@@ -36,11 +36,11 @@ class ControllerLease:
         lease = self._lease.known
         return NO_LEASE if lease is None else lease.content.counter
 
-    async def look(self, controller_epoch: int) -> LeaseSight:
+    async def poll(self, controller_epoch: int) -> LeaseSight:
         """Poll the lease, after a read of `cluster.json` of `controller_epoch`. Returns what all polls so far show
         (C19)."""
         before_read = self._world.clock.monotonic_s()
-        self._watch.look_begins(before_read)
+        self._watch.poll_begins(before_read)
         lease = await self._lease.load()
         if lease is not None and lease.content.controller_epoch < controller_epoch:
             lease = None  # an older controller's: its counter and release mean nothing

@@ -120,7 +120,7 @@ class ControllerTerm:
             return
         if sight.is_heard:
             return
-        lease = await self._controller_lease.look(seen.epoch)
+        lease = await self._controller_lease.poll(seen.epoch)
         is_gone = sight.is_refused and self._controller_lease.stood_s >= 2 * self._times.interval_s
         if lease in FREE or is_gone:
             self._is_claiming = True

@@ -62,7 +62,7 @@ class LeaseWatch:
         """Whether the controller polled last bumped the counter between two polls. Then this bucket is the one it
         serves, and no copy."""
 
-    def look_begins(self, now_s: float) -> None:
+    def poll_begins(self, now_s: float) -> None:
         """A poll begins at monotonic `now_s`. If it succeeds, `polled` gets the same time."""
         self._look_began_at = now_s
 

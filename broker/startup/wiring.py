@@ -108,8 +108,8 @@ def wire_metadata(
         world.rng,
         replicas.opened,
         RemoteTopicCreator(forward),
-        unclean.look,
-        cluster_control.said,
+        unclean.ask,
+        cluster_control.fitness,
     )
     balancing = LeaderRebalance(
         commit_queue, metadata, node_id, cluster_control.unfit, config.leader_imbalance_check_interval_s
