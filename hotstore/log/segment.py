@@ -60,11 +60,11 @@ class Segment:
     trusted_bytes: int = 0
     """This process has not read the batches below it: a clean stop or a sync vouches for them."""
     damage: DamagedLog | None = None
-    ahead_until: int = 0
+    preallocate_at: int = 0
     """End at which an append preallocates again (host.preallocation); 0 before the first append."""
-    ahead_bytes: int = 0
+    preallocated_bytes: int = 0
     """Preallocated bytes that count against the budget: 0 after the roll."""
-    has_ahead: bool = False
+    has_preallocated: bool = False
     """Whether blocks may be allocated beyond its end, until `trim`."""
     _max_timestamp: TimestampOffset = field(init=False)
     _checked: _Checked = field(init=False)
@@ -99,9 +99,9 @@ class Segment:
 
     def trim(self) -> None:
         """*Blocking* (a few ms), after the last append: free blocks beyond the end. Raises OSError."""
-        if self.has_ahead:
+        if self.has_preallocated:
             self.file.truncate(self.size)
-            self.has_ahead = False
+            self.has_preallocated = False
 
     def name_of(self, suffix: str) -> str:
         return offset_file(self.base_offset, suffix)
