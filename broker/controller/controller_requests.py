@@ -16,7 +16,7 @@ from broker.controller.decisions.decision import Decider, Decision, MetadataWrit
 from broker.controller.decisions.elections import Election, ElectionType
 from broker.controller.decisions.fitness import FitnessByNode
 from broker.controller.decisions.reassignments import Move, OngoingReassignment, Outcome
-from broker.controller.unclean_recovery import HeardNow
+from broker.controller.unclean_recovery import CandidatesByQuestion
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.following.metadata_cache import MetadataCache
@@ -27,7 +27,7 @@ from seams.rng import Rng
 
 log = logging.getLogger(__name__)
 
-Hear: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitable[HeardNow]]
+AskCandidates: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitable[CandidatesByQuestion]]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -42,7 +42,7 @@ class ControllerRequests:
     _rng: Rng
     _opened: Callable[[str], Awaitable[None]]
     _remote: RemoteTopicCreator | None = None
-    _ask_candidates: Hear | None = None
+    _ask_candidates: AskCandidates | None = None
     _fitness: Callable[[ClusterImage], FitnessByNode | None] = lambda _: None
 
     @property
@@ -122,9 +122,9 @@ class ControllerRequests:
         log.info("deleted topic %s (%s); its objects go next", name, topic.topic_id)
         return topic
 
-    async def forget(self, topic: Topic) -> None:
+    async def record_purged(self, topic: Topic) -> None:
         """Nothing of a deleted topic is left: remove its record."""
-        await self._decide(lambda image: topics.forget(image, topic.topic_id))
+        await self._decide(lambda image: topics.purged(image, topic.topic_id))
 
     async def set_configs(
         self, name: str, change: Callable[[Topic], Mapping[str, str]], *, validate_only: bool = False
@@ -151,7 +151,7 @@ class ControllerRequests:
 
     async def elect(self, kind: ElectionType, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Election]:
         """Elect leaders; the outcome of each partition, by topic and index."""
-        heard: HeardNow = {}
+        heard: CandidatesByQuestion = {}
         if kind is ElectionType.UNCLEAN and self._ask_candidates is not None:
             image = self._metadata.image
             heard = await self._ask_candidates(image, elections.leaderless(image, wanted))
@@ -177,7 +177,7 @@ class ControllerRequests:
         self, wanted: Sequence[tuple[str, Sequence[int]]] | None = None
     ) -> list[tuple[str, list[OngoingReassignment]]]:
         """Ongoing reassignments after every earlier decision, by topic: all, or those of `wanted`."""
-        return await self._decide(lambda image: Decision((), reassignments.under_way(image, wanted)))
+        return await self._decide(lambda image: Decision((), reassignments.ongoing(image, wanted)))
 
     async def unregister(self, node_id: int) -> None:
         await self._decide(lambda image: registrations.unregister(image, node_id))

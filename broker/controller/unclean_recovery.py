@@ -47,11 +47,11 @@ class Question(NamedTuple):
     leader_epoch: int
 
 
-Heard = Mapping[int, Candidate]  # by node id
-HeardNow = Mapping[Question, Mapping[tuple[int, int], Candidate]]  # by node id and broker epoch
+CandidatesByNode = Mapping[int, Candidate]  # by node id
+CandidatesByQuestion = Mapping[Question, Mapping[tuple[int, int], Candidate]]  # by node id and broker epoch
 
 
-def best(row: Row, heard: Heard) -> int:
+def best(row: Row, heard: CandidatesByNode) -> int:
     """The replica that keeps most of the log (`kept_end`)."""
     order = (*row.replicas, *row.target)
     return max(

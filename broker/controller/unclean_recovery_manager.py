@@ -12,7 +12,14 @@ from typing import Final
 from uuid import UUID
 
 from broker.controller.commit_queue import CommitQueue
-from broker.controller.unclean_recovery import Candidate, HeardNow, Question, UncleanRecovery, begin, questions_of
+from broker.controller.unclean_recovery import (
+    Candidate,
+    CandidatesByQuestion,
+    Question,
+    UncleanRecovery,
+    begin,
+    questions_of,
+)
 from broker.error_codes import ErrorCode
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage
@@ -36,7 +43,7 @@ _QUESTIONS_MAX: Final = 1_000  # in one request
 
 Ask = Callable[[Node, OffsetForLeaderEpochRequest], Awaitable[OffsetForLeaderEpochResponse]]
 """Asks one broker, also this one. Raises ConnectionError, TimeoutError."""
-Said = tuple[Node, Question, Candidate | None]
+Answer = tuple[Node, Question, Candidate | None]
 
 
 class UncleanRecoveryManager:
@@ -75,7 +82,7 @@ class UncleanRecoveryManager:
             else:
                 log.warning("%d partitions begin uncleanly: no replica has all acknowledged records", count)
 
-    async def ask(self, image: ClusterImage, places: Iterable[LogPlace]) -> HeardNow:
+    async def ask(self, image: ClusterImage, places: Iterable[LogPlace]) -> CandidatesByQuestion:
         """What the replicas with a session say of these partitions now, as far as they answer in time."""
         found: dict[Question, dict[tuple[int, int], Candidate]] = {}
         for node, question, candidate in await self._ask_all(image, questions_of(image, places)):
@@ -83,7 +90,7 @@ class UncleanRecoveryManager:
                 found.setdefault(question, {})[node.node_id, node.broker_epoch] = candidate
         return found
 
-    async def _ask_all(self, image: ClusterImage, wanted: dict[int, list[Question]]) -> list[Said]:
+    async def _ask_all(self, image: ClusterImage, wanted: dict[int, list[Question]]) -> list[Answer]:
         asking = [
             self._ask_one(image.nodes[node_id], questions[at : at + _QUESTIONS_MAX])
             for node_id, questions in wanted.items()
@@ -91,7 +98,7 @@ class UncleanRecoveryManager:
         ]
         return [said for answers in await asyncio.gather(*asking) for said in answers]
 
-    async def _ask_one(self, node: Node, questions: list[Question]) -> list[Said]:
+    async def _ask_one(self, node: Node, questions: list[Question]) -> list[Answer]:
         try:
             async with asyncio.timeout(ANSWER_S):
                 answer = await self._send(node, request_of(questions))

@@ -78,7 +78,7 @@ def wire_metadata(
         report,
         metadata,
         links,
-        forget=lambda topic: controller.forget(topic),
+        forget=lambda topic: controller.record_purged(topic),
     )
     feed = ImageFeed(Publisher(replicas, metadata, live, node_id))
     feed.watch(lambda at: links.close_ended(at.image.nodes))

@@ -20,7 +20,7 @@ from broker.errors import ApiError
 from broker.metadata.data_configs import effective_min
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import NO_LEADER, LogPlace, Row
-from broker.metadata.row_steps import Said
+from broker.metadata.row_steps import PartitionFitness
 from broker.metadata.rows import cancelled, ended, reassigned, rows_set
 
 
@@ -99,7 +99,9 @@ def over(image: ClusterImage, told: FitnessByNode | None = None) -> Decision[Non
     return Decision(rows_set(rows), None)
 
 
-def _one(image: ClusterImage, topic: Topic, move: Move, said: Said | None, *, allows_factor_change: bool) -> Row | None:
+def _one(
+    image: ClusterImage, topic: Topic, move: Move, said: PartitionFitness | None, *, allows_factor_change: bool
+) -> Row | None:
     """The new row; None: nothing changes."""
     row = topic.rows[move.partition]
     if move.replicas is None:
@@ -118,7 +120,9 @@ def _one(image: ClusterImage, topic: Topic, move: Move, said: Said | None, *, al
     return reassigned(image, topic, move.partition, move.replicas, said)
 
 
-def _check_who_stays(image: ClusterImage, topic: Topic, move: Move, named: tuple[int, ...], said: Said | None) -> None:
+def _check_who_stays(
+    image: ClusterImage, topic: Topic, move: Move, named: tuple[int, ...], said: PartitionFitness | None
+) -> None:
     """R19: replicas that are not `named` any more leave with the row, before others joined."""
     row = topic.rows[move.partition]
     stay = [node_id for node_id in row.in_sync if node_id in named]
@@ -144,7 +148,7 @@ def _revert(move: Move) -> str:
     return f"Unable to revert partition assignment for {move.topic}:{move.partition} because"
 
 
-def under_way(
+def ongoing(
     image: ClusterImage, wanted: Iterable[tuple[str, Sequence[int]]] | None = None
 ) -> list[tuple[str, list[OngoingReassignment]]]:
     """Ongoing moves by topic: all, or those of `wanted`. Topics without any are left out."""

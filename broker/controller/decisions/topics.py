@@ -132,7 +132,7 @@ def delete(image: ClusterImage, name: str, topic_id: str | None = None) -> Decis
     return Decision((TopicDeleted(topic.topic_id),), topic)
 
 
-def forget(image: ClusterImage, topic_id: str) -> Decision[None]:
+def purged(image: ClusterImage, topic_id: str) -> Decision[None]:
     """Nothing of a deleted topic is left, on disk or in the bucket."""
     return Decision((TopicPurged(topic_id),) if topic_id in image.deleted else (), None)
 
