@@ -38,7 +38,7 @@ class ChunkSource:
         self.is_directory: bool | None = None  # whether objects are local files; None until the first chunk was loaded
         self.fetched_bytes = 0
         self.requests = 0
-        self.second_tries = 0
+        self.retries = 0
 
     async def footer(self, key: SegmentKey, entry: RemoteSegment) -> SegmentFooter:
         """The footer of the object that a manifest names by `entry`. Raises as `fetch_committed_footer`."""
@@ -51,7 +51,7 @@ class ChunkSource:
             return await self._load(chunk, opened.footer.object_bytes)
         except Corrupt:
             # A bit that flipped in transit is right the second time; one that flipped at rest is not.
-            self.second_tries += 1
+            self.retries += 1
             return await self._load(chunk, opened.footer.object_bytes)
 
     async def still_there(self, opened: OpenSegment) -> None:
