@@ -33,7 +33,7 @@ AskCandidates: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitabl
 @dataclass(slots=True, eq=False, repr=False)
 class ControllerRequests:
     """Each method raises what `CommitQueue.decide` and its decision raise. `opened` is `Effects.opened`. `remote`: the
-    controller on another broker (None: it never is). `hear` asks replicas what they hold
+    controller on another broker (None: there is no other broker). `ask_candidates` asks replicas what they hold
     (`UncleanRecoveryManager.ask`). `fitness` is `ClusterControl.fitness`."""
 
     _commit_queue: MetadataWriter
@@ -60,8 +60,8 @@ class ControllerRequests:
         internal: bool = False,
         validate_only: bool = False,
     ) -> Topic:
-        """Create a topic and wait until its partitions serve. `assignments`: (partition, replicas) pairs, instead of
-        the two numbers."""
+        """Create a topic and wait until its partitions serve. `assignments`: (partition, replicas) pairs, which
+        replace `partitions` and `replication_factor`."""
         wanted = topics.NewTopic(
             str(self._rng.uuid()), name, partitions, configs, replication_factor, assignments, internal
         )
@@ -83,9 +83,8 @@ class ControllerRequests:
         replication_factor: int = 1,
         internal: bool = False,
     ) -> None:
-        """Create a topic, or wait until it serves where another request created it first. Works from any broker: the
-        only change that brokers request by themselves. An internal topic has at most as many replicas as there are
-        brokers."""
+        """Create a topic if there is none of that name, and wait until it serves. Works on any broker, because brokers
+        themselves request topics. An internal topic has at most as many replicas as there are brokers."""
         try:
             if self._remote is None or not self._remote.decides():
                 factor = replication_factor
@@ -119,11 +118,11 @@ class ControllerRequests:
         """Free the name and stop serving. `topic_id`: only the topic of this id, whichever topic has the name now
         (KIP-516). Files and objects are deleted in the background; the deletion is recorded until they are gone."""
         topic = await self._decide(lambda image: topics.delete(image, name, topic_id))
-        log.info("deleted topic %s (%s); its objects go next", name, topic.topic_id)
+        log.info("deleted topic %s (%s); its objects are deleted next", name, topic.topic_id)
         return topic
 
     async def record_purged(self, topic: Topic) -> None:
-        """Nothing of a deleted topic is left: remove its record."""
+        """Remove the record of a deleted topic, once nothing of it is left."""
         await self._decide(lambda image: topics.purged(image, topic.topic_id))
 
     async def set_configs(
@@ -166,7 +165,7 @@ class ControllerRequests:
         )
         refused = [outcome.message for outcome in found if outcome.error is not ErrorCode.NONE]
         log.info(
-            "of %d moves of partitions %d were refused%s",
+            "reassignment of %d partitions: %d refused%s",
             len(found),
             len(refused),
             f": {refused[0]}" if refused else "",
@@ -186,7 +185,7 @@ class ControllerRequests:
     async def give_up(self, node_id: int, broker_epoch: int) -> None:
         """See `registrations.forget`."""
         await self._decide(lambda image: registrations.forget(image, node_id, broker_epoch))
-        log.warning("broker %d is given up: its directory returns only as one that lost everything", node_id)
+        log.warning("broker %d is given up: if its data directory returns, its logs count as lost", node_id)
 
     async def opened(self, topic: Topic) -> None:
         """Wait until the partitions of `topic` serve. ApiError if it is deleted first."""

@@ -47,7 +47,7 @@ class _Checked(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Segment:
-    """State of one segment, empty at first; recovery sets the other fields of one that is not. Compared by identity."""
+    """State of one segment. A new one is empty; recovery sets the fields of others. Compared by identity."""
 
     directory: Directory
     base_offset: int
@@ -58,7 +58,7 @@ class Segment:
     first_append_ms: int | None = None
     indexer: SegmentIndexer | None = field(init=False)
     trusted_bytes: int = 0
-    """This process has not read the batches below it: a clean stop or a sync vouches for them."""
+    """End of the bytes whose batches this process has not read: a clean stop or an earlier sync covers them."""
     damage: DamagedLog | None = None
     preallocate_at: int = 0
     """End at which an append preallocates again (host.preallocation); 0 before the first append."""

@@ -61,7 +61,7 @@ def elect(
     unfit: Unfit = MappingProxyType({}),
 ) -> Decision[dict[tuple[str, int], Election]]:
     """The outcome of each partition, by topic and index. One named twice is elected once. `heard`: answers of the
-    replicas of `leaderless` ones."""
+    replicas of the partitions that `leaderless` returned."""
     topics = {topic.name: topic for topic in image.topics.values()}
     rows: dict[LogPlace, Row] = {}
     answers: dict[tuple[str, int], Election] = {}

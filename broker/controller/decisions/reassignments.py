@@ -2,8 +2,8 @@
 ReplicationControlManager.alterPartitionReassignments.
 
 - Each partition has its own result, in Kafka's order, codes and words. A move replaces an ongoing one.
-- A cancelled or replaced move removes replicas at once. The minimum must stay in sync without failed logs, one of them
-  in session and fit (R19).
+- A cancelled or replaced move removes replicas at once. Enough others must stay in sync: the minimum, without failed
+  logs, and at least one with a session and fit to lead (R19).
 - A move without effect makes no row.
 """
 
@@ -25,7 +25,7 @@ from broker.metadata.rows import cancelled, ended, reassigned, rows_set
 
 
 class Move(NamedTuple):
-    """The requested replicas of one partition, its leader first; None: those before the ongoing move."""
+    """The requested replicas of one partition, its leader first; None: cancel the ongoing move."""
 
     topic: str
     partition: int
@@ -87,7 +87,7 @@ def _found(topics: dict[str, Topic], move: Move) -> Topic:
 
 
 def over(image: ClusterImage, told: FitnessByNode | None = None) -> Decision[None]:
-    """Moves completed without a proposal: the replica waited for has a session, or is fit again. 30 000 rows without
+    """Complete moves that no proposal completes: the awaited replica has a session or is fit again. 30 000 rows without
     moves take 1 ms."""
     said_of = judge(told)
     rows = {
@@ -123,7 +123,7 @@ def _one(
 def _check_who_stays(
     image: ClusterImage, topic: Topic, move: Move, named: tuple[int, ...], said: PartitionFitness | None
 ) -> None:
-    """R19: replicas that are not `named` any more leave with the row, before others joined."""
+    """Refuse a move that leaves too few replicas in sync: those not in `named` leave before others join (R19)."""
     row = topic.rows[move.partition]
     stay = [node_id for node_id in row.in_sync if node_id in named]
     if len(stay) == len(row.in_sync):
