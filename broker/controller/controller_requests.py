@@ -176,7 +176,7 @@ class ControllerRequests:
         self, wanted: Sequence[tuple[str, Sequence[int]]] | None = None
     ) -> list[tuple[str, list[OngoingReassignment]]]:
         """Ongoing reassignments after every earlier decision, by topic: all, or those of `wanted`."""
-        return await self._decide(lambda image: Decision((), reassignments.ongoing(image, wanted)))
+        return await self._decide(lambda image: Decision((), reassignments.under_way(image, wanted)))
 
     async def unregister(self, node_id: int) -> None:
         await self._decide(lambda image: registrations.unregister(image, node_id))

@@ -148,7 +148,7 @@ def _revert(move: Move) -> str:
     return f"Unable to revert partition assignment for {move.topic}:{move.partition} because"
 
 
-def ongoing(
+def under_way(
     image: ClusterImage, wanted: Iterable[tuple[str, Sequence[int]]] | None = None
 ) -> list[tuple[str, list[OngoingReassignment]]]:
     """Ongoing moves by topic: all, or those of `wanted`. Topics without any are left out."""
