@@ -78,7 +78,7 @@ _REFUSED_S: Final = 1.0  # after a commit that failed, before the next try
 
 
 class UnfitBrokers:
-    """Of one broker, while it is the controller. `wake` is called when there is something to decide at once."""
+    """Active while this broker is the controller. `wake` is called when there is something to decide at once."""
 
     def __init__(self, commit_queue: CommitQueue, wake: Callable[[], None]) -> None:
         self._commit_queue = commit_queue

@@ -15,8 +15,8 @@ from seams.world import World
 
 
 class ControllerLease:
-    """Of one process. `lease_s`: how long the holder must be silent. `interval_s`: between bumps, and between others'
-    polls."""
+    """The lease as one process reads and bumps it. `lease_s`: how long the holder must be silent. `interval_s`: between
+    bumps, and between others' polls."""
 
     def __init__(
         self, store: ObjectStore, world: World, incarnation: str, *, lease_s: float, interval_s: float
@@ -32,7 +32,7 @@ class ControllerLease:
 
     @property
     def counter(self) -> int:
-        """Of the lease as read last; NO_LEASE: there was none, or it was not read."""
+        """Counter of the lease that was read last; NO_LEASE: there was none, or it was not read."""
         lease = self._lease.known
         return NO_LEASE if lease is None else lease.content.counter
 

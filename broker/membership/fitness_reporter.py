@@ -18,7 +18,8 @@ from broker.metrics.outage_log import OutageLog
 
 @dataclass(eq=False, repr=False)
 class FitnessReporter:
-    """Of node `node_id`. `at`: the applied image. `outage`: of the bucket, for this process."""
+    """Reports the fitness of node `node_id`. `at`: the applied image. `outage`: this process's outages of the
+    bucket."""
 
     _node_id: int
     _fitness: BrokerFitness

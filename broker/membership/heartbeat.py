@@ -29,9 +29,9 @@ _AGAIN_S: Final = 0.3  # after one that failed
 
 
 class Heartbeats:
-    """Of node `node_id`, process `incarnation`. `at`: the applied image. `observe` takes a root's bytes. `ended` is
-    called while the image shows no session: it registers again. `lost` is called when the controller does not answer.
-    `no_claim_s` as in `SessionHeartbeat`."""
+    """Heartbeats of node `node_id`, process `incarnation`. `at`: the applied image. `observe` takes a root's bytes.
+    `ended` is called while the image shows no session: it registers again. `lost` is called when the controller does
+    not answer. `no_claim_s` as in `SessionHeartbeat`."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class Heartbeats:
         self._heard_s: float | None = None
         self._heard_since_s: float | None = None
         self.fresh_s = float("-inf")
-        """When the last heartbeat was sent whose response proved how fresh this broker's image is; boot clock."""
+        """When the last heartbeat was sent whose response proved that this broker's image is fresh; boot clock."""
         self.answered_s = float("-inf")
-        """The same, "store away" included: there is a controller, and this broker is in session with it."""
+        """When the last answered heartbeat was sent, also with the answer "store away"; boot clock."""
         self.is_refused = False  # whether the controller's port refuses (D64)
         self._after_pause: tuple[int, int] | None = None  # the gate's pause, and the first lease counter heard in it
 
@@ -77,7 +77,7 @@ class Heartbeats:
 
     @property
     def heard_for_s(self) -> float:
-        """For how long the controller has answered and bumped its lease."""
+        """Seconds for which the controller has answered and bumped its lease without a pause."""
         return 0.0 if self._heard_since_s is None else self._clock.monotonic_s() - self._heard_since_s
 
     async def keep(self) -> None:

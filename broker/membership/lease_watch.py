@@ -1,4 +1,4 @@
-"""What polls of `lease.json` prove. Pure.
+"""Decides from polls of `lease.json` whether the lease is free. Pure.
 
 - The lease is free when its counter stood still over a whole lease of *successful* polls by the own monotonic clock
   (C19). Failed polls prove nothing; after an outage every broker would claim.

@@ -1,5 +1,4 @@
-"""How a process gets its session: it claims the controller epoch, or registers with the controller that the image
-names.
+"""Start of a process's session: it claims the controller epoch, or registers with the controller that the image names.
 
 - Nothing is served before the session is committed to `cluster.json` and was read there.
 - A process claims if it is alone in the image, or the lease was released or stood still. Two bumps without movement are
