@@ -1,5 +1,6 @@
 """The requests that clients and operators make of the controller: topics, configs, elections, reassignments, nodes. A
-created topic is answered when its partitions serve. Cancelling a caller ends only its wait, once the change began."""
+created topic is answered when its partitions serve. A caller that is cancelled after its change began only stops
+waiting."""
 
 from __future__ import annotations
 

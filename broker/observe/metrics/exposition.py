@@ -81,7 +81,7 @@ class _BrokerCollector:
             yield from cluster_metrics(sources, self._cluster, seen.late)
             yield gauge("offline_partitions", "partitions that serve nothing until a restart: log_offline",
                         len(now.offline))  # fmt: skip
-            yield gauge("full_partitions", "partitions whose last append found the disk full: free space, they resume",
+            yield gauge("full_partitions", "partitions whose last append found the disk full; they resume with free space",
                         len(now.full))  # fmt: skip
             yield from _gate_and_syncs(sources)
             yield from request_metrics(sources.context)
@@ -243,7 +243,7 @@ def group_metrics(survey: Survey) -> Iterator[Metric]:
     yield gauges(
         "group_lag",
         "records between what a group committed and the end of the partition that consumers see; "
-        f"of more than {SHOWN_MAX} positions those that lag most (thermocline_group_positions counts all)",
+        f"if there are more than {SHOWN_MAX}, those that lag most (thermocline_group_positions counts all)",
         ["group", "topic", "partition"],
         {(group_id, topic, str(partition)): records for records, group_id, topic, partition in survey.shown},
     )
