@@ -81,7 +81,7 @@ class _BrokerCollector:
             yield from cluster_metrics(sources, self._cluster, seen.late)
             yield gauge("offline_partitions", "partitions that serve nothing until a restart: log_offline",
                         len(now.offline))  # fmt: skip
-            yield gauge("full_partitions", "partitions whose last append found the disk full; they resume with free space",
+            yield gauge("full_partitions", "partitions whose last append found the disk full: free space resumes them",
                         len(now.full))  # fmt: skip
             yield from _gate_and_syncs(sources)
             yield from request_metrics(sources.context)
