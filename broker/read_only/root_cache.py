@@ -292,8 +292,8 @@ class RootCache:
 def next_poll_s(idle_s: float, count: int, *, is_waited_for: bool) -> float | None:
     """Seconds until the next poll; None: no more. `idle_s`: since the last request; `count`: roots that are polled.
 
-    The interval grows with the number of roots, so that the bucket gets at most `POLLS_PER_S` requests a second. It is
-    at most `SELDOM_S`, the interval of an idle root. Pure.
+    The interval grows with the number of roots, to keep the bucket at `POLLS_PER_S` requests a second. It never exceeds
+    `SELDOM_S`, the interval of an idle root. Pure.
     """
     if not is_waited_for and idle_s >= KEPT_S:
         return None
