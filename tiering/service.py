@@ -149,10 +149,13 @@ class TierService:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def purge_topic(self, topic_id: UUID, partitions: int) -> None:
-        """Delete the objects of a deleted topic, each partition's root last. Raises Retryable while some are left."""
+    async def purge_topic(self, topic_id: UUID, partitions: int, may_delete: Callable[[], bool]) -> bool:
+        """Delete the objects of a deleted topic, each partition's root last. False: `may_delete`, which is called
+        before each deletion, said no. Raises Retryable while some are left, and what `may_delete` raises."""
         for partition in range(partitions):
-            await purge_partition(self._store, self._cold, topic_id, partition)
+            if not await purge_partition(self._store, self._cold, topic_id, partition, may_delete):
+                return False
+        return True
 
     async def _watch_backlog(self) -> None:
         """Runs until cancelled."""
