@@ -13,10 +13,12 @@ import pytest
 from broker.metadata.image import Topic
 from broker.metadata.records import Row
 from broker.partition.removing.topic_deletion import PURGING_MAX, TopicDeletion
+from coldstore.stores.operations import Operation
 from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
+from tests.support.faulty_store import Fault
 
 TOPIC_ID = UUID(int=77)
 
@@ -134,6 +136,36 @@ def test_a_broker_that_decides_no_more_deletes_no_object_of_the_next_partition()
         await life.context.controller.delete_topic("log")
         await asyncio.sleep(60.0)
         assert {key.split(topic_id)[1].split("/")[1] for key in deleted if topic_id in key} == {"0"}, deleted
+        await life.crash()
+
+    play(scenario())
+
+
+def test_a_purge_stops_while_its_broker_does_not_know_whether_the_topic_is_still_deleted() -> None:
+    """R23: an earlier `cluster.json` may have been put back by then. It deleted by an image of any age."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        topic_id = str(await life.create("log", 5))
+        await asyncio.sleep(10.0)
+        delete, deleted = place.memory.delete, list[str]()
+
+        async def slow(keys: list[str]) -> None:
+            if not deleted:
+                for operation in (Operation.GET, Operation.GET_IF_CHANGED):
+                    place.store.script(operation, Fault.BEFORE, match="cluster", times=10**6)
+            deleted.extend(key for key in keys if topic_id in key)
+            await asyncio.sleep(15.0)
+            await delete(keys)
+
+        place.memory.delete = slow  # type: ignore[method-assign]
+        await life.context.controller.delete_topic("log")
+        await asyncio.sleep(600.0)
+        assert len(deleted) == 1, deleted
+        place.store.calm()
+        await asyncio.sleep(1200.0)
+        assert len(deleted) == 5
         await life.crash()
 
     play(scenario())
