@@ -258,6 +258,7 @@ class TieredPartition:
             # Only an old copy of the data directory can end below its own flushed, copied records (C6).
             self.lease.reserve(local.log_end_offset)
             await self.lease.call(remove_reservation, local.directory)
+            self.lease.check()  # else its topic may be deleted, and the report is never withdrawn
             what = "restart to go on there" if self.is_alone else "another replica has to lead"
             self.blocks[Block.BEHIND] = (
                 f"{self.name} ends at {local.log_end_offset}, the bucket at {manifest.bucket_end_offset}; {what}"

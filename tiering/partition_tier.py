@@ -161,7 +161,8 @@ class PartitionTier:
         self._jobs.copy()
 
     async def delete_records(self, offset: int) -> None:
-        """Make everything below `offset` unreadable; durable when this returns. Raises Retryable, Fenced."""
+        """Make everything below `offset` unreadable; durable when this returns. Raises Retryable, Fenced; EditRefused
+        for an internal topic with replicas whose snapshot does not reach `offset`."""
         partition = self._partition
         if self.enabled or partition.remote_end_offset or not partition.is_alone:
             await partition.claim()

@@ -14,6 +14,7 @@ from coldstore.object_store import ObjectStore
 from hotstore.flush.sync_rounds import SyncTimes
 from hotstore.host.lease import Lease
 from hotstore.host.log_host import LogHost
+from logformat.errors import Retryable
 from seams.tasks import Tasks, supervise
 from seams.world import World
 from tiering.copying.backlog import Backlog, lag_message
@@ -63,6 +64,7 @@ class TierService:
         self._logs = logs
         self._tasks = tasks
         self._report = report
+        self._is_fresh = is_fresh
         self._cold = open_cold_reader(store, world, tasks, f"{logs.path}/{CACHE_DIRECTORY}", limits)
         backoff = Backoff(limits.copy_backoff_ms / 1000, limits.copy_backoff_ms_max / 1000, limits.copy_backoff_jitter)
         recovery = StoreRecovery(world.rng)
@@ -149,10 +151,20 @@ class TierService:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def purge_topic(self, topic_id: UUID, partitions: int) -> None:
-        """Delete the objects of a deleted topic, each partition's root last. Raises Retryable while some are left."""
+    async def purge_topic(self, topic_id: UUID, partitions: int, may_delete: Callable[[], bool]) -> bool:
+        """Delete the objects of a deleted topic, each partition's root last. False: `may_delete`, which is called
+        before each deletion, said no. Raises Retryable while some are left or the metadata image may be outdated (R23),
+        and what `may_delete` raises."""
+
+        def may_send() -> bool:
+            if not self._is_fresh():
+                raise Retryable(f"whether topic id {topic_id} is still deleted is not known here; its objects stay")
+            return may_delete()
+
         for partition in range(partitions):
-            await purge_partition(self._store, self._cold, topic_id, partition)
+            if not await purge_partition(self._store, self._cold, topic_id, partition, may_send):
+                return False
+        return True
 
     async def _watch_backlog(self) -> None:
         """Runs until cancelled."""

@@ -5,7 +5,7 @@ the result."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from broker.controller.decisions.fitness import FIT, Fitness
 from broker.error_codes import ErrorCode
@@ -46,11 +46,22 @@ class SessionRequest:
     wants_bump: bool = False
 
 
+class AnsweredAt(NamedTuple):
+    """When the controller of this epoch answered a heartbeat, in ms of its boot clock; only itself reads it."""
+
+    controller_epoch: int
+    boottime_ms: int
+
+
+NEVER_ANSWERED: Final = AnsweredAt(-1, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class SessionHeartbeat:
     """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and applied the image of `position`
     records. `fitness`: its current health, in each heartbeat. `wants_shutdown`: end its session. `no_claim_s`: it will
-    not claim the lease for so many seconds at least."""
+    not claim the lease for so many seconds at least. `since`: a response that it had read when it counted these
+    seconds."""
 
     node_id: int
     broker_epoch: int
@@ -58,19 +69,24 @@ class SessionHeartbeat:
     fitness: Fitness = FIT
     wants_shutdown: bool = False
     no_claim_s: float = 0.0
+    since: AnsweredAt = NEVER_ANSWERED
 
 
 @dataclass(frozen=True, slots=True)
 class SessionHeartbeatResponse:
-    """The response to an accepted heartbeat. `root`: the committed bytes of `cluster.json`, if newer than the
-    heartbeat's position. `store_away`: the controller cannot bump its lease, so this proves no freshness.
-    `lease_counter`: the last that it wrote itself (R28). `may_stop`: the session ended as requested."""
+    """The response to a heartbeat. `root`: the committed bytes of `cluster.json`, if newer than the heartbeat's
+    position. `store_away`: the controller cannot bump its lease, so this proves no freshness. `lease_counter`: the last
+    that it wrote itself (R28). `may_stop`: the session ended as requested. `is_disputed`: another broker may have
+    claimed, so this proves no session; NOT_CONTROLLER on the wire. `boottime_ms`: when it was made, see
+    `AnsweredAt`."""
 
     controller_epoch: int
     root: bytes | None = None
     store_away: bool = False
     lease_counter: int = -1
     may_stop: bool = False
+    is_disputed: bool = False
+    boottime_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +110,7 @@ class BrokerRpc(Protocol):
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
         """Keep a session alive. Answered after `broker.heartbeat.interval.ms`, or at once when there is news. ApiError
-        STALE_BROKER_EPOCH: the session does not exist any more. BROKER_ID_NOT_REGISTERED. NOT_CONTROLLER: also where
-        the store is away and another broker may have claimed."""
+        STALE_BROKER_EPOCH: the session does not exist any more. BROKER_ID_NOT_REGISTERED."""
 
     async def alter_partition(self, asked: ProposalsRequest) -> tuple[ErrorCode, ...]:
         """Decide each proposal, in order; NONE where it became a row, which the leader sees in its image (R17). Of one:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import (
@@ -170,22 +170,27 @@ class ClusterControl:
                 ErrorCode.STALE_BROKER_EPOCH if known else ErrorCode.BROKER_ID_NOT_REGISTERED,
                 f"broker {asked.node_id} has no session of broker epoch {asked.broker_epoch}",
             )
-        self._rival_controllers.heartbeat(asked.node_id, asked.no_claim_s, self._clock.boottime_s())
+        if asked.since.controller_epoch == self._commit_queue.epoch:
+            self._rival_controllers.heartbeat(asked.node_id, asked.no_claim_s, asked.since.boottime_ms / 1000)
         if asked.wants_shutdown:
             await self._end(((asked.node_id, asked.broker_epoch),))
             log.info("broker %d left", asked.node_id)
-            return SessionHeartbeatResponse(self._commit_queue.epoch, may_stop=True)
+            return self._response(may_stop=True)
         is_new = self.record_fitness(asked.node_id, asked.broker_epoch, asked.fitness)
         await self._news_for(asked.position, until_moved=is_new)
         if self._sessions is None:
             raise not_controller()
         if self._is_away():
             if self.is_disputed:  # the broker must not rely on this: it may have a session with another controller
-                raise not_controller()
-            return SessionHeartbeatResponse(self._commit_queue.epoch, store_away=True)
+                return self._response(is_disputed=True)
+            return self._response(store_away=True)
         newest = self._root.encoded
         root = None if newest is None or newest[0] <= asked.position else newest[1]
-        return SessionHeartbeatResponse(self._commit_queue.epoch, root, lease_counter=self._lease_counter)
+        return self._response(root=root, lease_counter=self._lease_counter)
+
+    def _response(self, **said: Any) -> SessionHeartbeatResponse:
+        boottime_ms = int(self._clock.boottime_s() * 1000)
+        return SessionHeartbeatResponse(self._commit_queue.epoch, boottime_ms=boottime_ms, **said)
 
     # ── health reports ───────────────────────────────────────────────────────────────────────────────────────────
     def record_fitness(self, node_id: int, broker_epoch: int, fitness: Fitness) -> bool:

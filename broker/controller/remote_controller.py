@@ -10,6 +10,7 @@ from uuid import UUID
 
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import (
+    AnsweredAt,
     ProposalsRequest,
     SessionHeartbeat,
     SessionHeartbeatResponse,
@@ -69,13 +70,17 @@ class RemoteController:
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
         answer = await self._ask(HEARTBEATS, heartbeat_message(asked), BrokerHeartbeatResponse, self._times.answer_s)
-        _raise(answer.error_code)
+        is_disputed = answer.error_code == ErrorCode.NOT_CONTROLLER and answer.boottime_ms > 0
+        if not is_disputed:
+            _raise(answer.error_code)
         return SessionHeartbeatResponse(
             answer.controller_epoch,
             root=answer.root,
             store_away=answer.is_store_away,
             lease_counter=answer.lease_counter,
             may_stop=answer.should_shut_down,
+            is_disputed=is_disputed,
+            boottime_ms=answer.boottime_ms,
         )
 
     async def alter_partition(self, asked: ProposalsRequest) -> tuple[ErrorCode, ...]:
@@ -168,6 +173,8 @@ def heartbeat_message(asked: SessionHeartbeat) -> BrokerHeartbeatRequest:
         ],
         unfit=[BrokerHeartbeatRequestUnfit(topic_id, indexes) for topic_id, indexes in _by_topic(asked.fitness.unfit)],
         no_claim_ms=int(asked.no_claim_s * 1000),
+        since_epoch=asked.since.controller_epoch,
+        since_ms=asked.since.boottime_ms,
     )
 
 
@@ -179,11 +186,13 @@ def heartbeat_request(request: BrokerHeartbeatRequest) -> SessionHeartbeat:
         Fitness(request.want_fence, _places(request.unfit), _places(request.lost_logs)),
         wants_shutdown=request.want_shut_down,
         no_claim_s=request.no_claim_ms / 1000,
+        since=AnsweredAt(request.since_epoch, request.since_ms),
     )
 
 
 def heartbeat_response(answer: SessionHeartbeatResponse) -> BrokerHeartbeatResponse:
     return BrokerHeartbeatResponse(
+        error_code=ErrorCode.NOT_CONTROLLER if answer.is_disputed else ErrorCode.NONE,
         is_caught_up=answer.root is None,
         is_fenced=False,
         should_shut_down=answer.may_stop,
@@ -191,6 +200,7 @@ def heartbeat_response(answer: SessionHeartbeatResponse) -> BrokerHeartbeatRespo
         root=answer.root,
         lease_counter=answer.lease_counter,
         is_store_away=answer.store_away,
+        boottime_ms=answer.boottime_ms,
     )
 
 

@@ -195,7 +195,8 @@ class RivalControllers:
 
     - No broker claims before the lease stood still for its duration, counted from its last bump.
     - Each heartbeat says for how long its sender will not claim (`membership.lease_watch`). It counts while the store
-      answers no broker and the lease cannot be bumped.
+      answers no broker and the lease cannot be bumped. The time runs from a response of this controller that the sender
+      had read by then: a heartbeat may be on its way for long.
 
     Each proof ends before the first claim that it excludes can land. All times are seconds of the boot clock.
     `bumped_s`: when the claim was sent, or before; −inf: unknown. `others`, of each call: the other brokers in session.
@@ -209,10 +210,10 @@ class RivalControllers:
         self._proof_s = min(times.lease_s, times.session_s)
         self._free_s: dict[int, float] = {}  # when each may claim at the earliest, by its last heartbeat
 
-    def heartbeat(self, node_id: int, no_claim_s: float, now_s: float) -> None:
-        """A broker in session will not claim for so long."""
+    def heartbeat(self, node_id: int, no_claim_s: float, since_s: float) -> None:
+        """A broker in session will not claim for so long since `since_s`."""
         # Its read of the lease counts from when it began: at most an interval earlier.
-        self._free_s[node_id] = now_s + min(no_claim_s, self._proof_s) - self._interval_s
+        self._free_s[node_id] = since_s + min(no_claim_s, self._proof_s) - self._interval_s
 
     def bumped(self, sent_s: float, others: Collection[int], now_s: float) -> None:
         """The lease was bumped by a request sent at `sent_s`, after a read of `cluster.json`."""

@@ -70,8 +70,9 @@ class GroupAdmin:
 
     async def listed(self, states: Collection[str], types: Collection[str]) -> tuple[ErrorCode, list[Listed]]:
         """All groups, or those of these states and types (case-insensitive). COORDINATOR_LOAD_IN_PROGRESS while some
-        are loading, because half a list would look whole. Groups whose partition cannot be read are left out, as
-        another coordinator's are. POLICY_VIOLATION: too many bytes."""
+        are loading, or were loaded meanwhile, because half a list would look whole. Groups whose partition cannot be
+        read or is dropped meanwhile are left out, as another coordinator's are. POLICY_VIOLATION: too many bytes."""
+        shards = self._log.all_ready()
         if self._log.is_loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
         wanted = frozenset(state.lower() for state in states)
@@ -80,14 +81,21 @@ class GroupAdmin:
         found: list[Listed] = []
         size = 0
         turns = Turns()
-        for shard in self._log.all_ready():
+        for shard in shards:
+            of_shard: list[Listed] = []
+            of_shard_size = 0
             for group in list(shard.groups.values()):
                 state = group.machine.state
                 if state is not GroupState.DEAD and (not wanted or state.value.lower() in wanted):
-                    found.append(Listed(group.group_id, group.machine.protocol_type or "", state))
-                    size += len(group.group_id)
+                    of_shard.append(Listed(group.group_id, group.machine.protocol_type or "", state))
+                    of_shard_size += len(group.group_id)
                 if turns.over():
                     await next_turn()
+            if shard.is_ready:
+                found += of_shard
+                size += of_shard_size
+        if self._log.is_loading or not set(self._log.all_ready()) <= set(shards):
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
         return (ErrorCode.NONE, found) if size <= ANSWER_BYTES_MAX else (ErrorCode.POLICY_VIOLATION, [])
 
     async def described(self, group_ids: Sequence[str]) -> list[DescribedGroup]:

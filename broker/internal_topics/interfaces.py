@@ -60,13 +60,10 @@ class ShardLog(Protocol):
     def is_whole(self) -> bool:
         """Whether `replay` found all live records in the local log: then the next leader needs no bucket either."""
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether other brokers are assigned it: then its root names the log start too."""
-
-    async def start_at(self, offset: int) -> None:
+    async def start_at(self, offset: int) -> bool:
         """All live records are committed from `offset` on, where a rewrite began: every replica may delete what is
-        below. Durable when this returns. Raises Fenced, StorageFailed, OSError."""
+        below. Durable when this returns. False: nothing moved, because other brokers are assigned it, so that its root
+        names the start too, and the root's snapshot does not reach `offset`. Raises Fenced, StorageFailed, OSError."""
 
     async def snapshot_end(self) -> int:
         """The end of the snapshot in the bucket; 0 without one. Raises Retryable, Fenced."""

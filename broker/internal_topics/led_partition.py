@@ -17,6 +17,7 @@ from broker.internal_topics.batches import is_begin_of_rewrite
 from broker.internal_topics.interfaces import Piece
 from broker.internal_topics.internal_log import InternalLog
 from broker.partition.leading.leader_replica import LeaderReplica
+from coldstore.manifest.manifest import EditRefused
 from hotstore.errors import ReservationExhausted
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.record_batch import check_batch, whole_batches_end
@@ -123,13 +124,13 @@ class LedPartition:
             yield data[:whole]
             position += whole
 
-    @property
-    def is_shared(self) -> bool:
-        return not self._partition.tier.partition_state.is_alone
-
-    async def start_at(self, offset: int) -> None:
+    async def start_at(self, offset: int) -> bool:
         await self._partition.flusher.flush()  # `os`: committed records need not be on the disk
-        await self._partition.tier.delete_records(offset)
+        try:
+            await self._partition.tier.delete_records(offset)
+        except EditRefused:
+            return False
+        return True
 
     async def snapshot_end(self) -> int:
         return await self._partition.tier.snapshot_end()

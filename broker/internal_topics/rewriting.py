@@ -59,11 +59,10 @@ class Rewrites:
         if growth.is_due:
             await self._write(shard)
         if (start := growth.start) is not None and shard.is_ready:
-            if shard.shard_log.is_shared and await shard.shard_log.snapshot_end() < start:
+            if await shard.shard_log.start_at(start):
+                growth.start_moved()
+            else:
                 shard.book.hurry()  # after losing all disks the log begins where the root says, with the snapshot
-                return
-            await shard.shard_log.start_at(start)
-            growth.start_moved()
 
     async def _write(self, shard: LedShard[Any]) -> None:
         live: Iterator[KeyValue] = shard.state.live_again()

@@ -11,8 +11,14 @@ from functools import partial
 from typing import Final
 
 from broker.config.times import ClusterTimes
-from broker.controller.broker_rpc import SessionHeartbeat, SessionHeartbeatResponse
+from broker.controller.broker_rpc import (
+    NEVER_ANSWERED,
+    AnsweredAt,
+    SessionHeartbeat,
+    SessionHeartbeatResponse,
+)
 from broker.controller.remote_controller import RemoteController
+from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.membership.broker_fitness import BrokerFitness
 from broker.membership.serving_gate import ServingGate
@@ -69,6 +75,7 @@ class Heartbeats:
         self.answered_s = float("-inf")
         """When the last answered heartbeat was sent, also with the answer "store away"; boot clock."""
         self.is_refused = False  # whether the controller's port refuses (D64)
+        self._answered = NEVER_ANSWERED
         self._after_pause: tuple[int, int] | None = None  # the gate's pause, and the first lease counter heard in it
 
     @property
@@ -112,7 +119,7 @@ class Heartbeats:
     async def _beat(self, node: Node, own: Node, at: ImageAt) -> bool:
         pauses, sent_s, sent_boot_s = self._gate.paused_count, self._clock.monotonic_s(), self._clock.boottime_s()
         try:
-            answer = await self._remote(node).heartbeat(self._asked(own, at))
+            answer = await self._ask(node, self._asked(own, at))
         except (ConnectionError, TimeoutError) as silent:
             self.is_refused = isinstance(silent, ConnectionRefusedError)
             log.debug("the controller, broker %d, is silent: %s", node.node_id, silent)
@@ -171,7 +178,14 @@ class Heartbeats:
         node, own = self._controller(at), at.image.nodes.get(self._node_id)
         if node is None or own is None or not own.active or own.incarnation != self._incarnation:
             return None
-        return await self._remote(node).heartbeat(self._asked(own, at, wants_shutdown=wants_shutdown))
+        return await self._ask(node, self._asked(own, at, wants_shutdown=wants_shutdown))
+
+    async def _ask(self, node: Node, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
+        answer = await self._remote(node).heartbeat(asked)
+        self._answered = max(self._answered, AnsweredAt(answer.controller_epoch, answer.boottime_ms))
+        if answer.is_disputed:
+            raise ApiError(ErrorCode.NOT_CONTROLLER, "another broker may be the controller by now")
+        return answer
 
     def _asked(self, own: Node, at: ImageAt, *, wants_shutdown: bool = False) -> SessionHeartbeat:
         return SessionHeartbeat(
@@ -181,6 +195,7 @@ class Heartbeats:
             self._fitness.now(),
             wants_shutdown=wants_shutdown,
             no_claim_s=self._no_claim_s(),
+            since=self._answered,
         )
 
     def _controller(self, at: ImageAt) -> Node | None:

@@ -211,7 +211,6 @@ class MemoryPartition:
     index = GROUPS_PARTITION
     leader_epoch = 0
     is_whole = True
-    is_shared = False
 
     def __init__(self) -> None:
         self._end = 0
@@ -226,8 +225,9 @@ class MemoryPartition:
     async def replay(self) -> AsyncIterator[Piece]:
         yield Piece(0, b"")
 
-    async def start_at(self, offset: int) -> None:
+    async def start_at(self, offset: int) -> bool:
         """Nothing is stored that could be deleted."""
+        return True
 
     async def snapshot_end(self) -> int:
         return 0

@@ -276,7 +276,7 @@ class LogHost:
                 async with self._checkpointing:
                     await self._run(self._data_dir.checkpoints.forget_log_start, opened.place)
             else:
-                await self.checkpoint_start(opened)  # the first local segment no longer shows where the log starts
+                await self._note_start(opened)  # the first local segment no longer shows where the log starts
             await self._replaced(opened, opened.log.start_at, *begin)
             if forget_start:
                 opened.log.advance_log_start(begin.offset)  # else the next checkpoint claims offsets that no tier holds
@@ -449,7 +449,10 @@ class LogHost:
         self._data_dir.checkpoints.sample_seen_epoch(opened.place, opened.seen_epoch)
 
     async def checkpoint_start(self, opened: OpenLog) -> None:
-        """See `Lease.checkpoint_start`."""
+        """See `Lease.checkpoint_start`. In the place's turn: while the log begins elsewhere, its start is neither."""
+        await opened.at.alone(lambda: self._note_start(opened))
+
+    async def _note_start(self, opened: OpenLog) -> None:
         job = self._data_dir.checkpoints.sample_start(opened.log)
         async with self._checkpointing:
             if not job.is_done:  # an earlier job may have written it

@@ -125,15 +125,14 @@ class MemoryPartition:
     def _holds(self, batch: bytes) -> bool:
         return read_header(batch).next_offset > self._log.starts[self.index]
 
-    @property
-    def is_shared(self) -> bool:
-        return self._log.is_shared
-
-    async def start_at(self, offset: int) -> None:
+    async def start_at(self, offset: int) -> bool:
         await asyncio.sleep(0)
         if self._log.fail_start is not None:
             raise self._log.fail_start
+        if self._log.is_shared and await self.snapshot_end() < offset:
+            return False
         self._log.starts[self.index] = offset
+        return True
 
     async def snapshot_end(self) -> int:
         found = self._log.snapshots.get(self.index)

@@ -84,8 +84,11 @@ class ColdExpirer:
             await self.move_start(start)
 
     async def move_start(self, offset: int) -> None:
-        """Make everything below `offset` unreadable. Raises as `commit`."""
-        await self._partition.move_start(lambda m: m.set_log_start(offset))
+        """Make everything below `offset` unreadable. Raises as `commit`; EditRefused for an internal topic without a
+        snapshot up to there."""
+        partition = self._partition
+        internal = partition.config.internal
+        await partition.move_start(lambda m: m.set_rewritten_start(offset) if internal else m.set_log_start(offset))
         reach("expire.start_moved")
 
     async def _retention_start(self, manifest: Manifest) -> int:

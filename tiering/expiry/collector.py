@@ -94,9 +94,11 @@ class Collector:
         return plan
 
 
-async def purge_partition(store: ObjectStore, cold: ColdReader, topic_id: UUID, partition: int) -> None:
-    """Delete the objects of a deleted topic's partition, the root last; `cold` forgets them. Raises Retryable while
-    some are left.
+async def purge_partition(
+    store: ObjectStore, cold: ColdReader, topic_id: UUID, partition: int, may_delete: Callable[[], bool]
+) -> bool:
+    """Delete the objects of a deleted topic's partition, the root last; `cold` forgets them. False: `may_delete`, which
+    is called before each deletion, said no. Raises Retryable while some are left.
 
     The root goes last so that an interrupted deletion leaves a partition that says whose objects these are. Only names
     that parse as this partition's are deleted."""
@@ -108,10 +110,13 @@ async def purge_partition(store: ObjectStore, cold: ColdReader, topic_id: UUID, 
         for kind in (SegmentKey, PageKey, SnapshotKey, RootKey):
             keys = [key for key, parsed in ours if isinstance(parsed, kind)]
             for at in range(0, len(keys), DELETE_KEYS):
+                if not may_delete():
+                    return False
                 await store.delete(keys[at : at + DELETE_KEYS])
         await cold.forget([parsed for _, parsed in ours if isinstance(parsed, SegmentKey)])
         if not any(parsed is not None for _, parsed in ours):
-            return
+            return True
     left = [info.key async for info in store.list(prefix) if parse_key(info.key) is not None]
     if left:
         raise Retryable(f"{prefix}: {len(left)} objects are still listed after their deletion, e.g. {left[0]}")
+    return True

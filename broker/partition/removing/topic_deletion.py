@@ -83,8 +83,7 @@ class TopicDeletion:
             del self._in_progress[topic.topic_id]
 
     async def _attempt(self, topic: Topic) -> None:
-        if is_rebuilt(self._metadata.image):
-            raise Retryable(f"{topic.name}: nothing is deleted before the cluster's rebuild is said to be done")
+        self._check_not_rebuilt()
         await self._purge_files(topic)
         while True:
             self._in_progress[topic.topic_id] = False
@@ -115,8 +114,16 @@ class TopicDeletion:
         async with self._slots:
             if not self._decides:
                 return False
-            await self._tiers.purge_topic(UUID(topic.topic_id), topic.partitions)
-            return True
+            return await self._tiers.purge_topic(UUID(topic.topic_id), topic.partitions, self._may_delete)
+
+    def _may_delete(self) -> bool:
+        """Asked before each deletion of objects: a topic of many partitions takes minutes."""
+        self._check_not_rebuilt()
+        return self._decides
+
+    def _check_not_rebuilt(self) -> None:
+        if is_rebuilt(self._metadata.image):
+            raise Retryable("nothing is deleted before the cluster's rebuild is said to be done")
 
     @property
     def _decides(self) -> bool:

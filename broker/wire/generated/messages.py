@@ -1798,6 +1798,8 @@ class BrokerHeartbeatRequest(Message):
     lost_logs: list[BrokerHeartbeatRequestLostLog] = []
     unfit: list[BrokerHeartbeatRequestUnfit] = []
     no_claim_ms: int = 0
+    since_epoch: int = -1
+    since_ms: int = 0
 
 
 class BrokerHeartbeatResponse(Message):
@@ -1812,6 +1814,7 @@ class BrokerHeartbeatResponse(Message):
     root: bytes | None = None
     lease_counter: int = -1
     is_store_away: bool = False
+    boottime_ms: int = 0
 
 
 class OffsetCommitKey(Message):

@@ -90,6 +90,8 @@ request BrokerHeartbeat
     topic_id                              uuid
     partitions                            [int32]
   no_claim_ms                             int32                 tag:10002
+  since_epoch                             int32                 =-1 tag:10003
+  since_ms                                int64                 tag:10004
 
 response BrokerHeartbeat
   throttle_time_ms                        int32
@@ -101,4 +103,5 @@ response BrokerHeartbeat
   root                                    bytes                 null =null tag:10001
   lease_counter                           int64                 =-1 tag:10002
   is_store_away                           bool                  tag:10003
+  boottime_ms                             int64                 tag:10004
 """

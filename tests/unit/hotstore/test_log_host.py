@@ -204,6 +204,34 @@ def test_a_checkpoint_beside_a_cut_claims_nothing_that_goes(how: str) -> None:
     run_fast(scenario())
 
 
+@pytest.mark.parametrize("after_s", [0.0, 0.012, 0.022, 0.032])
+def test_a_log_start_noted_beside_a_bare_beginning_is_the_new_one_or_none(after_s: float) -> None:
+    """Its leader's start moved twice just before: the second was noted after the beginning had forgotten the first.
+    Killed then, the log was refused as one without its first segments."""
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        logs = host(disk, _SlowWorkers())
+        opened = await logs.create(ORDERS, ID, CONFIG)
+        for _ in range(10):
+            append(opened.log, batch(1))
+        await opened.flusher.flush()
+        lease = logs.lend(opened, "follower")
+        lease.advance_log_start(3)
+        begin = asyncio.create_task(lease.begin_at(40, LeaderEpochs(), (), forget_start=True))
+        await asyncio.sleep(after_s)
+        note = asyncio.create_task(lease.checkpoint_start())
+        while not (begin.done() and note.done()):
+            found = await host(disk.kill()).open(ORDERS, ID, CONFIG)
+            assert found is not None and found.log.log_end_offset in (10, 40)
+            await asyncio.sleep(0.001)
+        await asyncio.gather(begin, note)
+        found = await host(disk.kill()).open(ORDERS, ID, CONFIG)
+        assert found is not None and found.log.log_start_offset == 40
+
+    run_fast(scenario())
+
+
 def test_what_comes_after_a_cut_is_not_taken_for_committed() -> None:
     """Found by reading: a follower of an unclean start is cut below its high watermark, and copies what nobody
     committed yet. Killed before the next checkpoint, the high watermark of before covered that: it was served."""

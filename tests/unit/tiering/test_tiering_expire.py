@@ -378,7 +378,7 @@ def test_deleted_objects_do_not_keep_their_disk(how: str) -> None:
             await settle(lambda: opened.tier.status().cold_segments == 0, within_s=LIMITS.gc_grace_ms / 1000 + 60)
         else:
             await life.detach()
-            await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
+            await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)
             life.opened.clear()
         assert not len(at_hand.chunks) and not len(at_hand.segments)
         await (life.stop() if how == "expired" else life.kill())
@@ -691,10 +691,10 @@ def test_purging_a_topic_deletes_its_root_last() -> None:
         life, opened = await filled(house, TIER)
         await opened.tier.seal_and_copy()
         await life.detach()
-        await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
+        await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)
         assert house.memory.objects == {}
         assert order[-1].endswith("manifest.json") and len(order) > 3
-        await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
+        await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)
         life.opened.clear()
         await life.kill()
 
@@ -714,9 +714,9 @@ def test_a_purge_that_the_store_only_pretended_is_noticed() -> None:
         await life.detach()
         store.script(Operation.DELETE, Fault.IGNORED, times=100)
         with pytest.raises(Exception, match="still listed"):
-            await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
+            await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)
         store.calm()
-        await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
+        await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)
         assert house.memory.objects == {}
         life.opened.clear()
         await life.kill()

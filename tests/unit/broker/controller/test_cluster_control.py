@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker.config.times import ClusterTimes
-from broker.controller.broker_rpc import NO_LEASE, NOT_READ, SessionHeartbeat, SessionRequest
+from broker.controller.broker_rpc import NO_LEASE, NOT_READ, AnsweredAt, SessionHeartbeat, SessionRequest
 from broker.controller.cluster_control import ClusterControl
 from broker.controller.decisions.fitness import FIT
 from broker.error_codes import ErrorCode
@@ -226,5 +227,26 @@ def test_a_process_that_is_heard_again_while_another_one_registers_as_its_node_s
         with pytest.raises(ApiError) as refused:
             await registering
         assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION and not place.commit_queue.made
+
+    run_fast(scenario())
+
+
+def test_a_heartbeat_that_was_late_on_its_way_promises_no_more_than_it_said() -> None:
+    """The promise ran from its arrival: another broker had claimed, and the controller answered as if none had."""
+
+    async def scenario() -> None:
+        kept = Kept()
+        kept.cluster_control.lease_bumped(1, kept.clock.boottime_s())
+        answer = await kept.cluster_control.heartbeat(SessionHeartbeat(2, 2, 1, FIT, no_claim_s=TIMES.lease_s))
+        since = AnsweredAt(answer.controller_epoch, answer.boottime_ms)
+        late = SessionHeartbeat(2, 2, 1, FIT, no_claim_s=TIMES.lease_s, since=since)
+        await asyncio.sleep(TIMES.lease_s - 0.1)  # on its way; its sender looked at the lease last as it left
+        answer = await kept.cluster_control.heartbeat(late)
+        assert not kept.cluster_control.is_disputed
+        await asyncio.sleep(0.2)
+        assert kept.cluster_control.is_disputed, "the sender may have claimed"
+        again = replace(late, since=AnsweredAt(answer.controller_epoch, answer.boottime_ms))
+        answer = await kept.cluster_control.heartbeat(again)
+        assert not kept.cluster_control.is_disputed, "it claims nothing yet"
 
     run_fast(scenario())

@@ -21,7 +21,9 @@ class Watcher:
     """Another broker. A look at the lease takes up to an interval, and counts from when it began."""
 
     watch: LeaseWatch
+    answered_s: float  # when the response was made that it read last
     look: tuple[float, Lease] | None = None
+    beat: tuple[float, float, float] | None = None  # on its way: when it arrives, what it says, and since when
 
     def begin(self, lease: Lease, now_s: float) -> None:
         if self.look is None:
@@ -47,7 +49,7 @@ class Race:
 
     def __post_init__(self) -> None:
         self.rival_controllers = RivalControllers(self.now_s, self.times)
-        self.others = {2: Watcher(LeaseWatch(self.times.lease_s)), 3: Watcher(LeaseWatch(self.times.lease_s))}
+        self.others = {node_id: Watcher(LeaseWatch(self.times.lease_s), self.now_s) for node_id in (2, 3)}
 
     @property
     def is_disputed(self) -> bool:
@@ -62,11 +64,22 @@ class Race:
         if is_answered:
             self.rival_controllers.bumped(self.now_s - STEP_S, self.others, self.now_s)
 
-    def beats(self, node_id: int) -> None:
-        self.rival_controllers.heartbeat(node_id, self.others[node_id].watch.no_claim_s(self.now_s), self.now_s)
+    def beats(self, node_id: int, late_s: float = 0.0) -> None:
+        """One is on its way at a time, and its response is read at once."""
+        other = self.others[node_id]
+        if other.beat is None:
+            other.beat = self.now_s + late_s, other.watch.no_claim_s(self.now_s), other.answered_s
+        self.arrives(node_id)
+
+    def arrives(self, node_id: int) -> None:
+        other = self.others[node_id]
+        if other.beat is not None and other.beat[0] <= self.now_s:
+            self.rival_controllers.heartbeat(node_id, *other.beat[1:])
+            other.answered_s, other.beat = self.now_s, None
 
 
-WAYS = st.sets(st.sampled_from(["bump", "answered", "beat 2", "beat 3", "look 2", "look 3", "quick 2", "quick 3"]))
+WORDS = ["bump", "answered", *(f"{way} {node_id}" for way in ("beat", "look", "quick", "late") for node_id in (2, 3))]
+WAYS = st.sets(st.sampled_from(WORDS))
 PHASES = st.lists(st.tuples(WAYS, st.integers(1, 30)), max_size=12)
 
 
@@ -77,6 +90,7 @@ PHASES = st.lists(st.tuples(WAYS, st.integers(1, 30)), max_size=12)
 @example([({"look 2", "beat 2", "beat 3"}, 3), ({"look 2", "quick 2", "beat 3"}, 30)])
 @example([({"look 2", "beat 2", "beat 3"}, 7), ({"look 2", "quick 2", "beat 3"}, 30)])
 @example([({"look 2"}, 1), (set(), 9), ({"beat 2", "beat 3", "look 2"}, 3)])  # it beats while it looks
+@example([({"look 2", "quick 2", "beat 2", "beat 3", "late 2", "late 3"}, 30)])  # a heartbeat is late on its way
 def test_no_claim_lands_that_the_controller_rules_out(times: ClusterTimes, phases: list[tuple[set[str], int]]) -> None:
     """Whatever ways are open in phases of so many steps, bumps, looks and heartbeats take them all the time; at the
     moment of a claim it is disputed."""
@@ -86,8 +100,9 @@ def test_no_claim_lands_that_the_controller_rules_out(times: ClusterTimes, phase
         if "bump" in ways:
             race.bumps(is_answered="answered" in ways)
         for node_id, other in race.others.items():
+            race.arrives(node_id)
             if f"beat {node_id}" in ways:
-                race.beats(node_id)
+                race.beats(node_id, times.answer_s if f"late {node_id}" in ways else 0.0)
             if f"look {node_id}" in ways:
                 other.begin(race.lease, race.now_s)
             began = other.look

@@ -235,6 +235,25 @@ async def test_as_many_groups_as_there_may_be_are_listed_and_described_in_turns(
     assert longest < 0.3
 
 
+@pytest.mark.parametrize("is_led_again", [True, False])
+def test_groups_of_a_shard_that_is_dropped_while_they_are_listed_are_listed_whole_or_not_at_all(is_led_again):
+    """The list ended at the drop, without an error: tools took half the groups for all of them."""
+
+    async def run(w: GroupWorld) -> None:
+        _fill(w, 2_500)
+        listing = asyncio.create_task(w.groups.admin.listed((), ()))
+        await asyncio.sleep(0)
+        assert not listing.done()
+        if is_led_again:
+            w.move_leadership()
+            assert await listing == (E.COORDINATOR_LOAD_IN_PROGRESS, [])
+        else:
+            w.groups.log.resign(0)
+            assert await listing == (E.NONE, []), "its next coordinator lists them"
+
+    in_world(run)()
+
+
 @in_world
 async def test_a_group_is_described_once_a_request(w):
     """Else a frame of names grows into gigabytes of members' metadata."""

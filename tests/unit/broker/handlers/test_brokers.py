@@ -11,6 +11,7 @@ import pytest
 
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import (
+    AnsweredAt,
     ProposalsRequest,
     SessionHeartbeat,
     SessionHeartbeatResponse,
@@ -41,7 +42,13 @@ REGISTRATION = SessionRequest(
     take_over=True,
 )
 HEARTBEAT = SessionHeartbeat(
-    7, 1 << 41, 123_456, Fitness(True, unfit=((T2, 5), (T1, 0)), lost_logs=((T1, 3),)), wants_shutdown=True
+    7,
+    1 << 41,
+    123_456,
+    Fitness(True, unfit=((T2, 5), (T1, 0)), lost_logs=((T1, 3),)),
+    wants_shutdown=True,
+    no_claim_s=2.5,
+    since=AnsweredAt(3, 1 << 43),
 )
 PROPOSALS = ProposalsRequest(
     7,
@@ -113,8 +120,10 @@ def test_what_is_asked_and_answered_comes_over_whole() -> None:
         async with controller(door) as (remote, _, _):
             assert await remote.register(REGISTRATION) == 1 << 42
             door.answer = SessionHeartbeatResponse(
-                5, root=b'{"a":1}', store_away=True, lease_counter=1 << 40, may_stop=True
+                5, root=b'{"a":1}', store_away=True, lease_counter=1 << 40, may_stop=True, boottime_ms=1 << 42
             )
+            assert await remote.heartbeat(HEARTBEAT) == door.answer
+            door.answer = SessionHeartbeatResponse(5, is_disputed=True, boottime_ms=1)
             assert await remote.heartbeat(HEARTBEAT) == door.answer
             door.answer = SessionHeartbeatResponse(0)
             assert await remote.heartbeat(replace(HEARTBEAT, fitness=FIT, wants_shutdown=False)) == door.answer
@@ -125,7 +134,7 @@ def test_what_is_asked_and_answered_comes_over_whole() -> None:
                 ErrorCode.UNKNOWN_TOPIC_ID,
             )
             assert await remote.alter_partition(PROPOSALS) == door.codes
-            assert door.asked[0] == REGISTRATION and door.asked[1] == HEARTBEAT and door.asked[3] == PROPOSALS
+            assert door.asked[0] == REGISTRATION and door.asked[1] == HEARTBEAT and door.asked[4] == PROPOSALS
 
     play(scenario())
 

@@ -294,6 +294,40 @@ def test_all_disks_lost_right_after_a_rewrite_begin_at_the_snapshot() -> None:
     play(scenario())
 
 
+def test_a_replica_assigned_while_a_rewrite_is_flushed_keeps_the_root_s_start_below_its_snapshot() -> None:
+    """Alone when the start was asked for, shared when it moved: the root's start had passed the snapshot, and after a
+    lost disk nobody could load the shard again."""
+
+    async def scenario() -> None:
+        settings = "thermocline.flush=os", "thermocline.offsets.snapshot.interval.ms=3600000"
+        place = Place("offsets.topic.num.partitions=1", *settings)
+        life = await with_commits(place)
+        await life.broker.views.seal(None)
+        assert await commit(life, 3) is E.NONE
+        partition = life.partition(OFFSETS_TOPIC)
+        (shard,) = life.context.groups.log.shards()
+        flush, flushed = partition.flusher.flush, asyncio.Event()
+
+        async def assigned_meanwhile() -> None:
+            partition.tier.assigned(is_alone=False)
+            await flush()
+            flushed.set()
+
+        partition.flusher.flush = assigned_meanwhile  # type: ignore[method-assign]
+        shard.growth.is_whole = False  # as after a load that needed the bucket: rewritten at once
+        await flushed.wait()
+        await asyncio.sleep(1)
+        await life.crash()
+        place.lose_disk()
+        life = await place.start()
+        async with asyncio.timeout(60):
+            await life.context.groups.log.wait_loaded()
+        assert await committed(life) in (2, 3)
+        await life.crash()
+
+    play(scenario())
+
+
 # ---- leadership that moves while commits are under way ---------------------------------------------------------------
 
 

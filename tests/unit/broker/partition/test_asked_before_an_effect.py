@@ -89,6 +89,32 @@ def test_a_start_that_was_committed_as_its_role_ended_is_the_next_role_s_to_foll
     run_fast(scenario())
 
 
+def test_a_log_behind_the_bucket_is_not_reported_once_its_role_is_over() -> None:
+    """Its topic may be deleted: the report stayed in every heartbeat of the process."""
+
+    async def scenario() -> None:
+        scene, reported = Scene(), list[str]()
+        lease = await scene.lent()
+        directory: Any = lease.log.directory
+        behind: Any = SimpleNamespace(bucket_end_offset=11)
+        of: Any = SimpleNamespace(
+            lease=lease, log=lease.log, blocks={}, is_alone=False, name="log-0", on_behind=reported.append
+        )
+        stat = directory.stat
+
+        def ends_meanwhile(name: str) -> Any:
+            lease.end()
+            return stat(name)
+
+        directory.stat = ends_meanwhile
+        with pytest.raises(LeaseOver):
+            await TieredPartition._reconcile(of, behind)
+        assert reported == [] and of.blocks == {} and scene.late == []
+        await scene.logs.close(lease.opened, clean=True)
+
+    run_fast(scenario())
+
+
 def test_what_another_topic_of_the_name_has_in_the_tables_stays() -> None:
     """The tables are by name: what ends late is of the topic before."""
     metadata: Any = None

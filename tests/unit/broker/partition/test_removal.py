@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -17,12 +18,12 @@ def test_a_wide_deletion_takes_a_few_turns_at_the_bucket(monkeypatch: pytest.Mon
     """Forty deleted topics listed and deleted their objects all at once; copies and reads got what was left."""
     purge_topic, at_once, most = TierService.purge_topic, 0, 0
 
-    async def counted(self: TierService, topic_id: UUID, partitions: int) -> None:
+    async def counted(self: TierService, topic_id: UUID, partitions: int, may_delete: Callable[[], bool]) -> bool:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
         try:
-            await purge_topic(self, topic_id, partitions)
+            return await purge_topic(self, topic_id, partitions, may_delete)
         finally:
             at_once -= 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -203,9 +204,9 @@ def test_only_the_controllers_broker_purges_and_the_next_controllers_takes_it_up
     """Another broker removes its own files only; it deletes no object and asks for no record."""
     purge_topic, purged = TierService.purge_topic, []
 
-    async def counted(self: TierService, topic_id: UUID, partitions: int) -> None:
+    async def counted(self: TierService, topic_id: UUID, partitions: int, may_delete: Callable[[], bool]) -> bool:
         purged.append(str(topic_id))
-        await purge_topic(self, topic_id, partitions)
+        return await purge_topic(self, topic_id, partitions, may_delete)
 
     monkeypatch.setattr(TierService, "purge_topic", counted)
 

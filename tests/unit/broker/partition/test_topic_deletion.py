@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -12,10 +13,12 @@ import pytest
 from broker.metadata.image import Topic
 from broker.metadata.records import Row
 from broker.partition.removing.topic_deletion import PURGING_MAX, TopicDeletion
+from coldstore.stores.operations import Operation
 from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from seams.tasks import Tasks
-from tests.support.broker_kit import play
+from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
+from tests.support.faulty_store import Fault
 
 TOPIC_ID = UUID(int=77)
 
@@ -37,8 +40,9 @@ class Removed:
     async def delete_set_aside(self) -> None:
         pass
 
-    async def purge_topic(self, topic_id: UUID, partitions: int) -> None:
+    async def purge_topic(self, topic_id: UUID, partitions: int, may_delete: Callable[[], bool]) -> bool:
         self.objects.append(topic_id)
+        return may_delete()
 
 
 def test_a_topic_is_forgotten_a_session_after_it_was_removed_however_long_that_is() -> None:
@@ -109,5 +113,59 @@ def test_objects_are_deleted_by_a_broker_that_decides_when_its_turn_comes(waits:
         assert len(removed.objects) == (0 if turns else 1 + is_again), "deleted by a broker that does not decide"
         assert len(forgotten) == (is_again and not turns), "forgotten, and not deleted by this broker"
         await tasks.close()
+
+    play(scenario())
+
+
+def test_a_broker_that_decides_no_more_deletes_no_object_of_the_next_partition() -> None:
+    """It asked once for all partitions. By then a rebuilt cluster may have the topic again (R29)."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        topic_id = str(await life.create("log", 3, **SMALL_SEGMENTS))
+        await asyncio.sleep(10.0)
+        delete, deleted = place.memory.delete, list[str]()
+
+        async def another_claims(keys: list[str]) -> None:
+            metadata.is_decided_by = lambda _: False  # type: ignore[method-assign]
+            deleted.extend(keys)
+            await delete(keys)
+
+        metadata, place.memory.delete = life.context.metadata, another_claims  # type: ignore[method-assign]
+        await life.context.controller.delete_topic("log")
+        await asyncio.sleep(60.0)
+        assert {key.split(topic_id)[1].split("/")[1] for key in deleted if topic_id in key} == {"0"}, deleted
+        await life.crash()
+
+    play(scenario())
+
+
+def test_a_purge_stops_while_its_broker_does_not_know_whether_the_topic_is_still_deleted() -> None:
+    """R23: an earlier `cluster.json` may have been put back by then. It deleted by an image of any age."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        topic_id = str(await life.create("log", 5))
+        await asyncio.sleep(10.0)
+        delete, deleted = place.memory.delete, list[str]()
+
+        async def slow(keys: list[str]) -> None:
+            if not deleted:
+                for operation in (Operation.GET, Operation.GET_IF_CHANGED):
+                    place.store.script(operation, Fault.BEFORE, match="cluster", times=10**6)
+            deleted.extend(key for key in keys if topic_id in key)
+            await asyncio.sleep(15.0)
+            await delete(keys)
+
+        place.memory.delete = slow  # type: ignore[method-assign]
+        await life.context.controller.delete_topic("log")
+        await asyncio.sleep(600.0)
+        assert len(deleted) == 1, deleted
+        place.store.calm()
+        await asyncio.sleep(1200.0)
+        assert len(deleted) == 5
+        await life.crash()
 
     play(scenario())
