@@ -35,8 +35,8 @@ from coldstore.object_store import ObjectInfo, Upload
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from seams.clock import SystemClock
+from seams.loop.workers import ThreadWorkers
 from seams.rng import SeededRng
-from seams.workers import ThreadWorkers
 from tests.support.cold_values import TOPIC_ID, remote_segment
 from tests.support.memory_store import MemoryStore, StoredObject
 

@@ -8,7 +8,7 @@ import errno
 from typing import Final
 
 from logformat.errors import Corrupt, Fenced, InvalidRequest, StorageFailed
-from seams.disk import is_full
+from seams.files.disk import is_full
 
 
 class OffsetOutOfRange(InvalidRequest):

@@ -20,7 +20,7 @@ from coldstore.segments.segment_reader import fetch_committed_footer, fetch_foot
 from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
 from logformat.values import NewerFormat
-from seams.workers import Workers
+from seams.loop.workers import Workers
 
 Holds: TypeAlias = Callable[[int, int], bool]
 """Whether all that a leader of this epoch had below this offset is held or no longer needed."""

@@ -16,7 +16,7 @@ from logformat.offset_index import OffsetIndex
 from logformat.record_batch import HEADER_SIZE, NO_TIMESTAMP, read_header
 from logformat.segment_index import SegmentIndexer
 from logformat.time_index import TimeIndex, TimestampOffset
-from seams.disk import ClosedFile, Directory, File, read_in
+from seams.files.disk import ClosedFile, Directory, File, read_in
 
 INDEX_CACHE_BYTES: Final = 64 << 20
 

@@ -21,8 +21,8 @@ from coldstore.stores.s3 import S3Deadlines, S3Store
 from coldstore.url import S3Url, parse_bucket_url
 from logformat.errors import Corrupt
 from seams.clock import SystemClock
+from seams.loop.workers import ThreadWorkers
 from seams.rng import SeededRng
-from seams.workers import ThreadWorkers
 from tests.support.memory_store import upload_of
 from tests.support.s3_proxy import OPERATIONS
 from tests.support.s3_servers import (

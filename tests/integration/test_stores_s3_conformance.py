@@ -11,7 +11,7 @@ from coldstore.object_store import ObjectStore
 from coldstore.stores.s3 import S3Store
 from coldstore.url import S3Url, parse_bucket_url
 from seams.clock import SystemClock
-from seams.workers import ThreadWorkers
+from seams.loop.workers import ThreadWorkers
 from tests.support.s3_servers import S3Server, find_versitygw, moto_server, versitygw_server
 from tests.support.store_conformance import StoreConformance
 

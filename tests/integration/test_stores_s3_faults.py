@@ -27,7 +27,7 @@ from coldstore.object_store import (
 from coldstore.stores.s3 import S3Deadlines, S3Store
 from coldstore.url import S3Url, parse_bucket_url
 from seams.clock import SystemClock
-from seams.workers import ThreadWorkers
+from seams.loop.workers import ThreadWorkers
 from tests.support.memory_store import upload_of
 from tests.support.s3_servers import (
     Fault,

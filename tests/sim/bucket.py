@@ -16,7 +16,7 @@ from typing import Any
 
 from coldstore.object_store import AccessRefused, Got, ObjectInfo, ObjectStore, StoreUnavailable, Upload
 from coldstore.stores.operations import Operation
-from seams.disk import File
+from seams.files.disk import File
 from seams.rng import SeededRng
 from tests.sim.late import Late
 from tests.sim.links import STORE, Links

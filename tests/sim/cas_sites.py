@@ -16,8 +16,8 @@ import msgspec
 
 from coldstore.object_store import ConditionalConflict, ObjectStore, PreconditionFailed, StoreError, StoreUnavailable
 from coldstore.roots.root_format import RING_LENGTH
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
 

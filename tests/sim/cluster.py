@@ -24,10 +24,10 @@ from coldstore.manifest.manifest import Manifest
 from coldstore.object_store import ObjectStore
 from coldstore.roots.root_format import RootCodec
 from coldstore.stores.directory import DirectoryStore
-from seams.beats import BEAT_S, Beats
-from seams.disk import Lock
+from seams.files.disk import Lock
+from seams.files.syncs import WorkerSyncs
+from seams.loop.beats import BEAT_S, Beats
 from seams.rng import SeededRng
-from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.sim.bucket import RemoteBucket, Rights, WayToStore
 from tests.sim.clock import SimClock

@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Callable
 from contextvars import Context
 
+from seams.loop.workers import Lane
 from seams.rng import Rng, SeededRng
-from seams.workers import Lane
 
 NAME = "late"
 LONG_S = (0.01, 0.2, 0.2, 2.0, 2.0, 8.0, 8.0, 30.0)

@@ -13,7 +13,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
-from seams.disk import File
+from seams.files.disk import File
 from seams.net import SocketBuffers
 from seams.rng import SeededRng
 from tests.sim.late import Late

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextvars import ContextVar
 
+from seams.loop.workers import Lane
 from seams.rng import SeededRng
-from seams.workers import Lane
 from tests.sim.late import LaneLate, Late
 from tests.sim.loop import SimLoop
 from tests.sim.workers import SimWorkers

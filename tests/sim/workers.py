@@ -14,8 +14,8 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
+from seams.loop.workers import Lane
 from seams.rng import SeededRng
-from seams.workers import Lane
 from tests.sim.late import LaneLate
 from tests.support.in_place import must_be_in_a_place
 

@@ -39,10 +39,10 @@ from broker.wire.messages import (
 from coldstore.object_store import ObjectStore
 from logformat.record_batch import walk
 from logformat.records import Record, encode_batch, iter_records
-from seams.beats import BEAT_S, Beats
-from seams.disk import FileRange
+from seams.files.disk import FileRange
+from seams.files.syncs import WorkerSyncs
+from seams.loop.beats import BEAT_S, Beats
 from seams.rng import SeededRng
-from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.sim.bucket import RemoteBucket
 from tests.sim.clock import EPOCH_MS, SimClock

@@ -12,11 +12,11 @@ from coldstore.object_store import ObjectStore
 from coldstore.segments.chunk_cache import ChunkCache
 from logformat.record_batch import read_header
 from seams.clock import SystemClock
-from seams.disk import Disk
-from seams.posix_disk import PosixDisk
+from seams.files.disk import Disk
+from seams.files.posix_disk import PosixDisk
+from seams.loop.tasks import Tasks
+from seams.loop.workers import Workers
 from seams.rng import SeededRng
-from seams.tasks import Tasks
-from seams.workers import Workers
 from tests.support.cold_objects import MadeObject, segment_object
 from tests.support.cold_values import TOPIC_ID
 from tests.support.memory_store import upload_of

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from seams.disk import Buffer, Directory, File, FileStat, Lock, Space
+from seams.files.disk import Buffer, Directory, File, FileStat, Lock, Space
 from seams.rng import Rng
 
 PIECE_BYTES = 512

@@ -27,9 +27,9 @@ from coldstore.object_store import (
 )
 from coldstore.stores.operations import Operation
 from logformat.errors import InvalidRequest
-from seams.disk import File
+from seams.files.disk import File
+from seams.loop.tasks import Tasks
 from seams.rng import Rng
-from seams.tasks import Tasks
 
 
 class Fault(Enum):

@@ -17,8 +17,8 @@ from broker.groups.records import Parsed, parse
 from broker.internal_topics.batches import batches_in
 from broker.internal_topics.led_shard import LedShard, Snapshot
 from broker.metadata.image import TopicFacts
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
 from tests.support.collector import without_collector
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.memory_offsets_log import MemoryOffsetsLog

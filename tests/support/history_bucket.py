@@ -31,11 +31,11 @@ from logformat.producer_snapshot import ProducerState
 from logformat.record_batch import read_header, walk
 from logformat.records import Record, encode_batch
 from seams.clock import SystemClock
+from seams.files.posix_disk import PosixDisk
+from seams.files.syncs import WorkerSyncs
+from seams.loop.workers import ThreadWorkers
 from seams.net import TcpNet
-from seams.posix_disk import PosixDisk
 from seams.rng import SeededRng
-from seams.syncs import WorkerSyncs
-from seams.workers import ThreadWorkers
 from seams.world import World
 from tests.support.late import must_not_come
 from tests.support.memory_store import upload_of

@@ -16,8 +16,8 @@ from logformat.checkpoints import MetaProperties
 from logformat.record_batch import BatchHeader, read_header, walk
 from logformat.records import Record, encode_batch
 from logformat.values import TopicPartition
-from seams.disk import Disk
-from seams.workers import Lane
+from seams.files.disk import Disk
+from seams.loop.workers import Lane
 from tests.support.crash_disk import CrashDisk
 
 T = TypeVar("T")

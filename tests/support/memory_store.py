@@ -18,7 +18,7 @@ from crc32c import crc32c
 from coldstore.object_store import ChecksumRefused, Got, ObjectInfo, ObjectMissing, PreconditionFailed, Upload
 from coldstore.stores.limits import check_key, check_range, resolve_range
 from logformat.errors import InvalidRequest
-from seams.disk import File
+from seams.files.disk import File
 
 _PAGE_KEYS = 1000  # what one LIST answers
 

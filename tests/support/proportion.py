@@ -20,7 +20,7 @@ from broker.net.dispatch import Answer, CloseConnection, Part, Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from logformat.records import Record, encode_batch
-from seams.disk import FileRange
+from seams.files.disk import FileRange
 from tests.sim.clock import EPOCH_MS
 from tests.sim.workers import SimWorkers
 from tests.support.broker_kit import Life, Place, parts_of, produce_request

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker.net.dispatch import Answer, Part, Peer
-from seams.disk import Buffer, File, FileRange
+from seams.files.disk import Buffer, File, FileRange
 from seams.net import SocketBuffers
 
 

@@ -23,7 +23,7 @@ from coldstore.object_store import (
     Upload,
 )
 from logformat.errors import Corrupt, InvalidRequest
-from seams.disk import Buffer
+from seams.files.disk import Buffer
 from seams.rng import SeededRng, SystemRng
 from tests.support.memory_store import trailed, upload_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seams.disk import File
-from seams.syncs import Synced
+from seams.files.disk import File
+from seams.files.syncs import Synced
 
 
 class InHand:

@@ -27,9 +27,9 @@ from logformat.errors import Retryable
 from logformat.record_batch import walk
 from logformat.records import Record, encode_batch, iter_records
 from logformat.values import TopicPartition
+from seams.files.syncs import WorkerSyncs
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.syncs import WorkerSyncs
-from seams.tasks import Tasks
 from seams.world import World
 from tests.support.fast_loop import FastClock
 from tests.support.hotstore_kit import batches_of

@@ -25,7 +25,7 @@ from logformat.offset_index import OffsetIndex
 from logformat.producer_snapshot import ProducerState
 from logformat.time_index import TimeIndex
 from seams.crash_points import reach
-from seams.disk import Buffer, ClosedFile
+from seams.files.disk import Buffer, ClosedFile
 from tiering.copying.copy_plan import CopyRange
 
 log = logging.getLogger(__name__)

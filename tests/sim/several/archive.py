@@ -15,7 +15,7 @@ from typing import Any
 
 from broker.config.places import Launch
 from coldstore.object_store import Got, ObjectInfo, ObjectStore, Upload
-from seams.disk import File
+from seams.files.disk import File
 from tests.sim.actors import NO_ANSWER, Reader, Stage
 from tests.sim.client import LATEST, Client, ServerError
 from tests.sim.cluster import HOST, Node

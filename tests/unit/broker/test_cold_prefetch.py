@@ -15,8 +15,8 @@ from hotstore.host.data_dir import DataDir
 from hotstore.log.log_config import LogConfig
 from hotstore.recovery.log_loading import make_log
 from logformat.values import TopicPartition
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
 from tests.support.cluster_kit import claim
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.faulty_store import FaultyStore

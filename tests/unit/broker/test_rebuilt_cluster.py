@@ -25,8 +25,8 @@ from broker.partition.removing.stray_logs import strays
 from broker.partition.removing.topic_deletion import TopicDeletion
 from coldstore.object_store import PreconditionFailed
 from logformat.values import TopicPartition
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
 from tests.support.broker_kit import LEASE_S, Place, play
 from tests.support.cluster_kit import CLUSTER, cluster_root, id_of, session
 from tests.support.memory_store import MemoryStore

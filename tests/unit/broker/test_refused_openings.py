@@ -9,7 +9,7 @@ import errno
 import pytest
 
 from logformat.record_batch import walk
-from seams.disk import read_file
+from seams.files.disk import read_file
 from tests.support.broker_kit import play
 from tests.support.three_machines import NODES, VALUES, Three, served, until
 

@@ -13,7 +13,7 @@ from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ElectLeadersRequest, ElectLeadersRequestTopic
 from logformat.record_batch import walk
-from seams.disk import read_file
+from seams.files.disk import read_file
 from tests.support.broker_kit import play
 from tests.support.three_machines import NODES, VALUES, Three, served, until
 

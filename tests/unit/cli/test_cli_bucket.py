@@ -22,9 +22,9 @@ from coldstore.stores.directory import DirectoryStore
 from logformat.record_batch import LEADER_EPOCH_AT
 from logformat.values import NewerFormat
 from seams.clock import SystemClock
-from seams.posix_disk import PosixDisk
+from seams.files.posix_disk import PosixDisk
+from seams.loop.workers import ThreadWorkers
 from seams.rng import SeededRng
-from seams.workers import ThreadWorkers
 from tests.support.cold_objects import MadeObject, segment_object
 from tests.support.cold_values import TOPIC_ID
 from tests.support.history_bucket import HistoryBucket, batch

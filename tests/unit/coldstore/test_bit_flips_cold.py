@@ -21,8 +21,8 @@ from coldstore.manifest.page_reader import PageCache
 from coldstore.roots.root import RootStore
 from coldstore.segments.segment_reader import fetch_footer
 from logformat.errors import Corrupt, Retryable, ThermoclineError
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
 from tests.support.cluster_kit import claim, cluster_root, created
 from tests.support.cold_log import a_reader, cold_log, content, put
 from tests.support.cold_objects import segment_object

@@ -17,7 +17,7 @@ from hotstore.log.partition_log import PartitionLog
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import ATTRIBUTES_AT, read_header
-from seams.disk import read_file
+from seams.files.disk import read_file
 from seams.rng import SeededRng
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import DATA, LOG_PATH, META, append, batch, flush, new_log, open_log, seal

@@ -13,7 +13,7 @@ from hotstore.recovery.log_loading import make_log, recover_log
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState, encode_producer_state
 from logformat.values import TopicPartition
-from seams.disk import replace_file
+from seams.files.disk import replace_file
 from seams.rng import SeededRng
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import DATA, LOG_PATH, META, ORDERS, TOPIC_ID, append, batch, flush, new_log, open_log

@@ -13,7 +13,7 @@ from hotstore.recovery.log_loading import recover_log
 from logformat.errors import Corrupt
 from logformat.record_batch import LEADER_EPOCH_AT
 from logformat.values import NewerFormat
-from seams.disk import read_file
+from seams.files.disk import read_file
 from seams.rng import SeededRng
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import (

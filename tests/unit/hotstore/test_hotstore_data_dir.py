@@ -14,8 +14,8 @@ from hotstore.recovery.log_loading import make_log, recover_log
 from logformat.checkpoints import decode_offsets
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat, TopicPartition
-from seams.disk import read_file
-from seams.posix_disk import PosixDisk
+from seams.files.disk import read_file
+from seams.files.posix_disk import PosixDisk
 from seams.rng import SeededRng
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import (

@@ -16,8 +16,8 @@ from hotstore.host.place import Place
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import LogState, PartitionLog
 from seams import crash_points
-from seams.syncs import WorkerSyncs
-from seams.workers import Lane
+from seams.files.syncs import WorkerSyncs
+from seams.loop.workers import Lane
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import LOG_PATH, ORDERS, RecordingOwner, SteppedWorkers, append, batch, new_log, settle
 

@@ -13,7 +13,7 @@ from hotstore.flush.sync_rounds import SyncRounds
 from hotstore.host.place import Place
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import LogState
-from seams.syncs import WorkerSyncs
+from seams.files.syncs import WorkerSyncs
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import ORDERS, RecordingOwner, SteppedWorkers, append, batch, new_log, settle
 

@@ -30,8 +30,8 @@ from logformat.record_batch import HEADER, INT32_MAX, check_stored, read_header
 from logformat.records import iter_records
 from logformat.time_index import TimeIndex
 from seams import crash_points
-from seams.disk import File, read_file
-from seams.posix_disk import PosixDisk
+from seams.files.disk import File, read_file
+from seams.files.posix_disk import PosixDisk
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import (
     LOG_PATH,

@@ -12,7 +12,7 @@ from hotstore.log.partition_log import PartitionLog
 from hotstore.log.producer_state import Producers, Resent
 from logformat.producer_snapshot import ProducerEntry, decode_kafka_snapshot
 from logformat.record_batch import INT32_MAX, BatchHeader, read_header
-from seams.disk import read_file
+from seams.files.disk import read_file
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import LOG_PATH, append, batch, flush, new_log, open_log, seal
 

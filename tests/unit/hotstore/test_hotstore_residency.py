@@ -10,9 +10,9 @@ import pytest
 from hotstore.host import residency as residency_module
 from hotstore.host.residency import Residency, read_through
 from logformat.errors import Retryable
-from seams.disk import File
-from seams.tasks import FailureReport
-from seams.workers import Lane
+from seams.files.disk import File
+from seams.loop.tasks import FailureReport
+from seams.loop.workers import Lane
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
 from tests.support.workers import LoopWorkers

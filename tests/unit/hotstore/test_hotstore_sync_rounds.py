@@ -11,9 +11,9 @@ import pytest
 
 from hotstore.flush.durability import SyncJob
 from hotstore.flush.sync_rounds import ALONE_BYTES, TOGETHER_MAX, Begin, SyncRounds
-from seams.disk import File
-from seams.syncs import CutOff, Synced, WorkerSyncs
-from seams.workers import Lane
+from seams.files.disk import File
+from seams.files.syncs import CutOff, Synced, WorkerSyncs
+from seams.loop.workers import Lane
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import SteppedWorkers, settle
 from tests.support.syncs_in_hand import InHand

@@ -11,7 +11,7 @@ import pytest
 
 from hotstore.host.log_host import LogHost
 from hotstore.host.place import CALLER
-from seams.disk import read_file
+from seams.files.disk import read_file
 from seams.rng import SeededRng
 from tests.sim.workers import SimWorkers
 from tests.support.crash_disk import CrashDisk

@@ -17,8 +17,8 @@ from hotstore.log.log_config import LogConfig
 from logformat.errors import Fenced
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import INT64_MAX
+from seams.files.syncs import WorkerSyncs
 from seams.rng import SeededRng
-from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast

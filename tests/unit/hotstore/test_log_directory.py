@@ -17,7 +17,7 @@ from hotstore.log.log_config import LogConfig
 from hotstore.recovery.log_loading import make_log, recover_log
 from logformat.checkpoints import PARTITION_METADATA_FILE
 from logformat.values import NewerFormat
-from seams.posix_disk import PosixDisk
+from seams.files.posix_disk import PosixDisk
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import LOG_PATH, ORDERS, TOPIC_ID, append, batch, flush, new_log, seal
 

@@ -19,7 +19,7 @@ from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import LogState
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.record_batch import read_header
-from seams.disk import File
+from seams.files.disk import File
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import append, batch, copied, new_log, read_all
 from tests.unit.hotstore.test_hotstore_crash_machine import LogMachine, Stored, one_step

@@ -17,9 +17,9 @@ from hotstore.log.log_config import LogConfig
 from logformat.checkpoints import LOG_START_FILE, decode_offsets
 from logformat.leader_epochs import LeaderEpochs
 from logformat.values import TopicPartition
-from seams.disk import read_file
+from seams.files.disk import read_file
+from seams.files.syncs import WorkerSyncs
 from seams.rng import SeededRng
-from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast

@@ -11,7 +11,7 @@ import pytest
 
 from hotstore.log.log_config import LogConfig
 from logformat.errors import Corrupt
-from seams.disk import read_file, replace_file
+from seams.files.disk import read_file, replace_file
 from seams.rng import SeededRng
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_disk import Fault as DiskFault

@@ -11,7 +11,7 @@ import pytest
 
 from hotstore.host.place import CALLER, VACATED_S, Place, PlaceQuiesced
 from logformat.errors import Retryable
-from seams.workers import Lane
+from seams.loop.workers import Lane
 from tests.support.fast_loop import run_fast
 from tests.support.hotstore_kit import ORDERS
 

@@ -13,7 +13,7 @@ from hotstore.host.ballast import Ballast
 from hotstore.host.preallocation import SHARE_OF_FREE, UNIT_BYTES, step_bytes
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import LogState, PartitionLog
-from seams.posix_disk import PosixDisk
+from seams.files.posix_disk import PosixDisk
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import LOG_PATH, TOPIC_ID, append, batch, flush, new_log, open_log, read_all, seal
 

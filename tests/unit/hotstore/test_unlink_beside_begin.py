@@ -10,9 +10,9 @@ from hotstore.host.data_dir import DataDir
 from hotstore.host.log_host import LogHost
 from hotstore.log.log_config import LogConfig
 from logformat.leader_epochs import LeaderEpochs
+from seams.files.syncs import WorkerSyncs
+from seams.loop.workers import Lane
 from seams.rng import SeededRng
-from seams.syncs import WorkerSyncs
-from seams.workers import Lane
 from seams.world import World
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast

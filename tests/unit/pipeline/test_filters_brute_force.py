@@ -24,7 +24,7 @@ from hotstore.log.log_config import LogConfig
 from logformat.errors import InvalidRequest
 from logformat.record_batch import NO_TIMESTAMP, read_header
 from logformat.records import Record, encode_batch
-from seams.tasks import Tasks
+from seams.loop.tasks import Tasks
 from tests.support.cold_log import ColdLog, FixedManifests, a_reader, manifest_of, put
 from tests.support.cold_objects import MadeObject, object_of
 from tests.support.crash_disk import CrashDisk

@@ -18,8 +18,8 @@ from coldstore.stores.operations import Operation
 from hotstore.errors import ReservationExhausted
 from logformat.errors import Corrupt, Retryable
 from logformat.record_batch import INT64_MAX
+from seams.files.syncs import WorkerSyncs
 from seams.rng import SeededRng
-from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.faulty_store import Fault, FaultyStore

@@ -22,7 +22,7 @@ from logformat.errors import Corrupt
 from logformat.gap import gap_batches
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState
-from seams.disk import Buffer, File, replace_file
+from seams.files.disk import Buffer, File, replace_file
 from seams.rng import SeededRng
 from tests.support.cold_objects import T0, batches
 from tests.support.cold_values import TOPIC_ID

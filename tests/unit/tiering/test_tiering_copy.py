@@ -26,7 +26,7 @@ from logformat.offset_index import OffsetIndex
 from logformat.record_batch import LEADER_EPOCH_AT, walk
 from logformat.time_index import TimeIndex
 from logformat.values import TopicPartition
-from seams.disk import read_file
+from seams.files.disk import read_file
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.faulty_store import Fault, FaultPlan, FaultyStore, even_rates

@@ -17,7 +17,7 @@ from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Fenced
 from logformat.values import TopicPartition
-from seams.disk import Space
+from seams.files.disk import Space
 from seams.rng import SeededRng
 from tests.support.cold_values import remote_segment
 from tests.support.collector import without_collector

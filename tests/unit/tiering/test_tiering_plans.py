@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hotstore.log.segment import SegmentInfo
 from logformat.errors import Retryable
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
 from tests.support.repository import ROOT

@@ -19,7 +19,7 @@ from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord, Node
-from seams.beats import Beats
+from seams.loop.beats import Beats
 from tests.support.cluster_kit import session
 from tests.support.fast_loop import FastClock, run_fast
 

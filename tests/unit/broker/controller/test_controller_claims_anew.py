@@ -13,7 +13,7 @@ from broker.errors import ApiError
 from broker.following.image_feed import ImageFeed
 from broker.metadata.records import ConfigsSet
 from coldstore.object_store import ObjectInfo, Upload
-from seams.tasks import Tasks
+from seams.loop.tasks import Tasks
 from tests.support.cluster_kit import claim, cluster_root
 from tests.support.fast_loop import run_fast
 from tests.support.memory_store import MemoryStore

@@ -23,7 +23,7 @@ from broker.wire.messages import (
 from coldstore.object_store import AccessRefused
 from hotstore.flush.flusher import Flusher
 from logformat.errors import Retryable
-from seams.workers import Lane
+from seams.loop.workers import Lane
 from tests.support.broker_kit import Life, Place, play
 from tests.support.faulty_store import FaultPlan
 

@@ -24,8 +24,8 @@ from broker.metadata.image import TopicFacts
 from broker.wire.apis import ApiKey
 from broker.wire.codec import decode_request, decode_response, encode_request, encode_response
 from broker.wire.message import Message
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
 from tests.support import repository
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.group_conversation import TOPIC, Talk

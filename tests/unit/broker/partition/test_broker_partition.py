@@ -25,8 +25,8 @@ from broker.wire.messages import (
 from hotstore.flush.durability import SealJob
 from logformat.errors import StorageFailed
 from logformat.record_batch import ATTRIBUTES_AT, CRC_AT, HEADER, TRANSACTIONAL_BIT, Codec, read_header
-from seams.tasks import Tasks
-from seams.workers import Lane
+from seams.loop.tasks import Tasks
+from seams.loop.workers import Lane
 from tests.support.broker_kit import (
     Life,
     Place,

@@ -15,7 +15,7 @@ from broker.metadata.records import NO_LEADER
 from broker.partition.leading import unclean_candidates
 from broker.partition.removing.stray_logs import StrayLogs
 from logformat.record_batch import walk
-from seams.disk import read_file
+from seams.files.disk import read_file
 from tests.support.broker_kit import play
 from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
 from tests.unit.broker.partition.test_late_threads import slow

@@ -10,7 +10,7 @@ import pytest
 from broker.controller.unclean_recovery import best
 from broker.metadata.records import NO_LEADER
 from logformat.record_batch import walk
-from seams.disk import read_file
+from seams.files.disk import read_file
 from tests.support.broker_kit import play
 from tests.support.shared_bucket import NAME, TOPIC_ID, both, until
 from tests.unit.broker.partition.test_candidate_moved_aside import LOG, logs_stay, said  # noqa: F401

@@ -30,8 +30,8 @@ from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import CorruptBatch
 from logformat.records import Record, encode_batch
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
 from seams.world import World
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast

@@ -13,7 +13,7 @@ from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.leader import Report
 from coldstore.stores.operations import Operation
 from logformat.record_batch import walk
-from seams.disk import read_file
+from seams.files.disk import read_file
 from seams.rng import SeededRng
 from tests.support.broker_kit import SMALL_SEGMENTS, play
 from tests.support.faulty_store import Fault

@@ -6,7 +6,7 @@ import asyncio
 
 from logformat.checkpoints import decode_offsets
 from logformat.values import TopicPartition
-from seams.disk import read_file
+from seams.files.disk import read_file
 from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
 
 

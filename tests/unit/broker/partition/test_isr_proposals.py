@@ -15,7 +15,7 @@ from broker.replication.in_sync import AppliedRow
 from broker.replication.isr_policy import PartitionProposal
 from broker.replication.leader import Report
 from logformat.errors import Retryable
-from seams.beats import Beats
+from seams.loop.beats import Beats
 from tests.support.broker_kit import Place, play
 
 SESSION, LAG_MS = 7, 60_000

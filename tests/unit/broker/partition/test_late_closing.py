@@ -16,7 +16,7 @@ from hotstore.log.partition_log import PartitionLog
 from hotstore.recovery.log_loading import recover_log
 from logformat.errors import ThermoclineError
 from logformat.values import TopicPartition
-from seams.workers import Lane
+from seams.loop.workers import Lane
 from tests.support.broker_kit import Life, batch_of, play, produce_request
 from tests.support.cluster_kit import id_of
 from tests.support.hotstore_kit import batches_of

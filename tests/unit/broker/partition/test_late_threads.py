@@ -7,8 +7,8 @@ import asyncio
 from typing import Any
 
 from broker.metadata.records import Row, TopicCreated, TopicDeleted
-from seams.disk import read_file
-from seams.workers import Lane
+from seams.files.disk import read_file
+from seams.loop.workers import Lane
 from tests.support.broker_kit import Life, Place, play
 from tests.support.cluster_kit import id_of
 from tests.support.faulty_store import FaultPlan

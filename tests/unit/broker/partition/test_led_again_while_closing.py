@@ -14,7 +14,7 @@ import pytest
 
 from hotstore.file_names import TEMPORARY
 from hotstore.flush.flush_states import FlushEvent
-from seams.workers import Lane
+from seams.loop.workers import Lane
 from tests.support.broker_kit import Life, play
 from tests.support.shared_bucket import NAME, both, until
 from tiering.opening.reservation import RESERVATION_FILE

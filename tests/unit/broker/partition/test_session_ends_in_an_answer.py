@@ -11,7 +11,7 @@ import pytest
 from broker.metadata.records import Row, TopicCreated
 from broker.replication import fetcher as fetchers
 from broker.replication.fetcher import Fetcher
-from seams.turns import Turns
+from seams.loop.turns import Turns
 from tests.support.broker_kit import play
 from tests.support.cluster_kit import id_of
 from tests.support.faulty_store import FaultPlan

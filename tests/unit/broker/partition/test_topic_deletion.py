@@ -13,8 +13,8 @@ from broker.metadata.image import Topic
 from broker.metadata.records import Row
 from broker.partition.removing.topic_deletion import PURGING_MAX, TopicDeletion
 from logformat.values import TopicPartition
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
 from tests.support.broker_kit import play
 
 TOPIC_ID = UUID(int=77)

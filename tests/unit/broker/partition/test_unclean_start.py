@@ -17,7 +17,7 @@ from broker.partition.leading.leader_role import LeaderRole
 from hotstore.log.partition_log import PartitionLog
 from logformat.checkpoints import SEEN_EPOCH_FILE, decode_offsets
 from logformat.values import TopicPartition
-from seams.disk import read_file
+from seams.files.disk import read_file
 from tests.support.broker_kit import SMALL_SEGMENTS, play
 from tests.support.shared_bucket import NAME, Pair, both, until
 

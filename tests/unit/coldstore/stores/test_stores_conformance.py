@@ -10,9 +10,9 @@ import pytest
 
 from coldstore.object_store import ObjectStore
 from coldstore.stores.directory import DirectoryStore
-from seams.posix_disk import PosixDisk
+from seams.files.posix_disk import PosixDisk
+from seams.loop.workers import ThreadWorkers
 from seams.rng import SystemRng
-from seams.workers import ThreadWorkers
 from tests.support.memory_store import MemoryStore, StoredObject
 from tests.support.store_conformance import StoreConformance
 

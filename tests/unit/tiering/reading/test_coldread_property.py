@@ -12,8 +12,8 @@ from coldstore.stores.operations import Operation
 from logformat.gap import gap_batches
 from logformat.record_batch import read_header
 from logformat.records import Record, encode_batch, iter_records
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
 from tests.support.cold_log import (
     ColdLog,
     FixedManifests,

@@ -17,10 +17,10 @@ from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Corrupt, Retryable
 from logformat.record_batch import read_header
-from seams.posix_disk import PosixDisk
+from seams.files.posix_disk import PosixDisk
+from seams.loop.tasks import Tasks
+from seams.loop.workers import ThreadWorkers
 from seams.rng import SeededRng, SystemRng
-from seams.tasks import Tasks
-from seams.workers import ThreadWorkers
 from tests.support.cold_log import (
     ColdLog,
     a_reader,

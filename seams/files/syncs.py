@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from seams.aio import DEPTH, AioQueue
-from seams.disk import File
-from seams.tasks import Tasks, failure_of_task
-from seams.workers import Lane, Workers
+from seams.files.aio import DEPTH, AioQueue
+from seams.files.disk import File
+from seams.loop.tasks import Tasks, failure_of_task
+from seams.loop.workers import Lane, Workers
 
 log = logging.getLogger(__name__)
 

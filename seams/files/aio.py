@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from seams.syscalls import MACHINE, call
+from seams.files.syscalls import MACHINE, call
 
 DEPTH: Final = 64  # files that the kernel takes at once
 _FDSYNC: Final = 3

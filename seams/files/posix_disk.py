@@ -1,4 +1,4 @@
-"""The disk of this machine: `seams.disk` by system calls (`seams.syncs` syncs many files at once).
+"""The disk of this machine: `seams.files.disk` by system calls (`seams.files.syncs` syncs many files at once).
 A short write continues until all is written, or raises. A dropped file or directory stays open until its last user is
 done: its descriptor number must not be reused for another file while a late call may use it."""
 
@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from seams import syscalls
-from seams.disk import Buffer, Directory, File, FileStat, Lock, Space
+from seams.files import syscalls
+from seams.files.disk import Buffer, Directory, File, FileStat, Lock, Space
 
 _IOV_MAX = 1024  # Linux' limit for one pwritev
 _LOCK_POLL_S = 0.002

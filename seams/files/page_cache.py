@@ -6,7 +6,7 @@ import ctypes
 import mmap
 from typing import Final
 
-from seams import syscalls
+from seams.files import syscalls
 
 _CACHESTAT: Final = 451  # on every machine
 
