@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from logformat.offset_index import OffsetIndex
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.segment_index import SegmentIndexer
+from logformat.indexes.time_index import TimeIndex
 from logformat.record_batch import LOG_OVERHEAD, Buffer, read_header
-from logformat.segment_index import SegmentIndexer
-from logformat.time_index import TimeIndex
 
 
 def local_indexes(base_offset: int, log: Buffer) -> tuple[OffsetIndex, TimeIndex]:

@@ -15,7 +15,7 @@ from coldstore.object_store import AccessRefused, ObjectMissing, ObjectStore
 from coldstore.segments.chunk_cache import ChunkCache
 from coldstore.stores.metered import LATENCY_BOUNDS_MS
 from logformat.errors import Corrupt, InvalidRequest, Retryable, ThermoclineError
-from logformat.time_index import TimestampOffset
+from logformat.indexes.time_index import TimestampOffset
 from seams.clock import Clock
 from seams.loop.tasks import Tasks
 from seams.loop.workers import Workers

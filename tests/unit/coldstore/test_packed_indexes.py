@@ -25,8 +25,8 @@ from coldstore.segments.segment_object import SegmentFooter, tail_bytes
 from coldstore.segments.segment_scanner import INDEX_INTERVAL_BYTES, interval_of
 from coldstore.segments.segment_sections import SECTION_HEADER_SIZE, Section, read_sections, read_trailer
 from logformat.errors import Corrupt
-from logformat.offset_index import OffsetIndex
-from logformat.time_index import TimeIndex
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.time_index import TimeIndex
 from tests.support.cold_objects import segment_object
 from tests.support.packed_footers import packing
 

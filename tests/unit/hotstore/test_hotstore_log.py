@@ -24,11 +24,11 @@ from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import LogState, PartitionLog
 from hotstore.log.segment import IndexCache
 from logformat.gap import gap_batches
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.time_index import TimeIndex
 from logformat.leader_epochs import EpochStart, LeaderEpochs
-from logformat.offset_index import OffsetIndex
 from logformat.record_batch import HEADER, INT32_MAX, check_stored, read_header
 from logformat.records import iter_records
-from logformat.time_index import TimeIndex
 from seams import crash_points
 from seams.files.disk import File, read_file
 from seams.files.posix_disk import PosixDisk

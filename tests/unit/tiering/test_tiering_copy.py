@@ -22,9 +22,9 @@ from coldstore.stores.operations import Operation
 from hotstore.host.data_dir import DataDir
 from hotstore.recovery.log_loading import make_log
 from logformat.errors import Corrupt
-from logformat.offset_index import OffsetIndex
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.time_index import TimeIndex
 from logformat.record_batch import LEADER_EPOCH_AT, walk
-from logformat.time_index import TimeIndex
 from logformat.values import TopicPartition
 from seams.files.disk import read_file
 from seams.rng import SeededRng

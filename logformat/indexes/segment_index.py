@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from logformat.offset_index import OffsetIndex
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.time_index import TimeIndex
 from logformat.record_batch import (
     LAST_OFFSET_DELTA,
     LENGTH,
@@ -18,7 +19,6 @@ from logformat.record_batch import (
     NO_TIMESTAMP,
     Fields,
 )
-from logformat.time_index import TimeIndex
 
 INDEX_INTERVAL_BYTES: Final = 4096  # Kafka's default of index.interval.bytes
 
