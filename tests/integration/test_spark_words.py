@@ -18,7 +18,7 @@ from tests.support.history_bucket import HistoryBucket
 from tests.support.spark_kit import spark
 from thermocline.pipeline.history import History
 from thermocline.pipeline.spark.explain import explain, plan_summaries
-from thermocline.pipeline.spark.plan_summary import Amount
+from thermocline.pipeline.spark.planning.plan_summary import Amount
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

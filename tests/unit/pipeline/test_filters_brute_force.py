@@ -40,10 +40,10 @@ from thermocline.pipeline import plan as planning
 from thermocline.pipeline.plan import OffsetSpan, TimeRange, plan
 from thermocline.pipeline.read import _milliseconds
 from thermocline.pipeline.scan import scan
-from thermocline.pipeline.spark.filters import Bounds
-from thermocline.pipeline.spark.offsets import TopicPartition
 from thermocline.pipeline.spark.options import parse_options
-from thermocline.pipeline.spark.planning import plan_tasks
+from thermocline.pipeline.spark.planning.filters import Bounds
+from thermocline.pipeline.spark.planning.offsets import TopicPartition
+from thermocline.pipeline.spark.planning.planner import plan_tasks
 from thermocline.pipeline.spark.tiers import Tiers
 from thermocline.pipeline.split import Split
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from logformat.values import TopicPartition
 from thermocline.pipeline.rows import DEFAULT_COLUMNS
-from thermocline.pipeline.spark.filters import OFFSET_END, Bounds
+from thermocline.pipeline.spark.planning.filters import OFFSET_END, Bounds
 from thermocline.pipeline.spark.tiers import PartitionState
 from thermocline.pipeline.split import Split
 from thermocline.units import show_size

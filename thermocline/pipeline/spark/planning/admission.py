@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from logformat.values import TopicPartition
-from thermocline.pipeline.spark.offsets import PartitionOffsets
+from thermocline.pipeline.spark.planning.offsets import PartitionOffsets
 
 Gaps = Mapping[TopicPartition, Sequence[tuple[int, int]]]
 

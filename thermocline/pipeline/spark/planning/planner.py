@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from logformat.values import TopicPartition
-from thermocline.pipeline.spark.filters import Bounds
 from thermocline.pipeline.spark.options import Options
+from thermocline.pipeline.spark.planning.filters import Bounds
 from thermocline.pipeline.spark.tiers import States, Tiers
 from thermocline.pipeline.split import DataLoss, Loss, RowFilter, Split
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from logformat.errors import InvalidRequest
 from logformat.values import TopicPartition
-from thermocline.pipeline.spark.offsets import EARLIEST, LATEST, check_covers
 from thermocline.pipeline.spark.options import ByOffset, ByTimestamp, Edge, Position
+from thermocline.pipeline.spark.planning.offsets import EARLIEST, LATEST, check_covers
 
 
 @dataclass(frozen=True, slots=True)
