@@ -37,7 +37,7 @@ from tests.support.kafka_connector import connector_jars
 from thermocline.pipeline.arrow_store import open_arrow_store
 from thermocline.pipeline.jobs.archive import archive
 from thermocline.pipeline.jobs.iceberg_catalog import catalog_config
-from thermocline.pipeline.jobs.scrub import scrub
+from thermocline.pipeline.jobs.scrub.scrub import scrub
 from thermocline.pipeline.spark.session import session
 
 if TYPE_CHECKING:

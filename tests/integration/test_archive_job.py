@@ -27,10 +27,10 @@ from tests.support.spark_kit import spark
 from thermocline.cli.main import main
 from thermocline.cli.terminal.outcome import Exit
 from thermocline.pipeline.jobs.archive import archive
-from thermocline.pipeline.jobs.compact import compact
+from thermocline.pipeline.jobs.compaction.compact import compact
 from thermocline.pipeline.jobs.iceberg_catalog import catalog_config, open_catalog
-from thermocline.pipeline.jobs.iceberg_table import ArchiveCommit, StaleTable, open_table
 from thermocline.pipeline.jobs.spark_tasks import TasksFailed
+from thermocline.pipeline.jobs.tables.iceberg_table import ArchiveCommit, StaleTable, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -233,7 +233,7 @@ def test_every_config_that_is_named_exists() -> None:
 
 def snapshot_properties() -> set[str]:
     """Names that archived tables carry, up to the first hyphen: as the test above reads a page."""
-    source = (ROOT / "thermocline/pipeline/jobs/iceberg_table.py").read_text()
+    source = (ROOT / "thermocline/pipeline/jobs/tables/iceberg_table.py").read_text()
     return set(re.findall(r'"(thermocline\.[a-z]+)[a-z-]*"', source))
 
 

@@ -24,7 +24,7 @@ from thermocline.pipeline import arrow_store
 from thermocline.pipeline import read as read_module
 from thermocline.pipeline.arrow_store import ArrowStore, finished, open_arrow_store
 from thermocline.pipeline.history import History
-from thermocline.pipeline.jobs.scrub import scrub
+from thermocline.pipeline.jobs.scrub.scrub import scrub
 from thermocline.pipeline.split import DataLoss
 
 ROWS = 3 * 400 * 20

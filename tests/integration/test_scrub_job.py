@@ -20,7 +20,7 @@ from tests.support.spark_kit import mixed, spark
 from tests.support.stock_clients import commit_offset, create_topic, write_confluent
 from thermocline.cli.main import main
 from thermocline.cli.terminal.outcome import Exit
-from thermocline.pipeline.jobs.scrub import scrub
+from thermocline.pipeline.jobs.scrub.scrub import scrub
 from thermocline.pipeline.jobs.spark_tasks import TasksFailed
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from thermocline.pipeline.jobs.archive import archive
-from thermocline.pipeline.jobs.compact import compact
+from thermocline.pipeline.jobs.compaction.compact import compact
 from thermocline.pipeline.jobs.iceberg_catalog import catalog_config
 from thermocline.pipeline.jobs.values import ValueSpec
 

@@ -31,7 +31,7 @@ from tests.support.history_bucket import HistoryBucket, batch
 from tests.support.memory_store import upload_of
 from thermocline.cli.bucket.reading import ColdPartition, cold_partitions
 from thermocline.cli.main import main
-from thermocline.pipeline.jobs.scrub import scrub
+from thermocline.pipeline.jobs.scrub.scrub import scrub
 
 LS_FIELDS = re.findall(
     r"\w+",

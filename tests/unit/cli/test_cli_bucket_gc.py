@@ -20,7 +20,7 @@ from thermocline.cli.bucket.reading import opened
 from thermocline.cli.cluster.restore.rebuild_plan import Found, rebuild_plan
 from thermocline.cli.main import main
 from thermocline.cli.terminal.outcome import Exit
-from thermocline.pipeline.jobs.scrub import scrub
+from thermocline.pipeline.jobs.scrub.scrub import scrub
 
 NAMED = (segment_object(0, [10, 10], epoch=2, n=1), segment_object(20, [10], epoch=2, n=2))
 """Epoch 0 wrote [0, 20), epoch 2 [20, 30), as the last one's footer says."""

@@ -14,7 +14,7 @@ from logformat.errors import InvalidRequest
 from tests.support.archive_kit import json_topic, run
 from tests.support.history_bucket import HistoryBucket
 from thermocline.pipeline.jobs.archive import archive
-from thermocline.pipeline.jobs.compact import compact
+from thermocline.pipeline.jobs.compaction.compact import compact
 from thermocline.pipeline.jobs.iceberg_catalog import (
     CatalogUnavailable,
     catalog_config,

@@ -38,11 +38,12 @@ from tests.support.archive_kit import (
 )
 from tests.support.history_bucket import T0, HistoryBucket
 from thermocline.pipeline.jobs import archive as archive_module
-from thermocline.pipeline.jobs import archive_worker, iceberg_table, offset_ranges
+from thermocline.pipeline.jobs import archive_worker, offset_ranges
 from thermocline.pipeline.jobs.archive_summary import ArchiveSummary
 from thermocline.pipeline.jobs.iceberg_catalog import catalog_config, open_catalog
-from thermocline.pipeline.jobs.iceberg_table import ArchiveTable, StaleTable, open_table
 from thermocline.pipeline.jobs.spark_tasks import InProcess, TasksFailed
+from thermocline.pipeline.jobs.tables import iceberg_table
+from thermocline.pipeline.jobs.tables.iceberg_table import ArchiveTable, StaleTable, open_table
 from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
 from thermocline.pipeline.split import DataLoss
 

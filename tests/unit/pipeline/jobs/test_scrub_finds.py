@@ -25,11 +25,11 @@ from logformat.record_batch import LEADER_EPOCH_AT
 from tests.support.history_bucket import HistoryBucket
 from thermocline.findings import Located
 from thermocline.pipeline.arrow_store import ArrowStore
-from thermocline.pipeline.jobs import scrub as scrub_module
-from thermocline.pipeline.jobs.scrub import ScrubReport, scrub
-from thermocline.pipeline.jobs.scrub_journal import Journal
-from thermocline.pipeline.jobs.scrub_view import PartitionInspection, Place, inspect_partition, places
-from thermocline.pipeline.jobs.scrub_worker import Blob, ScrubDone, ScrubTask
+from thermocline.pipeline.jobs.scrub import scrub as scrub_module
+from thermocline.pipeline.jobs.scrub.scrub import ScrubReport, scrub
+from thermocline.pipeline.jobs.scrub.scrub_journal import Journal
+from thermocline.pipeline.jobs.scrub.scrub_view import PartitionInspection, Place, inspect_partition, places
+from thermocline.pipeline.jobs.scrub.scrub_worker import Blob, ScrubDone, ScrubTask
 from thermocline.pipeline.jobs.spark_tasks import InProcess
 
 SEEDS = 120

@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from logformat.errors import Corrupt, InvalidRequest
 from thermocline.pipeline.jobs import offset_ranges
-from thermocline.pipeline.jobs.archive_columns import DEAD_LETTER_SCHEMA, metrics_properties, table_schema
 from thermocline.pipeline.jobs.archive_plan import ArchiveStep
 from thermocline.pipeline.jobs.archive_worker import ArchiveTask, TableTarget, TaskDone, offsets_digest
-from thermocline.pipeline.jobs.data_file_storage import DataFileWritten
-from thermocline.pipeline.jobs.iceberg_table import (
+from thermocline.pipeline.jobs.tables.archive_columns import DEAD_LETTER_SCHEMA, metrics_properties, table_schema
+from thermocline.pipeline.jobs.tables.data_file_storage import DataFileWritten
+from thermocline.pipeline.jobs.tables.iceberg_table import (
     ARCHIVE,
     BEGUN,
     DEAD_LETTERS,

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 from logformat.errors import InvalidRequest
 from thermocline.pipeline.history import History
-from thermocline.pipeline.jobs.archive_tables import delete, existing, folder_of, sweep
 from thermocline.pipeline.jobs.archive_worker import TableTarget
-from thermocline.pipeline.jobs.compact_plan import TARGET_BYTES, StoredFile, groups
-from thermocline.pipeline.jobs.compact_worker import CompactTask, run_compact
+from thermocline.pipeline.jobs.compaction.compact_plan import TARGET_BYTES, StoredFile, groups
+from thermocline.pipeline.jobs.compaction.compact_worker import CompactTask, run_compact
 from thermocline.pipeline.jobs.iceberg_catalog import CatalogConfig, catalog_errors, open_existing_catalog, shown
-from thermocline.pipeline.jobs.iceberg_table import ArchiveCommit, ArchiveTable, StaleTable, base_name
 from thermocline.pipeline.jobs.job_crash_points import reach
 from thermocline.pipeline.jobs.report import Cell, summary_table
 from thermocline.pipeline.jobs.spark_tasks import InProcess, SparkTasks, TaskRunner, TasksFailed, ThrottledProgress
+from thermocline.pipeline.jobs.tables.archive_tables import delete, existing, folder_of, sweep
+from thermocline.pipeline.jobs.tables.iceberg_table import ArchiveCommit, ArchiveTable, StaleTable, base_name
 from thermocline.units import show_seconds, show_size
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from logformat.errors import InvalidRequest
-from thermocline.pipeline.jobs.scrub_worker import ScrubDone, ScrubTask
+from thermocline.pipeline.jobs.scrub.scrub_worker import ScrubDone, ScrubTask
 
 
 class _Head(msgspec.Struct):

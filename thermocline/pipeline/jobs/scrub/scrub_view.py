@@ -41,7 +41,7 @@ from coldstore.roots.root_reading import read_root
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished
-from thermocline.pipeline.jobs.scrub_worker import Blob
+from thermocline.pipeline.jobs.scrub.scrub_worker import Blob
 from thermocline.pipeline.topics import CLUSTER_FORMAT
 
 T = TypeVar("T", bound=msgspec.Struct)

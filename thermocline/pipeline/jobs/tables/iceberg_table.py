@@ -18,10 +18,10 @@ import pyarrow as pa
 from logformat.errors import Corrupt, InvalidRequest, Retryable
 from thermocline.extras import require
 from thermocline.pipeline.jobs import offset_ranges
-from thermocline.pipeline.jobs.compact_plan import StoredFile
-from thermocline.pipeline.jobs.data_file_storage import DataFileWritten
+from thermocline.pipeline.jobs.compaction.compact_plan import StoredFile
 from thermocline.pipeline.jobs.job_crash_points import reach
 from thermocline.pipeline.jobs.offset_ranges import OffsetRanges
+from thermocline.pipeline.jobs.tables.data_file_storage import DataFileWritten
 
 require("spark", "an Iceberg table", "pyiceberg")
 

@@ -20,8 +20,8 @@ from logformat.values import NewerFormat
 from thermocline.findings import Located
 from thermocline.pipeline.history import History
 from thermocline.pipeline.jobs.report import Cell, summary_table
-from thermocline.pipeline.jobs.scrub_journal import Journal
-from thermocline.pipeline.jobs.scrub_view import (
+from thermocline.pipeline.jobs.scrub.scrub_journal import Journal
+from thermocline.pipeline.jobs.scrub.scrub_view import (
     PartitionInspection,
     Place,
     check_ours,
@@ -30,7 +30,7 @@ from thermocline.pipeline.jobs.scrub_view import (
     places,
     still_named,
 )
-from thermocline.pipeline.jobs.scrub_worker import Blob, ScrubTask, run_task
+from thermocline.pipeline.jobs.scrub.scrub_worker import Blob, ScrubTask, run_task
 from thermocline.pipeline.jobs.spark_tasks import InProcess, SparkTasks, TaskRunner, ThrottledProgress
 from thermocline.units import show_rate, show_seconds, show_size
 

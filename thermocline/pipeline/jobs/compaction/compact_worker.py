@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from logformat.errors import Corrupt
 from thermocline.pipeline.jobs.archive_worker import ParquetFile, TableTarget
-from thermocline.pipeline.jobs.compact_plan import StoredFile
-from thermocline.pipeline.jobs.data_file_storage import DataFileWritten, open_data_file
+from thermocline.pipeline.jobs.compaction.compact_plan import StoredFile
 from thermocline.pipeline.jobs.job_crash_points import reach
+from thermocline.pipeline.jobs.tables.data_file_storage import DataFileWritten, open_data_file
 
 _FIELD_ID = b"PARQUET:field_id"
 
