@@ -24,8 +24,8 @@ from seams.files.disk import File
 from seams.loop.workers import Lane
 from seams.net import SocketBuffers
 from tests.differential.history import Burst, Cut, Happening, Kind, Site, Topic
-from tests.support.broker_kit import Place
-from tests.support.crash_disk import CrashDisk, Fault, Inode
+from tests.support.brokers.broker_kit import Place
+from tests.support.disk.crash_disk import CrashDisk, Fault, Inode
 
 _SYNCS: Final = (Lane.FLUSH, Lane.BULK_FLUSH)
 _SETTLED_S: Final = 2.0  # after a start: claims and reservations are written by then

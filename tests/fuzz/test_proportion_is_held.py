@@ -16,7 +16,7 @@ from broker.wire.message import Message
 from broker.wire.messages import ListOffsetsResponse, MetadataResponse
 from seams.loop.turns import Turns
 from tests.fuzz.targets import answers_in_proportion
-from tests.support.hostile_frames import Inner, Names, Recipe
+from tests.support.wire.hostile_frames import Inner, Names, Recipe
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from typing import Any
 from broker.error_codes import ErrorCode
 from broker.wire import messages as m
 from broker.wire.apis import ApiKey
-from tests.support.broker_process import BrokerProcess
-from tests.support.three_brokers import NODES, SLACK_S, Three
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.three_brokers import NODES, SLACK_S, Three
 from tests.support.waiting import wait_until
 from thermocline.cli.clients.wire_client import WireClient
 

@@ -12,9 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archive_driver import drive
-from tests.support.archive_kit import JSON, data_files, is_bad, json_batch, json_topic, lake, named_files, places, rows
-from tests.support.history_bucket import HistoryBucket
+from tests.support.pipeline.archive_driver import drive
+from tests.support.pipeline.archive_kit import (
+    JSON,
+    data_files,
+    is_bad,
+    json_batch,
+    json_topic,
+    lake,
+    named_files,
+    places,
+    rows,
+)
+from tests.support.pipeline.history_bucket import HistoryBucket
 from thermocline.pipeline.jobs.job_crash_points import POINTS
 
 # With how many passes each point is armed: the second step is killed as well as the first.

@@ -19,11 +19,11 @@ import pytest
 
 from logformat.record_batch import Codec
 from logformat.records import Record, encode_batch
-from tests.support.archive_kit import JSON, data_files, is_bad, json_topic, lake, named_files, places, rows
-from tests.support.history_bucket import T0, HistoryBucket
-from tests.support.rest_catalog import rest_catalog
-from tests.support.s3_servers import S3Server, moto_server
-from tests.support.spark_kit import spark
+from tests.support.pipeline.archive_kit import JSON, data_files, is_bad, json_topic, lake, named_files, places, rows
+from tests.support.pipeline.history_bucket import T0, HistoryBucket
+from tests.support.pipeline.rest_catalog import rest_catalog
+from tests.support.pipeline.spark_kit import spark
+from tests.support.store.s3_servers import S3Server, moto_server
 from thermocline.cli.main import main
 from thermocline.cli.terminal.outcome import Exit
 from thermocline.pipeline.jobs.archive import archive

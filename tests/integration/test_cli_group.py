@@ -12,10 +12,7 @@ from datetime import UTC, datetime
 import pytest
 from confluent_kafka import Consumer
 
-from tests.support.broker_process import BrokerProcess
-from tests.support.buckets import DirectoryBucket
-from tests.support.site import Site, json_lines
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     Written,
     commit_offset,
     committed_offset,
@@ -23,6 +20,9 @@ from tests.support.stock_clients import (
     end_offsets,
     write_confluent,
 )
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.site import Site, json_lines
+from tests.support.store.buckets import DirectoryBucket
 from tests.support.waiting import wait_until
 
 TOPIC, HOUR_MS = "orders", 3_600_000

@@ -15,9 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
-from tests.support.site import Site, seal, status, wait_copied
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     CODECS,
     READS,
     WRITES,
@@ -29,6 +27,8 @@ from tests.support.stock_clients import (
     missing_clients,
     read_confluent,
 )
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.site import Site, seal, status, wait_copied
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)

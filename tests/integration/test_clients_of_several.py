@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.broker_process import BrokerProcess, running_broker
+from tests.support.processes.broker_process import BrokerProcess, running_broker
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)

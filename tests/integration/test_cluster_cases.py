@@ -17,12 +17,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.metadata.records import NO_LEADER
 from tests.campaign.aftermath import differences
-from tests.support.s3_servers import Fault
-from tests.support.site import Site
-from tests.support.stock_clients import Written, read_kafka_python, write_confluent
-from tests.support.three_brokers import NODES, Three, three
+from tests.support.clients.stock_clients import Written, read_kafka_python, write_confluent
+from tests.support.clients.writing import Writing
+from tests.support.processes.site import Site
+from tests.support.processes.three_brokers import NODES, Three, three
+from tests.support.store.s3_servers import Fault
 from tests.support.waiting import wait_until
-from tests.support.writing import Writing
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.buckets import Stores
+from tests.support.clients.steady_load import SteadyLoad, assert_kept
+from tests.support.clients.stock_clients import read_confluent
+from tests.support.clients.writing import Writing
+from tests.support.processes.site import Site, json_lines, thermocline
+from tests.support.processes.three_brokers import Three, three
 from tests.support.repository import ROOT
-from tests.support.site import Site, json_lines, thermocline
-from tests.support.steady_load import SteadyLoad, assert_kept
-from tests.support.stock_clients import read_confluent
-from tests.support.three_brokers import Three, three
+from tests.support.store.buckets import Stores
 from tests.support.waiting import wait_until
-from tests.support.writing import Writing
 from thermocline.cli.clients.wire_client import WireClient
 from thermocline.cli.cluster.client import alter, under_way
 from thermocline.cli.cluster.reader import ClusterReader

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.kafka_peer import kafka_peers
-from tests.support.kafka_tools import require_kafka
-from tests.support.site import json_lines, thermocline
-from tests.support.writing import Writing
+from tests.support.clients.writing import Writing
+from tests.support.kafka.kafka_peer import kafka_peers
+from tests.support.kafka.kafka_tools import require_kafka
+from tests.support.processes.site import json_lines, thermocline
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -13,9 +13,7 @@ from broker.metadata.producer_ids import PER_EPOCH
 from broker.metadata.rebuilt import EPOCHS_ABOVE, UNKNOWN_REPLICA
 from tests.integration.test_cluster_restore import SETTINGS, restore, some, started
 from tests.integration.test_golden_buckets import BUCKETS, extracted
-from tests.support.buckets import DirectoryBucket, roots
-from tests.support.site import QUICK, Site, init_producer_id, json_lines
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     commit_offset,
     committed_offset,
     delete_topic,
@@ -24,7 +22,9 @@ from tests.support.stock_clients import (
     read_confluent,
     write_confluent,
 )
-from tests.support.three_brokers import NODES, three
+from tests.support.processes.site import QUICK, Site, init_producer_id, json_lines
+from tests.support.processes.three_brokers import NODES, three
+from tests.support.store.buckets import DirectoryBucket, roots
 from tests.support.waiting import wait_until
 from thermocline.cli.terminal.outcome import Exit
 

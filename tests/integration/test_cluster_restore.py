@@ -19,13 +19,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.support.broker_process import BrokerProcess
-from tests.support.buckets import Bucket, DirectoryBucket, manifest_of
-from tests.support.kafka_console import kafka_console
-from tests.support.kafka_tools import require_kafka
-from tests.support.repository import ROOT
-from tests.support.site import QUICK, Site, json_lines, thermocline, wait_snapshot
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     READS,
     Record,
     Written,
@@ -36,7 +30,13 @@ from tests.support.stock_clients import (
     read_confluent,
     write_confluent,
 )
-from tests.support.three_brokers import NODES, three
+from tests.support.kafka.kafka_console import kafka_console
+from tests.support.kafka.kafka_tools import require_kafka
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.site import QUICK, Site, json_lines, thermocline, wait_snapshot
+from tests.support.processes.three_brokers import NODES, three
+from tests.support.repository import ROOT
+from tests.support.store.buckets import Bucket, DirectoryBucket, manifest_of
 from thermocline.cli.terminal.outcome import Exit
 
 TOPIC, OTHER, TRIMMED, GROUP = "ledger", "local", "trimmed", "readers"

@@ -9,12 +9,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.support.broker_process import BrokerProcess
-from tests.support.operations_kit import metrics_of
+from tests.support.clients.writing import Writing
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.operations_kit import metrics_of
+from tests.support.processes.site import Site, json_lines, thermocline
+from tests.support.processes.three_brokers import Three, three
 from tests.support.repository import ROOT
-from tests.support.site import Site, json_lines, thermocline
-from tests.support.three_brokers import Three, three
-from tests.support.writing import Writing
 from thermocline.cli.clients.wire_client import WireClient
 
 TOPIC = "ledger"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 
 from broker.metadata.records import NO_LEADER
-from tests.support.site import Site, json_lines, thermocline
-from tests.support.stock_clients import Written, end_offsets, read_confluent, write_confluent
-from tests.support.three_brokers import NODES, Three, three
+from tests.support.clients.stock_clients import Written, end_offsets, read_confluent, write_confluent
+from tests.support.processes.site import Site, json_lines, thermocline
+from tests.support.processes.three_brokers import NODES, Three, three
 
 TOPIC = "ledger"
 USAGE, FAILED = 2, 1

@@ -13,12 +13,8 @@ import pytest
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchRequestTopic, FetchResponse
-from tests.support.broker_kit import FETCH_BY_NAME
-from tests.support.broker_process import BrokerProcess
-from tests.support.buckets import manifest_of, segment_keys
-from tests.support.s3_servers import Fault
-from tests.support.site import Site, seal, status
-from tests.support.stock_clients import (
+from tests.support.brokers.broker_kit import FETCH_BY_NAME
+from tests.support.clients.stock_clients import (
     Record,
     Written,
     create_topic,
@@ -26,6 +22,10 @@ from tests.support.stock_clients import (
     read_confluent,
     write_confluent,
 )
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.site import Site, seal, status
+from tests.support.store.buckets import manifest_of, segment_keys
+from tests.support.store.s3_servers import Fault
 from tests.support.waiting import wait_until
 from thermocline.cli.clients.wire_client import WireClient
 

@@ -12,11 +12,8 @@ import pytest
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from broker.wire.messages import FetchResponse, FetchResponsePartition
-from tests.support.broker_kit import FETCH_BY_NAME, fetch_request, values_of
-from tests.support.broker_process import BrokerProcess
-from tests.support.buckets import manifest_of, segment_keys
-from tests.support.site import Site, seal
-from tests.support.stock_clients import (
+from tests.support.brokers.broker_kit import FETCH_BY_NAME, fetch_request, values_of
+from tests.support.clients.stock_clients import (
     READS,
     ReadFailed,
     Record,
@@ -27,6 +24,9 @@ from tests.support.stock_clients import (
     read_confluent,
     write_confluent,
 )
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.site import Site, seal
+from tests.support.store.buckets import manifest_of, segment_keys
 from tests.support.waiting import wait_until
 from thermocline.cli.clients.wire_client import WireClient
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from seams.interpreter import this_build
-from tests.support.broker_process import BrokerProcess, running_broker
-from tests.support.buckets import DirectoryBucket
-from tests.support.ports import free_port
-from tests.support.site import Site, json_lines, thermocline
+from tests.support.processes.broker_process import BrokerProcess, running_broker
+from tests.support.processes.ports import free_port
+from tests.support.processes.site import Site, json_lines, thermocline
+from tests.support.store.buckets import DirectoryBucket
 from tests.support.waiting import wait_until
 from thermocline.cli.clients.wire_client import BROKER_RESOURCE, WireClient
 from thermocline.cli.serve.process import PLAIN_BUILD

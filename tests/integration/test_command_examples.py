@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
-from tests.support.buckets import DirectoryBucket
-from tests.support.site import Site, thermocline
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.site import Site, thermocline
+from tests.support.store.buckets import DirectoryBucket
 from tests.support.waiting import wait_until
 from tests.unit.cli.test_cli_main import parsers
 from thermocline.cli.main import parser

@@ -20,9 +20,9 @@ from broker.wire import codec, framing
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ProduceRequest, ProduceRequestPartition, ProduceRequestTopic
 from logformat.records import Record, encode_batch
-from tests.support.broker_process import BrokerProcess, running_broker
-from tests.support.buckets import DirectoryBucket
-from tests.support.site import Site, json_lines, thermocline
+from tests.support.processes.broker_process import BrokerProcess, running_broker
+from tests.support.processes.site import Site, json_lines, thermocline
+from tests.support.store.buckets import DirectoryBucket
 from tests.support.waiting import wait_until
 from thermocline.cli.clients.stock import NAMES, nearest
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.buckets import DirectoryBucket
-from tests.support.site import Site, json_lines, thermocline
+from tests.support.processes.site import Site, json_lines, thermocline
+from tests.support.store.buckets import DirectoryBucket
 from tests.support.waiting import wait_until
 
 

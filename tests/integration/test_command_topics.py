@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
-from tests.support.buckets import DirectoryBucket
-from tests.support.site import Site, json_lines, thermocline
-from tests.support.terminal import typed
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.site import Site, json_lines, thermocline
+from tests.support.processes.terminal import typed
+from tests.support.store.buckets import DirectoryBucket
 from tests.support.waiting import wait_until
 
 USAGE = 2

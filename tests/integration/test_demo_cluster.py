@@ -7,8 +7,8 @@ import re
 import subprocess
 import sys
 
+from tests.support.processes.site import QUICK
 from tests.support.repository import ROOT
-from tests.support.site import QUICK
 
 _SOONER = ("thermocline.lease.ms", "thermocline.lease.interval.ms", "log.retention.check.interval.ms")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_docs_readme import Reader, fences
-from tests.support.site import json_lines
+from tests.support.processes.site import json_lines
 from thermocline.cli.terminal.outcome import Exit
 from thermocline.cli.terminal.times import parse_time
 

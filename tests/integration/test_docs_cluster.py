@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_docs_readme import README, ROOT, Fence, Reader
-from tests.support.site import json_lines
+from tests.support.processes.site import json_lines
 
 PAGE = ROOT / "docs/cluster.md"
 

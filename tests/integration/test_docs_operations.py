@@ -33,16 +33,22 @@ from tests.integration.test_read_only import COUNT as ARCHIVED_COUNT
 from tests.integration.test_read_only import TOPIC as ARCHIVED
 from tests.integration.test_read_only import begin as begin_archive
 from tests.integration.test_read_only import tree
-from tests.support import operations_kit as kit
-from tests.support.broker_process import running_broker, start_broker
-from tests.support.kafka_tools import SCRIPT as KAFKA
-from tests.support.kafka_tools import require_kafka
-from tests.support.s3_servers import S3Server, StoreProxy, moto_server, store_proxy
-from tests.support.site import Site, thermocline
-from tests.support.stock_clients import commit_offset, committed_offset, create_topic, end_offsets, read_confluent
-from tests.support.three_brokers import Three, three
+from tests.support.clients.stock_clients import (
+    commit_offset,
+    committed_offset,
+    create_topic,
+    end_offsets,
+    read_confluent,
+)
+from tests.support.clients.writing import Writing
+from tests.support.kafka.kafka_tools import SCRIPT as KAFKA
+from tests.support.kafka.kafka_tools import require_kafka
+from tests.support.processes import operations_kit as kit
+from tests.support.processes.broker_process import running_broker, start_broker
+from tests.support.processes.site import Site, thermocline
+from tests.support.processes.three_brokers import Three, three
+from tests.support.store.s3_servers import S3Server, StoreProxy, moto_server, store_proxy
 from tests.support.waiting import wait_until
-from tests.support.writing import Writing
 from tiering.partition_state import Block
 
 ROOT = Path(__file__).parents[2]

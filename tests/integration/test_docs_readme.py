@@ -18,7 +18,7 @@ import thermocline
 from broker.config.own import OWN
 from coldstore.url import parse_bucket_url
 from seams.interpreter import this_build
-from tests.support.ports import free_port
+from tests.support.processes.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -32,8 +32,8 @@ CHECKS = {
     "crash points under load": "tests/crash/test_*.py",
     "lost-disk tests": "tests/integration/test_lost_disk*.py",
     "property tests": "tests/unit/**/test_*property.py",
-    "client matrix": "tests/support/stock_clients.py",
-    "client matrix hot, across the seam, cold": "tests/support/stock_clients.py",
+    "client matrix": "tests/support/clients/stock_clients.py",
+    "client matrix hot, across the seam, cold": "tests/support/clients/stock_clients.py",
     "`bucket verify`": "thermocline/cli/bucket/checks.py",
     "two-broker tests": "tests/unit/broker/membership/test_broker_membership.py",
     "bit flips in unit tests": "tests/unit/coldstore/test_coldstore_segment_object.py",

@@ -14,9 +14,9 @@ import pytest
 
 from broker.groups.records import CommittedOffset, OffsetKey, offset_record
 from broker.internal_topics.batches import batch_of
-from tests.support.kafka_tools import kafka_tool, require_kafka
-from tests.support.site import Site, wait_copied
-from tests.support.stock_clients import Written, create_topic, write_confluent
+from tests.support.clients.stock_clients import Written, create_topic, write_confluent
+from tests.support.kafka.kafka_tools import kafka_tool, require_kafka
+from tests.support.processes.site import Site, wait_copied
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.support.buckets import DirectoryBucket
-from tests.support.kafka_console import kafka_console
-from tests.support.kafka_tools import require_kafka
-from tests.support.site import Site
-from tests.support.stock_clients import Reader, Written, read_aiokafka, read_confluent, write_confluent
-from tests.support.three_brokers import Three
+from tests.support.clients.stock_clients import Reader, Written, read_aiokafka, read_confluent, write_confluent
+from tests.support.kafka.kafka_console import kafka_console
+from tests.support.kafka.kafka_tools import require_kafka
+from tests.support.processes.site import Site
+from tests.support.processes.three_brokers import Three
+from tests.support.store.buckets import DirectoryBucket
 
 HOT, COLD = "hot", "cold"
 RACKS = {1: "a", 2: "b", 3: "c"}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hotstore.host.ballast import BALLAST_FILE
-from tests.support import operations_kit as kit
-from tests.support.broker_process import BrokerProcess, running_broker
+from tests.support.processes import operations_kit as kit
+from tests.support.processes.broker_process import BrokerProcess, running_broker
 from tests.support.waiting import wait_until
 from tiering.opening.reservation import RESERVATION_FILE, decode_reservation, encode_reservation
 

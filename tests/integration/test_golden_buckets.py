@@ -21,10 +21,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from broker.metadata.producer_ids import PER_EPOCH
-from tests.support.broker_process import running_broker
+from tests.support.clients.stock_clients import Written, committed_offset, end_offsets, read_confluent, write_confluent
+from tests.support.processes.broker_process import running_broker
+from tests.support.processes.site import init_producer_id, thermocline
 from tests.support.repository import ROOT
-from tests.support.site import init_producer_id, thermocline
-from tests.support.stock_clients import Written, committed_offset, end_offsets, read_confluent, write_confluent
 from thermocline.pipeline.history import History
 
 LAST_OF_FORMAT_1 = "c4a3036"  # and of the program that knows no other

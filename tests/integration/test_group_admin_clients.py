@@ -8,8 +8,8 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 
-from tests.support.site import Site
-from tests.support.stock_clients import commit_offset, committed_offset, create_topic
+from tests.support.clients.stock_clients import commit_offset, committed_offset, create_topic
+from tests.support.processes.site import Site
 from tests.support.waiting import wait_until
 
 TOPIC, NOTHING_COMMITTED = "orders", -1001

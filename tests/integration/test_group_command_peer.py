@@ -12,13 +12,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.groups.records import partition_of
-from tests.support.buckets import DirectoryBucket
-from tests.support.kafka_console import kafka_console
-from tests.support.kafka_peer import kafka_peer
-from tests.support.kafka_tools import require_kafka
-from tests.support.site import QUICK, Site
-from tests.support.stock_clients import Written, commit_offset, write_confluent
-from tests.support.three_brokers import three
+from tests.support.clients.stock_clients import Written, commit_offset, write_confluent
+from tests.support.kafka.kafka_console import kafka_console
+from tests.support.kafka.kafka_peer import kafka_peer
+from tests.support.kafka.kafka_tools import require_kafka
+from tests.support.processes.site import QUICK, Site
+from tests.support.processes.three_brokers import three
+from tests.support.store.buckets import DirectoryBucket
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1_200)]

@@ -15,13 +15,13 @@ import pytest
 from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.groups.records import partition_of
 from tests.integration.test_replacement import metrics
-from tests.support.buckets import manifest_of
-from tests.support.committing import CLIENTS, PARTITIONS, Run
-from tests.support.committing_java import java
-from tests.support.kafka_tools import require_kafka
-from tests.support.site import Site
-from tests.support.stock_clients import read_confluent
-from tests.support.three_brokers import Three, three
+from tests.support.clients.committing import CLIENTS, PARTITIONS, Run
+from tests.support.clients.committing_java import java
+from tests.support.clients.stock_clients import read_confluent
+from tests.support.kafka.kafka_tools import require_kafka
+from tests.support.processes.site import Site
+from tests.support.processes.three_brokers import Three, three
+from tests.support.store.buckets import manifest_of
 
 pytestmark = pytest.mark.timeout(300)
 

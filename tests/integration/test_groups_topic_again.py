@@ -9,8 +9,8 @@ from confluent_kafka import KafkaException
 
 from broker.wire.apis import ApiKey
 from broker.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
-from tests.support.site import Site, thermocline
-from tests.support.stock_clients import commit_offset, committed_offset, create_topic, delete_topic
+from tests.support.clients.stock_clients import commit_offset, committed_offset, create_topic, delete_topic
+from tests.support.processes.site import Site, thermocline
 from tests.support.waiting import wait_until
 from thermocline.cli.clients.wire_client import WireClient
 

@@ -40,8 +40,8 @@ from logformat.record_batch import (
     read_header,
 )
 from logformat.records import Record, encode_batch, encode_record
-from tests.support.broker_process import BrokerProcess, running_broker
-from tests.support.site import QUICK, status
+from tests.support.processes.broker_process import BrokerProcess, running_broker
+from tests.support.processes.site import QUICK, status
 from thermocline.cli.clients.wire_client import LATEST, WireClient
 
 TOPIC = "target"

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.support.archive_kit import json_topic
-from tests.support.history_bucket import HistoryBucket
+from tests.support.pipeline.archive_kit import json_topic
+from tests.support.pipeline.history_bucket import HistoryBucket
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(sysconfig.get_paths()["purelib"])

@@ -17,10 +17,10 @@ import pytest
 from confluent_kafka import Producer
 
 from broker.config.definitions import TOPIC
-from tests.support.broker_process import running_broker
-from tests.support.kafka_console import KafkaConsole, Said, kafka_console
-from tests.support.kafka_peer import kafka_peer
-from tests.support.kafka_tools import require_kafka
+from tests.support.kafka.kafka_console import KafkaConsole, Said, kafka_console
+from tests.support.kafka.kafka_peer import kafka_peer
+from tests.support.kafka.kafka_tools import require_kafka
+from tests.support.processes.broker_process import running_broker
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(400)]

@@ -26,12 +26,12 @@ from broker.wire.messages import (
     AlterReplicaLogDirsRequestTopic,
     AlterReplicaLogDirsResponse,
 )
-from tests.support.buckets import DirectoryBucket
-from tests.support.kafka_console import KafkaConsole, Said, kafka_console
-from tests.support.kafka_peer import kafka_peers
-from tests.support.kafka_tools import SCRIPT, require_kafka
-from tests.support.site import Site
-from tests.support.three_brokers import Three, three
+from tests.support.kafka.kafka_console import KafkaConsole, Said, kafka_console
+from tests.support.kafka.kafka_peer import kafka_peers
+from tests.support.kafka.kafka_tools import SCRIPT, require_kafka
+from tests.support.processes.site import Site
+from tests.support.processes.three_brokers import Three, three
+from tests.support.store.buckets import DirectoryBucket
 from tests.support.waiting import wait_until
 from thermocline.cli.clients.wire_client import WireClient
 

@@ -16,12 +16,12 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.support.buckets import DirectoryBucket
-from tests.support.kafka_console import KafkaConsole, kafka_console
-from tests.support.kafka_peer import kafka_peers
-from tests.support.kafka_tools import require_kafka
-from tests.support.site import Site
-from tests.support.three_brokers import three
+from tests.support.kafka.kafka_console import KafkaConsole, kafka_console
+from tests.support.kafka.kafka_peer import kafka_peers
+from tests.support.kafka.kafka_tools import require_kafka
+from tests.support.processes.site import Site
+from tests.support.processes.three_brokers import three
+from tests.support.store.buckets import DirectoryBucket
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(500)]

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_process import running_broker
+from tests.support.processes.broker_process import running_broker
+from tests.support.repository import ROOT
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(400)]
 
 PACKAGE = "kafkajs@2.2.4"
-PROGRAM = Path(__file__).parents[1] / "support" / "kafkajs_client.js"
+PROGRAM = ROOT / "tests/support/clients/kafkajs_client.js"
 RECORDS = 6_000
 _STEP_S = 180.0
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Consumer
 
-from tests.support.buckets import manifest_of
-from tests.support.site import Site, init_producer_id, json_lines, status, wait_copied, wait_snapshot
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     READS,
     Record,
     Written,
@@ -23,6 +21,8 @@ from tests.support.stock_clients import (
     read_confluent,
     write_confluent,
 )
+from tests.support.processes.site import Site, init_producer_id, json_lines, status, wait_copied, wait_snapshot
+from tests.support.store.buckets import manifest_of
 from tests.support.waiting import wait_until
 
 TOPIC = "events"

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess, running_broker, start_broker
-from tests.support.operations_kit import cli, lines_with
-from tests.support.stock_clients import Written, create_topic, read_confluent, write_confluent
+from tests.support.clients.stock_clients import Written, create_topic, read_confluent, write_confluent
+from tests.support.processes.broker_process import BrokerProcess, running_broker, start_broker
+from tests.support.processes.operations_kit import cli, lines_with
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)

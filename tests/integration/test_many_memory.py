@@ -11,9 +11,9 @@ from broker.wire.apis import ApiKey
 from broker.wire.codec import encode_request
 from broker.wire.framing import request_frame
 from broker.wire.messages import ApiVersionsRequest
-from tests.support.broker_process import BrokerProcess
-from tests.support.site import Site
-from tests.support.stock_clients import create_topic
+from tests.support.clients.stock_clients import create_topic
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.site import Site
 from tests.support.waiting import wait_until
 
 CONNECTIONS = 400

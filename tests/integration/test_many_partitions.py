@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, Producer
 
-from tests.support.site import Site
-from tests.support.stock_clients import create_topic, end_offsets
+from tests.support.clients.stock_clients import create_topic, end_offsets
+from tests.support.processes.site import Site
 
 RECORDS = 40_000
 PARTITIONS = 4

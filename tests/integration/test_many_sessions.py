@@ -17,11 +17,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PyTopicPartition
 
-from tests.support.broker_process import BrokerProcess
-from tests.support.kafka_tools import kafka_tool, require_kafka
-from tests.support.operations_kit import metrics_of
-from tests.support.site import Site
-from tests.support.stock_clients import create_topic
+from tests.support.clients.stock_clients import create_topic
+from tests.support.kafka.kafka_tools import kafka_tool, require_kafka
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.operations_kit import metrics_of
+from tests.support.processes.site import Site
 from tests.support.waiting import wait_until
 
 PARTITIONS = 60

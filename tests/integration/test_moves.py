@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import TopicPartition as Place
 from kafka.admin import KafkaAdminClient
 
-from tests.support.three_brokers import SLACK_S, Three
+from tests.support.processes.three_brokers import SLACK_S, Three
 from tests.support.waiting import wait_until
 
 TOPIC = "moving"

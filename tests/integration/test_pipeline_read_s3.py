@@ -11,8 +11,8 @@ import pytest
 import thermocline
 from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable
 from logformat.errors import InvalidRequest
-from tests.support.history_bucket import HistoryBucket
-from tests.support.s3_servers import (
+from tests.support.pipeline.history_bucket import HistoryBucket
+from tests.support.store.s3_servers import (
     Fault,
     StoreProxy,
     find_versitygw,
@@ -34,7 +34,7 @@ KINDS = ("moto", pytest.param("versitygw", marks=pytest.mark.peer))
 @pytest.fixture(scope="module", params=KINDS)
 def proxy(request) -> Iterator[StoreProxy]:
     if request.param == "versitygw" and find_versitygw() is None:
-        pytest.skip("versitygw is missing: tests/support/get_versitygw.sh installs it")
+        pytest.skip("versitygw is missing: tests/support/store/get_versitygw.sh installs it")
     start = {"moto": moto_server, "versitygw": versitygw_server}[request.param]
     with start() as server, store_proxy(server) as proxy:
         before = dict(os.environ)

@@ -21,14 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError as PyKafkaError
 
-from tests.support.broker_process import BrokerProcess, running_broker
-from tests.support.buckets import DirectoryBucket
-from tests.support.committing import POLL_MS
-from tests.support.kafka_console import kafka_console
-from tests.support.kafka_tools import require_kafka
-from tests.support.s3_servers import find_versitygw, moto_server, store_proxy, versitygw_reader, versitygw_server
-from tests.support.site import Site, json_lines, seal
-from tests.support.stock_clients import (
+from tests.support.clients.committing import POLL_MS
+from tests.support.clients.stock_clients import (
     Written,
     create_topic,
     digest,
@@ -37,6 +31,12 @@ from tests.support.stock_clients import (
     read_kafka_python,
     write_confluent,
 )
+from tests.support.kafka.kafka_console import kafka_console
+from tests.support.kafka.kafka_tools import require_kafka
+from tests.support.processes.broker_process import BrokerProcess, running_broker
+from tests.support.processes.site import Site, json_lines, seal
+from tests.support.store.buckets import DirectoryBucket
+from tests.support.store.s3_servers import find_versitygw, moto_server, store_proxy, versitygw_reader, versitygw_server
 from tests.support.waiting import wait_until
 
 TOPIC = "events"
@@ -266,7 +266,7 @@ def test_what_writes_is_refused_at_once_and_in_words(left: tuple[Site, str]) -> 
 
 
 @pytest.mark.peer
-@pytest.mark.skipif(find_versitygw() is None, reason="versitygw is missing; run tests/support/get_versitygw.sh")
+@pytest.mark.skipif(find_versitygw() is None, reason="versitygw is missing; run tests/support/store/get_versitygw.sh")
 def test_a_user_who_may_only_read_is_enough(tmp_path: Path) -> None:
     """versitygw refuses the user every write: a broker of the cluster cannot start as that user, a read-only one
     serves."""

@@ -16,12 +16,12 @@ import pytest
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.buckets import Stores, roots
-from tests.support.link_proxy import Links
-from tests.support.site import Site
-from tests.support.steady_load import SteadyLoad, assert_kept
-from tests.support.stock_clients import READS, Record, Written, write_confluent
-from tests.support.three_brokers import Three, three
+from tests.support.clients.steady_load import SteadyLoad, assert_kept
+from tests.support.clients.stock_clients import READS, Record, Written, write_confluent
+from tests.support.processes.link_proxy import Links
+from tests.support.processes.site import Site
+from tests.support.processes.three_brokers import Three, three
+from tests.support.store.buckets import Stores, roots
 
 TOPIC = "ledger"
 PARTITIONS = 3

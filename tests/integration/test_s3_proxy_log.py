@@ -1,4 +1,4 @@
-"""The log of tests/support/s3_proxy.py: who has an answer, or a closed connection, finds its request there.
+"""The log of tests/support/store/s3_proxy.py: who has an answer, or a closed connection, finds its request there.
 
 The proxy runs in this process, between two socket pairs; the log looks at what the client could have read when a line
 is written. So the order is seen, on a machine of any speed.
@@ -13,8 +13,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.support import s3_proxy
-from tests.support.s3_proxy import Connection, Rule, State, Wire
+from tests.support.store import s3_proxy
+from tests.support.store.s3_proxy import Connection, Rule, State, Wire
 
 BODY = bytes(range(200))
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n2\r\n\r\n\r\nc8\r\n" + BODY + b"\r\n0\r\n\r\n"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import running_broker
-from tests.support.ports import free_port
-from tests.support.sarama_suite import FIRST_PROXY_PORT, proxies, require_suite, run_suite
+from tests.support.clients.sarama_suite import FIRST_PROXY_PORT, proxies, require_suite, run_suite
+from tests.support.processes.broker_process import running_broker
+from tests.support.processes.ports import free_port
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(1500)]
 

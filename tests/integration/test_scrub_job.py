@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coldstore.inspection.audit import FindingKind
-from tests.support.buckets import DirectoryBucket
-from tests.support.history_bucket import HistoryBucket
-from tests.support.s3_servers import S3Server, moto_server
-from tests.support.site import Site, seal, wait_snapshot
-from tests.support.spark_kit import mixed, spark
-from tests.support.stock_clients import commit_offset, create_topic, write_confluent
+from tests.support.clients.stock_clients import commit_offset, create_topic, write_confluent
+from tests.support.pipeline.history_bucket import HistoryBucket
+from tests.support.pipeline.spark_kit import mixed, spark
+from tests.support.processes.site import Site, seal, wait_snapshot
+from tests.support.store.buckets import DirectoryBucket
+from tests.support.store.s3_servers import S3Server, moto_server
 from thermocline.cli.main import main
 from thermocline.cli.terminal.outcome import Exit
 from thermocline.pipeline.jobs.scrub.scrub import scrub

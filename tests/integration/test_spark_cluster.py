@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archive_kit import JSON, data_files, is_bad, json_topic, lake, named_files, places, rows
-from tests.support.history_bucket import HistoryBucket
+from tests.support.pipeline.archive_kit import JSON, data_files, is_bad, json_topic, lake, named_files, places, rows
+from tests.support.pipeline.history_bucket import HistoryBucket
 from tests.support.waiting import wait_until
 from thermocline.pipeline.spark.java import java_home
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logformat.records import Record, encode_batch
-from tests.support.history_bucket import T0, HistoryBucket
-from tests.support.spark_kit import spark
+from tests.support.pipeline.history_bucket import T0, HistoryBucket
+from tests.support.pipeline.spark_kit import spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_spark_source import COUNT, SEGMENT_BYTES
-from tests.support.buckets import DirectoryBucket
-from tests.support.kafka_connector import connector_jars
-from tests.support.site import Site, wait_copied
-from tests.support.spark_kit import MixedTopic
+from tests.support.kafka.kafka_connector import connector_jars
+from tests.support.pipeline.spark_kit import MixedTopic
+from tests.support.processes.site import Site, wait_copied
+from tests.support.store.buckets import DirectoryBucket
 
 pytestmark = pytest.mark.timeout(400)
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -32,7 +32,7 @@ def test_the_stock_connector_sees_the_same_rows(tmp_path: Path) -> None:
         wait_copied(broker, "both")
         log.write(broker, COUNT // 2)
         arguments = [jars, broker.kafka, site.bucket.url, "both", str(tmp_path)]
-        found = run("tests.support.spark_peer_driver", *arguments)
+        found = run("tests.support.pipeline.spark_peer_driver", *arguments)
     said = json.loads(found.stdout.splitlines()[-1])
     rows = len(log.records)
     assert said["schema"][0] == said["schema"][1]

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.support.broker_process import BrokerProcess
-from tests.support.buckets import BUCKET_KINDS, DirectoryBucket, Stores, manifest_of, segment_keys
-from tests.support.site import Site, seal, status, wait_copied
-from tests.support.spark_kit import T0, MixedTopic, frame, mixed, records_of, spark
-from tests.support.stock_clients import alter_topic, create_topic, end_offsets, read_confluent, write_confluent
+from tests.support.clients.stock_clients import alter_topic, create_topic, end_offsets, read_confluent, write_confluent
+from tests.support.pipeline.spark_kit import T0, MixedTopic, frame, mixed, records_of, spark
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.site import Site, seal, status, wait_copied
+from tests.support.store.buckets import BUCKET_KINDS, DirectoryBucket, Stores, manifest_of, segment_keys
 from tests.support.waiting import wait_until
 from thermocline.pipeline.plan import INDEX_WORTH_BYTES
 

@@ -19,11 +19,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.integration.test_spark_source import COUNT, SEGMENT_BYTES
-from tests.support.broker_process import BrokerProcess
-from tests.support.buckets import DirectoryBucket
-from tests.support.site import Site, seal, wait_copied
-from tests.support.spark_kit import CODECS_OF, MixedTopic, mixed, records_of, spark
-from tests.support.stock_clients import alter_topic, create_topic, delete_topic, end_offsets, write_confluent
+from tests.support.clients.stock_clients import alter_topic, create_topic, delete_topic, end_offsets, write_confluent
+from tests.support.pipeline.spark_kit import CODECS_OF, MixedTopic, mixed, records_of, spark
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.site import Site, seal, wait_copied
+from tests.support.store.buckets import DirectoryBucket
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def test_a_killed_driver_leaves_no_trace(
     command = [
         sys.executable,
         "-m",
-        "tests.support.spark_stream_driver",
+        "tests.support.pipeline.spark_stream_driver",
         json.dumps(options),
         sink.out,
         sink.checkpoint,

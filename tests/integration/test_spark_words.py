@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.archive_kit import json_topic
-from tests.support.history_bucket import HistoryBucket
-from tests.support.spark_kit import spark
+from tests.support.pipeline.archive_kit import json_topic
+from tests.support.pipeline.history_bucket import HistoryBucket
+from tests.support.pipeline.spark_kit import spark
 from thermocline.pipeline.history import History
 from thermocline.pipeline.spark.explain import explain, plan_summaries
 from thermocline.pipeline.spark.planning.plan_summary import Amount

@@ -14,12 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.support.broker_process import BrokerProcess, await_ready
-from tests.support.buckets import S3Bucket, Stores
-from tests.support.fault_proxy_trial import BODY_KINDS, DRAINS_S, KINDS, SETTINGS, STEADY, Trial, mixed, pairs
-from tests.support.s3_servers import Fault
-from tests.support.site import QUICK, Site, wait_copied, wait_snapshot
-from tests.support.stock_clients import (
+from tests.support.clients.stock_clients import (
     Written,
     commit_offset,
     committed_offset,
@@ -28,6 +23,11 @@ from tests.support.stock_clients import (
     read_confluent,
     write_confluent,
 )
+from tests.support.processes.broker_process import BrokerProcess, await_ready
+from tests.support.processes.fault_proxy_trial import BODY_KINDS, DRAINS_S, KINDS, SETTINGS, STEADY, Trial, mixed, pairs
+from tests.support.processes.site import QUICK, Site, wait_copied, wait_snapshot
+from tests.support.store.buckets import S3Bucket, Stores
+from tests.support.store.s3_servers import Fault
 from tests.support.waiting import wait_until
 
 REFUSED_PER_S = 60.0  # what the store still sees when it refuses everything; without faults it is some 180

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.buckets import Stores
-from tests.support.fault_proxy_trial import KINDS
-from tests.support.s3_servers import Fault
-from tests.support.site import QUICK, Site, status
-from tests.support.stock_clients import Written, create_topic, digest, read_confluent, write_confluent
+from tests.support.clients.stock_clients import Written, create_topic, digest, read_confluent, write_confluent
+from tests.support.processes.fault_proxy_trial import KINDS
+from tests.support.processes.site import QUICK, Site, status
+from tests.support.store.buckets import Stores
+from tests.support.store.s3_servers import Fault
 from tests.support.waiting import wait_until
 
 TOPIC = "large"

@@ -23,9 +23,9 @@ from logformat.errors import Corrupt
 from seams.clock import SystemClock
 from seams.loop.workers import ThreadWorkers
 from seams.rng import SeededRng
-from tests.support.memory_store import upload_of
-from tests.support.s3_proxy import OPERATIONS
-from tests.support.s3_servers import (
+from tests.support.store.memory_store import upload_of
+from tests.support.store.s3_proxy import OPERATIONS
+from tests.support.store.s3_servers import (
     Fault,
     S3Server,
     StoreProxy,
@@ -153,7 +153,7 @@ def moto_bench() -> Iterator[Bench]:
 @pytest.fixture(scope="module")
 def versitygw_bench() -> Iterator[Bench]:
     if find_versitygw() is None:
-        pytest.skip("versitygw is missing: tests/support/get_versitygw.sh installs it")
+        pytest.skip("versitygw is missing: tests/support/store/get_versitygw.sh installs it")
     with versitygw_server() as server, bench_on(server, 5 << 20) as bench:
         yield bench
 

@@ -12,8 +12,8 @@ from coldstore.stores.s3 import S3Store
 from coldstore.url import S3Url, parse_bucket_url
 from seams.clock import SystemClock
 from seams.loop.workers import ThreadWorkers
-from tests.support.s3_servers import S3Server, find_versitygw, moto_server, versitygw_server
-from tests.support.store_conformance import StoreConformance
+from tests.support.store.s3_servers import S3Server, find_versitygw, moto_server, versitygw_server
+from tests.support.store.store_conformance import StoreConformance
 
 
 class S3Place:
@@ -52,7 +52,7 @@ def moto() -> Iterator[S3Server]:
 @pytest.fixture(scope="module")
 def versitygw() -> Iterator[S3Server]:
     if find_versitygw() is None:
-        pytest.skip("versitygw is not installed: run tests/support/get_versitygw.sh")
+        pytest.skip("versitygw is not installed: run tests/support/store/get_versitygw.sh")
     with versitygw_server() as server:
         yield server
 

@@ -28,8 +28,8 @@ from coldstore.stores.s3 import S3Deadlines, S3Store
 from coldstore.url import S3Url, parse_bucket_url
 from seams.clock import SystemClock
 from seams.loop.workers import ThreadWorkers
-from tests.support.memory_store import upload_of
-from tests.support.s3_servers import (
+from tests.support.store.memory_store import upload_of
+from tests.support.store.s3_servers import (
     Fault,
     LoggedRequest,
     S3Server,
@@ -414,7 +414,7 @@ def test_importing_coldstore_loads_no_client() -> None:
 def test_parts_and_secrets_on_versitygw(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real one checks what moto does not: the whole-object CRC32C of a multipart upload, and the secret."""
     if find_versitygw() is None:
-        pytest.skip("versitygw is not installed: run tests/support/get_versitygw.sh")
+        pytest.skip("versitygw is not installed: run tests/support/store/get_versitygw.sh")
 
     async def parts(store: S3Store) -> None:
         data = os.urandom(1 << 20) * 21

@@ -12,9 +12,9 @@ from broker.metadata.records import NO_LEADER
 from broker.wire import messages
 from broker.wire.apis import APIS, BROKERS_ONLY, ApiKey
 from broker.wire.messages import FetchRequest, FetchRequestReplicaState, FetchResponse
-from tests.support.site import Site
-from tests.support.stock_clients import Written, read_confluent, write_confluent
-from tests.support.three_brokers import Three, three
+from tests.support.clients.stock_clients import Written, read_confluent, write_confluent
+from tests.support.processes.site import Site
+from tests.support.processes.three_brokers import Three, three
 from tests.support.waiting import wait_until
 from thermocline.cli.clients.wire_client import WireClient
 

@@ -16,7 +16,7 @@ from broker.wire.messages import (
     IncrementalAlterConfigsRequestResource,
     IncrementalAlterConfigsResponse,
 )
-from tests.support.three_brokers import Three
+from tests.support.processes.three_brokers import Three
 from tests.support.waiting import wait_until
 from thermocline.cli.clients.wire_client import WireClient
 

@@ -10,9 +10,9 @@ import urllib.request
 import pytest
 
 from logformat.values import TopicPartition
-from tests.support.site import Site, json_lines
-from tests.support.stock_clients import Written, write_confluent
-from tests.support.three_brokers import Three, three
+from tests.support.clients.stock_clients import Written, write_confluent
+from tests.support.processes.site import Site, json_lines
+from tests.support.processes.three_brokers import Three, three
 from thermocline.pipeline.spark.cluster import Cluster
 from thermocline.pipeline.spark.tail import ConsumerSettings, TailPart, read_tail
 from thermocline.pipeline.split import Loss, RowFilter

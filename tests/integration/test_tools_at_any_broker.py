@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_console import KafkaConsole, kafka_console
-from tests.support.kafka_tools import require_kafka
-from tests.support.site import Site
-from tests.support.three_brokers import Three, three
+from tests.support.kafka.kafka_console import KafkaConsole, kafka_console
+from tests.support.kafka.kafka_tools import require_kafka
+from tests.support.processes.site import Site
+from tests.support.processes.three_brokers import Three, three
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 

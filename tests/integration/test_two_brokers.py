@@ -20,19 +20,19 @@ from confluent_kafka import KafkaException
 from broker.wire import codec, framing
 from broker.wire.apis import ApiKey
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchRequestTopic
-from tests.support.broker_process import BrokerProcess, await_ready
-from tests.support.bucket_books import by_names, orphans
-from tests.support.buckets import manifest_of
-from tests.support.s3_servers import Fault
-from tests.support.site import Site, json_lines, seal, status
-from tests.support.steady_load import SteadyLoad, assert_kept
-from tests.support.stock_clients import (
+from tests.support.clients.steady_load import SteadyLoad, assert_kept
+from tests.support.clients.stock_clients import (
     Written,
     create_topic,
     end_offsets,
     read_confluent,
     write_confluent,
 )
+from tests.support.processes.broker_process import BrokerProcess, await_ready
+from tests.support.processes.site import Site, json_lines, seal, status
+from tests.support.store.bucket_books import by_names, orphans
+from tests.support.store.buckets import manifest_of
+from tests.support.store.s3_servers import Fault
 from tests.support.waiting import wait_until
 
 TOPIC = "events"

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 
-from tests.support.broker_process import BrokerProcess, running_broker
-from tests.support.stock_clients import READS, WRITES, Written, create_topic
+from tests.support.clients.stock_clients import READS, WRITES, Written, create_topic
+from tests.support.processes.broker_process import BrokerProcess, running_broker
 
 pytestmark = pytest.mark.timeout(120)
 

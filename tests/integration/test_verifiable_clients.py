@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.kafka_tools import SCRIPT, kafka_tool, require_kafka
-from tests.support.site import Site, wait_copied
-from tests.support.stock_clients import create_topic
-from tests.support.three_brokers import three
+from tests.support.clients.stock_clients import create_topic
+from tests.support.kafka.kafka_tools import SCRIPT, kafka_tool, require_kafka
+from tests.support.processes.site import Site, wait_copied
+from tests.support.processes.three_brokers import three
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]

@@ -12,7 +12,7 @@ from broker.config.api.explain import Effect, Scope, explain_all
 from broker.wire.apis import APIS
 from tests.pages.kafka_apis import LEFT_OUT, TABLE
 from tests.pages.layout import code, table
-from tests.support.stock_clients import CLIENTS, CODECS
+from tests.support.clients.stock_clients import CLIENTS, CODECS
 
 _HEAD = """# Compatibility
 

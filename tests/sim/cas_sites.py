@@ -18,8 +18,8 @@ from coldstore.object_store import ConditionalConflict, ObjectStore, Preconditio
 from coldstore.roots.root_format import RING_LENGTH
 from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from tests.support.faulty_store import FaultyStore
-from tests.support.memory_store import MemoryStore
+from tests.support.store.faulty_store import FaultyStore
+from tests.support.store.memory_store import MemoryStore
 
 
 class Wrong(Enum):

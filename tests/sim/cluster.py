@@ -38,11 +38,11 @@ from tests.sim.machines import Machine
 from tests.sim.net import SimNet
 from tests.sim.read_roots import ReadRoots
 from tests.sim.workers import SimWorkers
-from tests.support.crash_disk import CAPACITY_BYTES, CrashDisk
-from tests.support.faulty_store import FaultyStore
-from tests.support.late import must_not_come
-from tests.support.memory_store import MemoryStore
-from tests.support.occupants import watch_calls
+from tests.support.disk.crash_disk import CAPACITY_BYTES, CrashDisk
+from tests.support.disk.late import must_not_come
+from tests.support.disk.occupants import watch_calls
+from tests.support.store.faulty_store import FaultyStore
+from tests.support.store.memory_store import MemoryStore
 
 HOST = "127.0.0.1"
 BUCKET_DIR = "/bucket"

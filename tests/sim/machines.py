@@ -11,7 +11,7 @@ import asyncio
 
 from seams.rng import SeededRng
 from tests.sim.clock import SimClock
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
 
 
 class Machine:

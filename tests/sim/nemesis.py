@@ -27,15 +27,16 @@ from tests.sim.client import Connection, produce_request
 from tests.sim.clock import EPOCH_MS
 from tests.sim.cluster import Cluster, Node
 from tests.sim.history import CALM, Epoch, Loss, Note, Outcome, Place, Send
-from tests.support import crash_disk
-from tests.support.crash_disk import CAPACITY_BYTES
-from tests.support.faulty_store import FAULTS_OF, WRITES, Fault, FaultPlan
+from tests.support.disk import crash_disk
+from tests.support.disk.crash_disk import CAPACITY_BYTES
+from tests.support.store.faulty_store import FAULTS_OF, WRITES, Fault, FaultPlan
 
 LEASE_S = 3.0
 
 
 class Kind(Enum):
-    """Fault kinds the nemesis draws from; those of the bucket have their own names in `tests.support.faulty_store`."""
+    """Fault kinds the nemesis draws from; those of the bucket have their own names in
+    `tests.support.store.faulty_store`."""
 
     KILL = "kill -9"
     RESTART = "clean restart"

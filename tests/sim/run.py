@@ -22,7 +22,7 @@ from tests.sim.late import drawn_chance, late_of
 from tests.sim.loop import SimLoop
 from tests.sim.nemesis import LATER, LEASE_S, Kind, Nemesis
 from tests.sim.playing import Load, Outcome, Play, played
-from tests.support.faulty_store import Fault
+from tests.support.store.faulty_store import Fault
 
 ORPHANS_GO_S = 12.0
 PARTITIONS = {"log": 2, "kept": 1}

@@ -27,8 +27,8 @@ from tests.sim.cluster import Cluster
 from tests.sim.history import Final, Outcome, Place, Send
 from tests.sim.script import Story, again, ready
 from tests.sim.workers import SimWorkers
-from tests.support.faulty_store import Fault, FaultyStore
-from tests.support.memory_store import MemoryStore
+from tests.support.store.faulty_store import Fault, FaultyStore
+from tests.support.store.memory_store import MemoryStore
 
 HOUR_S = 3600.0
 PLACE: Place = ("log", 0)

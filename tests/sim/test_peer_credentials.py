@@ -10,7 +10,7 @@ from coldstore.stores.operations import Operation
 from tests.sim import script
 from tests.sim.script import Story, aftermath, send
 from tests.sim.test_sim_regressions import played
-from tests.support.faulty_store import WRITES, Fault
+from tests.support.store.faulty_store import WRITES, Fault
 
 
 @pytest.mark.parametrize("denied", [Fault.DENIED, Fault.READ_ONLY])

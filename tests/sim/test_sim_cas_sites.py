@@ -18,7 +18,7 @@ from tests.sim.checker import Finding
 from tests.sim.cluster import Cluster
 from tests.sim.loop import SimLoop
 from tests.sim.script import Story
-from tests.support.memory_store import MemoryStore
+from tests.support.store.memory_store import MemoryStore
 
 SITES = (
     "cluster claim",

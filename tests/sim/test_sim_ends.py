@@ -15,7 +15,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.several import ends
 from tests.sim.several.crowd import Crowd
 from tests.sim.several.ends import Ends
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
 
 P: Place = ("log", 0)
 READ, GAP = 1, 50

@@ -12,7 +12,7 @@ from tests.sim.several.acks import Acks, Began
 from tests.sim.several.copies import Copy, Kept, behind, forgotten, unlike
 from tests.sim.several.disks import Disks, Seen
 from tests.sim.several.god import of_step
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
 
 ROW = Row(replicas=(0, 1), leader=0, leader_epoch=5, partition_epoch=7, in_sync=(0, 1), served_epoch=5)
 

@@ -17,8 +17,8 @@ from tests.sim.bucket import RemoteBucket, WayToStore
 from tests.sim.links import CLIENTS, STORE, both_ways
 from tests.sim.loop import Process, SimLoop
 from tests.sim.net import SimNet
-from tests.support.memory_store import MemoryStore
-from tests.support.net_end import End
+from tests.support.net.net_end import End
+from tests.support.store.memory_store import MemoryStore
 
 ADDRESS = ("127.0.0.1", 9092)
 

@@ -19,7 +19,7 @@ from tests.sim.cluster import Cluster
 from tests.sim.history import Event
 from tests.sim.loop import SimLoop
 from tests.sim.script import Story, Tail
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
 
 KEEPS = (0.0, 0.5)
 CUTS_IN_MAKE_TEST = 220  # of about 2 000; `make test-all` cuts at every one

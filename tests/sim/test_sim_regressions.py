@@ -17,7 +17,7 @@ from tests.sim.cluster import Cluster
 from tests.sim.loop import SimLoop
 from tests.sim.nemesis import _DataFault
 from tests.sim.script import PLACE, Story, aftermath, again, ready, send
-from tests.support.crash_disk import CAPACITY_BYTES
+from tests.support.disk.crash_disk import CAPACITY_BYTES
 
 Scene = Callable[[Story], Awaitable[None]]
 

@@ -12,7 +12,7 @@ import pytest
 from tests.sim.nemesis import KEEPS, Kind
 from tests.sim.rows import table
 from tests.sim.run import FAULTY, simulate
-from tests.support.faulty_store import Fault
+from tests.support.store.faulty_store import Fault
 
 SEEDS = range(13, 63)
 DURATION_S = 12.0

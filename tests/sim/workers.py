@@ -17,7 +17,7 @@ from typing import Any
 from seams.loop.workers import Lane
 from seams.rng import SeededRng
 from tests.sim.late import LaneLate
-from tests.support.in_place import must_be_in_a_place
+from tests.support.disk.in_place import must_be_in_a_place
 
 BEFORE_MS = {Lane.FLUSH: (0.2, 6.0), Lane.BULK_FLUSH: (0.2, 6.0), Lane.STORE: (0.5, 15.0), Lane.COPY: (0.1, 2.0)}
 SLOW = 100.0  # a slow disk is so many times slower

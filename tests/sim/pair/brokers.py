@@ -23,9 +23,9 @@ from logformat.errors import ThermoclineError
 from seams.rng import SeededRng
 from tests.sim.late import Late
 from tests.sim.loop import Process, SimLoop
-from tests.support.broker_kit import Life
-from tests.support.cluster_kit import cluster_root
-from tests.support.shared_bucket import NOBODY, Pair
+from tests.support.brokers.broker_kit import Life
+from tests.support.brokers.cluster_kit import cluster_root
+from tests.support.brokers.shared_bucket import NOBODY, Pair
 
 STOPS_S = 300.0  # late calls are waited for
 STARTS_S = 300.0

@@ -27,9 +27,9 @@ from tests.sim.loop import Deadlock, Livelock, SimLoop
 from tests.sim.pair.brokers import Brokers
 from tests.sim.pair.controller import Controller
 from tests.sim.pair.copies import copy_of
-from tests.support.broker_kit import SMALL_SEGMENTS
-from tests.support.faulty_store import FaultPlan
-from tests.support.shared_bucket import NAME
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS
+from tests.support.brokers.shared_bucket import NAME
+from tests.support.store.faulty_store import FaultPlan
 from tests.support.unexpected import unexpected_failures
 
 SETTLES_S = 150.0

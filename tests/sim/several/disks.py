@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from logformat.record_batch import BatchHeader, CorruptBatch, walk
 from tests.sim.history import Place
-from tests.support.crash_disk import CrashDisk, Inode
+from tests.support.disk.crash_disk import CrashDisk, Inode
 
 _LOG = ".log"
 

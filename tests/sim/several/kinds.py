@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """Fault kinds; those of the bucket have their own names in `tests.support.faulty_store`."""
+    """Fault kinds; those of the bucket have their own names in `tests.support.store.faulty_store`."""
 
     KILL = "kill -9"
     RESTART = "clean restart"

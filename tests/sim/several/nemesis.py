@@ -29,8 +29,8 @@ from tests.sim.several.processes import Processes
 from tests.sim.several.refusals import Refusals
 from tests.sim.several.rot import Rotting
 from tests.sim.several.settings import Settings
-from tests.support.crash_disk import CAPACITY_BYTES
-from tests.support.faulty_store import FAULTS_OF, Fault, FaultPlan
+from tests.support.disk.crash_disk import CAPACITY_BYTES
+from tests.support.store.faulty_store import FAULTS_OF, Fault, FaultPlan
 
 
 class SeveralNemesis:

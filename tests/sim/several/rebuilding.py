@@ -29,7 +29,7 @@ from tests.sim.run import BROKER_SETTINGS
 from tests.sim.several.fleet import Fleet, brokers_are_seen
 from tests.sim.several.restoring import BROKERS, DURATION_S, RESTORED_S, Others, Restored
 from tests.sim.several.run import Shape, shape_of
-from tests.support.memory_store import MemoryStore, StoredObject
+from tests.support.store.memory_store import MemoryStore, StoredObject
 from thermocline.cli.cluster.restore.rebuild_plan import Found, RebuildPlan, epochs_in, rebuild_plan
 
 DONE_S = 20.0

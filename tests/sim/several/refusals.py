@@ -17,8 +17,8 @@ from tests.sim.several.crowd import Crowd
 from tests.sim.several.fleet import Fleet, Seat
 from tests.sim.several.kinds import Kind
 from tests.sim.several.processes import Processes
-from tests.support.crash_disk import Fault
-from tests.support.faulty_store import WRITES
+from tests.support.disk.crash_disk import Fault
+from tests.support.store.faulty_store import WRITES
 
 READS = frozenset(Operation) - WRITES
 _RIGHTS = (frozenset(Operation), WRITES, READS)

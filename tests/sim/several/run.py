@@ -31,7 +31,7 @@ from tests.sim.several.losses import Losses
 from tests.sim.several.near import near_readers
 from tests.sim.several.nemesis import SeveralNemesis
 from tests.sim.several.reborn import Reborn, ThereAndBack
-from tests.support.faulty_store import Fault
+from tests.support.store.faulty_store import Fault
 
 DURATION_S = 40.0
 LEADERS_S = 30.0  # for every partition, from the end of the last fault

@@ -25,10 +25,10 @@ from seams.clock import SystemClock
 from seams.files.posix_disk import PosixDisk
 from seams.loop.workers import ThreadWorkers
 from seams.rng import SeededRng
-from tests.support.cold_objects import MadeObject, segment_object
-from tests.support.cold_values import TOPIC_ID
-from tests.support.history_bucket import HistoryBucket, batch
-from tests.support.memory_store import upload_of
+from tests.support.pipeline.history_bucket import HistoryBucket, batch
+from tests.support.store.memory_store import upload_of
+from tests.support.tier.cold_objects import MadeObject, segment_object
+from tests.support.tier.cold_values import TOPIC_ID
 from thermocline.cli.bucket.reading import ColdPartition, cold_partitions
 from thermocline.cli.main import main
 from thermocline.pipeline.jobs.scrub.scrub import scrub

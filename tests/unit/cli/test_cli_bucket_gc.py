@@ -13,9 +13,9 @@ from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest import Manifest
 from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.segments.segment_sections import TRAILER_SIZE
-from tests.support.cold_objects import segment_object
-from tests.support.cold_values import TOPIC_ID
-from tests.support.memory_store import upload_of
+from tests.support.store.memory_store import upload_of
+from tests.support.tier.cold_objects import segment_object
+from tests.support.tier.cold_values import TOPIC_ID
 from thermocline.cli.bucket.reading import opened
 from thermocline.cli.cluster.restore.rebuild_plan import Found, rebuild_plan
 from thermocline.cli.main import main

@@ -16,8 +16,8 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import FORGOTTEN, Row, TopicCreated
 from broker.observe.cluster_status import broker_row, partition_row
 from seams.rng import SeededRng
-from tests.support.broker_kit import play
-from tests.support.cluster_kit import id_of, session
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.cluster_kit import id_of, session
 from thermocline.cli.cluster import forget, reader
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from broker.error_codes import ErrorCode
 from broker.metadata.image import ClusterImage
 from broker.wire.messages import AlterPartitionReassignmentsResponse, UnregisterBrokerResponse
-from tests.support.broker_kit import play
+from tests.support.brokers.broker_kit import play
 from tests.unit.cli.test_cli_restore_plan import ALL_LOST, HELD, brokers
 from thermocline.cli.clients.wire_client import BrokerUnreachable
 from thermocline.cli.cluster.restore import executor

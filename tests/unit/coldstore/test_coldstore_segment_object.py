@@ -40,9 +40,9 @@ from logformat.producer_snapshot import ProducerState
 from logformat.record_batch import HEADER_SIZE, TimestampType, check_stored
 from logformat.records import Record, encode_batch
 from logformat.values import NewerFormat
-from tests.support.cold_objects import T0, batches, object_of, scan, segment_object
-from tests.support.cold_values import TOPIC_ID
 from tests.support.stamped import stamp
+from tests.support.tier.cold_objects import T0, batches, object_of, scan, segment_object
+from tests.support.tier.cold_values import TOPIC_ID
 
 SIZES = [3, 1, 40, 7, 7, 120, 2, 9]
 

@@ -19,8 +19,8 @@ from logformat.indexes.segment_index import SegmentIndexer
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState
 from logformat.record_batch import LOG_OVERHEAD, Fields
-from tests.support.cold_objects import T0
-from tests.support.cold_values import TOPIC_ID
+from tests.support.tier.cold_objects import T0
+from tests.support.tier.cold_values import TOPIC_ID
 
 KEY = SegmentKey(TOPIC_ID, 0, 0, 1, UUID(int=7, version=4))
 MIB = 1 << 20

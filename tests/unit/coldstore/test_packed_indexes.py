@@ -27,8 +27,8 @@ from coldstore.segments.segment_sections import SECTION_HEADER_SIZE, Section, re
 from logformat.errors import Corrupt
 from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.time_index import TimeIndex
-from tests.support.cold_objects import segment_object
-from tests.support.packed_footers import packing
+from tests.support.tier.cold_objects import segment_object
+from tests.support.tier.packed_footers import packing
 
 LOG_BYTES = 128 << 20
 rising = st.lists(st.integers(0, 2**31 - 1), unique=True, max_size=60).map(sorted)

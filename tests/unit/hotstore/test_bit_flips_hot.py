@@ -19,8 +19,8 @@ from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import ATTRIBUTES_AT, read_header
 from seams.files.disk import read_file
 from seams.rng import SeededRng
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import DATA, LOG_PATH, META, append, batch, flush, new_log, open_log, seal
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import DATA, LOG_PATH, META, append, batch, flush, new_log, open_log, seal
 
 pytestmark = pytest.mark.not_fast
 

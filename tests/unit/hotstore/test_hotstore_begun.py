@@ -15,8 +15,19 @@ from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerStat
 from logformat.values import TopicPartition
 from seams.files.disk import replace_file
 from seams.rng import SeededRng
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import DATA, LOG_PATH, META, ORDERS, TOPIC_ID, append, batch, flush, new_log, open_log
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import (
+    DATA,
+    LOG_PATH,
+    META,
+    ORDERS,
+    TOPIC_ID,
+    append,
+    batch,
+    flush,
+    new_log,
+    open_log,
+)
 
 TIERED = LogConfig(tiered=True)
 LINEAGE = LeaderEpochs((EpochStart(3, 0), EpochStart(5, 700)))

@@ -19,8 +19,8 @@ from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import LogState
 from logformat.leader_epochs import LeaderEpochs
 from seams.rng import SeededRng
-from tests.support.crash_disk import CAPACITY_BYTES, CrashDisk
-from tests.support.hotstore_kit import ORDERS, append, batch, flush, new_log, open_log, read_all, seal
+from tests.support.disk.crash_disk import CAPACITY_BYTES, CrashDisk
+from tests.support.disk.hotstore_kit import ORDERS, append, batch, flush, new_log, open_log, read_all, seal
 
 CONFIG = LogConfig(segment_bytes=1_500, index_interval_bytes=200, tiered=True)
 

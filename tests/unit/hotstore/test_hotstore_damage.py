@@ -15,8 +15,8 @@ from logformat.record_batch import LEADER_EPOCH_AT
 from logformat.values import NewerFormat
 from seams.files.disk import read_file
 from seams.rng import SeededRng
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import (
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import (
     DATA,
     LOG_PATH,
     ORDERS,

@@ -17,8 +17,8 @@ from logformat.values import NewerFormat, TopicPartition
 from seams.files.disk import read_file
 from seams.files.posix_disk import PosixDisk
 from seams.rng import SeededRng
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import (
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import (
     DATA,
     LOG_PATH,
     META,

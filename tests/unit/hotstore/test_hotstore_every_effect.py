@@ -14,8 +14,8 @@ from hotstore.log.partition_log import PartitionLog
 from hotstore.recovery.log_loading import make_log
 from logformat.leader_epochs import LeaderEpochs
 from seams.rng import SeededRng
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import (
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import (
     DATA,
     META,
     ORDERS,

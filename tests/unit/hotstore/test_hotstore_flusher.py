@@ -18,8 +18,17 @@ from hotstore.log.partition_log import LogState, PartitionLog
 from seams import crash_points
 from seams.files.syncs import WorkerSyncs
 from seams.loop.workers import Lane
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import LOG_PATH, ORDERS, RecordingOwner, SteppedWorkers, append, batch, new_log, settle
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import (
+    LOG_PATH,
+    ORDERS,
+    RecordingOwner,
+    SteppedWorkers,
+    append,
+    batch,
+    new_log,
+    settle,
+)
 
 SYNC = LogConfig(segment_bytes=600)
 OS = LogConfig(segment_bytes=600, flush_sync=False)

@@ -14,8 +14,8 @@ from hotstore.host.place import Place
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import LogState
 from seams.files.syncs import WorkerSyncs
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import ORDERS, RecordingOwner, SteppedWorkers, append, batch, new_log, settle
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import ORDERS, RecordingOwner, SteppedWorkers, append, batch, new_log, settle
 
 
 def test_waiters_learn_of_a_write_that_failed_during_a_sync() -> None:

@@ -32,8 +32,8 @@ from logformat.records import iter_records
 from seams import crash_points
 from seams.files.disk import File, read_file
 from seams.files.posix_disk import PosixDisk
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import (
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import (
     LOG_PATH,
     TOPIC_ID,
     append,

@@ -13,8 +13,8 @@ from hotstore.log.producer_state import Producers, Resent
 from logformat.producer_snapshot import ProducerEntry, decode_kafka_snapshot
 from logformat.record_batch import INT32_MAX, BatchHeader, read_header
 from seams.files.disk import read_file
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import LOG_PATH, append, batch, flush, new_log, open_log, seal
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import LOG_PATH, append, batch, flush, new_log, open_log, seal
 
 CONFIG = LogConfig(segment_bytes=700, producer_id_expiration_ms=1_000)
 

@@ -17,8 +17,8 @@ from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import PartitionLog
 from logformat.errors import ThermoclineError
 from logformat.record_batch import HEADER, check_batch
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import append, batch, new_log, read_all
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import append, batch, new_log, read_all
 
 
 @pytest.mark.parametrize("log_append_time", [False, True])

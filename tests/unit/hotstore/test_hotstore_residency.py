@@ -13,7 +13,7 @@ from logformat.errors import Retryable
 from seams.files.disk import File
 from seams.loop.tasks import FailureReport
 from seams.loop.workers import Lane
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
 from tests.support.workers import LoopWorkers
 

@@ -14,9 +14,9 @@ from hotstore.flush.sync_rounds import ALONE_BYTES, TOGETHER_MAX, Begin, SyncRou
 from seams.files.disk import File
 from seams.files.syncs import CutOff, Synced, WorkerSyncs
 from seams.loop.workers import Lane
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import SteppedWorkers, settle
-from tests.support.syncs_in_hand import InHand
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import SteppedWorkers, settle
+from tests.support.disk.syncs_in_hand import InHand
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -14,9 +14,9 @@ from hotstore.host.place import CALLER
 from seams.files.disk import read_file
 from seams.rng import SeededRng
 from tests.sim.workers import SimWorkers
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import LOG_PATH, ORDERS, append, batch
 from tests.support.fast_loop import run_fast
-from tests.support.hotstore_kit import LOG_PATH, ORDERS, append, batch
 from tests.unit.hotstore.test_log_host import CONFIG, ID, host
 
 Calls = dict[str, tuple[Any, ...]]

@@ -6,8 +6,8 @@ import contextlib
 
 from hotstore.errors import DamagedLog
 from hotstore.log.log_config import LogConfig
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import append, batch, flush, new_log, open_log, seal
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import append, batch, flush, new_log, open_log, seal
 
 CONFIG = LogConfig(index_interval_bytes=100, segment_bytes=1000)
 

@@ -10,9 +10,9 @@ import pytest
 from hotstore.host.residency import Residency
 from logformat.leader_epochs import LeaderEpochs
 from seams.rng import SeededRng
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import LOG_PATH, ORDERS, SteppedWorkers, append, batch, settle
 from tests.support.fast_loop import run_fast
-from tests.support.hotstore_kit import LOG_PATH, ORDERS, SteppedWorkers, append, batch, settle
 from tests.unit.hotstore.test_log_host import CONFIG, ID, OTHER, host
 
 

@@ -20,9 +20,9 @@ from logformat.record_batch import INT64_MAX
 from seams.files.syncs import WorkerSyncs
 from seams.rng import SeededRng
 from seams.world import World
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import DATA, META, ORDERS, SteppedWorkers, append, batch
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.hotstore_kit import DATA, META, ORDERS, SteppedWorkers, append, batch
 from tests.unit.hotstore.test_place import HeldWorkers, turns
 
 ID = UUID(int=1)

@@ -12,8 +12,8 @@ from hotstore.log.partition_log import LogState, PartitionLog
 from logformat.gap import gap_batches
 from logformat.record_batch import read_header
 from seams.rng import SeededRng
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import append, batch, copied, flush, headers_of, new_log, open_log, read_all
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import append, batch, copied, flush, headers_of, new_log, open_log, read_all
 
 CONFIG = LogConfig(segment_bytes=600)
 

@@ -10,8 +10,8 @@ from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import PartitionLog
 from logformat.leader_epochs import EpochEnd, EpochStart, LeaderEpochs
 from seams.rng import SeededRng
-from tests.support.crash_disk import CrashDisk, CrashFile
-from tests.support.hotstore_kit import LOG_PATH, ORDERS, append, batch, flush, new_log, open_log, read_all, seal
+from tests.support.disk.crash_disk import CrashDisk, CrashFile
+from tests.support.disk.hotstore_kit import LOG_PATH, ORDERS, append, batch, flush, new_log, open_log, read_all, seal
 
 CONFIG = LogConfig(segment_bytes=600, tiered=True)
 NOW_MS = 1_700_000_000_000

@@ -18,8 +18,8 @@ from hotstore.recovery.log_loading import make_log, recover_log
 from logformat.checkpoints import PARTITION_METADATA_FILE
 from logformat.values import NewerFormat
 from seams.files.posix_disk import PosixDisk
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import LOG_PATH, ORDERS, TOPIC_ID, append, batch, flush, new_log, seal
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import LOG_PATH, ORDERS, TOPIC_ID, append, batch, flush, new_log, seal
 
 CONFIG = LogConfig()
 OTHER_ID = bytes(15) + b"\x01"

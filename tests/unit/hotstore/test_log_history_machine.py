@@ -20,8 +20,8 @@ from hotstore.log.partition_log import LogState
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.record_batch import read_header
 from seams.files.disk import File
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import append, batch, copied, new_log, read_all
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import append, batch, copied, new_log, read_all
 from tests.unit.hotstore.test_hotstore_crash_machine import LogMachine, Stored, one_step
 
 HELD_MAX = 8

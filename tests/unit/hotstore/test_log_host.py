@@ -21,10 +21,10 @@ from seams.files.disk import read_file
 from seams.files.syncs import WorkerSyncs
 from seams.rng import SeededRng
 from seams.world import World
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import DATA, LOG_PATH, META, ORDERS, SteppedWorkers, append, batch, flush, new_log
+from tests.support.disk.late import must_not_come
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.hotstore_kit import DATA, LOG_PATH, META, ORDERS, SteppedWorkers, append, batch, flush, new_log
-from tests.support.late import must_not_come
 
 ID = UUID(int=1)
 OTHER = UUID(int=2)

@@ -9,11 +9,11 @@ from uuid import UUID
 
 from tests.sim.cluster import Cluster
 from tests.sim.loop import SimLoop
-from tests.support.broker_kit import Place, play
-from tests.support.crash_disk import CrashDisk
+from tests.support.brokers.broker_kit import Place, play
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import LOG_PATH, ORDERS, append, batch
+from tests.support.disk.occupants import watch
 from tests.support.fast_loop import run_fast
-from tests.support.hotstore_kit import LOG_PATH, ORDERS, append, batch
-from tests.support.occupants import watch
 from tests.unit.hotstore.test_log_host import CONFIG, ID, OTHER, host
 
 WORKS_FOR: ContextVar[UUID | None] = ContextVar("works for", default=None)

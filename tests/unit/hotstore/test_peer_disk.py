@@ -13,9 +13,9 @@ from hotstore.log.log_config import LogConfig
 from logformat.errors import Corrupt
 from seams.files.disk import read_file, replace_file
 from seams.rng import SeededRng
-from tests.support.crash_disk import CrashDisk
-from tests.support.crash_disk import Fault as DiskFault
-from tests.support.hotstore_kit import DATA, LOG_PATH, append, batch, flush, new_log, open_log, read_all, seal
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import Fault as DiskFault
+from tests.support.disk.hotstore_kit import DATA, LOG_PATH, append, batch, flush, new_log, open_log, read_all, seal
 
 CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=150)
 TIERED = replace(CONFIG, tiered=True)

@@ -12,8 +12,8 @@ import pytest
 from hotstore.host.place import CALLER, VACATED_S, Place, PlaceQuiesced
 from logformat.errors import Retryable
 from seams.loop.workers import Lane
+from tests.support.disk.hotstore_kit import ORDERS
 from tests.support.fast_loop import run_fast
-from tests.support.hotstore_kit import ORDERS
 
 
 class HeldWorkers:

@@ -14,8 +14,8 @@ from hotstore.host.preallocation import SHARE_OF_FREE, UNIT_BYTES, step_bytes
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import LogState, PartitionLog
 from seams.files.posix_disk import PosixDisk
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import LOG_PATH, TOPIC_ID, append, batch, flush, new_log, open_log, read_all, seal
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import LOG_PATH, TOPIC_ID, append, batch, flush, new_log, open_log, read_all, seal
 
 MB = 1 << 20
 CONFIG = LogConfig(segment_bytes=32 * MB)

@@ -9,8 +9,8 @@ import pytest
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import PartitionLog
 from seams.rng import SeededRng
-from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import append, batch, flush, new_log, open_log, seal
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import append, batch, flush, new_log, open_log, seal
 
 CONFIG = LogConfig(index_interval_bytes=200, segment_bytes=1 << 20)
 GREATEST_MS = 5000

@@ -14,10 +14,10 @@ from seams.files.syncs import WorkerSyncs
 from seams.loop.workers import Lane
 from seams.rng import SeededRng
 from seams.world import World
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import DATA, META, ORDERS, append, batch
+from tests.support.disk.late import must_not_come
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.hotstore_kit import DATA, META, ORDERS, append, batch
-from tests.support.late import must_not_come
 
 TOPIC_ID = UUID(int=7)
 

@@ -12,7 +12,7 @@ import pytest
 
 import thermocline
 from logformat.records import Record, encode_batch
-from tests.support.history_bucket import T0, HistoryBucket
+from tests.support.pipeline.history_bucket import T0, HistoryBucket
 from thermocline.pipeline.history import History
 from thermocline.pipeline.scan import scan
 from thermocline.pipeline.spark.options import parse_options

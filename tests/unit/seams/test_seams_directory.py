@@ -11,7 +11,7 @@ import pytest
 from seams.files.disk import Directory, Disk, FileStat, read_file, read_in, replace_in
 from seams.files.posix_disk import PosixDisk
 from seams.rng import SeededRng
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
 
 
 class Stage:

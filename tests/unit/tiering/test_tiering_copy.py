@@ -29,9 +29,9 @@ from logformat.values import TopicPartition
 from seams.files.disk import read_file
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.faulty_store import Fault, FaultPlan, FaultyStore, even_rates
-from tests.support.memory_store import MemoryStore
-from tests.support.tier_kit import (
+from tests.support.store.faulty_store import Fault, FaultPlan, FaultyStore, even_rates
+from tests.support.store.memory_store import MemoryStore
+from tests.support.tier.tier_kit import (
     DATA,
     LIMITS,
     LOG,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_tools import class_path, require_kafka
+from tests.support.kafka.kafka_tools import class_path, require_kafka
 
 # A line for each name (scope, name, type, default, validator, internal), each topic name with synonyms, and each
 # case read from stdin: OK, or why LogConfig refuses it. One with a node.id is a broker's, for KafkaConfig.

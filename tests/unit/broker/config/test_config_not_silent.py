@@ -13,7 +13,7 @@ from broker.config.values import InvalidConfig
 from broker.wire.apis import ApiKey
 from logformat.records import Record, encode_batch
 from tests.sim.clock import EPOCH_MS
-from tests.support.broker_kit import Place, play, produce_request
+from tests.support.brokers.broker_kit import Place, play, produce_request
 
 
 def test_every_topic_config_is_obeyed_or_says_why_not() -> None:

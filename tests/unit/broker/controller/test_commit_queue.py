@@ -22,7 +22,7 @@ from coldstore.roots.root import RootVanished, Unsettled
 from logformat.errors import Fenced, Retryable
 from seams.loop.tasks import Tasks, supervise
 from seams.rng import SeededRng
-from tests.support.cluster_kit import row, session
+from tests.support.brokers.cluster_kit import row, session
 from tests.support.fast_loop import run_fast
 from tests.unit.broker.following.test_publisher import Told
 

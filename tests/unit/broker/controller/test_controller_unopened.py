@@ -24,8 +24,8 @@ from coldstore.object_store import AccessRefused
 from hotstore.flush.flusher import Flusher
 from logformat.errors import Retryable
 from seams.loop.workers import Lane
-from tests.support.broker_kit import Life, Place, play
-from tests.support.faulty_store import FaultPlan
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.store.faulty_store import FaultPlan
 
 ANSWER_S = 15.0
 """Within it every request here is answered, whatever one topic waits for."""

@@ -37,7 +37,7 @@ from broker.wire.messages import (
     ListPartitionReassignmentsRequest,
 )
 from tests.sim.clock import EPOCH_MS
-from tests.support.broker_kit import Life, Place, batch_of, play, produce_request
+from tests.support.brokers.broker_kit import Life, Place, batch_of, play, produce_request
 
 TOPIC, BROKER = 2, 4
 Pairs = list[tuple[str, str | None]]

@@ -18,7 +18,7 @@ from logformat.errors import Corrupt, Fenced, Retryable
 from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.memory_offsets_log import MemoryOffsetsLog
+from tests.support.groups.memory_offsets_log import MemoryOffsetsLog
 
 LIMITS = LogLimits(
     append_batch_bytes_max=10_000,

@@ -21,7 +21,7 @@ from broker.net.server import Bind, Server
 from seams.files.disk import FileRange
 from seams.files.posix_disk import PosixDisk
 from seams.net import SocketBuffers, TcpNet
-from tests.support.scripted_net import ScriptedDispatcher, frame
+from tests.support.net.scripted_net import ScriptedDispatcher, frame
 
 MIB = 1 << 20
 READ_S_MAX = 20.0

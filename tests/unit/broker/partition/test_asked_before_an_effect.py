@@ -14,7 +14,7 @@ from broker.partition.following.follower_truncation import FollowerTruncation
 from broker.partition.registry import Registry
 from hotstore.host.lease import Lease, LeaseOver
 from logformat.leader_epochs import LeaderEpochs
-from tests.support.cluster_kit import id_of
+from tests.support.brokers.cluster_kit import id_of
 from tests.support.fast_loop import FastClock, run_fast
 from tests.unit.hotstore.test_lease import Scene
 from tiering.partition_state import TieredPartition

@@ -15,7 +15,7 @@ from broker.internal_topics.shard_life import ShardState
 from broker.partition.leading.leader_role import LeaderRole
 from coldstore.object_store import StoreUnavailable
 from logformat.values import TopicPartition
-from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, play
 
 
 def _flip_footers(place: Place) -> None:

@@ -7,7 +7,7 @@ import pytest
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ProduceRequest, ProduceRequestPartition, ProduceRequestTopic
-from tests.support.broker_kit import Place, batch_of, play
+from tests.support.brokers.broker_kit import Place, batch_of, play
 
 
 @pytest.mark.parametrize("acks", [-1, 0, 1])

@@ -27,7 +27,7 @@ from logformat.errors import StorageFailed
 from logformat.record_batch import ATTRIBUTES_AT, CRC_AT, HEADER, TRANSACTIONAL_BIT, Codec, read_header
 from seams.loop.tasks import Tasks
 from seams.loop.workers import Lane
-from tests.support.broker_kit import (
+from tests.support.brokers.broker_kit import (
     Life,
     Place,
     batch_of,

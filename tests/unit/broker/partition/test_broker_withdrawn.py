@@ -6,7 +6,7 @@ import asyncio
 
 from broker.metadata.image import Topic
 from coldstore.manifest.manifest import EditRefused
-from tests.support.broker_kit import Place, play
+from tests.support.brokers.broker_kit import Place, play
 
 
 def test_a_deleted_topic_with_unsynced_bytes_is_not_ticked_for_ever() -> None:

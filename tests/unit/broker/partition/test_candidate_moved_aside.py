@@ -16,8 +16,8 @@ from broker.partition.leading import unclean_candidates
 from broker.partition.removing.stray_logs import StrayLogs
 from logformat.record_batch import walk
 from seams.files.disk import read_file
-from tests.support.broker_kit import play
-from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, Pair, both, until
 from tests.unit.broker.partition.test_late_threads import slow
 from tests.unit.broker.partition.test_unclean_start import begin, done, values
 

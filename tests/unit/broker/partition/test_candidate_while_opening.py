@@ -11,8 +11,8 @@ from broker.controller.unclean_recovery import best
 from broker.metadata.records import NO_LEADER
 from logformat.record_batch import walk
 from seams.files.disk import read_file
-from tests.support.broker_kit import play
-from tests.support.shared_bucket import NAME, TOPIC_ID, both, until
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, both, until
 from tests.unit.broker.partition.test_candidate_moved_aside import LOG, logs_stay, said  # noqa: F401
 from tests.unit.broker.partition.test_late_threads import slow
 from tests.unit.broker.partition.test_unclean_start import begin, done, values

@@ -13,8 +13,8 @@ from broker.error_codes import ErrorCode
 from broker.partition.following.follower_replica import FollowerReplica
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.wire.apis import ApiKey
-from tests.support.broker_kit import SMALL_SEGMENTS, batch_of, play, produce_request
-from tests.support.shared_bucket import NAME, Pair, both, until
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, batch_of, play, produce_request
+from tests.support.brokers.shared_bucket import NAME, Pair, both, until
 
 KEEPING = {**SMALL_SEGMENTS, "local_retention_bytes": "-1"}
 RECORDS = 40

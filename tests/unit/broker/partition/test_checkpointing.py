@@ -13,7 +13,7 @@ from hotstore.log.partition_log import PartitionLog
 from logformat.checkpoints import decode_offsets
 from logformat.values import TopicPartition
 from seams.files.disk import read_file
-from tests.support.broker_kit import Place, play
+from tests.support.brokers.broker_kit import Place, play
 
 MINUTE_S = 60.0
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.support.broker_kit import play
-from tests.support.shared_bucket import NAME, TOPIC_ID, both, until
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, both, until
 from tests.unit.broker.partition.test_late_threads import slow
 
 

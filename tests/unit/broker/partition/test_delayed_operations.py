@@ -12,9 +12,9 @@ from broker.net.dispatch import Later
 from broker.partition.leading.delayed_operations import Acked, DelayedOperations
 from broker.wire.apis import ApiKey
 from logformat.errors import StorageFailed
-from tests.support.broker_kit import Life, Place, batch_of, decoded, produce_request
-from tests.support.broker_kit import play as play_broker
-from tests.support.syncs_in_hand import InHand
+from tests.support.brokers.broker_kit import Life, Place, batch_of, decoded, produce_request
+from tests.support.brokers.broker_kit import play as play_broker
+from tests.support.disk.syncs_in_hand import InHand
 
 FAR_S = 1e9
 

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from broker.metadata.records import NO_LEADER, Row, RowsSet
 from logformat.values import TopicPartition
-from tests.support.broker_kit import Life, Place, play
-from tests.support.neighbours import commit, join
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.neighbours import commit, join
 
 
 async def _held(place: Place) -> Life:

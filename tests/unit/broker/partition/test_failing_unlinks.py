@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from tests.support.broker_kit import Place, play
+from tests.support.brokers.broker_kit import Place, play
 
 
 @pytest.mark.parametrize("operation", ["rename", "sync_dir", "unlink"])

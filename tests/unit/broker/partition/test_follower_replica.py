@@ -33,10 +33,10 @@ from logformat.records import Record, encode_batch
 from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
 from seams.world import World
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import DATA, META, ORDERS, SteppedWorkers
+from tests.support.disk.syncs_in_hand import InHand
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.hotstore_kit import DATA, META, ORDERS, SteppedWorkers
-from tests.support.syncs_in_hand import InHand
 from tiering.opening.cold_start import ColdStart
 from tiering.opening.reservation import ReportedEnd
 

@@ -15,9 +15,9 @@ from coldstore.stores.operations import Operation
 from logformat.record_batch import walk
 from seams.files.disk import read_file
 from seams.rng import SeededRng
-from tests.support.broker_kit import SMALL_SEGMENTS, play
-from tests.support.faulty_store import Fault
-from tests.support.shared_bucket import NAME, Pair, both, until
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, play
+from tests.support.brokers.shared_bucket import NAME, Pair, both, until
+from tests.support.store.faulty_store import Fault
 
 LOG = f"/data/a/{NAME}-0/{0:020}.log"
 

@@ -7,9 +7,9 @@ import asyncio
 from broker.error_codes import ErrorCode
 from coldstore.keys import SegmentKey, parse_key
 from coldstore.stores.operations import Operation
-from tests.support.broker_kit import SMALL_SEGMENTS, play
-from tests.support.faulty_store import Fault
-from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, play
+from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, Pair, both, until
+from tests.support.store.faulty_store import Fault
 
 MANIFEST = "manifest.json"
 

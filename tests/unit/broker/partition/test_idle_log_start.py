@@ -7,7 +7,7 @@ import asyncio
 from logformat.checkpoints import decode_offsets
 from logformat.values import TopicPartition
 from seams.files.disk import read_file
-from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place, play
 
 
 def test_a_start_that_retention_moved_in_the_bucket_is_in_the_next_checkpoint() -> None:

@@ -16,7 +16,7 @@ from broker.replication.isr_policy import PartitionProposal
 from broker.replication.leader import Report
 from logformat.errors import Retryable
 from seams.loop.beats import Beats
-from tests.support.broker_kit import Place, play
+from tests.support.brokers.broker_kit import Place, play
 
 SESSION, LAG_MS = 7, 60_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support.broker_kit import play
-from tests.support.shared_bucket import NAME, both, until
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.shared_bucket import NAME, both, until
 from tests.unit.broker.partition.test_late_threads import slow
 from tests.unit.broker.partition.test_unclean_start import begin, done, empty, log_of, values
 

@@ -17,10 +17,10 @@ from hotstore.recovery.log_loading import recover_log
 from logformat.errors import ThermoclineError
 from logformat.values import TopicPartition
 from seams.loop.workers import Lane
-from tests.support.broker_kit import Life, batch_of, play, produce_request
-from tests.support.cluster_kit import id_of
-from tests.support.hotstore_kit import batches_of
-from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
+from tests.support.brokers.broker_kit import Life, batch_of, play, produce_request
+from tests.support.brokers.cluster_kit import id_of
+from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, Pair, both, until
+from tests.support.disk.hotstore_kit import batches_of
 
 AGAIN = id_of(78)
 TAIL = b"tail" * 30

@@ -7,9 +7,9 @@ import asyncio
 from broker.metadata.records import Row, TopicCreated, TopicDeleted
 from hotstore.host.data_dir import DataDir
 from logformat.values import TopicPartition
-from tests.support.broker_kit import play
-from tests.support.cluster_kit import id_of
-from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, until
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.cluster_kit import id_of
+from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, Pair, until
 from tests.unit.broker.partition.test_late_threads import slow
 
 AGAIN = id_of(78)

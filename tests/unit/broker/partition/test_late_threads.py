@@ -9,10 +9,10 @@ from typing import Any
 from broker.metadata.records import Row, TopicCreated, TopicDeleted
 from seams.files.disk import read_file
 from seams.loop.workers import Lane
-from tests.support.broker_kit import Life, Place, play
-from tests.support.cluster_kit import id_of
-from tests.support.faulty_store import FaultPlan
-from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.cluster_kit import id_of
+from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, Pair, both, until
+from tests.support.store.faulty_store import FaultPlan
 
 AGAIN = id_of(78)
 TIERED = {"remote.storage.enable": "true"}

@@ -15,8 +15,8 @@ import pytest
 from hotstore.file_names import TEMPORARY
 from hotstore.flush.flush_states import FlushEvent
 from seams.loop.workers import Lane
-from tests.support.broker_kit import Life, play
-from tests.support.shared_bucket import NAME, both, until
+from tests.support.brokers.broker_kit import Life, play
+from tests.support.brokers.shared_bucket import NAME, both, until
 from tiering.opening.reservation import RESERVATION_FILE
 
 

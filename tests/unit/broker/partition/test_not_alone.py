@@ -10,7 +10,7 @@ from broker.replication.in_sync import NO_SESSION, AppliedRow
 from broker.replication.leader import Report
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ListOffsetsRequest, ListOffsetsRequestPartition, ListOffsetsRequestTopic
-from tests.support.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place, play
 
 
 async def _latest(life: Life, version: int = 11) -> Any:

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from coldstore.stores.operations import Operation
-from tests.support.broker_kit import Place, play
-from tests.support.faulty_store import Fault, FaultPlan
+from tests.support.brokers.broker_kit import Place, play
+from tests.support.store.faulty_store import Fault, FaultPlan
 from tiering.service import TierService
 
 

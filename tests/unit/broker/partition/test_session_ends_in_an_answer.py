@@ -12,10 +12,10 @@ from broker.metadata.records import Row, TopicCreated
 from broker.replication import fetcher as fetchers
 from broker.replication.fetcher import Fetcher
 from seams.loop.turns import Turns
-from tests.support.broker_kit import play
-from tests.support.cluster_kit import id_of
-from tests.support.faulty_store import FaultPlan
-from tests.support.shared_bucket import NAME, both, until
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.cluster_kit import id_of
+from tests.support.brokers.shared_bucket import NAME, both, until
+from tests.support.store.faulty_store import FaultPlan
 
 
 @pytest.mark.parametrize("goes_on", ["in its session", "in the next"])

@@ -20,10 +20,10 @@ from hotstore.flush.durability import SealJob
 from logformat.checkpoints import PARTITION_METADATA_FILE
 from logformat.values import TopicPartition
 from seams.rng import SeededRng
-from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
-from tests.support.cluster_kit import id_of, row, session
-from tests.support.neighbours import commit, join, move
-from tests.support.shared_bucket import NAME, TOPIC_ID, both, until
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place, play
+from tests.support.brokers.cluster_kit import id_of, row, session
+from tests.support.brokers.neighbours import commit, join, move
+from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, both, until
 from tiering.service import TierService
 
 A = (TopicPartition("log", 0), UUID(int=1))

@@ -15,9 +15,9 @@ from coldstore.stores.operations import Operation
 from logformat.records import Record, encode_batch
 from logformat.values import TopicPartition
 from seams.rng import SeededRng
-from tests.support.broker_kit import EPOCH_MS, Life, play, produce_request
-from tests.support.faulty_store import Fault
-from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
+from tests.support.brokers.broker_kit import EPOCH_MS, Life, play, produce_request
+from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, Pair, both, until
+from tests.support.store.faulty_store import Fault
 from tiering.opening.reservation import RESERVATION_FILE
 
 

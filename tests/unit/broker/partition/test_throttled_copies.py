@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from broker.config.api.alterations import Alteration, AlterOperation, altered_overrides
 from broker.config.topic.changes import altered_configs
-from tests.support.broker_kit import play
-from tests.support.house import House, house
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.house import House, house
 from tests.support.waiting import until
 
 RATE = "follower.replication.throttled.rate"

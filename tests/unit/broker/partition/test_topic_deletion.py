@@ -15,7 +15,7 @@ from broker.partition.removing.topic_deletion import PURGING_MAX, TopicDeletion
 from logformat.values import TopicPartition
 from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from tests.support.broker_kit import play
+from tests.support.brokers.broker_kit import play
 
 TOPIC_ID = UUID(int=77)
 

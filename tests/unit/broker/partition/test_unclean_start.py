@@ -18,8 +18,8 @@ from hotstore.log.partition_log import PartitionLog
 from logformat.checkpoints import SEEN_EPOCH_FILE, decode_offsets
 from logformat.values import TopicPartition
 from seams.files.disk import read_file
-from tests.support.broker_kit import SMALL_SEGMENTS, play
-from tests.support.shared_bucket import NAME, Pair, both, until
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, play
+from tests.support.brokers.shared_bucket import NAME, Pair, both, until
 
 _GAP = struct.Struct(">hi")
 """The value of the control record that makes a gap; no record of these tests has as many bytes."""

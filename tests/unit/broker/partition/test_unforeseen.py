@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.broker_kit import play
-from tests.support.shared_bucket import Pair, until
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.shared_bucket import Pair, until
 
 
 def test_an_attempt_that_fails_in_an_unforeseen_way_is_tried_again() -> None:

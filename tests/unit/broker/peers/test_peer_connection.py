@@ -25,8 +25,8 @@ from broker.wire.messages import (
 )
 from seams.rng import SeededRng
 from tests.sim.net import SimNet
-from tests.support.broker_kit import play
-from tests.support.scripted_broker import ScriptedBroker, Told
+from tests.support.brokers.broker_kit import play
+from tests.support.net.scripted_broker import ScriptedBroker, Told
 
 FRAME_MAX = 1 << 20
 HEARTBEAT = 2

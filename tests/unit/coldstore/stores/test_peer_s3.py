@@ -26,8 +26,8 @@ from logformat.errors import Retryable
 from seams.clock import SystemClock
 from seams.loop.workers import ThreadWorkers
 from seams.rng import SeededRng
-from tests.support.memory_store import upload_of
-from tests.support.scripted_s3 import ScriptedS3, scripted_s3
+from tests.support.store.memory_store import upload_of
+from tests.support.store.scripted_s3 import ScriptedS3, scripted_s3
 
 pytestmark = pytest.mark.not_fast
 

@@ -13,8 +13,8 @@ from coldstore.stores.directory import DirectoryStore
 from seams.files.posix_disk import PosixDisk
 from seams.loop.workers import ThreadWorkers
 from seams.rng import SystemRng
-from tests.support.memory_store import MemoryStore, StoredObject
-from tests.support.store_conformance import StoreConformance
+from tests.support.store.memory_store import MemoryStore, StoredObject
+from tests.support.store.store_conformance import StoreConformance
 
 
 class MemoryPlace:

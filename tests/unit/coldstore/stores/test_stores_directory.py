@@ -32,8 +32,8 @@ from seams.files.disk import Buffer
 from seams.files.posix_disk import PosixDisk
 from seams.loop.workers import ThreadWorkers
 from seams.rng import SeededRng, SystemRng
-from tests.support.crash_disk import CrashDisk
-from tests.support.memory_store import upload_of
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.store.memory_store import upload_of
 from tests.support.workers import InlineWorkers
 
 BIG = os.urandom(SMALL_BYTES_MAX + 1)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.records import Record, encode_batch
-from tests.support.archive_driver import drive_compact
-from tests.support.archive_kit import (
+from tests.support.pipeline.archive_driver import drive_compact
+from tests.support.pipeline.archive_kit import (
     JSON,
     data_files,
     is_bad,
@@ -26,7 +26,7 @@ from tests.support.archive_kit import (
     rows,
     run,
 )
-from tests.support.history_bucket import T0, HistoryBucket
+from tests.support.pipeline.history_bucket import T0, HistoryBucket
 from thermocline.cli.main import main
 from thermocline.cli.terminal.outcome import Exit
 from thermocline.pipeline.jobs.compaction import compact as compact_module

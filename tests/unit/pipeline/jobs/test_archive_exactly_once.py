@@ -24,7 +24,7 @@ from coldstore.segments.segment_object import DecidedTransaction, TransactionOut
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.gap import gap_batches
 from logformat.records import Record, encode_batch
-from tests.support.archive_kit import (
+from tests.support.pipeline.archive_kit import (
     JSON,
     data_files,
     is_bad,
@@ -36,7 +36,7 @@ from tests.support.archive_kit import (
     rows,
     run,
 )
-from tests.support.history_bucket import T0, HistoryBucket
+from tests.support.pipeline.history_bucket import T0, HistoryBucket
 from thermocline.pipeline.jobs import archive as archive_module
 from thermocline.pipeline.jobs import archive_worker, offset_ranges
 from thermocline.pipeline.jobs.archive_summary import ArchiveSummary
