@@ -1,7 +1,7 @@
 """Archiving in one process: what stands in the tables after races, lost answers, expired and rolled back snapshots.
 
 Rows come from real objects and go to real Parquet files in a SQLite catalog; only Spark is left out (it is in
-tests/integration/test_archive_job.py).
+tests/integration/pipeline/test_archive_job.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Scrub finds every corruption that is planted, names object and offset, and is quiet about a whole bucket.
 
-In this process; the same on Spark is in tests/integration/test_scrub_job.py.
+In this process; the same on Spark is in tests/integration/pipeline/test_scrub_job.py.
 """
 
 from __future__ import annotations

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.test_docs_readme import Fence, Reader, reader
+from tests.integration.docs.test_docs_readme import Fence, Reader, reader
+from tests.support.repository import ROOT
 from thermocline.pipeline.spark.options import KNOWN
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/spark.md"
 NOTEBOOK = ROOT / "docs/replay.ipynb"
 ORDERS = 20_000

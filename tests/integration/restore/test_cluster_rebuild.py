@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 
 from broker.metadata.producer_ids import PER_EPOCH
 from broker.metadata.rebuilt import EPOCHS_ABOVE, UNKNOWN_REPLICA
-from tests.integration.test_cluster_restore import SETTINGS, restore, some, started
-from tests.integration.test_golden_buckets import BUCKETS, extracted
+from tests.integration.restore.test_cluster_restore import SETTINGS, restore, some, started
+from tests.integration.store.test_golden_buckets import BUCKETS, extracted
 from tests.support.clients.stock_clients import (
     commit_offset,
     committed_offset,

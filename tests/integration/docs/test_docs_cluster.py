@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_docs_readme import README, ROOT, Fence, Reader
+from tests.integration.docs.test_docs_readme import README, ROOT, Fence, Reader
 from tests.support.processes.site import json_lines
 
 PAGE = ROOT / "docs/cluster.md"

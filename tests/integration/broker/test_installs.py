@@ -23,8 +23,8 @@ from packaging.requirements import Requirement
 
 from tests.support.pipeline.archive_kit import json_topic
 from tests.support.pipeline.history_bucket import HistoryBucket
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 SITE = Path(sysconfig.get_paths()["purelib"])
 ROWS = 40  # two partitions, one segment of two batches of ten
 

@@ -19,8 +19,8 @@ from broker.config.own import OWN
 from coldstore.url import parse_bucket_url
 from seams.interpreter import this_build
 from tests.support.processes.ports import free_port
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 KAFKA, HTTP = "127.0.0.1:9092", "127.0.0.1:9644"
 TIMEOUT_S = 60
@@ -30,7 +30,7 @@ CHECKS = {
     "simulation": "tests/sim/test_*.py",
     "crash points": "tests/crash/test_*.py",
     "crash points under load": "tests/crash/test_*.py",
-    "lost-disk tests": "tests/integration/test_lost_disk*.py",
+    "lost-disk tests": "tests/integration/restore/test_lost_disk*.py",
     "property tests": "tests/unit/**/test_*property.py",
     "client matrix": "tests/support/clients/stock_clients.py",
     "client matrix hot, across the seam, cold": "tests/support/clients/stock_clients.py",
@@ -39,16 +39,16 @@ CHECKS = {
     "bit flips in unit tests": "tests/unit/coldstore/test_coldstore_segment_object.py",
     "unit tests": "tests/unit/hotstore/test_hotstore_flusher.py",
     "the dearest frame of every API": "tests/fuzz/test_proportion_is_held.py",
-    "kill -9 after a deletion": "tests/integration/test_groups_topic_again.py",
+    "kill -9 after a deletion": "tests/integration/clients/test_groups_topic_again.py",
     "hostile frames": "tests/unit/broker/wire/test_wire_hostile.py",
-    "store faults": "tests/integration/test_store_faults*.py",
+    "store faults": "tests/integration/store/test_store_faults*.py",
     "archive tests": "tests/unit/pipeline/jobs/test_archive_exactly_once.py",
-    "Spark tests": "tests/integration/test_spark_s*.py",
-    "three real brokers": "tests/integration/test_cluster_cases.py",
+    "Spark tests": "tests/integration/pipeline/test_spark_s*.py",
+    "three real brokers": "tests/integration/cluster/test_cluster_cases.py",
     "lost logs": "tests/unit/broker/membership/test_lost_logs.py",
     "an older copy": "tests/unit/broker/membership/test_older_copy.py",
     "several simulated brokers": "tests/sim/test_sim_several.py",
-    "cluster status": "tests/integration/test_cluster_status.py",
+    "cluster status": "tests/integration/cluster/test_cluster_status.py",
     "two brokers in every order": "tests/unit/broker/partition/test_log_start_of_replicas.py",
     "two brokers": "tests/unit/broker/partition/test_removal.py",
     "damaged replicas": "tests/unit/broker/test_lost_while_running.py",
@@ -58,14 +58,14 @@ CHECKS = {
     "unclean starts": "tests/unit/broker/controller/test_unclean_recovery.py",
     "all power cut in the simulation": "tests/sim/test_sim_power_cut_all.py",
     "lost clusters in the simulation": "tests/sim/test_sim_restoring.py",
-    "restored clusters": "tests/integration/test_cluster_restore.py",
-    "rebuilt clusters": "tests/integration/test_cluster_rebuild.py",
+    "restored clusters": "tests/integration/restore/test_cluster_restore.py",
+    "rebuilt clusters": "tests/integration/restore/test_cluster_rebuild.py",
     "a store that counts": "tests/unit/coldstore/stores/test_stores_read_only.py",
-    "a proxy that saw every request": "tests/integration/test_read_only.py",
-    "a read-only mount": "tests/integration/test_read_only.py",
-    "a user without the right": "tests/integration/test_read_only.py",
+    "a proxy that saw every request": "tests/integration/broker/test_read_only.py",
+    "a read-only mount": "tests/integration/broker/test_read_only.py",
+    "a user without the right": "tests/integration/broker/test_read_only.py",
     "three simulated brokers with a read-only one beside them": "tests/sim/test_sim_archive.py",
-    "stock clients": "tests/integration/test_read_only.py",
+    "stock clients": "tests/integration/broker/test_read_only.py",
     "playbook of look times": "tests/unit/broker/read_only/test_look_times.py",
 }
 
@@ -163,7 +163,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 def tour() -> list[Fence]:
     page = README.read_text()
     begin = page.index("<!-- tour:")
-    end = page.index("## Three brokers")  # tests/integration/test_docs_cluster.py
+    end = page.index("## Three brokers")  # tests/integration/docs/test_docs_cluster.py
     found = re.findall(r"^```(\w*)\n(.*?)^```", page[begin:end], re.M | re.S)
     return [Fence(*fence) for fence in found]
 

@@ -33,10 +33,10 @@ ELSEWHERE = {
     r"spark://": "a Spark cluster",
     r"endpoint=": "an S3 server at its address: tests/unit/coldstore/test_stores_probe.py",
     r"THERMOCLINE_CRASH_AT": "tests/crash plays every point",
-    r"thermocline (archive|scrub)": "a minute of Spark each: tests/integration/test_docs_spark.py",
-    r"cluster drain": "several brokers: tests/integration/test_cluster_moves.py",
-    r"cluster forget": "a broker that is gone: tests/integration/test_cluster_unclean.py",
-    r"cluster (restore|rebuild)": "a cluster that is gone: tests/integration/test_cluster_restore.py",
+    r"thermocline (archive|scrub)": "a minute of Spark each: tests/integration/docs/test_docs_spark.py",
+    r"cluster drain": "several brokers: tests/integration/moves/test_cluster_moves.py",
+    r"cluster forget": "a broker that is gone: tests/integration/cluster/test_cluster_unclean.py",
+    r"cluster (restore|rebuild)": "a cluster that is gone: tests/integration/restore/test_cluster_restore.py",
     r"thermocline serve": "tests of their own, below",
 }
 

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from tests.integration.test_spark_source import COUNT, SEGMENT_BYTES
+from tests.integration.pipeline.test_spark_source import COUNT, SEGMENT_BYTES
 from tests.support.clients.stock_clients import alter_topic, create_topic, delete_topic, end_offsets, write_confluent
 from tests.support.pipeline.spark_kit import CODECS_OF, MixedTopic, mixed, records_of, spark
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.site import Site, seal, wait_copied
+from tests.support.repository import ROOT
 from tests.support.store.buckets import DirectoryBucket
 from tests.support.waiting import wait_until
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(240)
 __all__ = ["spark"]
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +112,7 @@ def test_a_killed_driver_leaves_no_trace(
         sink.out,
         sink.checkpoint,
     ]
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY, start_new_session=True)
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True)
     try:
         assert driver.stdout is not None
         for line in driver.stdout:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_docs_readme import Reader, fences
+from tests.integration.docs.test_docs_readme import Reader, fences
 from tests.support.processes.site import json_lines
+from tests.support.repository import ROOT
 from thermocline.cli.terminal.outcome import Exit
 from thermocline.cli.terminal.times import parse_time
 
-PAGE = Path(__file__).parents[2] / "docs/cli.md"
+PAGE = ROOT / "docs/cli.md"
 
 
 @pytest.fixture

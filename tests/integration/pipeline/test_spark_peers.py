@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_spark_source import COUNT, SEGMENT_BYTES
+from tests.integration.pipeline.test_spark_source import COUNT, SEGMENT_BYTES
 from tests.support.kafka.kafka_connector import connector_jars
 from tests.support.pipeline.spark_kit import MixedTopic
 from tests.support.processes.site import Site, wait_copied
+from tests.support.repository import ROOT
 from tests.support.store.buckets import DirectoryBucket
 
 pytestmark = pytest.mark.timeout(400)
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.peer
@@ -64,7 +64,7 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
         [sys.executable, *command],
         capture_output=True,
         text=True,
-        cwd=REPOSITORY,
+        cwd=ROOT,
         timeout=300,
         env={**os.environ, **(environment or {})},
         check=False,

@@ -14,7 +14,7 @@ import pytest
 
 from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.groups.records import partition_of
-from tests.integration.test_replacement import metrics
+from tests.integration.moves.test_replacement import metrics
 from tests.support.clients.committing import CLIENTS, PARTITIONS, Run
 from tests.support.clients.committing_java import java
 from tests.support.clients.stock_clients import read_confluent

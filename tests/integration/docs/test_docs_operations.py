@@ -26,13 +26,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from broker.config.definitions import BROKER
 from broker.observe.conditions import Condition
-from tests.integration.test_cluster_restore import SETTINGS, check_restored, lose_a_cluster, started
-from tests.integration.test_cluster_restore import TOPIC as LEDGER
-from tests.integration.test_docs_readme import Reader
-from tests.integration.test_read_only import COUNT as ARCHIVED_COUNT
-from tests.integration.test_read_only import TOPIC as ARCHIVED
-from tests.integration.test_read_only import begin as begin_archive
-from tests.integration.test_read_only import tree
+from tests.integration.broker.test_read_only import COUNT as ARCHIVED_COUNT
+from tests.integration.broker.test_read_only import TOPIC as ARCHIVED
+from tests.integration.broker.test_read_only import begin as begin_archive
+from tests.integration.broker.test_read_only import tree
+from tests.integration.docs.test_docs_readme import Reader
+from tests.integration.restore.test_cluster_restore import SETTINGS, check_restored, lose_a_cluster, started
+from tests.integration.restore.test_cluster_restore import TOPIC as LEDGER
 from tests.support.clients.stock_clients import (
     commit_offset,
     committed_offset,
@@ -47,11 +47,11 @@ from tests.support.processes import operations_kit as kit
 from tests.support.processes.broker_process import running_broker, start_broker
 from tests.support.processes.site import Site, thermocline
 from tests.support.processes.three_brokers import Three, three
+from tests.support.repository import ROOT
 from tests.support.store.s3_servers import S3Server, StoreProxy, moto_server, store_proxy
 from tests.support.waiting import wait_until
 from tiering.partition_state import Block
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/operations.md"
 DASHBOARD = ROOT / "docs/grafana/thermocline.json"
 ALERTS = ROOT / "docs/grafana/alerts.yml"
