@@ -50,7 +50,7 @@ CHECKS = {
     "several simulated brokers": "tests/sim/test_sim_several.py",
     "cluster status": "tests/integration/cluster/test_cluster_status.py",
     "two brokers in every order": "tests/unit/broker/partition/test_log_start_of_replicas.py",
-    "two brokers": "tests/unit/broker/partition/test_removal.py",
+    "two brokers": "tests/unit/broker/partition/removing/test_removal.py",
     "damaged replicas": "tests/unit/broker/test_lost_while_running.py",
     "failure scenarios": "tests/playbooks/test_*.py",
     "fitness": "tests/unit/broker/controller/test_fitness.py",

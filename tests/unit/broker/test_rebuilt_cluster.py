@@ -31,7 +31,7 @@ from tests.support.brokers.broker_kit import LEASE_S, Place, play
 from tests.support.brokers.cluster_kit import CLUSTER, cluster_root, id_of, session
 from tests.support.store.memory_store import MemoryStore
 from tests.unit.broker.membership.test_broker_membership import lease_of, running
-from tests.unit.broker.partition.test_topic_deletion import Removed
+from tests.unit.broker.partition.removing.test_topic_deletion import Removed
 from tests.unit.cli.test_cli_rebuild_plan import found
 from thermocline.cli.cluster.restore.rebuild_plan import rebuild_plan
 

@@ -12,7 +12,7 @@ from broker.wire.apis import ApiKey
 from broker.wire.messages import ListOffsetsRequest, ListOffsetsRequestPartition, ListOffsetsRequestTopic
 from tests.support.brokers.broker_kit import play
 from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, Pair, until
-from tests.unit.broker.partition.test_catching_up import KEEPING, alone, caught_up, leading
+from tests.unit.broker.partition.following.test_catching_up import KEEPING, alone, caught_up, leading
 
 GRACES_S = 30.0  # of a second each
 LATEST_TIERED = -5

@@ -10,7 +10,7 @@ from logformat.values import TopicPartition
 from tests.support.brokers.broker_kit import play
 from tests.support.brokers.cluster_kit import id_of
 from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, Pair, until
-from tests.unit.broker.partition.test_late_threads import slow
+from tests.unit.broker.partition.late_work.test_late_threads import slow
 
 AGAIN = id_of(78)
 

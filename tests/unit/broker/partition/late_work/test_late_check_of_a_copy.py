@@ -6,8 +6,8 @@ import asyncio
 
 from tests.support.brokers.broker_kit import play
 from tests.support.brokers.shared_bucket import NAME, both, until
-from tests.unit.broker.partition.test_late_threads import slow
-from tests.unit.broker.partition.test_unclean_start import begin, done, empty, log_of, values
+from tests.unit.broker.partition.late_work.test_late_threads import slow
+from tests.unit.broker.partition.leading.test_unclean_start import begin, done, empty, log_of, values
 
 
 def test_a_replica_that_was_checked_across_a_cut_brings_all_it_has_to_an_unclean_election() -> None:

@@ -11,7 +11,7 @@ from broker.wire.messages import FetchResponsePartition
 from coldstore.object_store import ObjectMissing, StoreUnavailable
 from logformat.errors import ThermoclineError
 from logformat.leader_epochs import LeaderEpochs
-from tests.unit.broker.partition.test_follower_replica import EPOCH, Cold, Copy, copying
+from tests.unit.broker.partition.following.test_follower_replica import EPOCH, Cold, Copy, copying
 from tiering.opening.cold_start import ColdStart
 
 

@@ -8,8 +8,8 @@ import errno
 from broker.metadata.records import Row, TopicCreated, TopicDeleted
 from tests.support.brokers.broker_kit import play
 from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, both, until
-from tests.unit.broker.partition.test_late_closing import recovered
-from tests.unit.broker.partition.test_late_threads import AGAIN, expiring
+from tests.unit.broker.partition.late_work.test_late_closing import recovered
+from tests.unit.broker.partition.late_work.test_late_threads import AGAIN, expiring
 
 
 def test_a_copy_of_a_deleted_topic_that_ends_late_takes_the_next_one_s_copy_out_of_no_table() -> None:

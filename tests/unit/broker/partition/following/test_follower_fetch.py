@@ -16,7 +16,7 @@ from broker.wire.messages import FetchResponseEpochEndOffset, FetchResponseParti
 from hotstore.log.locator import LogSlice
 from logformat.leader_epochs import EpochEnd
 from seams.rng import SeededRng
-from tests.unit.broker.partition.test_follower_replica import EPOCH, Copy, batch_at, copying, watched
+from tests.unit.broker.partition.following.test_follower_replica import EPOCH, Copy, batch_at, copying, watched
 
 ROW = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH)
 

@@ -13,9 +13,9 @@ from logformat.record_batch import walk
 from seams.files.disk import read_file
 from tests.support.brokers.broker_kit import play
 from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, both, until
-from tests.unit.broker.partition.test_candidate_moved_aside import LOG, logs_stay, said  # noqa: F401
-from tests.unit.broker.partition.test_late_threads import slow
-from tests.unit.broker.partition.test_unclean_start import begin, done, values
+from tests.unit.broker.partition.late_work.test_late_threads import slow
+from tests.unit.broker.partition.leading.test_candidate_moved_aside import LOG, logs_stay, said  # noqa: F401
+from tests.unit.broker.partition.leading.test_unclean_start import begin, done, values
 
 
 @pytest.mark.parametrize("opens_s", [0.0, 20.0])

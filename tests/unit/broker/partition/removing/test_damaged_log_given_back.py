@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.brokers.broker_kit import play
 from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, both, until
-from tests.unit.broker.partition.test_late_threads import slow
+from tests.unit.broker.partition.late_work.test_late_threads import slow
 
 
 @pytest.mark.parametrize("drops", [False, True])

@@ -8,7 +8,7 @@ from broker.config.resolve import resolve
 from broker.config.topic.topic_config import TopicConfig, resolve_topic
 from broker.metadata.image import Topic
 from broker.partition.following.follower_retention import expire, expire_all
-from tests.unit.broker.partition.test_follower_replica import TOPIC_ID, Copy, batch_at, copying
+from tests.unit.broker.partition.following.test_follower_replica import TOPIC_ID, Copy, batch_at, copying
 
 TIERED = {"remote.storage.enable": "true", "local.retention.ms": "0", "local.retention.bytes": "0"}
 CONFIG = resolve_topic(resolve({"log.dirs": "/data"}, (), {}, None), TIERED)

@@ -18,8 +18,8 @@ from logformat.record_batch import walk
 from seams.files.disk import read_file
 from tests.support.brokers.broker_kit import play
 from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, Pair, both, until
-from tests.unit.broker.partition.test_late_threads import slow
-from tests.unit.broker.partition.test_unclean_start import begin, done, values
+from tests.unit.broker.partition.late_work.test_late_threads import slow
+from tests.unit.broker.partition.leading.test_unclean_start import begin, done, values
 
 LOG = f"/data/a/{NAME}-0/00000000000000000000.log"
 
