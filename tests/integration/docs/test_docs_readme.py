@@ -37,7 +37,7 @@ CHECKS = {
     "`bucket verify`": "thermocline/cli/bucket/checks.py",
     "two-broker tests": "tests/unit/broker/membership/test_broker_membership.py",
     "bit flips in unit tests": "tests/unit/coldstore/test_coldstore_segment_object.py",
-    "unit tests": "tests/unit/hotstore/test_hotstore_flusher.py",
+    "unit tests": "tests/unit/hotstore/flush/test_hotstore_flusher.py",
     "the dearest frame of every API": "tests/fuzz/test_proportion_is_held.py",
     "kill -9 after a deletion": "tests/integration/clients/test_groups_topic_again.py",
     "hostile frames": "tests/unit/broker/wire/test_wire_hostile.py",

@@ -16,7 +16,7 @@ from hotstore.host.lease import Lease, LeaseOver
 from logformat.leader_epochs import LeaderEpochs
 from tests.support.brokers.cluster_kit import id_of
 from tests.support.fast_loop import FastClock, run_fast
-from tests.unit.hotstore.test_lease import Scene
+from tests.unit.hotstore.host.test_lease import Scene
 from tiering.partition_state import TieredPartition
 
 

@@ -13,7 +13,7 @@ from seams.rng import SeededRng
 from tests.support.disk.crash_disk import CrashDisk
 from tests.support.disk.hotstore_kit import LOG_PATH, ORDERS, SteppedWorkers, append, batch, settle
 from tests.support.fast_loop import run_fast
-from tests.unit.hotstore.test_log_host import CONFIG, ID, OTHER, host
+from tests.unit.hotstore.host.test_log_host import CONFIG, ID, OTHER, host
 
 
 def test_a_checkpoint_of_a_log_that_is_closed_changes_no_line_of_the_next_one() -> None:

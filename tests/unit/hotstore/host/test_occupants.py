@@ -14,7 +14,7 @@ from tests.support.disk.crash_disk import CrashDisk
 from tests.support.disk.hotstore_kit import LOG_PATH, ORDERS, append, batch
 from tests.support.disk.occupants import watch
 from tests.support.fast_loop import run_fast
-from tests.unit.hotstore.test_log_host import CONFIG, ID, OTHER, host
+from tests.unit.hotstore.host.test_log_host import CONFIG, ID, OTHER, host
 
 WORKS_FOR: ContextVar[UUID | None] = ContextVar("works for", default=None)
 

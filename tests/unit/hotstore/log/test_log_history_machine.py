@@ -22,7 +22,7 @@ from logformat.record_batch import read_header
 from seams.files.disk import File
 from tests.support.disk.crash_disk import CrashDisk
 from tests.support.disk.hotstore_kit import append, batch, copied, new_log, read_all
-from tests.unit.hotstore.test_hotstore_crash_machine import LogMachine, Stored, one_step
+from tests.unit.hotstore.recovery.test_hotstore_crash_machine import LogMachine, Stored, one_step
 
 HELD_MAX = 8
 

@@ -17,7 +17,7 @@ from tests.sim.workers import SimWorkers
 from tests.support.disk.crash_disk import CrashDisk
 from tests.support.disk.hotstore_kit import LOG_PATH, ORDERS, append, batch
 from tests.support.fast_loop import run_fast
-from tests.unit.hotstore.test_log_host import CONFIG, ID, host
+from tests.unit.hotstore.host.test_log_host import CONFIG, ID, host
 
 Calls = dict[str, tuple[Any, ...]]
 

@@ -23,7 +23,7 @@ from seams.world import World
 from tests.support.disk.crash_disk import CrashDisk
 from tests.support.disk.hotstore_kit import DATA, META, ORDERS, SteppedWorkers, append, batch
 from tests.support.fast_loop import FastClock, run_fast
-from tests.unit.hotstore.test_place import HeldWorkers, turns
+from tests.unit.hotstore.host.test_place import HeldWorkers, turns
 
 ID = UUID(int=1)
 
