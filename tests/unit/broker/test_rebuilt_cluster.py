@@ -32,7 +32,7 @@ from tests.support.brokers.cluster_kit import CLUSTER, cluster_root, id_of, sess
 from tests.support.store.memory_store import MemoryStore
 from tests.unit.broker.membership.test_broker_membership import lease_of, running
 from tests.unit.broker.partition.removing.test_topic_deletion import Removed
-from tests.unit.cli.test_cli_rebuild_plan import found
+from tests.unit.cli.cluster.test_cli_rebuild_plan import found
 from thermocline.cli.cluster.restore.rebuild_plan import rebuild_plan
 
 A = UUID(int=1)

@@ -14,7 +14,7 @@ from broker.error_codes import ErrorCode
 from broker.metadata.image import ClusterImage
 from broker.wire.messages import AlterPartitionReassignmentsResponse, UnregisterBrokerResponse
 from tests.support.brokers.broker_kit import play
-from tests.unit.cli.test_cli_restore_plan import ALL_LOST, HELD, brokers
+from tests.unit.cli.cluster.test_cli_restore_plan import ALL_LOST, HELD, brokers
 from thermocline.cli.clients.wire_client import BrokerUnreachable
 from thermocline.cli.cluster.restore import executor
 from thermocline.cli.cluster.restore.bucket_state import ClusterSnapshot
