@@ -181,12 +181,12 @@ RECORD_THEMSELVES = frozenset({"fuzz", "fuzz_planted", "soak"})
 
 STEPS = (
     Step("simulation", ("tests.sim", "--seeds", "1..25"), ("tests.sim", "--seeds", "1..1000"), simulation),
-    Step("determinism", None, ("pytest", "tests/sim/test_sim_seeds.py", "-k", "hash_seed"), only_counts),
+    Step("determinism", None, ("pytest", "tests/sim/seeds/test_sim_seeds.py", "-k", "hash_seed"), only_counts),
     Step("planted", None, ("tests.sim.planted",), planted, timeout_s=20_000),
     Step(
         "power_cuts",
-        ("pytest", "tests/sim/test_sim_power_cut.py", "-m", "not slow"),
-        ("pytest", "tests/sim/test_sim_power_cut.py"),
+        ("pytest", "tests/sim/scripted/test_sim_power_cut.py", "-m", "not slow"),
+        ("pytest", "tests/sim/scripted/test_sim_power_cut.py"),
         power_cuts,
     ),
     Step(

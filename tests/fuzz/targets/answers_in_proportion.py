@@ -15,7 +15,7 @@ from broker.wire.apis import APIS
 from broker.wire.table import MESSAGES
 from tests.fuzz.inputs import Cursor
 from tests.fuzz.kept import kept
-from tests.sim.loop import SimLoop
+from tests.sim.world.loop import SimLoop
 from tests.support.wire.hostile_frames import APIS_BY_KEY, Inner, Names, Recipe, paths, versions
 from tests.support.wire.proportion import BYTES_MAX, CALLS_MAX, Crowd
 

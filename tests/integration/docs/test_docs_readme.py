@@ -27,7 +27,7 @@ TIMEOUT_S = 60
 
 # What the words in GUARANTEES' last column stand for.
 CHECKS = {
-    "simulation": "tests/sim/test_*.py",
+    "simulation": "tests/sim/seeds/test_*.py",
     "crash points": "tests/crash/test_*.py",
     "crash points under load": "tests/crash/test_*.py",
     "lost-disk tests": "tests/integration/restore/test_lost_disk*.py",
@@ -47,7 +47,7 @@ CHECKS = {
     "three real brokers": "tests/integration/cluster/test_cluster_cases.py",
     "lost logs": "tests/unit/broker/membership/test_lost_logs.py",
     "an older copy": "tests/unit/broker/membership/test_older_copy.py",
-    "several simulated brokers": "tests/sim/test_sim_several.py",
+    "several simulated brokers": "tests/sim/seeds/test_sim_several.py",
     "cluster status": "tests/integration/cluster/test_cluster_status.py",
     "two brokers in every order": "tests/unit/broker/partition/test_log_start_of_replicas.py",
     "two brokers": "tests/unit/broker/partition/removing/test_removal.py",
@@ -56,15 +56,15 @@ CHECKS = {
     "fitness": "tests/unit/broker/controller/test_fitness.py",
     "refused openings": "tests/unit/broker/test_refused_openings.py",
     "unclean starts": "tests/unit/broker/controller/test_unclean_recovery.py",
-    "all power cut in the simulation": "tests/sim/test_sim_power_cut_all.py",
-    "lost clusters in the simulation": "tests/sim/test_sim_restoring.py",
+    "all power cut in the simulation": "tests/sim/seeds/test_sim_power_cut_all.py",
+    "lost clusters in the simulation": "tests/sim/seeds/test_sim_restoring.py",
     "restored clusters": "tests/integration/restore/test_cluster_restore.py",
     "rebuilt clusters": "tests/integration/restore/test_cluster_rebuild.py",
     "a store that counts": "tests/unit/coldstore/stores/test_stores_read_only.py",
     "a proxy that saw every request": "tests/integration/broker/test_read_only.py",
     "a read-only mount": "tests/integration/broker/test_read_only.py",
     "a user without the right": "tests/integration/broker/test_read_only.py",
-    "three simulated brokers with a read-only one beside them": "tests/sim/test_sim_archive.py",
+    "three simulated brokers with a read-only one beside them": "tests/sim/seeds/test_sim_archive.py",
     "stock clients": "tests/integration/broker/test_read_only.py",
     "playbook of look times": "tests/unit/broker/read_only/test_look_times.py",
 }

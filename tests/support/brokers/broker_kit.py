@@ -44,12 +44,12 @@ from seams.files.syncs import WorkerSyncs
 from seams.loop.beats import BEAT_S, Beats
 from seams.rng import SeededRng
 from seams.world import World
-from tests.sim.bucket import RemoteBucket
-from tests.sim.clock import EPOCH_MS, SimClock
-from tests.sim.late import LaneLate, Late
-from tests.sim.loop import SimLoop
-from tests.sim.net import SimNet
-from tests.sim.workers import SimWorkers
+from tests.sim.world.bucket import RemoteBucket
+from tests.sim.world.clock import EPOCH_MS, SimClock
+from tests.sim.world.late import LaneLate, Late
+from tests.sim.world.loop import SimLoop
+from tests.sim.world.net import SimNet
+from tests.sim.world.workers import SimWorkers
 from tests.support.brokers.machine import Machine
 from tests.support.disk.late import must_not_come
 from tests.support.disk.occupants import watch_calls

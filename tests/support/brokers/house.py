@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from broker.membership.session import Session
 from broker.metadata.records import NO_LEADER, Row
 from seams.rng import SeededRng
-from tests.sim.links import both_ways
-from tests.sim.loop import Process, SimLoop
+from tests.sim.world.links import both_ways
+from tests.sim.world.loop import Process, SimLoop
 from tests.support.brokers.broker_kit import Life, Place
 from tests.support.disk.crash_disk import CrashDisk
 from tests.support.store.faulty_store import FaultyStore

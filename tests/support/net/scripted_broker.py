@@ -12,7 +12,7 @@ from broker.wire.codec import decode_request, encode_response
 from broker.wire.framing import RequestHeader, parse_request_header, request_frame, response_frame
 from broker.wire.message import Message
 from seams.net import SocketBuffers
-from tests.sim.net import SimListener, SimNet
+from tests.sim.world.net import SimListener, SimNet
 
 Rule = Callable[["Told", RequestHeader, Any], None]
 

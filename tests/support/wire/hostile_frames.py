@@ -24,7 +24,7 @@ from broker.wire.schema import Field, Schema
 from broker.wire.table import MESSAGES
 from logformat.record_batch import Codec, stamp_max_timestamp
 from logformat.records import Record, encode_batch
-from tests.sim.clock import EPOCH_MS
+from tests.sim.world.clock import EPOCH_MS
 
 FRAME_BYTES_MAX: Final = 1 << 20
 _HEADER_ROOM: Final = 64

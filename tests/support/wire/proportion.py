@@ -21,8 +21,8 @@ from broker.wire.apis import ApiKey
 from broker.wire.messages import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from logformat.records import Record, encode_batch
 from seams.files.disk import FileRange
-from tests.sim.clock import EPOCH_MS
-from tests.sim.workers import SimWorkers
+from tests.sim.world.clock import EPOCH_MS
+from tests.sim.world.workers import SimWorkers
 from tests.support.brokers.broker_kit import Life, Place, parts_of, produce_request
 from tests.support.wire.hostile_frames import GROUPS, TOPICS, WIDE, WIDE_PARTITIONS, FrameMaker, Recipe
 

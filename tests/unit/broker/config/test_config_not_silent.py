@@ -12,7 +12,7 @@ from broker.config.topic.changes import configs_at_creation
 from broker.config.values import InvalidConfig
 from broker.wire.apis import ApiKey
 from logformat.records import Record, encode_batch
-from tests.sim.clock import EPOCH_MS
+from tests.sim.world.clock import EPOCH_MS
 from tests.support.brokers.broker_kit import Place, play, produce_request
 
 

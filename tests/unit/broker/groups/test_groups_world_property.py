@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from broker.error_codes import ErrorCode as E
 from broker.groups.machine.events import JoinReply, SyncReply
 from logformat.errors import Retryable, StorageFailed
-from tests.sim.loop import SimLoop
+from tests.sim.world.loop import SimLoop
 from tests.support.groups.group_world import GroupWorld
 
 GROUPS = st.sampled_from(["g", "h"])

@@ -42,7 +42,7 @@ from broker.wire.messages import (
 )
 from logformat.record_batch import Codec
 from logformat.records import Record, encode_batch
-from tests.sim.clock import EPOCH_MS
+from tests.sim.world.clock import EPOCH_MS
 from tests.support.brokers.broker_kit import (
     FETCH_BY_NAME,
     SMALL_SEGMENTS,

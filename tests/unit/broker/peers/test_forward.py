@@ -22,7 +22,7 @@ from broker.peers.links import Links
 from broker.wire.framing import RequestHeader
 from broker.wire.messages import EnvelopeRequest, EnvelopeResponse
 from seams.rng import SeededRng
-from tests.sim.net import SimNet
+from tests.sim.world.net import SimNet
 from tests.support.brokers.broker_kit import play
 from tests.support.net.scripted_broker import ScriptedBroker, Told
 

@@ -24,7 +24,7 @@ from broker.wire.messages import (
     FetchResponseTopic,
 )
 from seams.rng import SeededRng
-from tests.sim.net import SimNet
+from tests.sim.world.net import SimNet
 from tests.support.brokers.broker_kit import play
 from tests.support.net.scripted_broker import ScriptedBroker, Told
 

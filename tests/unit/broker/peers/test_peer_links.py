@@ -13,7 +13,7 @@ from broker.wire.apis import ApiKey
 from broker.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from seams.net import SocketBuffers
 from seams.rng import SeededRng
-from tests.sim.net import SimNet
+from tests.sim.world.net import SimNet
 from tests.support.brokers.broker_kit import Place, play
 
 

@@ -13,7 +13,7 @@ from hotstore.host.log_host import LogHost
 from hotstore.host.place import CALLER
 from seams.files.disk import read_file
 from seams.rng import SeededRng
-from tests.sim.workers import SimWorkers
+from tests.sim.world.workers import SimWorkers
 from tests.support.disk.crash_disk import CrashDisk
 from tests.support.disk.hotstore_kit import LOG_PATH, ORDERS, append, batch
 from tests.support.fast_loop import run_fast

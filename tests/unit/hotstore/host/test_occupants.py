@@ -7,8 +7,8 @@ import contextlib
 from contextvars import ContextVar
 from uuid import UUID
 
-from tests.sim.cluster import Cluster
-from tests.sim.loop import SimLoop
+from tests.sim.world.cluster import Cluster
+from tests.sim.world.loop import SimLoop
 from tests.support.brokers.broker_kit import Place, play
 from tests.support.disk.crash_disk import CrashDisk
 from tests.support.disk.hotstore_kit import LOG_PATH, ORDERS, append, batch
