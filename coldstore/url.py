@@ -41,7 +41,7 @@ class S3Url:
     prefix: str = ""
     endpoint: str | None = None  # None: Amazon's for the region
     region: str | None = None  # None: the usual chain
-    path_style: bool | None = None  # None: with an endpoint, where virtual hosts rarely exist
+    path_style: bool | None = None  # None: true with an endpoint, because few of them have a host name for each bucket
     storage_class: str | None = None
     sse: str | None = None
     sse_key: str | None = None

@@ -187,7 +187,7 @@ class TierService:
 
     @property
     def local_excess_ratio(self) -> float:
-        """By what share of the limit local bytes exceed it after all copied bytes were asked for (G12)."""
+        """Excess of local bytes over their limit, as a share of it, after all copied segments were requested (G12)."""
         return self.watch.local_excess_ratio
 
     @property

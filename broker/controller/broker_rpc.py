@@ -62,9 +62,9 @@ class SessionHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class SessionHeartbeatResponse:
-    """Of an accepted heartbeat. `root`: the committed bytes of `cluster.json`, if newer than the heartbeat's position.
-    `store_away`: the controller cannot bump its lease, so this proves no freshness. `lease_counter`: the last that it
-    wrote itself (R28). `may_stop`: the session ended as requested."""
+    """The response to an accepted heartbeat. `root`: the committed bytes of `cluster.json`, if newer than the
+    heartbeat's position. `store_away`: the controller cannot bump its lease, so this proves no freshness.
+    `lease_counter`: the last that it wrote itself (R28). `may_stop`: the session ended as requested."""
 
     controller_epoch: int
     root: bytes | None = None

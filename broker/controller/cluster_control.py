@@ -94,14 +94,14 @@ class ClusterControl:
         self._sessions = None
         self._unfit_brokers.clear()
         self._commit_queue.renounce()
-        self._tell()
+        self._notify()
 
     def apply_image(self, at: ImageAt) -> None:
         self._at = at
         self._unfit_brokers.apply_image(at.image)
         if self._sessions is not None:
             self._sessions.follow(at.image, self._clock.monotonic_s())
-        self._tell()
+        self._notify()
 
     @property
     def lease_bumped_s(self) -> float:
@@ -163,20 +163,20 @@ class ClusterControl:
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
         sessions = self._there()
-        if not sessions.heard(asked.node_id, asked.broker_epoch, self._clock.monotonic_s()):
+        if not sessions.heartbeat(asked.node_id, asked.broker_epoch, self._clock.monotonic_s()):
             assert self._at is not None
             known = asked.node_id in self._at.image.nodes
             raise ApiError(
                 ErrorCode.STALE_BROKER_EPOCH if known else ErrorCode.BROKER_ID_NOT_REGISTERED,
                 f"broker {asked.node_id} has no session of broker epoch {asked.broker_epoch}",
             )
-        self._rival_controllers.heard(asked.node_id, asked.no_claim_s, self._clock.boottime_s())
+        self._rival_controllers.heartbeat(asked.node_id, asked.no_claim_s, self._clock.boottime_s())
         if asked.wants_shutdown:
             await self._end(((asked.node_id, asked.broker_epoch),))
             log.info("broker %d left", asked.node_id)
             return SessionHeartbeatResponse(self._commit_queue.epoch, may_stop=True)
-        is_new = self.told(asked.node_id, asked.broker_epoch, asked.fitness)
-        await self._news_for(asked.position, until_settled=is_new)
+        is_new = self.record_fitness(asked.node_id, asked.broker_epoch, asked.fitness)
+        await self._news_for(asked.position, until_moved=is_new)
         if self._sessions is None:
             raise not_controller()
         if self._is_away():
@@ -188,25 +188,25 @@ class ClusterControl:
         return SessionHeartbeatResponse(self._commit_queue.epoch, root, lease_counter=self._lease_counter)
 
     # ── health reports ───────────────────────────────────────────────────────────────────────────────────────────
-    def told(self, node_id: int, broker_epoch: int, fitness: Fitness) -> bool:
+    def record_fitness(self, node_id: int, broker_epoch: int, fitness: Fitness) -> bool:
         """Record the health report of a session. Returns whether it is new. The consequences are decided at once
-        (`settled`)."""
-        return self._unfit_brokers.hear((node_id, broker_epoch), fitness)
+        (`leaderships_moved`)."""
+        return self._unfit_brokers.record((node_id, broker_epoch), fitness)
 
-    async def settled(self) -> None:
+    async def leaderships_moved(self) -> None:
         """Wait until no unfit broker leads what a fitter one could. The caller bounds the wait."""
-        while self._sessions is not None and not self._unfit_brokers.is_settled:
+        while self._sessions is not None and not self._unfit_brokers.is_done:
             await self._news.wait()
 
     def unfit(self, image: ClusterImage) -> dict[int, Fitness]:
-        return self._unfit_brokers.told.unfit(image)
+        return self._unfit_brokers.reports.unfit(image)
 
-    def said(self, image: ClusterImage) -> dict[int, Fitness]:
-        return self._unfit_brokers.told.said(image)
+    def fitness(self, image: ClusterImage) -> dict[int, Fitness]:
+        return self._unfit_brokers.reports.fitness(image)
 
     async def alter_partition(self, asked: ProposalsRequest) -> tuple[ErrorCode, ...]:
         self._there()
-        return await self._commit_queue.decide(lambda image: alter_partition.decide(image, asked, self.said(image)))
+        return await self._commit_queue.decide(lambda image: alter_partition.decide(image, asked, self.fitness(image)))
 
     def closed(self, node_id: int, broker_epoch: int) -> None:
         if self._sessions is not None:
@@ -218,25 +218,25 @@ class ClusterControl:
         """End silent sessions and move leaderships off unfit brokers, until cancelled."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(self._look_s()):
+                async with asyncio.timeout_at(self._next_check_s()):
                     await self._wake.wait()
             self._wake.clear()
             sessions = self._sessions
             if sessions is None:
                 continue
-            due = sessions.look(self._clock.monotonic_s())
+            due = sessions.check(self._clock.monotonic_s())
             if not self._is_away():
-                await self._see_to(due)
+                await self._apply(due)
             await asyncio.gather(*map(self._knock, due.knocks))  # reported once, also while the store is away
 
-    async def _see_to(self, due: ExpiredSessions) -> None:
+    async def _apply(self, due: ExpiredSessions) -> None:
         if due.steps_back:
             log.error("fewer than half of the brokers are heard here: giving the lease away")
             self._step_back()
         elif due.ended:
             await self._end_silent(due.ended)
-        elif not self._unfit_brokers.is_settled and await self._unfit_brokers.settle():
-            self._tell()
+        elif not self._unfit_brokers.is_done and await self._unfit_brokers.act():
+            self._notify()
 
     async def _knock(self, session: SessionId) -> None:
         """End the session of a dead process at once."""
@@ -246,7 +246,7 @@ class ClusterControl:
             self._sessions.refused(*session, self._clock.monotonic_s())
             self._wake.set()
 
-    def _look_s(self) -> float | None:
+    def _next_check_s(self) -> float | None:
         """The loop time of the next check: the next beat, or the first session's expiry; None: when this broker becomes
         the controller."""
         if self._sessions is None:
@@ -274,18 +274,18 @@ class ClusterControl:
         await self._commit_queue.decide(lambda image: registrations.end(image, sessions))
 
     # ── parked heartbeats ────────────────────────────────────────────────────────────────────────────────────────
-    async def _news_for(self, position: int, *, until_settled: bool) -> None:
-        """Wait until the image is newer than `position`, or for as long as a heartbeat is parked. `until_settled`: also
+    async def _news_for(self, position: int, *, until_moved: bool) -> None:
+        """Wait until the image is newer than `position`, or for as long as a heartbeat is parked. `until_moved`: also
         return when the consequences of its report are decided."""
         with suppress(TimeoutError):
             now_s = asyncio.get_running_loop().time()
             async with asyncio.timeout_at(self._beats.until(now_s + self._times.parked_s, now_s)):
                 while self._sessions is not None and (self._at is None or self._at.position <= position):
-                    if until_settled and self._unfit_brokers.is_settled:
+                    if until_moved and self._unfit_brokers.is_done:
                         return
                     await self._news.wait()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 

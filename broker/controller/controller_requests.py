@@ -1,5 +1,6 @@
 """The requests that clients and operators make of the controller: topics, configs, elections, reassignments, nodes. A
-created topic is answered when its partitions serve. Cancelling a caller ends only its wait, once the change began."""
+created topic is answered when its partitions serve. A caller that is cancelled after its change began only stops
+waiting."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from broker.controller.decisions.decision import Decider, Decision, MetadataWrit
 from broker.controller.decisions.elections import Election, ElectionType
 from broker.controller.decisions.fitness import FitnessByNode
 from broker.controller.decisions.reassignments import Move, OngoingReassignment, Outcome
-from broker.controller.unclean_recovery import HeardNow
+from broker.controller.unclean_recovery import CandidatesByQuestion
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.following.metadata_cache import MetadataCache
@@ -27,14 +28,14 @@ from seams.rng import Rng
 
 log = logging.getLogger(__name__)
 
-Hear: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitable[HeardNow]]
+AskCandidates: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitable[CandidatesByQuestion]]
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class ControllerRequests:
     """Each method raises what `CommitQueue.decide` and its decision raise. `opened` is `Effects.opened`. `remote`: the
-    controller on another broker (None: it never is). `hear` asks replicas what they hold
-    (`UncleanRecoveryManager.look`). `said` is `ClusterControl.said`."""
+    controller on another broker (None: there is no other broker). `ask_candidates` asks replicas what they hold
+    (`UncleanRecoveryManager.ask`). `fitness` is `ClusterControl.fitness`."""
 
     _commit_queue: MetadataWriter
     _metadata: MetadataCache
@@ -42,8 +43,8 @@ class ControllerRequests:
     _rng: Rng
     _opened: Callable[[str], Awaitable[None]]
     _remote: RemoteTopicCreator | None = None
-    _hear: Hear | None = None
-    _said: Callable[[ClusterImage], FitnessByNode | None] = lambda _: None
+    _ask_candidates: AskCandidates | None = None
+    _fitness: Callable[[ClusterImage], FitnessByNode | None] = lambda _: None
 
     @property
     def epoch(self) -> int:
@@ -60,8 +61,8 @@ class ControllerRequests:
         internal: bool = False,
         validate_only: bool = False,
     ) -> Topic:
-        """Create a topic and wait until its partitions serve. `assignments`: (partition, replicas) pairs, instead of
-        the two numbers."""
+        """Create a topic and wait until its partitions serve. `assignments`: (partition, replicas) pairs, which
+        replace `partitions` and `replication_factor`."""
         wanted = topics.NewTopic(
             str(self._rng.uuid()), name, partitions, configs, replication_factor, assignments, internal
         )
@@ -83,9 +84,8 @@ class ControllerRequests:
         replication_factor: int = 1,
         internal: bool = False,
     ) -> None:
-        """Create a topic, or wait until it serves where another request created it first. Works from any broker: the
-        only change that brokers request by themselves. An internal topic has at most as many replicas as there are
-        brokers."""
+        """Create a topic if there is none of that name, and wait until it serves. Works on any broker, because brokers
+        themselves request topics. An internal topic has at most as many replicas as there are brokers."""
         try:
             if self._remote is None or not self._remote.decides():
                 factor = replication_factor
@@ -119,12 +119,12 @@ class ControllerRequests:
         """Free the name and stop serving. `topic_id`: only the topic of this id, whichever topic has the name now
         (KIP-516). Files and objects are deleted in the background; the deletion is recorded until they are gone."""
         topic = await self._decide(lambda image: topics.delete(image, name, topic_id))
-        log.info("deleted topic %s (%s); its objects go next", name, topic.topic_id)
+        log.info("deleted topic %s (%s); its objects are deleted next", name, topic.topic_id)
         return topic
 
-    async def forget(self, topic: Topic) -> None:
-        """Nothing of a deleted topic is left: remove its record."""
-        await self._decide(lambda image: topics.forget(image, topic.topic_id))
+    async def record_purged(self, topic: Topic) -> None:
+        """Remove the record of a deleted topic, once nothing of it is left."""
+        await self._decide(lambda image: topics.purged(image, topic.topic_id))
 
     async def set_configs(
         self, name: str, change: Callable[[Topic], Mapping[str, str]], *, validate_only: bool = False
@@ -151,22 +151,22 @@ class ControllerRequests:
 
     async def elect(self, kind: ElectionType, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Election]:
         """Elect leaders; the outcome of each partition, by topic and index."""
-        heard: HeardNow = {}
-        if kind is ElectionType.UNCLEAN and self._hear is not None:
+        heard: CandidatesByQuestion = {}
+        if kind is ElectionType.UNCLEAN and self._ask_candidates is not None:
             image = self._metadata.image
-            heard = await self._hear(image, elections.leaderless(image, wanted))
-        return await self._decide(lambda image: elections.elect(image, kind, wanted, heard, self._said(image) or {}))
+            heard = await self._ask_candidates(image, elections.leaderless(image, wanted))
+        return await self._decide(lambda image: elections.elect(image, kind, wanted, heard, self._fitness(image) or {}))
 
     async def reassign(self, wanted: Sequence[Move], allows_factor_change: bool = True) -> tuple[Outcome, ...]:
         """Change the replicas of partitions; the outcome of each move, in order."""
         found = await self._decide(
             lambda image: reassignments.reassign(
-                image, wanted, self._said(image), allows_factor_change=allows_factor_change
+                image, wanted, self._fitness(image), allows_factor_change=allows_factor_change
             )
         )
         refused = [outcome.message for outcome in found if outcome.error is not ErrorCode.NONE]
         log.info(
-            "of %d moves of partitions %d were refused%s",
+            "reassignment of %d partitions: %d refused%s",
             len(found),
             len(refused),
             f": {refused[0]}" if refused else "",
@@ -186,7 +186,7 @@ class ControllerRequests:
     async def give_up(self, node_id: int, broker_epoch: int) -> None:
         """See `registrations.forget`."""
         await self._decide(lambda image: registrations.forget(image, node_id, broker_epoch))
-        log.warning("broker %d is given up: its directory returns only as one that lost everything", node_id)
+        log.warning("broker %d is given up: if its data directory returns, its logs count as lost", node_id)
 
     async def opened(self, topic: Topic) -> None:
         """Wait until the partitions of `topic` serve. ApiError if it is deleted first."""

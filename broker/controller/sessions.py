@@ -61,7 +61,7 @@ class Sessions:
         self._own = own
         self._session_s, self._closed_s, self._heard_s = times.session_s, times.closed_s, times.heard_s
         self._knock_s = times.knock_s
-        self._looked_s = now_s
+        self._checked_s = now_s
         self._time_s = 0.0  # of this loop, without stalls
         self._sure_until_s = max(UNTIMED_S, 2 * times.session_s) if is_sure else 0.0
         self._lease_s = times.lease_s
@@ -88,7 +88,7 @@ class Sessions:
         if not self._had or self._had[-1][1] != members:
             self._had.append((time_s, members))
 
-    def heard(self, node_id: int, broker_epoch: int, now_s: float) -> bool:
+    def heartbeat(self, node_id: int, broker_epoch: int, now_s: float) -> bool:
         """A heartbeat came. Returns whether its session exists and continues."""
         session = self._sessions.get(node_id)
         if session is None or session.broker_epoch != broker_epoch or session.is_ending:
@@ -130,10 +130,10 @@ class Sessions:
         if session is not None and session.broker_epoch == broker_epoch and session.is_closed:
             session.ends_s = self._at(now_s)
 
-    def look(self, now_s: float) -> ExpiredSessions:
+    def check(self, now_s: float) -> ExpiredSessions:
         """What is due now; called several times a second."""
         time_s = self._time_s = self._at(now_s)
-        self._looked_s = now_s
+        self._checked_s = now_s
         ended = tuple(
             (node_id, session.broker_epoch)
             for node_id, session in sorted(self._sessions.items())
@@ -186,7 +186,7 @@ class Sessions:
         return session is not None and session.heard_s is not None and time_s - session.heard_s <= self._heard_s
 
     def _at(self, now_s: float) -> float:
-        return self._time_s + min(max(now_s - self._looked_s, 0.0), _STEP_MAX_S)
+        return self._time_s + min(max(now_s - self._checked_s, 0.0), _STEP_MAX_S)
 
 
 class RivalControllers:
@@ -209,7 +209,7 @@ class RivalControllers:
         self._proof_s = min(times.lease_s, times.session_s)
         self._free_s: dict[int, float] = {}  # when each may claim at the earliest, by its last heartbeat
 
-    def heard(self, node_id: int, no_claim_s: float, now_s: float) -> None:
+    def heartbeat(self, node_id: int, no_claim_s: float, now_s: float) -> None:
         """A broker in session will not claim for so long."""
         # Its read of the lease counts from when it began: at most an interval earlier.
         self._free_s[node_id] = now_s + min(no_claim_s, self._proof_s) - self._interval_s

@@ -47,11 +47,11 @@ class Question(NamedTuple):
     leader_epoch: int
 
 
-Heard = Mapping[int, Candidate]  # by node id
-HeardNow = Mapping[Question, Mapping[tuple[int, int], Candidate]]  # by node id and broker epoch
+CandidatesByNode = Mapping[int, Candidate]  # by node id
+CandidatesByQuestion = Mapping[Question, Mapping[tuple[int, int], Candidate]]  # by node id and broker epoch
 
 
-def best(row: Row, heard: Heard) -> int:
+def best(row: Row, heard: CandidatesByNode) -> int:
     """The replica that keeps most of the log (`kept_end`)."""
     order = (*row.replicas, *row.target)
     return max(
@@ -69,9 +69,9 @@ class _Waiting:
     question: Question
     row: Row
     assigned: tuple[int, ...]
-    is_allowed: bool  # without the replicas that have no session
+    is_allowed: bool  # to choose a leader without the answers of replicas that have no session
     since_s: float
-    answers: dict[int, Candidate | None] = field(default_factory=dict)  # by node id, of the sessions there are
+    answers: dict[int, Candidate | None] = field(default_factory=dict)  # by node id; only of present sessions
 
     @property
     def candidates(self) -> dict[int, Candidate]:
@@ -90,9 +90,9 @@ class _Count:
 
 
 class UncleanRecovery:
-    """Of one controller. `session_s`: how long a broker may be silent. `now_s` never goes back between calls. An
-    image costs as much as it changed; a check costs something only after an image or an answer: 10 ms for 10 000
-    partitions."""
+    """The waiting partitions of one controller. `session_s`: how long a broker may be silent. `now_s` never goes back
+    between calls. The cost of an image grows with the topics that changed. After an image or an answer the next check
+    takes 10 ms for 10 000 partitions; other checks cost nothing."""
 
     def __init__(self, session_s: float) -> None:
         self._session_s = session_s
@@ -145,7 +145,7 @@ class UncleanRecovery:
         if found:
             self._waiting[topic.topic_id] = found
 
-    def heard(self, node_id: int, broker_epoch: int, asked: Question, candidate: Candidate | None) -> None:
+    def answered(self, node_id: int, broker_epoch: int, asked: Question, candidate: Candidate | None) -> None:
         """The answer of this session for its replica; None: its disk failed, so it cannot lead for now."""
         waiting = self._waiting.get(asked.place[0], {}).get(asked.place[1])
         if (
@@ -187,8 +187,9 @@ class UncleanRecovery:
         return self._counted
 
     def _add(self, count: _Count, waiting: _Waiting) -> None:
-        """Enough is known when every replica with a session answered and one can lead. With an empty in-sync set no
-        other replica may have more; otherwise, or to pass others over, a session time has to pass."""
+        """Enough is known when every replica with a session answered and one can lead. If the in-sync set is empty and
+        no replica is off or failed, the leader is chosen at once. Else it is chosen after a session time, if unclean
+        elections are allowed."""
         answers, is_asked, others, is_empty = waiting.answers, False, 0, not waiting.row.in_sync
         for node_id in waiting.assigned:
             if answers.get(node_id) is not None:
@@ -232,7 +233,7 @@ def questions_of(image: ClusterImage, places: Iterable[LogPlace]) -> dict[int, l
 
 
 def begin(image: ClusterImage, chosen: list[Chosen]) -> Decision[int]:
-    """Rows for the choices whose partition is unchanged and may still begin uncleanly; how many."""
+    """Rows for the choices whose partition is unchanged and may still begin uncleanly. The result is their number."""
     rows = {}
     for of in chosen:
         topic = image.topics.get(of.place[0])

@@ -12,7 +12,14 @@ from typing import Final
 from uuid import UUID
 
 from broker.controller.commit_queue import CommitQueue
-from broker.controller.unclean_recovery import Candidate, HeardNow, Question, UncleanRecovery, begin, questions_of
+from broker.controller.unclean_recovery import (
+    Candidate,
+    CandidatesByQuestion,
+    Question,
+    UncleanRecovery,
+    begin,
+    questions_of,
+)
 from broker.error_codes import ErrorCode
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage
@@ -36,7 +43,7 @@ _QUESTIONS_MAX: Final = 1_000  # in one request
 
 Ask = Callable[[Node, OffsetForLeaderEpochRequest], Awaitable[OffsetForLeaderEpochResponse]]
 """Asks one broker, also this one. Raises ConnectionError, TimeoutError."""
-Said = tuple[Node, Question, Candidate | None]
+Answer = tuple[Node, Question, Candidate | None]
 
 
 class UncleanRecoveryManager:
@@ -50,9 +57,9 @@ class UncleanRecoveryManager:
         self._clock = world.clock
         self._beats = world.beats
         self._node_id = node_id
-        self._ask = ask
+        self._send = ask
         self._session_s = session_s
-        self._told = ""
+        self._reported = ""
 
     async def keep(self) -> None:
         machine = UncleanRecovery(self._session_s)
@@ -62,9 +69,9 @@ class UncleanRecoveryManager:
                 machine = UncleanRecovery(self._session_s)
                 continue
             machine.follow(self._metadata.image, self._clock.monotonic_s())
-            for node, question, candidate in await self._hear(self._metadata.image, machine.questions()):
-                machine.heard(node.node_id, node.broker_epoch, question, candidate)
-            self._tell(machine)
+            for node, question, candidate in await self._ask_all(self._metadata.image, machine.questions()):
+                machine.answered(node.node_id, node.broker_epoch, question, candidate)
+            self._report_missing(machine)
             chosen = machine.choose(self._clock.monotonic_s())
             if not chosen:
                 continue
@@ -75,26 +82,26 @@ class UncleanRecoveryManager:
             else:
                 log.warning("%d partitions begin uncleanly: no replica has all acknowledged records", count)
 
-    async def look(self, image: ClusterImage, places: Iterable[LogPlace]) -> HeardNow:
+    async def ask(self, image: ClusterImage, places: Iterable[LogPlace]) -> CandidatesByQuestion:
         """What the replicas with a session say of these partitions now, as far as they answer in time."""
         found: dict[Question, dict[tuple[int, int], Candidate]] = {}
-        for node, question, candidate in await self._hear(image, questions_of(image, places)):
+        for node, question, candidate in await self._ask_all(image, questions_of(image, places)):
             if candidate is not None:
                 found.setdefault(question, {})[node.node_id, node.broker_epoch] = candidate
         return found
 
-    async def _hear(self, image: ClusterImage, wanted: dict[int, list[Question]]) -> list[Said]:
+    async def _ask_all(self, image: ClusterImage, wanted: dict[int, list[Question]]) -> list[Answer]:
         asking = [
-            self._hear_one(image.nodes[node_id], questions[at : at + _QUESTIONS_MAX])
+            self._ask_one(image.nodes[node_id], questions[at : at + _QUESTIONS_MAX])
             for node_id, questions in wanted.items()
             for at in range(0, len(questions), _QUESTIONS_MAX)
         ]
         return [said for answers in await asyncio.gather(*asking) for said in answers]
 
-    async def _hear_one(self, node: Node, questions: list[Question]) -> list[Said]:
+    async def _ask_one(self, node: Node, questions: list[Question]) -> list[Answer]:
         try:
             async with asyncio.timeout(ANSWER_S):
-                answer = await self._ask(node, request_of(questions))
+                answer = await self._send(node, request_of(questions))
         except (ConnectionError, TimeoutError) as silent:
             log.info("broker %d does not say what it holds of %d partitions: %s", node.node_id, len(questions), silent)
             return []
@@ -107,17 +114,17 @@ class UncleanRecoveryManager:
             and (question := by_place.get((topic.topic, part.partition))) is not None
         ]
 
-    def _tell(self, machine: UncleanRecovery) -> None:
+    def _report_missing(self, machine: UncleanRecovery) -> None:
         """Log once which brokers are waited for."""
         missing = machine.missing()
         told = ", ".join(f"broker {node_id} ({count} partitions)" for node_id, count in sorted(missing.items()))
-        if told and told != self._told:
+        if told and told != self._reported:
             log.error(
                 "leaderless partitions wait for replicas that may hold more: %s: start them, or give up those "
                 "that are gone for good with `thermocline cluster forget`",
                 told,
             )
-        self._told = told
+        self._reported = told
 
 
 def _said(part: OffsetForLeaderEpochResponsePartition) -> Candidate | None:

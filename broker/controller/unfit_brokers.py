@@ -25,51 +25,51 @@ class BrokerReports:
 
     def __init__(self) -> None:
         self._fitness: dict[SessionId, Fitness] = {}
-        self._undecided: dict[SessionId, set[LogPlace]] = {}
+        self._pending: dict[SessionId, set[LogPlace]] = {}
 
     def clear(self) -> None:
         self._fitness.clear()
-        self._undecided.clear()
+        self._pending.clear()
 
     def apply_image(self, image: ClusterImage) -> None:
         """A new image: reports of sessions that ended are dropped."""
         for session in [session for session in self._fitness if not image.has_session(*session)]:
             del self._fitness[session]
-            self._undecided.pop(session, None)
+            self._pending.pop(session, None)
 
-    def hear(self, session: SessionId, fitness: Fitness) -> bool:
+    def record(self, session: SessionId, fitness: Fitness) -> bool:
         """Record a report. Returns whether it is new."""
         before = self._fitness.get(session, FIT)
         self._fitness[session] = fitness
         if fitness == before:
             return False
         lost = set(fitness.lost_logs)
-        self._undecided[session] = (self._undecided.get(session, set()) & lost) | (lost - set(before.lost_logs))
+        self._pending[session] = (self._pending.get(session, set()) & lost) | (lost - set(before.lost_logs))
         return True
 
-    def has_spoken(self, session: SessionId) -> bool:
+    def has_reported(self, session: SessionId) -> bool:
         return session in self._fitness
 
-    def said(self, image: ClusterImage) -> dict[int, Fitness]:
+    def fitness(self, image: ClusterImage) -> dict[int, Fitness]:
         """The reports of the sessions of `image`, by node id."""
         return {session[0]: fitness for session, fitness in self._fitness.items() if image.has_session(*session)}
 
     def unfit(self, image: ClusterImage) -> dict[int, Fitness]:
         """The sessions of `image` that are not to lead everything, by node id."""
-        return {node_id: fitness for node_id, fitness in self.said(image).items() if not fitness.may_lead_all}
+        return {node_id: fitness for node_id, fitness in self.fitness(image).items() if not fitness.may_lead_all}
 
     @property
-    def with_lost(self) -> list[SessionId]:
-        return [session for session, places in self._undecided.items() if places]
+    def with_lost_logs(self) -> list[SessionId]:
+        return [session for session, places in self._pending.items() if places]
 
-    def take_lost(self, session: SessionId) -> frozenset[LogPlace]:
-        """The pending lost logs of a session, to be decided. Those without a row come back by `undecided`."""
-        return frozenset(self._undecided.pop(session, ()))
+    def take_lost_logs(self, session: SessionId) -> frozenset[LogPlace]:
+        """The pending lost logs of a session, to be decided. Those without a row come back by `restore_lost_logs`."""
+        return frozenset(self._pending.pop(session, ()))
 
-    def undecided(self, session: SessionId, places: Iterable[LogPlace]) -> None:
+    def restore_lost_logs(self, session: SessionId, places: Iterable[LogPlace]) -> None:
         """Make these pending again, unless the session reports by now that it has them."""
         if (fitness := self._fitness.get(session)) is not None:
-            self._undecided.setdefault(session, set()).update(set(places) & set(fitness.lost_logs))
+            self._pending.setdefault(session, set()).update(set(places) & set(fitness.lost_logs))
 
 
 log = logging.getLogger(__name__)
@@ -78,30 +78,30 @@ _REFUSED_S: Final = 1.0  # after a commit that failed, before the next try
 
 
 class UnfitBrokers:
-    """Of one broker, while it is the controller. `wake` is called when there is something to decide at once."""
+    """Active while this broker is the controller. `wake` is called when there is something to decide at once."""
 
     def __init__(self, commit_queue: CommitQueue, wake: Callable[[], None]) -> None:
         self._commit_queue = commit_queue
         self._wake = wake
         self._image = ClusterImage()
-        self.told = BrokerReports()
-        self.is_settled = True
+        self.reports = BrokerReports()
+        self.is_done = True
         """No unfit broker leads what a fitter one could, and no reassignment waits for a report that came."""
 
     def clear(self) -> None:
-        self.told.clear()
+        self.reports.clear()
 
     def apply_image(self, image: ClusterImage) -> None:
         self._image = image
-        self.is_settled = False
-        self.told.apply_image(image)
+        self.is_done = False
+        self.reports.apply_image(image)
 
-    def hear(self, session: SessionId, fitness: Fitness) -> bool:
+    def record(self, session: SessionId, fitness: Fitness) -> bool:
         """Record the health report of a session. Returns whether it is new."""
-        is_first = not self.told.has_spoken(session)
-        is_new = self.told.hear(session, fitness)
+        is_first = not self.reports.has_reported(session)
+        is_new = self.reports.record(session, fitness)
         if is_first or is_new:  # a reassignment may wait for its report
-            self.is_settled = False
+            self.is_done = False
             self._wake()
         if not is_new:
             return False
@@ -112,30 +112,30 @@ class UnfitBrokers:
             log.warning("broker %d is unfit to lead %s", session[0], what)
         return True
 
-    async def settle(self) -> bool:
+    async def act(self) -> bool:
         """Move leaderships off unfit brokers and complete reassignments that waited for a report. Returns whether
         nothing is left."""
-        self.is_settled = True  # unless a report or an image comes meanwhile
+        self.is_done = True  # unless a report or an image comes meanwhile
         try:
-            await self._settle_lost()
-            if self.told.unfit(self._image) or fitnesses.waits(self._image):
-                await self._commit_queue.decide(lambda image: fitnesses.moved(image, self.told.unfit(image)))
-            if reassignments.over(self._image, self.told.said(self._image)).records:
-                await self._commit_queue.decide(lambda image: reassignments.over(image, self.told.said(image)))
+            await self._remove_lost_logs()
+            if self.reports.unfit(self._image) or fitnesses.waits(self._image):
+                await self._commit_queue.decide(lambda image: fitnesses.moved(image, self.reports.unfit(image)))
+            if reassignments.over(self._image, self.reports.fitness(self._image)).records:
+                await self._commit_queue.decide(lambda image: reassignments.over(image, self.reports.fitness(image)))
         except (ThermoclineError, OSError) as refused:
-            self.is_settled = False
+            self.is_done = False
             log.warning("unfit brokers lead on for now: %s", refused)
             await asyncio.sleep(_REFUSED_S)
-        return self.is_settled
+        return self.is_done
 
-    async def _settle_lost(self) -> None:
+    async def _remove_lost_logs(self) -> None:
         """Remove brokers from the in-sync sets of logs they lost while running, once each (R18)."""
-        for session in self.told.with_lost:
-            places = self.told.take_lost(session)
+        for session in self.reports.with_lost_logs:
+            places = self.reports.take_lost_logs(session)
             decided = frozenset[LogPlace]()
             try:
                 decided = await self._commit_queue.decide(
                     partial(registrations.lost_logs, session=session, places=places)
                 )
             finally:
-                self.told.undecided(session, places - decided)
+                self.reports.restore_lost_logs(session, places - decided)

@@ -13,7 +13,7 @@ from broker.metadata.image import ClusterImage
 
 
 class ImageFeed:
-    """Of one broker, in front of its publisher. `position`: how many records make the applied image."""
+    """Passes images to this broker's publisher in order. `position`: number of records in the applied image."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher

@@ -60,7 +60,7 @@ class MetadataCache:
         return None if self.controller is None or self.controller.node_id == node_id else self.controller
 
     def broker_epoch(self, node_id: int) -> int:
-        """Of the node's last session, by this image; NO_EPOCH: it never had one."""
+        """Broker epoch of the node's last session, by this image; NO_EPOCH: it never had one."""
         node = self.image.nodes.get(node_id)
         return NO_EPOCH if node is None else node.broker_epoch
 

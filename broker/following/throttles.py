@@ -57,7 +57,7 @@ class Throttles:
 
     @property
     def idle_s(self) -> float | None:
-        """For how long a throttle has stood while nothing moved; None: none does."""
+        """Seconds for which a throttle has been set while no partition moved; None: there is no such throttle."""
         return None if self._idle_since_s is None else self._monotonic_s() - self._idle_since_s
 
 

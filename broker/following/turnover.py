@@ -36,9 +36,10 @@ class Some:
 
 
 @dataclass(slots=True)
-class Turned:
-    """`led` here in a new leader epoch, `unclean` of those without all acknowledged records, `resigned`: led here
-    before and elsewhere or nowhere now; `shrunk` and `grown`: led here, with fewer or more in sync."""
+class LeadershipChanges:
+    """Partitions whose leadership on this broker changed. `led`: led here in a new leader epoch. `unclean`: those of
+    them that may lack acknowledged records. `resigned`: led here before, not now. `shrunk`, `grown`: led here, and a
+    replica left or joined the in-sync set."""
 
     led: Some = field(default_factory=Some)
     unclean: Some = field(default_factory=Some)
@@ -47,9 +48,9 @@ class Turned:
     grown: Some = field(default_factory=Some)
 
 
-def turned(before: ClusterImage, after: ClusterImage, node_id: int) -> Turned:
-    """Of topics that both images have. A topic that no commit touched costs a look-up, a changed row 2 µs. Pure."""
-    found = Turned()
+def turned(before: ClusterImage, after: ClusterImage, node_id: int) -> LeadershipChanges:
+    """Changes of topics that both images have. An unchanged topic costs a look-up, a changed row 2 µs. Pure."""
+    found = LeadershipChanges()
     for topic, index, was, row in _changed_rows(before, after):
         if row.leader == node_id:
             if row.leader_epoch > was.leader_epoch:

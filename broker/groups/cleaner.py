@@ -33,7 +33,7 @@ Clean = Callable[[GroupShard, Group], Changes]
 
 @dataclass(eq=False, repr=False)
 class Cleaner:
-    """Of one coordinator. `leaving`: names of deleted topics that are still being removed."""
+    """Cleans the groups of one coordinator. `leaving`: names of deleted topics that are still being removed."""
 
     _ready: Callable[[], Sequence[GroupShard]]
     _clock: Clock

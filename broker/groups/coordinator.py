@@ -67,8 +67,8 @@ def _no_name(_: UUID) -> None:
 
 
 class GroupCoordinator:
-    """Of one broker. Methods that answer requests never raise for a client's mistake: the response carries the
-    error."""
+    """The coordinator on one broker. Methods that answer requests never raise for a client's mistake: the response
+    carries the error."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class GroupCoordinator:
         return await survey(self.log.all_ready(), self._topics, ends)
 
     def topic_id(self, name: str) -> UUID:
-        """Of the current topic of this name; zero: none."""
+        """Id of the topic that has this name now; the zero id if there is none."""
         facts = self._topics(name)
         return ZERO_UUID if facts is None else facts.topic_id
 

@@ -38,7 +38,8 @@ class ShardOf(Protocol):
 
 
 class MemberRequests:
-    """Of one coordinator. Methods never raise for a client's mistake: the response carries the error."""
+    """Answers member requests of one coordinator. Methods never raise for a client's mistake: the response carries the
+    error."""
 
     def __init__(
         self, shard_of: ShardOf, effects: GroupEffects, memory: MemoryUsage, rng: Rng, config: GroupConfig

@@ -27,7 +27,7 @@ async def hand_over(controller_term: ControllerTerm, heartbeats: Heartbeats) -> 
     try:
         async with asyncio.timeout(LEAVE_S):
             if controller_term.is_controller and controller_term.listener is not None:
-                await controller_term.listener.settled()
+                await controller_term.listener.leaderships_moved()
             else:
                 await heartbeats.hand_over()
     except (ThermoclineError, OSError) as failure:  # TimeoutError and ConnectionError are OSErrors

@@ -15,8 +15,8 @@ from seams.world import World
 
 
 class ControllerLease:
-    """Of one process. `lease_s`: how long the holder must be silent. `interval_s`: between bumps, and between others'
-    polls."""
+    """The lease as one process reads and bumps it. `lease_s`: how long the holder must be silent. `interval_s`: between
+    bumps, and between others' polls."""
 
     def __init__(
         self, store: ObjectStore, world: World, incarnation: str, *, lease_s: float, interval_s: float
@@ -32,15 +32,15 @@ class ControllerLease:
 
     @property
     def counter(self) -> int:
-        """Of the lease as read last; NO_LEASE: there was none, or it was not read."""
+        """Counter of the lease that was read last; NO_LEASE: there was none, or it was not read."""
         lease = self._lease.known
         return NO_LEASE if lease is None else lease.content.counter
 
-    async def look(self, controller_epoch: int) -> LeaseSight:
+    async def poll(self, controller_epoch: int) -> LeaseSight:
         """Poll the lease, after a read of `cluster.json` of `controller_epoch`. Returns what all polls so far show
         (C19)."""
         before_read = self._world.clock.monotonic_s()
-        self._watch.look_begins(before_read)
+        self._watch.poll_begins(before_read)
         lease = await self._lease.load()
         if lease is not None and lease.content.controller_epoch < controller_epoch:
             lease = None  # an older controller's: its counter and release mean nothing

@@ -38,7 +38,7 @@ PAUSE_MAX_S: Final = 160.0
 
 
 class ControllerTerm:
-    """Of the process that `asked` for its session. `take` applies an image that was read."""
+    """The controller role of the process that `asked` for its session. `take` applies an image that was read."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class ControllerTerm:
             return
         if sight.is_heard:
             return
-        lease = await self._controller_lease.look(seen.epoch)
+        lease = await self._controller_lease.poll(seen.epoch)
         is_gone = sight.is_refused and self._controller_lease.stood_s >= 2 * self._times.interval_s
         if lease in FREE or is_gone:
             self._is_claiming = True
@@ -132,8 +132,8 @@ class ControllerTerm:
 
     @property
     def no_claim_s(self) -> float:
-        """For how many seconds from now no claim of this process is sent, or lands: none while one is about to be sent,
-        is under way, or may land yet, which is so until a poll settled what became of it."""
+        """Seconds from now in which no claim of this process is sent or takes effect. 0 while a claim is about to be
+        sent, in flight, or of unknown outcome until a poll shows the outcome."""
         if self._is_claiming or not self._cluster.is_settled:
             return 0.0
         return self._controller_lease.no_claim_s

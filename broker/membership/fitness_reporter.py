@@ -18,7 +18,8 @@ from broker.metrics.outage_log import OutageLog
 
 @dataclass(eq=False, repr=False)
 class FitnessReporter:
-    """Of node `node_id`. `at`: the applied image. `outage`: of the bucket, for this process."""
+    """Reports the fitness of node `node_id`. `at`: the applied image. `outage`: this process's outages of the
+    bucket."""
 
     _node_id: int
     _fitness: BrokerFitness
@@ -28,26 +29,28 @@ class FitnessReporter:
     _at: Callable[[], ImageAt]
 
     def __post_init__(self) -> None:
-        self._told = FIT
-        self._fitness.watch(self.look)
+        self._reported = FIT
+        self._fitness.watch(self.report)
 
     @property
     def unfit_because(self) -> str:
         """Why this broker is to lead only what no other can; empty while it may lead all."""
         return self._fitness.why
 
-    def look(self) -> None:
+    def report(self) -> None:
         fitness, controller_term = self._fitness, self._controller_term
         fitness.is_cut_off = min(self._outage.seconds, self._heartbeats.heard_for_s) >= CUT_OFF_S
         now = fitness.now()
         if controller_term.is_controller and controller_term.listener is not None:
-            controller_term.listener.told(self._node_id, self._at().image.nodes[self._node_id].broker_epoch, now)
-        elif now != self._told:
-            self._heartbeats.tell()
-        self._told = now
+            controller_term.listener.record_fitness(
+                self._node_id, self._at().image.nodes[self._node_id].broker_epoch, now
+            )
+        elif now != self._reported:
+            self._heartbeats.report_fitness()
+        self._reported = now
 
     async def hand_over(self) -> None:
         self._fitness.is_stopping = True
         if self._controller_term.is_controller:
-            self.look()
+            self.report()
         await controlled_shutdown.hand_over(self._controller_term, self._heartbeats)

@@ -29,9 +29,9 @@ _AGAIN_S: Final = 0.3  # after one that failed
 
 
 class Heartbeats:
-    """Of node `node_id`, process `incarnation`. `at`: the applied image. `observe` takes a root's bytes. `ended` is
-    called while the image shows no session: it registers again. `lost` is called when the controller does not answer.
-    `no_claim_s` as in `SessionHeartbeat`."""
+    """Heartbeats of node `node_id`, process `incarnation`. `at`: the applied image. `observe` takes a root's bytes.
+    `ended` is called while the image shows no session: it registers again. `lost` is called when the controller does
+    not answer. `no_claim_s` as in `SessionHeartbeat`."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class Heartbeats:
         self._times = times
         self._lost = lost
         self._no_claim_s = no_claim_s
-        self._to_tell = asyncio.Event()
+        self._to_report = asyncio.Event()
         self._heard_s: float | None = None
         self._heard_since_s: float | None = None
         self.fresh_s = float("-inf")
-        """When the last heartbeat was sent whose response proved how fresh this broker's image is; boot clock."""
+        """When the last heartbeat was sent whose response proved that this broker's image is fresh; boot clock."""
         self.answered_s = float("-inf")
-        """The same, "store away" included: there is a controller, and this broker is in session with it."""
+        """When the last answered heartbeat was sent, also with the answer "store away"; boot clock."""
         self.is_refused = False  # whether the controller's port refuses (D64)
         self._after_pause: tuple[int, int] | None = None  # the gate's pause, and the first lease counter heard in it
 
@@ -77,7 +77,7 @@ class Heartbeats:
 
     @property
     def heard_for_s(self) -> float:
-        """For how long the controller has answered and bumped its lease."""
+        """Seconds for which the controller has answered and bumped its lease without a pause."""
         return 0.0 if self._heard_since_s is None else self._clock.monotonic_s() - self._heard_since_s
 
     async def keep(self) -> None:
@@ -95,17 +95,17 @@ class Heartbeats:
             if not await self._beat(node, own, at):
                 await asyncio.sleep(_AGAIN_S)
 
-    def tell(self) -> None:
+    def report_fitness(self) -> None:
         """Report this broker's fitness now, without waiting for the parked heartbeat."""
-        self._to_tell.set()
+        self._to_report.set()
 
-    async def keep_telling(self) -> None:
+    async def keep_reporting(self) -> None:
         """Until cancelled. A report that fails is made up for by the next heartbeat."""
         while True:
-            await self._to_tell.wait()
-            self._to_tell.clear()
+            await self._to_report.wait()
+            self._to_report.clear()
             try:
-                await self._say()
+                await self._report()
             except (ConnectionError, TimeoutError, ApiError, Retryable) as unheard:
                 log.info("this broker's fitness is not reported to the controller yet: %s", unheard)
 
@@ -158,15 +158,15 @@ class Heartbeats:
 
     async def hand_over(self) -> None:
         """Report that this broker stops, and apply what the controller decides. Raises as `BrokerRpc.heartbeat`."""
-        answer = await self._say()
+        answer = await self._report()
         if answer is not None and answer.root is not None:
             await self._observe(answer.root)
 
     async def leave(self) -> None:
         """Ask the controller to end this session, as the last request. Raises as `BrokerRpc.heartbeat`."""
-        await self._say(wants_shutdown=True)
+        await self._report(wants_shutdown=True)
 
-    async def _say(self, *, wants_shutdown: bool = False) -> SessionHeartbeatResponse | None:
+    async def _report(self, *, wants_shutdown: bool = False) -> SessionHeartbeatResponse | None:
         at = self._at()
         node, own = self._controller(at), at.image.nodes.get(self._node_id)
         if node is None or own is None or not own.active or own.incarnation != self._incarnation:

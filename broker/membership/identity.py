@@ -145,7 +145,7 @@ class Standing(Enum):
 
 
 def standing(image: ClusterImage, node_id: int, incarnation: str) -> Standing:
-    """Of the process `incarnation`, registered as `node_id` (R1)."""
+    """Standing of the process `incarnation`, registered as `node_id` (R1)."""
     node = image.nodes.get(node_id)
     if node is not None and node.incarnation != incarnation:
         return Standing.REPLACED

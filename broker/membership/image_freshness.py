@@ -10,7 +10,7 @@ from seams.clock import Clock
 
 
 class ImageFreshness:
-    """Of one process. Times are seconds of the boot clock; −inf: no response yet."""
+    """Freshness of one process's image. Times are seconds of the boot clock; −inf: no response yet."""
 
     def __init__(self, clock: Clock, session_s: float) -> None:
         self._clock = clock

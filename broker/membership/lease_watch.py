@@ -1,4 +1,4 @@
-"""What polls of `lease.json` prove. Pure.
+"""Decides from polls of `lease.json` whether the lease is free. Pure.
 
 - The lease is free when its counter stood still over a whole lease of *successful* polls by the own monotonic clock
   (C19). Failed polls prove nothing; after an outage every broker would claim.
@@ -62,7 +62,7 @@ class LeaseWatch:
         """Whether the controller polled last bumped the counter between two polls. Then this bucket is the one it
         serves, and no copy."""
 
-    def look_begins(self, now_s: float) -> None:
+    def poll_begins(self, now_s: float) -> None:
         """A poll begins at monotonic `now_s`. If it succeeds, `polled` gets the same time."""
         self._look_began_at = now_s
 

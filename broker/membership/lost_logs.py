@@ -1,4 +1,4 @@
-"""Which logs of a returning directory lack what their place in an in-sync set promises. Pure.
+"""Finds logs of a returning directory that lack acknowledged records although their replica is in sync. Pure.
 
 Judged before the session begins. The registering commit removes the node from those sets, so it copies the logs from
 others instead of leading without acknowledged records (R18, R22; scenarios D6, D70, D75).

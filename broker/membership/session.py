@@ -178,14 +178,14 @@ class Session:
     async def _keep_heartbeats(self) -> None:
         await self._followed.wait()
         assert self._heartbeats is not None
-        await asyncio.gather(self._heartbeats.keep(), self._heartbeats.keep_telling())
+        await asyncio.gather(self._heartbeats.keep(), self._heartbeats.keep_reporting())
 
     async def _watch_clock(self) -> None:
         """Until cancelled. It runs beside the polls, because a poll that hangs is no pause of this process."""
         while True:
             self.gate.is_open()
             if self._fitness_reporter is not None:
-                self._fitness_reporter.look()
+                self._fitness_reporter.report()
             await self._world.beats.wait(min(_TICK_S, self._times.interval_s))
 
     @property

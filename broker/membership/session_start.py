@@ -1,5 +1,4 @@
-"""How a process gets its session: it claims the controller epoch, or registers with the controller that the image
-names.
+"""Start of a process's session: it claims the controller epoch, or registers with the controller that the image names.
 
 - Nothing is served before the session is committed to `cluster.json` and was read there.
 - A process claims if it is alone in the image, or the lease was released or stood still. Two bumps without movement are
@@ -94,7 +93,7 @@ class SessionStart:
         self._outage = outage
         self._times = times
         self._pause_s = min(times.interval_s, times.lease_s / 4)  # between attempts without a result
-        self._looks_soon = False  # the result is expected within a bump
+        self._polls_soon = False  # the result is expected within a bump
         self._waits_for = waits_for
         # One for all attempts: an attempt whose response was lost may have been the first one.
         self._new_directory_id = uuid_text(world.rng.uuid().bytes)
@@ -128,17 +127,17 @@ class SessionStart:
             if joined is not None:
                 return joined
             wait_s = 0.2
-            await asyncio.sleep(min(self._pause_s, _SOON_S) if self._looks_soon else self._pause_s)
+            await asyncio.sleep(min(self._pause_s, _SOON_S) if self._polls_soon else self._pause_s)
 
     async def _try_join(self, directory: DirectoryIdentity, who: SessionRequest, whose: Whose) -> StartedSession | None:
-        self._looks_soon = False
+        self._polls_soon = False
         found = await self._cluster.load()
         bucket = None
         sight = LeaseSight.STILL
         if found is not None:
             directories = {node.node_id: node.directory_id for node in found.image.nodes.values()}
             bucket = BucketIdentity(found.cluster_id, directories, is_rebuilt(found.image))
-            sight = await self._controller_lease.look(found.epoch)
+            sight = await self._controller_lease.poll(found.epoch)
         admission = admit(directory, bucket, who.node_id, sight, take_over=who.take_over)
         match admission.verdict:
             case Verdict.REFUSE:
@@ -226,12 +225,12 @@ class SessionStart:
         last = NO_EPOCH if mine is None else mine.broker_epoch
         self._not_there = None
         # All ids are the same in a copy of a bucket, and lead to the original's controller.
-        self._looks_soon = admission.verdict is not Verdict.RESUME and not self._controller_lease.has_moved
+        self._polls_soon = admission.verdict is not Verdict.RESUME and not self._controller_lease.has_moved
         question = replace(
             asked,
             previous_broker_epoch=last,
             lease_counter=self._controller_lease.counter,
-            wants_bump=self._looks_soon,
+            wants_bump=self._polls_soon,
         )
         try:
             controller = RemoteController(partial(self._links.to, node), self._times)

@@ -23,7 +23,7 @@ class Made(NamedTuple):
 
 
 class Images:
-    """Of one cluster. Pages are read from `store`."""
+    """Makes the images of one cluster. Pages are read from `store`."""
 
     def __init__(self, store: ObjectStore, workers: Workers) -> None:
         self._store = store

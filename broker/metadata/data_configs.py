@@ -14,12 +14,12 @@ DEFAULTS: Final = {MIN_IN_SYNC: "1", UNCLEAN_ELECTION: "false"}  # Kafka's
 
 
 def min_in_sync_set(topic: Topic, image: ClusterImage) -> int:
-    """Of the topic, else of all brokers, else Kafka's default."""
+    """min.insync.replicas of the topic, else of all brokers, else Kafka's default."""
     return int(_value(MIN_IN_SYNC, topic, image))
 
 
 def effective_min(topic: Topic, row: Row, image: ClusterImage) -> int:
-    """Of one partition: at most its number of replicas, as in Kafka."""
+    """min.insync.replicas of one partition: at most its number of replicas, as in Kafka."""
     return min(min_in_sync_set(topic, image), len(row.replicas))
 
 

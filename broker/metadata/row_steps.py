@@ -20,7 +20,7 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import NO_LEADER, Row
 
 
-class Said(NamedTuple):
+class PartitionFitness(NamedTuple):
     """What nodes report about one partition: logs that are `sound`, logs that `failed` or are lost (others: unknown),
     nodes `unfit` to lead anything."""
 
@@ -48,7 +48,7 @@ def with_leader_elected(image: ClusterImage, row: Row, minimum: int, *, begins_a
     return replace(after, in_sync=in_sync, partition_epoch=row.partition_epoch + 1)
 
 
-def with_move_completed(image: ClusterImage, row: Row, minimum: int, said: Said | None) -> Row:
+def with_move_completed(image: ClusterImage, row: Row, minimum: int, said: PartitionFitness | None) -> Row:
     """Complete a move: remove the leaving replicas. The same object while it is incomplete, or without a move. An
     unclean start comes first, because what it lacks is unknown. `said` (None: all are well) counts too, because a
     leaving replica's log is deleted: a failed log reports nothing any more, and an unfit replica gets no leadership

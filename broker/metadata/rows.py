@@ -13,7 +13,7 @@ from broker.metadata.data_configs import effective_min, min_in_sync_set
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import NO_LEADER, LogPlace, Row, RowsSet
 from broker.metadata.row_steps import (
-    Said,
+    PartitionFitness,
     in_order,
     is_alone,
     led_from,
@@ -142,7 +142,7 @@ def proposed(
     in_sync: tuple[int, ...],
     *,
     is_done: bool,
-    said: Said | None = None,
+    said: PartitionFitness | None = None,
 ) -> Row:
     """The row of a valid proposal, which may complete a move. It is new even if nothing else changed, so that the
     leader can settle a proposal of unknown outcome (R17)."""
@@ -158,7 +158,7 @@ def proposed(
     return next_row(row, with_leader_elected(image, with_move_completed(image, wanted, minimum, said), minimum))
 
 
-def ended(image: ClusterImage, topic: Topic, index: int, said: Said | None = None) -> Row | None:
+def ended(image: ClusterImage, topic: Topic, index: int, said: PartitionFitness | None = None) -> Row | None:
     """Complete a move without a proposal: a session began, or a log is fit again. None: it is not complete."""
     row, minimum = topic.rows[index], min_in_sync_set(topic, image)
     after = with_move_completed(image, row, minimum, said)
@@ -187,7 +187,7 @@ def elected(image: ClusterImage, topic: Topic, index: int) -> Row | None:
 
 
 def reassigned(
-    image: ClusterImage, topic: Topic, index: int, target: tuple[int, ...], said: Said | None = None
+    image: ClusterImage, topic: Topic, index: int, target: tuple[int, ...], said: PartitionFitness | None = None
 ) -> Row | None:
     """Reassign the partition to `target`, its leader first: new replicas copy it, and when all of them are in sync the
     others leave (KIP-455). None: no change. The same nodes in another order are complete at once. A new move continues

@@ -13,7 +13,7 @@ class Ticks(NamedTuple):
 
     frame: int  # from a frame's first byte to its last
     idle: int  # without a byte from the peer
-    stall: int  # without the peer taking a byte of its responses; also for responses once the broker closes
+    stall: int  # without the peer taking a byte of its responses; from the broker's close, to take all of them
 
 
 class Overdue(Enum):
@@ -34,10 +34,10 @@ class PeerTimeouts:
 
     def __init__(self, limits: Ticks) -> None:
         self._limits = limits
-        self.heard = 0  # tick of the last byte in; once closing, of the decision
+        self.heard = 0  # tick of the last byte received; when the broker closes, the tick of the close
         self.frame_since = 0  # tick since when an incomplete frame is read
         self._stalled_since = 0
-        self._taken = (0, 0)  # the peer's progress then
+        self._taken = (0, 0)  # the peer's progress at `_stalled_since`
 
     def stalled(self, tick: int, taken: tuple[int, int]) -> int:
         """The socket is full; returns the tick to check it."""
@@ -87,7 +87,7 @@ class Timed(Protocol):
     """An object with a deadline, hashed by identity."""
 
     armed_tick: int
-    """The wheel's: the tick of its next check, 0 for none."""
+    """Set by `DeadlineWheel` only: the tick of the next check, 0 for none."""
 
     def check_deadlines(self, tick: int) -> int:
         """Act on what is overdue at `tick`. Returns the tick of the next deadline, 0 for none."""

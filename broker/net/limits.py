@@ -15,7 +15,7 @@ class NetLimits:
     """Limits in bytes, milliseconds and counts; the comments name Kafka's config."""
 
     request_bytes_max: int = 100 * _MIB  # socket.request.max.bytes
-    frame_bytes_total_max: int = 256 * _MIB  # all connections together: frames begun or held, beyond the allowance
+    frame_bytes_total_max: int = 256 * _MIB  # frames of all connections, without 16 KiB (`ALLOWANCE`) of each
     answers_in_flight_max: int = 128  # per connection; 128 x ~0.4 KiB of queue keeps G14's 64 KiB
     idle_ms_max: int = 600_000  # connections.max.idle.ms
     frame_ms_max: int = 30_000  # from a frame's first byte to its last
@@ -26,4 +26,4 @@ class NetLimits:
     connections_waiting_max: int = 4_096  # accepted by the kernel, unread by us; above it closed
     buffers: SocketBuffers = _BUFFERS  # socket.send.buffer.bytes, socket.receive.buffer.bytes
     wide_send_buffers_max: int = 630  # connections whose send buffer grows when they fetch much: 256 MiB of the kernel
-    drain_ms_max: int = 10_000  # SIGTERM: what answers in flight get
+    drain_ms_max: int = 10_000  # from SIGTERM: the time for responses in flight to leave

@@ -27,8 +27,8 @@ from tiering.service import TierService
 
 @dataclass(frozen=True, slots=True)
 class StartupSources:
-    """What exists before anything is served. `outage`: of the store calls that the start, and later the lease, wait
-    for."""
+    """The objects that exist before anything is served. `outage`: the log of failed store calls, first of the start's,
+    later of the lease's."""
 
     config: BrokerConfig
     health: Health
@@ -80,8 +80,8 @@ def decides(sources: Sources) -> bool:
 
 
 def heartbeat_age_s(sources: Sources) -> float:
-    """Seconds since the last answered heartbeat was sent; 0 on the controller. A new controller gets its time to
-    answer."""
+    """Seconds since the last answered heartbeat was sent; 0 on the controller. After a change of controller at most the
+    time since this broker knows the new one."""
     if decides(sources):
         return 0.0
     clock, metadata = sources.context.world.clock, sources.context.metadata

@@ -24,7 +24,7 @@ _ROLES: Final = count()
 
 
 class LocalReads:
-    """For the role that holds `lease`. `damaged` is called with damage that a read found."""
+    """Reads for the role that holds `lease`. `damaged` is called with damage that a read found."""
 
     __slots__ = ("_damaged", "_lease", "_log", "_name", "_prepared")
 

@@ -10,7 +10,7 @@ from broker.metadata.records import LogPlace
 
 
 class LogFailures:
-    """By place, for every role. Values say why, for logs and views."""
+    """Failures of all roles' logs, by place. Values are reasons, for logs and views."""
 
     def __init__(self) -> None:
         self.unfit: dict[LogPlace, str] = {}

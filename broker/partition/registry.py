@@ -136,7 +136,7 @@ class Registry:
 
     @property
     def reads(self) -> Iterator[FollowerFetch]:
-        """Of every followed partition that consumers have read."""
+        """Reads of every followed partition that consumers fetched from."""
         return (followed.reads for followed in self.followed.values() if followed.reads is not None)
 
     def serves(self, partition: Fetchable) -> bool:

@@ -52,7 +52,7 @@ class PeerConnection:
             raise TimeoutError(f"{self._who}: no answer within {timeout_s:g} s") from None
 
     def close(self) -> None:
-        """For good. Waiting requests get ConnectionError."""
+        """Close the connection and open no other. Waiting requests get ConnectionError."""
         self._is_closed = True
         if self._stream is not None:
             self._stream.end("closed on this side")

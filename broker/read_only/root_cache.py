@@ -4,7 +4,7 @@
 * At most `ENTRIES_MAX` entries are cached; the least recently used are dropped, but partitions keep their offsets.
 * Partitions without requests are not polled, and no timer walks over all partitions.
 * A root that cannot be read refuses only its own partition.
-* A root with a later leader epoch than the image counts after a newer image was read.
+* A root with a later leader epoch than the image is used only after a newer image was read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 READS_AT_ONCE: Final = 32
 ENTRIES_MAX: Final = 200_000
 """Of all cached manifests: about 1 KB each."""
-AGAIN_S: Final = 1.0  # after a read that the store did not answer, of a root that is not known
+AGAIN_S: Final = 1.0  # between two reads of a root that was never read, while the store does not answer
 DAMAGED_S: Final = 30.0  # between two reads of a damaged root
 FRESH_S: Final = 1.0
 """Maximal age of a log end in an answer, when the bucket answers."""
@@ -77,7 +77,7 @@ class RootCache:
         self._newer_image = newer_image
         self._now_s = world.clock.monotonic_s
         self._pages = PageCache()
-        self._known: OrderedDict[ArchivedPartition, KnownRoot] = OrderedDict()  # the last read comes last
+        self._known: OrderedDict[ArchivedPartition, KnownRoot] = OrderedDict()  # in the order of their last reads
         self._entries = 0
         self._weights: dict[ArchivedPartition, int] = {}
         self._reading: dict[ArchivedPartition, asyncio.Future[None]] = {}
@@ -112,7 +112,7 @@ class RootCache:
         return root.lineage
 
     def keep_polled(self, partition: ArchivedPartition) -> None:
-        """A client waits for the next record."""
+        """Poll `partition` from now on, because a client waits for its next record."""
         partition.used_s = self._now_s()
         if partition not in self._scheduled and partition not in self.log_failures:
             self.read(partition)
@@ -155,7 +155,7 @@ class RootCache:
         except (Retryable, AccessRefused, OSError) as away:  # TimeoutError is an OSError
             self.failure = str(away) or "no answer in time"
             self._refuse(partition, Retryable(f"{partition}: the bucket does not answer: {self.failure}"), AGAIN_S)
-        except ThermoclineError as damage:  # Corrupt, NewerFormat, Fenced: it is gone
+        except ThermoclineError as damage:  # Corrupt, NewerFormat, Fenced (the root is gone)
             if not await self._is_deleted(partition):
                 self._damaged(partition, damage)
         finally:
@@ -179,7 +179,7 @@ class RootCache:
         else:
             await root.manifests.reload_if_changed()
         if root.manifest.leader_epoch > partition.leader_epoch:
-            await self._newer_image()  # clients take an epoch that Metadata did not show for another log's
+            await self._newer_image()  # clients would take an epoch that Metadata did not show for another log's
         self.failure = ""
         if self.log_failures.pop(partition, None) is not None:
             log.info("%s can be read again", partition)
@@ -201,7 +201,7 @@ class RootCache:
         )
 
     def _refuse(self, partition: ArchivedPartition, failure: ThermoclineError, for_s: float) -> None:
-        """A known root is still served."""
+        """Refuse requests for `for_s` seconds, unless the root is cached: a cached root is still served."""
         if partition not in self._known:
             is_damage = isinstance(failure, StorageFailed)
             self.log_failures[partition] = ReadFailure(failure, self._now_s() + for_s, is_damage)
@@ -292,8 +292,8 @@ class RootCache:
 def next_poll_s(idle_s: float, count: int, *, is_waited_for: bool) -> float | None:
     """Seconds until the next poll; None: no more. `idle_s`: since the last request; `count`: roots that are polled.
 
-    The more roots are polled, the longer the interval, so that the bucket gets `POLLS_PER_S` requests a second, up to
-    the interval of an idle one. Pure.
+    The interval grows with the number of roots, to keep the bucket at `POLLS_PER_S` requests a second. It never exceeds
+    `SELDOM_S`, the interval of an idle root. Pure.
     """
     if not is_waited_for and idle_s >= KEPT_S:
         return None

@@ -1,5 +1,5 @@
-"""Where a lagging follower continues: after its own log's end, or where the bucket's verified objects end (R3, R26,
-D34, D79). Pure.
+"""Start offset of a lagging follower: its own log's end, or the end of the bucket's verified objects (R3, R26, D34,
+D79). Pure.
 
 - The verified end counts, never the remote end, so a damaged object costs no record.
 - A member of the in-sync set, committed or proposed, is never sent to the bucket. It holds every committed record and
@@ -45,8 +45,8 @@ class Start(NamedTuple):
 
 
 def start_of(end: int, verified_end: int, log_start: int) -> Start | None:
-    """Where a replica restarts whose leader has no bytes at its `end`; None: it is there already, and fetches again. It
-    is the log start where everything in the bucket expired. `verified_end` −1: the topic has no bucket."""
+    """Offset at which a replica restarts if the leader has no bytes at its `end`; None: the replica is there already,
+    and fetches again. The log start if everything in the bucket expired. `verified_end` −1: the topic is not tiered."""
     offset = max(verified_end, log_start)
     return Start(offset, is_bare=verified_end < 0) if offset > end else None
 

@@ -39,7 +39,7 @@ def topic_id_of(number: int) -> UUID:
 
 
 class Limits(NamedTuple):
-    """Of one fetch. `wait_ms`: how long the leader may park it."""
+    """Limits of one fetch. `wait_ms`: how long the leader may park it."""
 
     wait_ms: int
     bytes_max: int

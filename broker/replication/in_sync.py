@@ -27,7 +27,7 @@ class AppliedRow:
 
 
 class InSync:
-    """Of one leader epoch. The high watermark is the least flushed end over `union`."""
+    """The in-sync sets of one leader epoch. The high watermark is the least flushed end over `union`."""
 
     __slots__ = ("_proposals", "row", "union")
 

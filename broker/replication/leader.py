@@ -38,8 +38,8 @@ NOT_LED: Final = LogExtent(-1)  # it was not led then: no replica is behind it
 
 
 class Leader:
-    """Of one leader epoch. `epoch_start`: the log end when it began. `high_watermark`: as this replica knew it before.
-    `own_end`: its flushed end."""
+    """The leader in one leader epoch. `epoch_start`: the log end when it began. `high_watermark`: as this replica knew
+    it before. `own_end`: its flushed end."""
 
     __slots__ = (
         "_held",

@@ -26,9 +26,9 @@ class _Window:
 
 
 class ReplicationQuota:
-    """Of one broker, over all throttled replicas. `limit`: bytes a second; a change applies to earlier bytes too.
-    `window_s`, `windows`: the span measured (`replication.quota.window.size.seconds`, `replication.quota.window.num`).
-    `now_s` never goes back between calls."""
+    """The quota of one broker over all throttled replicas. `limit`: bytes a second; a change applies to earlier bytes
+    too. `window_s`, `windows`: the span measured (`replication.quota.window.size.seconds`,
+    `replication.quota.window.num`). `now_s` never goes back between calls."""
 
     def __init__(self, limit: int = NO_LIMIT, window_s: float = 1.0, windows: int = 11) -> None:
         self.limit = limit

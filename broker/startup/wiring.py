@@ -78,7 +78,7 @@ def wire_metadata(
         report,
         metadata,
         links,
-        forget=lambda topic: controller.forget(topic),
+        forget=lambda topic: controller.record_purged(topic),
     )
     feed = ImageFeed(Publisher(replicas, metadata, live, node_id))
     feed.watch(lambda at: links.close_ended(at.image.nodes))
@@ -108,8 +108,8 @@ def wire_metadata(
         world.rng,
         replicas.opened,
         RemoteTopicCreator(forward),
-        unclean.look,
-        cluster_control.said,
+        unclean.ask,
+        cluster_control.fitness,
     )
     balancing = LeaderRebalance(
         commit_queue, metadata, node_id, cluster_control.unfit, config.leader_imbalance_check_interval_s

@@ -120,7 +120,7 @@ def _field(match: re.Match[str], prefix: str, fields: tuple[Field, ...]) -> Fiel
     type_name, is_array, tag = group("type"), bool(group("array")), group("tag")
     is_structure = type_name not in PRIMITIVES
     if is_structure != bool(fields) or (is_structure and not type_name[0].isupper()):
-        raise ValueError(f"{prefix}: {group('name')} has the unknown type {type_name}, or fields of its own")
+        raise ValueError(f"{prefix}: {group('name')} has the unknown type {type_name}, or a primitive type and fields")
     if is_structure and not is_array and tag is None and not group("null"):
         raise ValueError(f"{prefix}: {group('name')}: outside arrays only tagged or nullable structures are known")
     return Field(

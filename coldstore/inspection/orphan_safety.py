@@ -1,6 +1,6 @@
-"""Which unnamed objects may be the only copies of records.
-It reads the footers that decide this, and writes nothing. The caller says what is held elsewhere (`Holds`): by a log,
-or by the manifest if there is no log. An object that is not shown to be held, or that cannot be read, is kept."""
+"""Keeps orphans that may be the only copies of records from deletion.
+It reads the footers of orphans and writes nothing. `Holds` of the caller says which records are held elsewhere: by a
+log, or by the manifest if there is no log. An object that is not shown to be held, or that cannot be read, is kept."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from logformat.values import NewerFormat
 from seams.loop.workers import Workers
 
 Holds: TypeAlias = Callable[[int, int], bool]
-"""Whether all that a leader of this epoch had below this offset is held or no longer needed."""
+"""(leader epoch, offset): whether all records below the offset that the epoch's leader had are held elsewhere or no
+longer needed."""
 
 
 async def keep_only_copies(store: ReadStore, plan: GcPlan, holds: Holds, *, deadline_s: float | None = None) -> GcPlan:
     """Move objects to `kept` unless `holds` confirms that all their records exist elsewhere.
 
-    A segment's footer gives its end (a request each, in `deadline_s`). One that begins too high is not read; one that
-    cannot be read is kept. Raises StoreError, TimeoutError."""
+    A segment's footer gives its end (a request each, in `deadline_s`). A segment whose first record is not held is kept
+    without a request. A segment that cannot be read is kept. Raises StoreError, TimeoutError."""
     deletable: list[ObjectInfo] = []
     kept: list[ObjectInfo] = []
     for info in plan.deletable:
@@ -48,8 +49,9 @@ async def keep_only_copies(store: ReadStore, plan: GcPlan, holds: Holds, *, dead
 async def keep_by_manifest(
     store: ReadStore, topic_id: UUID, partition: int, plan: GcPlan, workers: Workers | None = None
 ) -> GcPlan:
-    """`keep_only_copies` without a log: the current manifest says what the bucket has, and its last segment's footer by
-    which leaders. Raises Corrupt, NewerFormat, ObjectMissing (a page is gone), StoreError.
+    """`keep_only_copies` without a log: the current manifest gives the offsets that the bucket holds, and its last
+    segment's footer the leader epochs that wrote them. Raises Corrupt, NewerFormat, ObjectMissing (a page is gone),
+    StoreError.
 
     Without `workers` it uses no event loop but `store`'s."""
     if not plan.deletable:

@@ -1,7 +1,7 @@
 """Reads a segment object: positions of chunks and batches, and checked footers and chunks.
-A chunk from `fetch_chunk` had the length and CRC32C of its footer. A footer belongs to the key asked for. One from
-`fetch_committed_footer` equals the manifest's entry; otherwise the object is not the committed one (C13). Used by the
-broker's cold reads and by readers without a broker."""
+`fetch_chunk` checks length and CRC32C of a chunk against the segment's footer. A footer belongs to the requested key.
+`fetch_committed_footer` also refuses a footer that differs from the manifest's entry (C13). Used by the broker's cold
+reads and by readers without a broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coldstore.segments.segment_object import SegmentFooter, entry_from_footer, 
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
 
-BLOCK_BYTES: Final = 64 * 1024  # headers are walked in blocks of this size: an index interval, older ones' too
+BLOCK_BYTES: Final = 64 * 1024  # headers are walked in blocks of this size: at least an index interval of any segment
 _FETCH_TRIES: Final = 3  # a bit flipped in transit is right the next time
 
 
@@ -61,17 +61,18 @@ def index_position(footer: SegmentFooter, offset: int) -> int:
 
 
 def scan_offset(footer: SegmentFooter, timestamp_ms: int) -> int | None:
-    """An offset of the segment below which every record is older than `timestamp_ms`; None if every record is.
+    """An offset below which every record of the segment is older than `timestamp_ms`; None if all its records are.
 
-    It begins a batch, at most an index interval and a batch before the first one that may have such a record."""
+    A batch begins at the offset. The first batch that may hold a younger record, or one of exactly that time, is at
+    most an index interval and a batch further."""
     said = footer.statistics
     if said.max_timestamp_ms < timestamp_ms:
         return None
-    # A time entry names the last record of the first batch that has its timestamp. No index has where that batch
-    # begins. What surely lies before it ends at an earlier entry: an older one of the time index, or one of the offset
-    # index below the batch. (Time entries are made together with offset entries, so between the older and the younger
-    # one no offset entry hides a batch that reached `timestamp_ms`.) The offset entry matters if many batches share a
-    # timestamp, e.g. with whole seconds or days as timestamps.
+    # A time entry names the last record of the first batch that has its timestamp. No index holds the first offset of
+    # that batch. Two earlier entries certainly end before it: the older entry of the time index, and the entry of the
+    # offset index below the batch. Time entries are made together with offset entries. So every batch between the
+    # older time entry and this offset entry is older than `timestamp_ms`. The offset entry matters if many batches
+    # share a timestamp, e.g. with whole seconds or days as timestamps.
     older = footer.time_index.lookup(timestamp_ms - 1)
     first = said.base_offset if older.timestamp < 0 else older.offset + 1
     younger = footer.time_index.first_at(timestamp_ms)

@@ -1,4 +1,4 @@
-"""How much of a log survives a power cut, and the sync and seal jobs that raise it.
+"""A log's flushed end and recovery point, and the sync and seal jobs that raise them.
 `begin_*` samples the state into a job, the job runs off the loop, `finish_*` records its success. The flushed end moves
 only to a log end that was sampled before the sync began, and after older files and the directory were synced. The
 recovery point never passes an epoch that the checkpoint file lacks. Index and producer files of a sealed segment are

@@ -1,7 +1,7 @@
-"""Log directories of a data directory: topic ids, deletion and strays (Kafka's `-delete` and `-stray` directories).
-A directory changes only while it belongs to the named topic. Deleted logs are removed at once, strays a week after they
-were first seen here (R24); `cluster status` lists them meanwhile. Methods of one partition block and run in its turn
-(`LogHost`); the others run in a worker."""
+"""Log directories of a data directory: topic ids, deletion and strays (Kafka's `-delete` and `-stray` directories). A
+directory is renamed only if its topic id is the requested one. Deleted logs are removed at once, strays a week after
+they were first seen here (R24); `cluster status` lists them meanwhile. Methods of one partition block and run in its
+turn (`LogHost`); the others run in a worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEEN_FILE: Final = "thermocline-stray"
 
 
 class FoundIds(NamedTuple):
-    """Whose logs lie here, by place. `refused`: of which that could not be read."""
+    """Topic ids of the log directories, by place. `refused`: why the id of a directory could not be read."""
 
     topic_ids: dict[TopicPartition, UUID]
     refused: dict[TopicPartition, Exception]
@@ -37,7 +37,7 @@ class LogDirectories:
         self._data_dir = data_dir
         self._world = world
 
-    # --- of one place: blocking, in its turn ----------------------------------------------------------------------
+    # --- one place: blocking, in the place's turn -----------------------------------------------------------------
 
     def set_aside(self, place: TopicPartition, topic_id: UUID) -> None:
         """Rename the directory of a closed log so that no start opens it. Does nothing if another topic's log is there.
@@ -46,8 +46,8 @@ class LogDirectories:
             self._mark_deleted(place)
 
     def clear(self, place: TopicPartition, topic_id: UUID) -> None:
-        """`set_aside` whatever lies where a log of this topic is to be created. Raises ForeignLog if it is another
-        topic's; Corrupt, OSError."""
+        """Mark the directory at `place` as deleted, if there is one, so that a log of this topic can be created. Raises
+        ForeignLog if it is another topic's; Corrupt, OSError."""
         path = self._data_dir.log_path(place.topic, place.partition)
         if self._world.disk.stat(path) is None:
             return
@@ -80,7 +80,7 @@ class LogDirectories:
         )
         return path
 
-    # --- of all -----------------------------------------------------------------------------------------------------
+    # --- all places -------------------------------------------------------------------------------------------------
 
     async def topic_ids(self) -> dict[TopicPartition, UUID]:
         """Topic ids of the log directories. One without a metadata file is left out. Raises Corrupt, OSError."""
@@ -90,7 +90,8 @@ class LogDirectories:
         return found.topic_ids
 
     async def topic_ids_found(self, apart_from: Collection[TopicPartition]) -> FoundIds:
-        """The same beside what could not be read; those in `apart_from` are not read. Raises OSError."""
+        """As `topic_ids`, with the errors of unreadable directories. Places in `apart_from` are not read. Raises
+        OSError."""
         return await self._world.workers.run(self._topic_ids, apart_from)
 
     def _topic_ids(self, apart_from: Collection[TopicPartition]) -> FoundIds:

@@ -39,12 +39,12 @@ class Preallocation:
     unit_bytes: int = UNIT_BYTES
 
     def take(self, segment: Segment, end: int, segment_bytes: int) -> None:
-        """Preallocate for an append to the active `segment` that will end at `end`, beyond its `ahead_until`. Never
+        """Preallocate for an append to the active `segment` that will end at `end`, beyond its `preallocate_at`. Never
         raises."""
         self.drop(segment)
-        if segment.ahead_until == 0:  # its first append since it was made or opened
-            segment.ahead_until = segment.size + self.unit_bytes
-            if end <= segment.ahead_until:
+        if segment.preallocate_at == 0:  # its first append since it was made or opened
+            segment.preallocate_at = segment.size + self.unit_bytes
+            if end <= segment.preallocate_at:
                 return
         step = step_bytes(end, segment_bytes, self.budget_bytes - self.held_bytes, self.unit_bytes)
         if step:
@@ -52,13 +52,13 @@ class Preallocation:
                 segment.file.allocate_ahead(segment.size, end + step)
             except OSError as refused:  # unsupported or full: the append finds out
                 step = 0
-                segment.has_ahead |= is_full(refused)  # a part may have been allocated
-        segment.ahead_until = end + (step or STEP_UNITS * self.unit_bytes)
-        segment.has_ahead |= step > 0
-        segment.ahead_bytes = step
+                segment.has_preallocated |= is_full(refused)  # a part may have been allocated
+        segment.preallocate_at = end + (step or STEP_UNITS * self.unit_bytes)
+        segment.has_preallocated |= step > 0
+        segment.preallocated_bytes = step
         self.held_bytes += step
 
     def drop(self, segment: Segment) -> None:
         """`segment` has no preallocated bytes any more: they were filled or freed."""
-        self.held_bytes -= segment.ahead_bytes
-        segment.ahead_bytes = 0
+        self.held_bytes -= segment.preallocated_bytes
+        segment.preallocated_bytes = 0

@@ -1,4 +1,4 @@
-"""Which bytes of local files are in the page cache, so that sendfile does not block the loop on a disk (C25).
+"""Tracks bytes of local files in the page cache, so that sendfile does not block the loop on a disk (C25).
 Remembers steps of 4 MiB that a worker recently found or read into the page cache, and the reads under way. `ready`
 never blocks or touches a file. It answers yes only for bytes read while at most `budget_bytes` were asked for after
 them. Each step is read once however many callers ask. A failed read is reported, raised to the next caller, then tried

@@ -1,4 +1,4 @@
-"""Which local segments may be deleted.
+"""Local retention: decides which local segments may be deleted.
 Pure. (Kafka's UnifiedLog.deleteOldSegments, KIP-405.)
 - A tiered log loses only segments wholly below the remote end, which the committed manifest holds and which was
   verified. Other logs lose what their total retention allows.

@@ -195,7 +195,7 @@ class LogAppend(LogCore):
     def _write(self, segment: Segment, records: Sequence[memoryview | bytes], size: int) -> None:
         """Raises LogFull, LogFailed."""
         end = segment.size + size
-        if end > segment.ahead_until:
+        if end > segment.preallocate_at:
             self.ballast.preallocation.take(segment, end, self.config.segment_bytes)
         try:
             written = segment.file.write_at(segment.size, records)

@@ -47,7 +47,7 @@ class _Checked(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Segment:
-    """State of one segment, empty at first; recovery sets the other fields of one that is not. Compared by identity."""
+    """State of one segment. A new one is empty; recovery sets the fields of others. Compared by identity."""
 
     directory: Directory
     base_offset: int
@@ -58,13 +58,13 @@ class Segment:
     first_append_ms: int | None = None
     indexer: SegmentIndexer | None = field(init=False)
     trusted_bytes: int = 0
-    """This process has not read the batches below it: a clean stop or a sync vouches for them."""
+    """End of the bytes whose batches this process has not read: a clean stop or an earlier sync covers them."""
     damage: DamagedLog | None = None
-    ahead_until: int = 0
+    preallocate_at: int = 0
     """End at which an append preallocates again (host.preallocation); 0 before the first append."""
-    ahead_bytes: int = 0
+    preallocated_bytes: int = 0
     """Preallocated bytes that count against the budget: 0 after the roll."""
-    has_ahead: bool = False
+    has_preallocated: bool = False
     """Whether blocks may be allocated beyond its end, until `trim`."""
     _max_timestamp: TimestampOffset = field(init=False)
     _checked: _Checked = field(init=False)
@@ -99,9 +99,9 @@ class Segment:
 
     def trim(self) -> None:
         """*Blocking* (a few ms), after the last append: free blocks beyond the end. Raises OSError."""
-        if self.has_ahead:
+        if self.has_preallocated:
             self.file.truncate(self.size)
-            self.has_ahead = False
+            self.has_preallocated = False
 
     def name_of(self, suffix: str) -> str:
         return offset_file(self.base_offset, suffix)

@@ -224,7 +224,7 @@ class _Recovery:
                 resume(segment)
             return
         # Producer files are written after the trim: without them a kill may have come before it.
-        segment.has_ahead = following not in self._sealed_ends
+        segment.has_preallocated = following not in self._sealed_ends
         if segment.end_offset != following:
             what = f"segment ends here, the next one begins at offset {following}"
             raise DamagedLog(segment.file.path, segment.size, segment.end_offset, what, _HINT)
@@ -245,7 +245,7 @@ class _Recovery:
                 self._to_snapshot.append(self._producers.at(end))
             scanned = self._scanner.scan(segment, segment.file.size(), durable)
             segment.indexer, segment.size, segment.end_offset = scanned.indexer, scanned.size, scanned.end_offset
-            segment.has_ahead = True  # perhaps: it was active at the kill
+            segment.has_preallocated = True  # perhaps: it was active at the kill
             if segment.size:
                 first = scanned.first_timestamp_ms
                 segment.first_append_ms = first if 0 <= first <= self._now_ms else self._now_ms

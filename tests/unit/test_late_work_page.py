@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "design" / "late-work.md"
 ROOMS: Final = ("hotstore", "tiering", "broker/partition", "broker/replication")
@@ -163,3 +165,38 @@ def test_a_log_is_changed_through_a_lease_only() -> None:
                 if isinstance(target, ast.Attribute) and ast.unparse(target.value).endswith(("log", "local", "opened")):
                     found.append(f"{path}: {ast.unparse(target)} is set")
     assert set(found) <= {"tiering/partition_state.py: self.lease.opened.is_bare is set"}, found
+
+
+def test_no_attribute_is_read_before_a_wait_and_written_after_it() -> None:
+    """`self.x &= await …` takes the old value first: what others wrote during the wait is lost (seed 4028)."""
+    found = [
+        f"{path}:{node.lineno}: {ast.unparse(node)}"
+        for path, tree in _modules("broker", "coldstore", "hotstore", "tiering", "seams", "thermocline")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign | ast.AugAssign) and _is_torn(node)
+    ]
+    assert not found
+
+
+def _is_torn(node: ast.Assign | ast.AugAssign) -> bool:
+    targets = [node.target] if isinstance(node, ast.AugAssign) else node.targets
+    shared = [ast.unparse(target) for target in targets if isinstance(target, ast.Attribute | ast.Subscript)]
+    waits = any(isinstance(part, ast.Await) for part in ast.walk(node.value))
+    reads = isinstance(node, ast.AugAssign) or any(ast.unparse(part) in shared for part in ast.walk(node.value))
+    return bool(shared) and waits and reads
+
+
+@pytest.mark.parametrize(
+    ("code", "is_torn"),
+    [
+        ("self.x &= await f()", True),
+        ("self.x[0] += 1 + await f()", True),
+        ("self.x = self.x or await f()", True),
+        ("self.x = await f()", False),
+        ("x &= await f()", False),
+        ("self.x &= f()", False),
+    ],
+)
+def test_the_rule_for_waits_in_assignments(code: str, is_torn: bool) -> None:
+    (node,) = (n for n in ast.walk(ast.parse(code, type_comments=False)) if isinstance(n, ast.Assign | ast.AugAssign))
+    assert _is_torn(node) is is_torn

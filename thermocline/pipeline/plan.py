@@ -1,9 +1,9 @@
 """Plans a read: the bytes of the objects that hold the wanted rows, cut into splits. Pure.
 
-Splits of a partition are in offset order and do not overlap. With the ranges that times exclude they cover the wanted
-offsets; a hole between objects is an error, or counted. Cuts may lie at any offset: the bytes of two neighbours overlap
-by at most an index interval and a batch, and the row filter gives each row to one of them. Without its footer an object
-is covered whole. `Plan.wanted` names the segments whose footers would make the plan finer.
+Splits of a partition are in offset order and do not overlap. They cover the wanted offsets, except ranges that
+`TimeRange` excludes. A hole between objects is an error, or counted. Cuts may lie at any offset: the bytes of two
+neighbours overlap by at most an index interval and a batch, and the row filter gives each row to one of them. Without
+its footer an object is covered whole. `Plan.wanted` names the segments whose footers would make the plan finer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which range of the log is copied next.
+"""Chooses the range of the log that is copied next.
 Pure. A range begins at the manifest's remote end, or above it if everything skipped lies below the log start. It ends
 where a sealed local segment ends, and holds only flushed, committed offsets (C6). A segment that straddles the remote
 end gives its rest (C5)."""

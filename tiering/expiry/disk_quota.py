@@ -1,4 +1,4 @@
-"""How much the chunk cache and each log must free when the local disk is over its limit.
+"""Bytes that the chunk cache and each log must free when the local disk is over its limit.
 Pure. The cache yields before the hot log (design 6). Only copied bytes are asked for, oldest first over all logs, whole
 segments. Only segments that this process verified count as freed: after a restart in an outage none are, so appends
 stop at the limit. Brokers that share a file system (`sharers`, this one included) do not talk: each answers for its

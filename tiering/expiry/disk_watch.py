@@ -48,7 +48,7 @@ class DiskWatch:
         self._limits = limits
         self._cache_yields = False
         self.local_excess_ratio = 0.0
-        """By what share of the limit local bytes exceed it after all copied bytes were asked for (G12)."""
+        """Excess of local bytes over their limit, as a share of it, after all copied segments were requested (G12)."""
         self.disk = DiskView(0, 0, 0)
         """As of the last check, a few seconds ago."""
 

@@ -27,8 +27,8 @@ _READERS: Final = 8  # at once: beside them the lease is watched
 
 
 class ReadAhead:
-    """Of one start. `cold`: what footers say, by object key and offset, for `state_at`; `pages`: the page cache of all
-    manifests of this broker."""
+    """Prefetched data for one start. `cold`: contents of footers by object key and offset, for `state_at`; `pages`: the
+    page cache of all manifests of this broker."""
 
     def __init__(self, store: ObjectStore, world: World, deadline_s: float) -> None:
         self._store = store

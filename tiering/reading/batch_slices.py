@@ -50,7 +50,7 @@ class OpenSegment:
 
 
 class HeldChunk(NamedTuple):
-    """A checked chunk in the page cache: its bytes begin `position` into `file`."""
+    """A checked chunk in the page cache: its bytes begin at `position` of `file`."""
 
     file: File
     position: int

@@ -165,7 +165,7 @@ class ColdReader:
             "cold_fetch_requests": self._source.requests,
             "cold_loads": counts.loads,
             "cold_read_errors": flights.errors,
-            "cold_read_retries": flights.retries + self._source.second_tries,
+            "cold_read_retries": flights.retries + self._source.retries,
             "cold_queue_full": flights.queue_full,
             "cold_reads_waiting": self.waiting,
             "cold_read_seconds": counts.seconds,

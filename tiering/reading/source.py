@@ -1,8 +1,8 @@
-"""Source of cold bytes: tail GETs for footers; for chunks the chunk cache before the bucket, or a directory bucket's
-file. What `load` returns had the length and CRC32C of the segment's footer when a worker read it a moment ago, so its
-bytes are in the page cache (C25). On a directory bucket the object's name is looked up for each chunk and by
-`still_there`, so an object that was moved away is noticed at the next chunk. Its file is never copied into a cache:
-`sendfile` reads it in place (design 6). `loader` asks for a chunk once at a time."""
+"""Source of cold bytes. Footers come by tail GETs. Chunks come from the chunk cache or the bucket, on a directory
+bucket from the object's file. `load` checks a chunk's length and CRC32C against the segment's footer in a worker, so
+its bytes are in the page cache (C25). On a directory bucket each `load` and `still_there` look up the object's name: an
+object that was moved away is noticed at the next chunk. Its file is never copied into the cache, `sendfile` reads it in
+place (design 6). `loader` has at most one request for a chunk at a time."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tiering.reading.batch_slices import HeldChunk, OpenSegment
 from tiering.reading.limits import RANGE_BYTES_MAX
 
 _PIECE_BYTES: Final = 1 << 20
-"""Read and checked at once. After each piece the worker waits for the interpreter of a busy loop, so larger is faster;
-beyond this the CPU caches are exceeded."""
+"""Read and checked at once. After each piece the worker waits for the GIL, so larger pieces are faster, until they
+exceed the CPU caches."""
 
 
 class ChunkSource:
@@ -38,7 +38,7 @@ class ChunkSource:
         self.is_directory: bool | None = None  # whether objects are local files; None until the first chunk was loaded
         self.fetched_bytes = 0
         self.requests = 0
-        self.second_tries = 0
+        self.retries = 0
 
     async def footer(self, key: SegmentKey, entry: RemoteSegment) -> SegmentFooter:
         """The footer of the object that a manifest names by `entry`. Raises as `fetch_committed_footer`."""
@@ -51,7 +51,7 @@ class ChunkSource:
             return await self._load(chunk, opened.footer.object_bytes)
         except Corrupt:
             # A bit that flipped in transit is right the second time; one that flipped at rest is not.
-            self.second_tries += 1
+            self.retries += 1
             return await self._load(chunk, opened.footer.object_bytes)
 
     async def still_there(self, opened: OpenSegment) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from broker.controller.decisions.decision import Decision
 from broker.controller.decisions.fitness import Unfit, may_lead
-from broker.controller.unclean_recovery import HeardNow, Question, best
+from broker.controller.unclean_recovery import CandidatesByQuestion, Question, best
 from broker.error_codes import ErrorCode
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import NO_LEADER, LogPlace, Row
@@ -57,11 +57,11 @@ def elect(
     image: ClusterImage,
     kind: ElectionType,
     wanted: Sequence[tuple[str, int]],
-    heard: HeardNow = MappingProxyType({}),
+    heard: CandidatesByQuestion = MappingProxyType({}),
     unfit: Unfit = MappingProxyType({}),
 ) -> Decision[dict[tuple[str, int], Election]]:
     """The outcome of each partition, by topic and index. One named twice is elected once. `heard`: answers of the
-    replicas of `leaderless` ones."""
+    replicas of the partitions that `leaderless` returned."""
     topics = {topic.name: topic for topic in image.topics.values()}
     rows: dict[LogPlace, Row] = {}
     answers: dict[tuple[str, int], Election] = {}
@@ -82,7 +82,7 @@ def elect(
 
 
 def _one(
-    image: ClusterImage, kind: ElectionType, topic: Topic, index: int, heard: HeardNow, unfit: Unfit
+    image: ClusterImage, kind: ElectionType, topic: Topic, index: int, heard: CandidatesByQuestion, unfit: Unfit
 ) -> tuple[Election, Row | None]:
     row = topic.rows[index]
     if row.leader == row.assigned[0] or (kind is ElectionType.UNCLEAN and row.leader != NO_LEADER):

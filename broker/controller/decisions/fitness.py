@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from broker.controller.decisions.decision import Decision
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import NO_LEADER, LogPlace, Row
-from broker.metadata.row_steps import Said, is_alone
+from broker.metadata.row_steps import PartitionFitness, is_alone
 from broker.metadata.rows import handed_over
 
 
@@ -60,7 +60,7 @@ def may_lead(place: LogPlace, node_id: int, unfit: Unfit) -> bool:
     return told is None or not (told.unfit_all or place in told.unfit)
 
 
-def judge(told: FitnessByNode | None) -> Callable[[LogPlace], Said | None]:
+def judge(told: FitnessByNode | None) -> Callable[[LogPlace], PartitionFitness | None]:
     """What the reports mean for the replicas of a place; None: reports are ignored."""
     if told is None:
         return lambda _: None
@@ -71,9 +71,9 @@ def judge(told: FitnessByNode | None) -> Callable[[LogPlace], Said | None]:
     everybody = frozenset(told)
     unfit = frozenset(node_id for node_id, fitness in told.items() if fitness.unfit_all)
 
-    def of(place: LogPlace) -> Said:
+    def of(place: LogPlace) -> PartitionFitness:
         ill = frozenset(failed.get(place, ()))
-        return Said(everybody - ill, ill, unfit)
+        return PartitionFitness(everybody - ill, ill, unfit)
 
     return of
 

@@ -2,8 +2,8 @@
 ReplicationControlManager.alterPartitionReassignments.
 
 - Each partition has its own result, in Kafka's order, codes and words. A move replaces an ongoing one.
-- A cancelled or replaced move removes replicas at once. The minimum must stay in sync without failed logs, one of them
-  in session and fit (R19).
+- A cancelled or replaced move removes replicas at once. Enough others must stay in sync: the minimum, without failed
+  logs, and at least one with a session and fit to lead (R19).
 - A move without effect makes no row.
 """
 
@@ -20,12 +20,12 @@ from broker.errors import ApiError
 from broker.metadata.data_configs import effective_min
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import NO_LEADER, LogPlace, Row
-from broker.metadata.row_steps import Said
+from broker.metadata.row_steps import PartitionFitness
 from broker.metadata.rows import cancelled, ended, reassigned, rows_set
 
 
 class Move(NamedTuple):
-    """The requested replicas of one partition, its leader first; None: those before the ongoing move."""
+    """The requested replicas of one partition, its leader first; None: cancel the ongoing move."""
 
     topic: str
     partition: int
@@ -87,7 +87,7 @@ def _found(topics: dict[str, Topic], move: Move) -> Topic:
 
 
 def over(image: ClusterImage, told: FitnessByNode | None = None) -> Decision[None]:
-    """Moves completed without a proposal: the replica waited for has a session, or is fit again. 30 000 rows without
+    """Complete moves that no proposal completes: the awaited replica has a session or is fit again. 30 000 rows without
     moves take 1 ms."""
     said_of = judge(told)
     rows = {
@@ -99,7 +99,9 @@ def over(image: ClusterImage, told: FitnessByNode | None = None) -> Decision[Non
     return Decision(rows_set(rows), None)
 
 
-def _one(image: ClusterImage, topic: Topic, move: Move, said: Said | None, *, allows_factor_change: bool) -> Row | None:
+def _one(
+    image: ClusterImage, topic: Topic, move: Move, said: PartitionFitness | None, *, allows_factor_change: bool
+) -> Row | None:
     """The new row; None: nothing changes."""
     row = topic.rows[move.partition]
     if move.replicas is None:
@@ -118,8 +120,10 @@ def _one(image: ClusterImage, topic: Topic, move: Move, said: Said | None, *, al
     return reassigned(image, topic, move.partition, move.replicas, said)
 
 
-def _check_who_stays(image: ClusterImage, topic: Topic, move: Move, named: tuple[int, ...], said: Said | None) -> None:
-    """R19: replicas that are not `named` any more leave with the row, before others joined."""
+def _check_who_stays(
+    image: ClusterImage, topic: Topic, move: Move, named: tuple[int, ...], said: PartitionFitness | None
+) -> None:
+    """Refuse a move that leaves too few replicas in sync: those not in `named` leave before others join (R19)."""
     row = topic.rows[move.partition]
     stay = [node_id for node_id in row.in_sync if node_id in named]
     if len(stay) == len(row.in_sync):

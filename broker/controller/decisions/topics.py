@@ -25,8 +25,8 @@ PARTITIONS_PER_TOPIC_MAX: Final = 10_000  # one request must not make the broker
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A requested topic. `topic_id`: a UUID never used before. `assignments`: (partition, replicas) pairs instead of
-    the two numbers; empty where the controller chooses."""
+    """A requested topic. `topic_id`: a UUID never used before. `assignments`: (partition, replicas) pairs, instead of
+    `partitions` and `replication_factor`. Empty: the controller chooses the replicas."""
 
     topic_id: str
     name: str
@@ -42,7 +42,7 @@ def create(image: ClusterImage, wanted: NewTopic, broker: BrokerConfig, image_by
     InvalidConfig. `broker`: the defaults for its configs."""
     check_topic_name(wanted.name)
     if wanted.name in INTERNAL_TOPICS and not wanted.internal:
-        # A client's ordinary topic of that name would be tiered, deletable, and where groups write.
+        # A client's topic of that name would be ordinary: tiered and deletable, although groups write to it.
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"{wanted.name} is internal: the broker makes it when a group needs it"
         )
@@ -85,7 +85,7 @@ def _check_free(image: ClusterImage, name: str) -> None:
     for topic in image.topics.values():
         if topic.name == name:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        # Kafka refuses these because both have one metric name; our directory-independent tools have the same limit.
+        # As in Kafka, where both topics would have the same metric names.
         if topic.name.replace(".", "_") == name.replace(".", "_"):
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {topic.name}"
@@ -95,8 +95,8 @@ def _check_free(image: ClusterImage, name: str) -> None:
 def add_partitions(
     image: ClusterImage, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None
 ) -> Decision[Topic]:
-    """Grow the topic to `count` partitions. `assignments`: replicas of each new one, None where the controller chooses.
-    The answer is the topic as it was."""
+    """Grow the topic to `count` partitions; returns it without them. `assignments`: replicas of each new partition.
+    None: the controller chooses the replicas."""
     topic = _named(image, name)
     if topic.internal:
         # Kafka accepts it, and from then on looks for groups in other partitions than it stored them in.
@@ -132,8 +132,8 @@ def delete(image: ClusterImage, name: str, topic_id: str | None = None) -> Decis
     return Decision((TopicDeleted(topic.topic_id),), topic)
 
 
-def forget(image: ClusterImage, topic_id: str) -> Decision[None]:
-    """Nothing of a deleted topic is left, on disk or in the bucket."""
+def purged(image: ClusterImage, topic_id: str) -> Decision[None]:
+    """Remove the record of a deleted topic, once nothing of it is left on disk or in the bucket."""
     return Decision((TopicPurged(topic_id),) if topic_id in image.deleted else (), None)
 
 

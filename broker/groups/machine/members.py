@@ -61,7 +61,8 @@ class Member:
 
 
 class Members:
-    """In order of arrival. A member's protocols, token and id change only through these methods."""
+    """Members of one group in order of arrival. A member's protocols, token and id change only through these
+    methods."""
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}

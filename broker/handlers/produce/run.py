@@ -52,13 +52,13 @@ class PartitionBatches:
         self.offsets_left = log.reserved_end - log.log_end_offset
         """Offsets that the log may assign without a new reservation."""
         self.end_offset = 0
-        """After the append: all is committed when the high watermark is here."""
+        """Set by the append: all batches are committed when the high watermark is at or above it."""
         self.appended: Appended | None = None
-        """Set when the batches lie one behind the other and no commit failed."""
+        """Set if the offsets of the batches are contiguous and no commit failed."""
         self.each: Sequence[Appended | Refused] = ()
-        """Else the result of each batch."""
+        """The result of each batch, if `appended` is not set."""
         self._failure: Exception | None = None
-        self._committed_end = 0  # where the high watermark was then
+        self._committed_end = 0  # the high watermark when the commit failed
 
     def append(self, context: Context, now_ms: int, *, ends_refused: bool) -> Sequence[Refused]:
         """Append the batches (`append_run`). Returns the errors."""
@@ -82,7 +82,7 @@ class PartitionBatches:
         self._failure, self._committed_end = why, self.partition.high_watermark
 
     def base_offsets(self, appended: Appended) -> Iterator[int]:
-        """Of each batch, when they lie one behind the other."""
+        """Base offset of each batch, if their offsets are contiguous."""
         return accumulate(self.counts[:-1], initial=appended.base_offset)
 
     def outcomes(self) -> list[Outcome]:

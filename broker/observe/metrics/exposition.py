@@ -40,7 +40,7 @@ def exposition(
 ) -> bytes:
     """All metrics; `sources` and `groups` are None while nothing is served yet.
 
-    `seen`, `cluster`: walks that were done in turns; without them they are done here, at once.
+    `seen`, `cluster`: results of walks over all partitions that were done in turns. None: walk here, at once.
     """
     if seen is None:
         partitions = None if sources is None else sources.context.registry
@@ -81,7 +81,7 @@ class _BrokerCollector:
             yield from cluster_metrics(sources, self._cluster, seen.late)
             yield gauge("offline_partitions", "partitions that serve nothing until a restart: log_offline",
                         len(now.offline))  # fmt: skip
-            yield gauge("full_partitions", "partitions whose last append found the disk full: free space, they resume",
+            yield gauge("full_partitions", "partitions whose last append found the disk full: free space resumes them",
                         len(now.full))  # fmt: skip
             yield from _gate_and_syncs(sources)
             yield from request_metrics(sources.context)
@@ -108,8 +108,7 @@ def health_metrics(startup: StartupSources) -> Iterator[Metric]:
     yield gauge("ready", "1 while clients are answered; GET /readyz says what a 0 waits for", startup.health.is_ready)
     yield gauge(
         "store_reachable",
-        "0 from a call to the bucket that the start or the lease waits for and that fails, until one succeeds: "
-        "store_unreachable",
+        "0 from the first failed call to the bucket of the start or the lease until one succeeds: store_unreachable",
         not startup.outage().tries,
     )
     yield counter(
@@ -191,7 +190,11 @@ def _room(sources: Sources) -> Iterator[Metric]:
     tiers, throttle = sources.tiers, sources.context.throttle
     yield gauge("disk_bytes", "size of the data directory's file system", tiers.disk.total)
     yield gauge("disk_free_bytes", "what may still be written there; 0: disk_full", tiers.disk.free)
-    yield gauge("local_limit_bytes", "what local logs may use before copied segments go early", tiers.disk.log_limit)
+    yield gauge(
+        "local_limit_bytes",
+        "size of local logs above which copied segments are deleted before local.retention.ms ends",
+        tiers.disk.log_limit,
+    )
     yield gauge(
         "local_excess_ratio",
         "share by which uncopied local logs are over their limit; produces wait from 0.02, are refused from 0.1",
@@ -211,14 +214,14 @@ def network_metrics(server: Server) -> Iterator[Metric]:
     yield gauge("connections", "open connections", counted.connections_open)
     yield counter(
         "connections_accepted",
-        "connections accepted; growing fast beside few open ones: a client that makes one a request",
+        "connections accepted; if it grows fast and few are open, a client makes a connection for each request",
         counted.connections_accepted,
     )
     yield counter("network_received_bytes", "bytes received from clients", counted.bytes_in)
     yield counter("network_sent_bytes", "bytes sent to clients", counted.bytes_out)
     yield counter(
         "frame_budget_waits",
-        "times a connection was not read because frames in flight took their memory; often: queued.max.request.bytes",
+        "times a connection was not read because frames in flight used up queued.max.request.bytes; often: raise it",
         counted.budget_waits,
     )
     yield counters(
@@ -230,7 +233,7 @@ def network_metrics(server: Server) -> Iterator[Metric]:
 
 
 def group_metrics(survey: Survey) -> Iterator[Metric]:
-    """By state, and lag by partition."""
+    """Groups by state, and their lag by partition."""
     yield gauges(
         "groups",
         "consumer groups by state; Empty ones have no members now",
@@ -240,7 +243,7 @@ def group_metrics(survey: Survey) -> Iterator[Metric]:
     yield gauges(
         "group_lag",
         "records between what a group committed and the end of the partition that consumers see; "
-        f"of more than {SHOWN_MAX} positions those that lag most (thermocline_group_positions counts all)",
+        f"if there are more than {SHOWN_MAX}, those that lag most (thermocline_group_positions counts all)",
         ["group", "topic", "partition"],
         {(group_id, topic, str(partition)): records for records, group_id, topic, partition in survey.shown},
     )

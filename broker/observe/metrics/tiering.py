@@ -71,7 +71,7 @@ def tiering_metrics(sources: Sources, cold_bytes: int) -> Iterator[Metric]:
 
 
 def store_metrics(store: MeteredStore) -> Iterator[Metric]:
-    """By operation; every operation and outcome has its series from the start."""
+    """Store calls by operation; every operation and outcome has its series from the start."""
     meters = {(operation.value,): meter for operation, meter in store.meters.items()}
     of = ["operation"]
     yield counters(

@@ -18,7 +18,7 @@ from tiering.opening.cold_view import ColdView
 
 
 class FollowerFetch(Watchable):
-    """Of one replica in one leader epoch. Every method runs on the loop."""
+    """Consumers' reads from one replica in one leader epoch. Every method runs on the loop."""
 
     __slots__ = (
         "_log_failures",
@@ -80,7 +80,7 @@ class FollowerFetch(Watchable):
         return offset > self.log.log_end_offset and self.follower.knows_committed(offset)
 
     def epoch_end(self, epoch: int) -> EpochEnd:
-        """By its own log, which agrees with the leader's as far as it reaches."""
+        """The end of `epoch` in this replica's log, which agrees with the leader's up to its own end."""
         return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
 
     def advanced(self) -> None:

@@ -203,8 +203,8 @@ class FollowerReplica:
             self._apply_offsets(told, log_start)
 
     def _batch_damaged(self, offset: int, corrupt: CorruptBatch) -> None:
-        """In transit, or on the leader's disk. It is fetched again, never skipped, and reported after the second
-        time."""
+        """The batch was damaged in transit or on the leader's disk. It is fetched again, never skipped. The second
+        damage of the same batch is reported."""
         if self._damaged_offset == offset:
             why = f"the leader's batch at offset {offset} is damaged, again: {corrupt}"
             log.error("%s waits for its leader: %s", self._name, why)

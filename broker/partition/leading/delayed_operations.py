@@ -31,7 +31,7 @@ _LATE: Final = "appended, but not committed within the request's timeout"
 
 
 class DelayedOperations:
-    """Of one partition. An acknowledgement costs one tuple."""
+    """Delayed operations of one partition. An acknowledgement costs one tuple."""
 
     __slots__ = ("_acks", "_high_watermark", "_is_notifying", "_readers", "_watchers", "at_tail")
 

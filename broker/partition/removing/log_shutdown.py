@@ -63,7 +63,9 @@ class LogShutdown:
     async def _close_log(self, opened: OpenLog) -> None:
         async with self._slots:
             try:
-                self._stops_clean &= await self._logs.close(opened, clean=self._stops_clean)
+                is_clean = await self._logs.close(opened, clean=self._stops_clean)
             except OSError as failure:
                 self._report(f"close {opened.place}", failure)
-                self._stops_clean = False
+                is_clean = False
+            if not is_clean:
+                self._stops_clean = False  # never true again: other logs close meanwhile

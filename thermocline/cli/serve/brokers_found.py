@@ -50,7 +50,7 @@ def count_of(text: str | None, layout: Layout, first: int, cores: int, data_dir:
     if left_out:
         raise ConfigError(
             f"{data_dir} holds brokers {_shown(layout.brokers)}; --node-id {first} --brokers {text} would leave out "
-            f"{_shown(left_out)}, and what only they hold would be out of service"
+            f"{_shown(left_out)}, and records that only they hold would be unavailable"
         )
     return count
 

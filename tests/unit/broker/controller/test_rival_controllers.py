@@ -26,7 +26,7 @@ class Watcher:
     def begin(self, lease: Lease, now_s: float) -> None:
         if self.look is None:
             self.look = now_s, lease
-            self.watch.look_begins(now_s)
+            self.watch.poll_begins(now_s)
 
     def ends(self) -> bool:
         """Whether it may claim by what it read."""
@@ -63,7 +63,7 @@ class Race:
             self.rival_controllers.bumped(self.now_s - STEP_S, self.others, self.now_s)
 
     def beats(self, node_id: int) -> None:
-        self.rival_controllers.heard(node_id, self.others[node_id].watch.no_claim_s(self.now_s), self.now_s)
+        self.rival_controllers.heartbeat(node_id, self.others[node_id].watch.no_claim_s(self.now_s), self.now_s)
 
 
 WAYS = st.sets(st.sampled_from(["bump", "answered", "beat 2", "beat 3", "look 2", "look 3", "quick 2", "quick 3"]))

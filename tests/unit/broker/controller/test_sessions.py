@@ -32,8 +32,8 @@ class Play:
             self.now_s += STEP_S
             if self.now_s % 1 == 0:
                 for node_id in self.beating:
-                    assert self.sessions.heard(node_id, node_id, self.now_s)
-            due = self.sessions.look(self.now_s)
+                    assert self.sessions.heartbeat(node_id, node_id, self.now_s)
+            due = self.sessions.check(self.now_s)
             if due != ExpiredSessions():
                 return due
         return ExpiredSessions()
@@ -81,11 +81,11 @@ def test_who_is_heard_meanwhile_is_there_whatever_its_port_says() -> None:
     """Neither asked for, nor believed late: what came by its new connection is newer."""
     play = Play(2, 3)
     play.sessions.closed(3, 3, play.now_s)
-    assert play.sessions.heard(3, 3, play.now_s)
+    assert play.sessions.heartbeat(3, 3, play.now_s)
     assert play.go(STEP_S * 2) == ExpiredSessions()
     play.sessions.closed(3, 3, play.now_s)
-    assert play.sessions.look(play.now_s + TIMES.knock_s) == ExpiredSessions(knocks=((3, 3),))
-    assert play.sessions.heard(3, 3, play.now_s)
+    assert play.sessions.check(play.now_s + TIMES.knock_s) == ExpiredSessions(knocks=((3, 3),))
+    assert play.sessions.heartbeat(3, 3, play.now_s)
     play.sessions.refused(3, 3, play.now_s)
     assert play.go(CLOSED_S * 2) == ExpiredSessions()
 
@@ -123,8 +123,8 @@ def test_cluster_d09_a_stall_of_the_own_loop_extends_every_session() -> None:
 def test_a_session_of_another_epoch_is_not_kept_alive() -> None:
     """KIP-903: what an earlier life of the broker sends says nothing of this one."""
     play = Play(2, 3)
-    assert not play.sessions.heard(2, 1, play.now_s)
-    assert not play.sessions.heard(9, 9, play.now_s)
+    assert not play.sessions.heartbeat(2, 1, play.now_s)
+    assert not play.sessions.heartbeat(9, 9, play.now_s)
     play.sessions.closed(2, 1, play.now_s)
     assert play.go(CLOSED_S * 2) == ExpiredSessions()
 
@@ -164,7 +164,7 @@ def test_what_the_image_ended_is_no_session() -> None:
     play.go(3)
     play.sessions.follow(image(1, 2, 4), play.now_s)
     play.beating = {2}
-    assert not play.sessions.heard(3, 3, play.now_s)
+    assert not play.sessions.heartbeat(3, 3, play.now_s)
     assert play.go(SESSION_S - STEP_S) == ExpiredSessions()
     assert play.go(STEP_S * 2) == ExpiredSessions(((4, 4),))
 
@@ -191,7 +191,7 @@ def test_a_long_session_is_ended_by_a_controller_that_came_back() -> None:
     times = ClusterTimes(session_s=60.0)
     sessions = Sessions(1, 0.0, times, is_sure=True)
     sessions.follow(image(1, 2, 3), 0.0)
-    looks = (sessions.look(STEP_S * number) for number in range(1, 200))
+    looks = (sessions.check(STEP_S * number) for number in range(1, 200))
     assert next(due for due in looks if due != ExpiredSessions()) == ExpiredSessions(((2, 2), (3, 3)))
 
 
@@ -201,9 +201,9 @@ def test_a_connection_whose_end_is_noticed_late_ends_no_session_that_beats_on_an
     times = ClusterTimes(session_s=18.0, parked_s=3.0)
     sessions = Sessions(1, 100.0, times)
     sessions.follow(image(1, 2), 100.0)
-    assert sessions.look(100.0) == ExpiredSessions()
-    assert sessions.heard(2, 2, 100.0), "on the new connection"
+    assert sessions.check(100.0) == ExpiredSessions()
+    assert sessions.heartbeat(2, 2, 100.0), "on the new connection"
     sessions.closed(2, 2, 100.1)
-    due = [sessions.look(100.0 + at * STEP_S) for at in range(1, 7)]
+    due = [sessions.check(100.0 + at * STEP_S) for at in range(1, 7)]
     assert not any(each.ended for each in due)
-    assert sessions.heard(2, 2, 103.1)
+    assert sessions.heartbeat(2, 2, 103.1)

@@ -32,7 +32,7 @@ def watching(image: ClusterImage, now_s: float = 0.0) -> UncleanRecovery:
 
 
 def say(machine: UncleanRecovery, node_id: int, candidate: Candidate | None, *, epoch: int | None = None) -> None:
-    machine.heard(node_id, node_id if epoch is None else epoch, Question((T, 0), "t", 6), candidate)
+    machine.answered(node_id, node_id if epoch is None else epoch, Question((T, 0), "t", 6), candidate)
 
 
 def test_cluster_d50_every_other_replica_is_waited_for() -> None:
@@ -59,7 +59,7 @@ def test_answers_are_of_one_session_and_one_leader_epoch() -> None:
     image = cluster()
     machine = watching(image)
     say(machine, 1, Candidate(5, 10, 20), epoch=9)
-    machine.heard(2, 2, Question((T, 0), "t", 5), Candidate(5, 10, 20))
+    machine.answered(2, 2, Question((T, 0), "t", 5), Candidate(5, 10, 20))
     assert set(machine.questions()) == {1, 2, 3}
     for node_id in (1, 2, 3):
         say(machine, node_id, Candidate(5, 10, 20))
@@ -229,7 +229,7 @@ def test_what_is_to_be_done_is_that_of_looking_at_every_row(steps: list[tuple[st
         match step:
             case "say" | "failed" if node is not None and topic is not None and node.active:
                 said = None if step == "failed" else Candidate(5, 10, 10 * at + node_id)
-                machine.heard(
+                machine.answered(
                     node_id, node.broker_epoch, Question((topic_id, index), topic.name, row.leader_epoch), said
                 )
                 if (topic_id, index) in every.since:

@@ -47,7 +47,7 @@ class Cluster:
         epoch = 1 + int(asyncio.get_running_loop().time() / self.reign_s)
         return Loaded(CLUSTER, self.image, 2, epoch, ControllerAt(self.decides, "the controller", epoch))
 
-    async def look(self, controller_epoch: int) -> LeaseSight:
+    async def poll(self, controller_epoch: int) -> LeaseSight:
         return LeaseSight.MOVING
 
     def to(self, node: Node, purpose: str) -> Cluster:
