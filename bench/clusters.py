@@ -23,7 +23,7 @@ from typing import Final
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 from bench.sides import BENCH, KAFKA, READY_S, Side, admin, free_ports, wait_answering
-from tests.support.broker_process import BrokerProcess, start_broker
+from tests.support.processes.broker_process import BrokerProcess, start_broker
 
 HEAP: Final = "-Xms512m -Xmx512m"  # a third of what the single peer gets, and more than Kafka needs here
 

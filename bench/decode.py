@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from logformat.record_batch import PLACE, Codec, read_header
 from logformat.records import Record, encode_batch
-from tests.support.numpy_decoder import NumpyWay
+from tests.support.pipeline.numpy_decoder import NumpyWay
 from thermocline.pipeline.decode.batches import BatchDecoder, Way
 from thermocline.pipeline.decode.kernel_way import KernelWay
 from thermocline.pipeline.split import RowFilter

@@ -36,8 +36,8 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from bench.many import BENCH, Figures, Wire, replace_section
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ListOffsetsRequest, ListOffsetsRequestPartition, ListOffsetsRequestTopic
-from tests.support.broker_process import BrokerProcess, start_broker
-from tests.support.s3_servers import Fault, store_proxy, versitygw_server
+from tests.support.processes.broker_process import BrokerProcess, start_broker
+from tests.support.store.s3_servers import Fault, store_proxy, versitygw_server
 
 SECTION: Final = "## Failover"
 NODES: Final = (1, 2, 3)

@@ -35,10 +35,10 @@ from coldstore.object_store import ObjectInfo, Upload
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from seams.clock import SystemClock
+from seams.loop.workers import ThreadWorkers
 from seams.rng import SeededRng
-from seams.workers import ThreadWorkers
-from tests.support.cold_values import TOPIC_ID, remote_segment
-from tests.support.memory_store import MemoryStore, StoredObject
+from tests.support.store.memory_store import MemoryStore, StoredObject
+from tests.support.tier.cold_values import TOPIC_ID, remote_segment
 
 SECTION: Final = "## A partition of a million segments"
 SIZES: Final = (1_000, 10_000, 100_000, 1_000_000)

@@ -40,7 +40,7 @@ from broker.wire.messages import (
     ProduceRequestTopic,
 )
 from logformat.records import Record, encode_batch
-from tests.support.broker_process import BrokerProcess, await_ready, start_broker
+from tests.support.processes.broker_process import BrokerProcess, await_ready, start_broker
 
 BENCH: Final = Path(__file__).parent
 TICKS: Final = os.sysconf("SC_CLK_TCK")

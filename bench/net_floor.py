@@ -30,9 +30,9 @@ sys.path.insert(0, str(HERE.parent))
 from broker.net.dispatch import Part, Peer  # noqa: E402
 from broker.net.limits import NetLimits  # noqa: E402
 from broker.net.server import Bind, Server  # noqa: E402
-from seams.disk import FileRange  # noqa: E402
+from seams.files.disk import FileRange  # noqa: E402
+from seams.files.posix_disk import PosixDisk  # noqa: E402
 from seams.net import TcpNet  # noqa: E402
-from seams.posix_disk import PosixDisk  # noqa: E402
 
 TOPIC = b"bench"
 FILE_BYTES = 64 << 20  # read and written round and round: the page cache is measured, neither disk nor fresh memory

@@ -42,17 +42,20 @@ from broker.wire.apis import ApiKey
 from broker.wire.framing import parse_response_header, request_frame
 from logformat.records import Record, encode_batch
 from seams.clock import SystemClock
-from seams.disk import Buffer, File
 from seams.net import TcpNet
 from seams.rng import SystemRng
-from seams.syncs import KernelSyncs
-from seams.workers import ThreadWorkers
 from seams.world import World
 
 try:
-    from seams.posix_disk import PosixDisk, PosixFile
+    from seams.files.disk import Buffer, File
+    from seams.files.posix_disk import PosixDisk, PosixFile
+    from seams.files.syncs import KernelSyncs
+    from seams.loop.workers import ThreadWorkers
 except ImportError:  # an older version, beside this one
-    from seams.disk import PosixDisk, PosixFile  # type: ignore[attr-defined,no-redef]
+    from seams.disk import Buffer, File  # type: ignore[import-not-found,no-redef]
+    from seams.posix_disk import PosixDisk, PosixFile  # type: ignore[import-not-found,no-redef]
+    from seams.syncs import KernelSyncs  # type: ignore[import-not-found,no-redef]
+    from seams.workers import ThreadWorkers  # type: ignore[import-not-found,no-redef]
 
 SIZES: Final = {"100 B": 100, "1 KB": 1 << 10, "16 KB": 16 << 10, "128 KB": 128 << 10, "1 MB": 1 << 20}
 RUNS: Final = (1, 5)  # requests that arrive in one read

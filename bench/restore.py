@@ -46,7 +46,7 @@ from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import ProducerState
 from logformat.records import Record, encode_batch
 from seams.rng import SeededRng
-from tests.support.broker_process import BrokerProcess, start_broker
+from tests.support.processes.broker_process import BrokerProcess, start_broker
 from thermocline.cli.clients.wire_client import EARLIEST, LATEST, BrokerUnreachable, WireClient
 
 SECTION: Final = "## A cluster restored from its bucket"

@@ -28,7 +28,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests.support.broker_process import BrokerProcess, start_broker
+from tests.support.processes.broker_process import BrokerProcess, start_broker
 
 BENCH = Path(__file__).parent
 KAFKA: Final = str(BENCH / "peers" / "kafka")

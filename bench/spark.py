@@ -32,12 +32,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import thermocline
 from bench.sides import CalmMachine, Side, create, kafka_peer
 from bench.spark_data import MONTH_MS, PARTITIONS, Log, make_log
-from tests.support.history_bucket import HistoryBucket
-from tests.support.kafka_connector import connector_jars
+from tests.support.kafka.kafka_connector import connector_jars
+from tests.support.pipeline.history_bucket import HistoryBucket
 from thermocline.pipeline.arrow_store import open_arrow_store
 from thermocline.pipeline.jobs.archive import archive
 from thermocline.pipeline.jobs.iceberg_catalog import catalog_config
-from thermocline.pipeline.jobs.scrub import scrub
+from thermocline.pipeline.jobs.scrub.scrub import scrub
 from thermocline.pipeline.spark.session import session
 
 if TYPE_CHECKING:

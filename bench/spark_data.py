@@ -22,11 +22,14 @@ from coldstore.keys import SegmentKey
 from coldstore.segments.footer_room import footer_room
 from coldstore.segments.segment_object import SegmentFooter, build_footer, entry_from_footer
 from coldstore.segments.segment_scanner import SegmentScanner
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.segment_index import SegmentIndexer
+from logformat.indexes.time_index import TimeIndex
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import ProducerState
+from logformat.record_batch import LOG_OVERHEAD, Buffer, read_header
 from logformat.records import Record, encode_batch
-from tests.support.history_bucket import HistoryBucket
-from tests.support.local_indexes import local_indexes
+from tests.support.pipeline.history_bucket import HistoryBucket
 
 PARTITIONS = 2
 BATCH_BYTES = 16_384  # a Java producer's default
@@ -159,3 +162,14 @@ class Sender:
         if error:
             raise RuntimeError(f"Produce: error code {error}")
         self._waiting -= 1
+
+
+def local_indexes(base_offset: int, log: Buffer) -> tuple[OffsetIndex, TimeIndex]:
+    """Of the batches in `log`, whose first offset is `base_offset`, in a segment that rolled."""
+    indexer, view, position = SegmentIndexer(base_offset), memoryview(log), 0
+    while position < len(view):
+        header = read_header(view[position:])
+        indexer.add_run((header,), header.base_offset, position)
+        position += header.length + LOG_OVERHEAD
+    indexer.seal()
+    return indexer.offset_index, indexer.time_index

@@ -37,8 +37,8 @@ from coldstore.stores.opening import open_store
 from coldstore.url import parse_bucket_url
 from hotstore.errors import DataDirLocked
 from logformat.errors import Corrupt, StorageFailed, ThermoclineError
-from seams.disk import is_full
-from seams.tasks import Tasks
+from seams.files.disk import is_full
+from seams.loop.tasks import Tasks
 from seams.world import World
 
 log = logging.getLogger(__name__)

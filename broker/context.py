@@ -22,7 +22,7 @@ from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
 from broker.peers.forward import Forward
 from hotstore.host.residency import Residency
-from seams.tasks import Tasks
+from seams.loop.tasks import Tasks
 from seams.world import World
 
 

@@ -45,8 +45,8 @@ from broker.wire.errors import MalformedFrame
 from broker.wire.framing import RequestHeader, parse_request_header, response_frame
 from broker.wire.message import Encoded, Message
 from broker.wire.messages import EnvelopeRequest, FetchRequest, ProduceRequest
-from seams.tasks import Tasks
-from seams.turns import ROWS_PER_TURN, next_turn
+from seams.loop.tasks import Tasks
+from seams.loop.turns import ROWS_PER_TURN, next_turn
 
 # The codec knows which message class an API has; the table below must not repeat it for mypy's sake.
 Handler = Callable[[Context, Any, Call], Awaitable[Message | Encoded]]

@@ -48,7 +48,7 @@ from coldstore.stores.metered import MeteredStore
 from hotstore.host.data_dir import DataDir
 from hotstore.host.log_host import LogHost
 from hotstore.host.residency import Residency
-from seams.tasks import FailureReport, Tasks, supervise
+from seams.loop.tasks import FailureReport, Tasks, supervise
 from seams.world import World
 from tiering.opening.read_ahead import ReadAhead
 from tiering.service import TierService

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from logformat.errors import Retryable, ThermoclineError
-from seams.disk import Buffer, File
+from seams.files.disk import Buffer, File
 
 
 class StoreError(Retryable):

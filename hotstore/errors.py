@@ -8,7 +8,7 @@ import errno
 from typing import Final
 
 from logformat.errors import Corrupt, Fenced, InvalidRequest, StorageFailed
-from seams.disk import is_full
+from seams.files.disk import is_full
 
 
 class OffsetOutOfRange(InvalidRequest):
@@ -91,7 +91,7 @@ class DamagedLog(Corrupt):
 
 class MissingSegments(DamagedLog):
     """The log's first segments are missing; `first` is the base offset of the oldest one left, above the log start. The
-    bucket may hold them if tiering of the topic was switched off (tiering.attach)."""
+    bucket may hold them if tiering of the topic was switched off (tiering.opening.attach)."""
 
     def __init__(self, directory: str, log_start: int, first: int, hint: str) -> None:
         super().__init__(directory, 0, log_start, f"segments below offset {first} are missing", hint)

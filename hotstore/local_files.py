@@ -23,7 +23,7 @@ from hotstore.file_names import (
     parse_offset_file,
 )
 from seams import crash_points
-from seams.disk import Directory
+from seams.files.disk import Directory
 
 
 def drop_segment_files(directory: Directory, bases: Iterable[int]) -> None:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from logformat.compression import DecompressedTooLarge, compress, decompress
+from logformat.indexes.time_index import TimestampOffset
 from logformat.record_batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
@@ -37,7 +38,6 @@ from logformat.record_batch import (
     TimestampType,
     read_header,
 )
-from logformat.time_index import TimestampOffset
 
 RECORDS_BYTES_MAX: Final = 128 << 20  # cap on a batch's decompressed records where the caller names none
 LOOKUP_BYTES_MAX: Final = 16 << 20

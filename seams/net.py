@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from seams.disk import File
+from seams.files.disk import File
 
 _INT: Final = struct.Struct("i")
 _BACKLOG = 4096  # connections the kernel may hold while accepts are paced (max.connection.creation.rate)

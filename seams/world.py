@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from seams.afterwards import Afterwards
-from seams.beats import Beats
 from seams.clock import Clock
-from seams.disk import Disk
+from seams.files.disk import Disk
+from seams.files.syncs import Syncs
+from seams.loop.afterwards import Afterwards
+from seams.loop.beats import Beats
+from seams.loop.workers import Workers
 from seams.net import Net
 from seams.rng import Rng
-from seams.syncs import Syncs
-from seams.workers import Workers
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.support.late import late
+from tests.support.disk.late import late
 
 # Machines that run the suite share their cores: a slow example is no failure, the suite's own timeout is the bound.
 settings.register_profile("repository", deadline=None)

@@ -14,8 +14,8 @@ from hotstore.errors import LogFull
 from hotstore.host.lease import LeaseOver
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.record_batch import INT64_MAX
-from seams.disk import is_full
-from seams.workers import Lane
+from seams.files.disk import is_full
+from seams.loop.workers import Lane
 from tiering.copying.copier import Copier
 from tiering.copying.copy_plan import CopyRange, NoCopy, next_copy, seal_in_ms
 from tiering.expiry.collector import AGAIN_S, Collector

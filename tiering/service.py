@@ -15,7 +15,7 @@ from hotstore.flush.sync_rounds import SyncTimes
 from hotstore.host.lease import Lease
 from hotstore.host.log_host import LogHost
 from logformat.errors import Retryable
-from seams.tasks import Tasks, supervise
+from seams.loop.tasks import Tasks, supervise
 from seams.world import World
 from tiering.copying.backlog import Backlog, lag_message
 from tiering.copying.copier import CopyCounters

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from logformat.errors import Retryable
+from seams.loop.tasks import Tasks
 from seams.rng import Rng
-from seams.tasks import Tasks
 
 PROBE_S: Final = 4.0  # between two probes while the store is away; writes resume within 10 s of its return
 _JITTER: Final = 0.2

@@ -24,8 +24,8 @@ from bench.table import Floor, Measured, Row
 from coldstore.stores.s3 import S3Store
 from coldstore.url import S3Url
 from seams.clock import SystemClock
-from seams.workers import ThreadWorkers
-from tests.support.s3_servers import S3Server, versitygw_server
+from seams.loop.workers import ThreadWorkers
+from tests.support.store.s3_servers import S3Server, versitygw_server
 
 DELAY_MS: Final = 20
 RANGE: Final = 4 << 20

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from broker.config.generated import kafka_names
-from broker.config.honoured import BROKER_NAMES, DYNAMIC_NAMES, TOPIC_NAMES, Honoured
+from broker.config.kafka import kafka_names
+from broker.config.kafka.honoured import BROKER_NAMES, DYNAMIC_NAMES, TOPIC_NAMES, Honoured
+from broker.config.kafka.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPIC_REASONS, reason_of
 from broker.config.own import OWN
 from broker.config.values import ConfigType, Definition, InvalidConfig, ValidValues
-from broker.config.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPIC_REASONS, reason_of
 
 # Kafka's authorizer reads these from the same file; no definition lists them.
 _AUTHORIZER = ("super.users", "allow.everyone.if.no.acl.found")

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import BROKER
+from broker.config.kafka.without_effect import reason_of
 from broker.config.resolve import with_overrides
 from broker.config.values import InvalidConfig
-from broker.config.without_effect import reason_of
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from typing import Any
 from broker.config.broker_config import BrokerConfig, configs_of
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS
 from broker.config.groups import GroupConfig
-from broker.config.honoured import RACK_SELECTOR
+from broker.config.kafka.honoured import RACK_SELECTOR
+from broker.config.kafka.without_effect import check_local_retention, check_refused, check_served
 from broker.config.places import Launch, addresses, bucket_url, data_dir_of
 from broker.config.sources import ConfigError, Explicit, from_environment, from_sets, merge
 from broker.config.times import cluster_times
 from broker.config.units import parse_size
-from broker.config.without_effect import check_local_retention, check_refused, check_served
 from coldstore.url import DirectoryUrl
 from logformat.errors import InvalidRequest
 from logformat.properties import properties_in

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from broker.config.definitions import BROKER, RIVALS, broker_definition, nearest_name
+from broker.config.kafka.without_effect import TAKEN_OUT
 from broker.config.values import InvalidConfig, Value
-from broker.config.without_effect import TAKEN_OUT
 
 _ENVIRONMENT_PREFIX: Final = "THERMOCLINE_"
 

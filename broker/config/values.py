@@ -54,7 +54,7 @@ class ValidValues:
 
     @staticmethod
     def read(text: str) -> ValidValues:
-        """Valid values in the notation of `generated.kafka_names`."""
+        """Valid values in the notation of `kafka.kafka_names`."""
         if text in ("filled", "replicas"):
             return ValidValues(filled=text == "filled", replicas=text == "replicas")
         if ".." in text:

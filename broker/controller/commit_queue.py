@@ -29,7 +29,7 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord
 from coldstore.roots.root import RootVanished
 from logformat.errors import Fenced, Retryable, ThermoclineError
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 log = logging.getLogger(__name__)
 

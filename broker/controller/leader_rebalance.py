@@ -19,7 +19,7 @@ from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import NO_LEADER, LogPlace, Row
 from broker.metadata.rows import elected, rows_set
 from logformat.errors import ThermoclineError
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 ELECTIONS_MAX: Final = 1_000  # in one commit, as in Kafka: 35 KiB of rows
 

@@ -22,7 +22,7 @@ from broker.groups.records import stored_group_record
 from broker.groups.shard import Group, GroupShard
 from broker.internal_topics.internal_log import InternalLog
 from broker.metadata.image import TopicLookup
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 if TYPE_CHECKING:
     from broker.groups.coordinator import GroupCoordinator

@@ -20,7 +20,7 @@ from broker.groups.records import CommittedOffset, stored_group_record
 from broker.groups.shard import Group, GroupShard
 from broker.metadata.image import TopicLookup
 from seams.clock import Clock
-from seams.turns import next_turn
+from seams.loop.turns import next_turn
 
 log = logging.getLogger(__name__)
 

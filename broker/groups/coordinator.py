@@ -35,8 +35,8 @@ from broker.metadata.image import TopicLookup
 from broker.wire.primitives import ZERO_UUID
 from logformat.errors import ThermoclineError
 from seams.clock import Clock
+from seams.loop.tasks import Tasks, supervise
 from seams.rng import Rng
-from seams.tasks import Tasks, supervise
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 

@@ -27,7 +27,7 @@ from broker.groups.records import group_record
 from broker.groups.shard import Group, GroupShard
 from broker.internal_topics.batches import KeyValue
 from seams.clock import Clock
-from seams.turns import next_turn
+from seams.loop.turns import next_turn
 
 _TIMERS_AT_ONCE: Final = 200  # in a turn of the loop: about 5 ms of expiries
 _NOT_READY_S: Final = 1.0  # a timer that fires while its shard is loading is postponed by so long

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 from broker.groups.machine.events import GroupState
 from broker.groups.shard import GroupShard
 from broker.metadata.image import TopicLookup
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 SHOWN_MAX: Final = 2_000  # positions in a survey; each is a time series (10 µs to write one)
 _POSITIONS_PER_TURN: Final = 5_000  # 0.5 µs each

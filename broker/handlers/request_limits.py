@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from seams.turns import next_turn
+from seams.loop.turns import next_turn
 
 CHANGES_PER_REQUEST_MAX: Final = 1_000
 _TOGETHER_MAX: Final = 100  # more than one commit takes; started at once, they hold the loop for 3 ms

@@ -15,8 +15,8 @@ from broker.wire.apis import response_header_version
 from broker.wire.codec import encode_response, encode_response_in_steps
 from broker.wire.framing import FRAME_PREFIX_SIZE, RequestHeader, response_frame
 from broker.wire.message import Encoded, Message
-from seams.tasks import Tasks
-from seams.turns import next_turn
+from seams.loop.tasks import Tasks
+from seams.loop.turns import next_turn
 
 
 async def encoded_in_turns(api_key: int, version: int, response: Message) -> list[scatter.Part]:

@@ -18,7 +18,7 @@ from broker.internal_topics.batches import BATCH_BYTES_MAX, KeyValue, batch_of
 from broker.internal_topics.interfaces import LogLimits, ShardLog
 from logformat.errors import Fenced, InvalidRequest, Retryable, ThermoclineError
 from seams.clock import Clock
-from seams.tasks import Tasks, tell
+from seams.loop.tasks import Tasks, tell
 
 log = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from broker.internal_topics.shard_life import (
 )
 from logformat.errors import Fenced, Retryable, ThermoclineError
 from seams.clock import Clock
+from seams.loop.tasks import FailureReport, Tasks, supervise
 from seams.rng import Rng
-from seams.tasks import FailureReport, Tasks, supervise
 
 log = logging.getLogger(__name__)
 

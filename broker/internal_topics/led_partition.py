@@ -22,8 +22,8 @@ from hotstore.errors import ReservationExhausted
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.record_batch import check_batch, whole_batches_end
 from seams.clock import Clock
-from seams.disk import FileRange
-from seams.workers import Lane, Workers
+from seams.files.disk import FileRange
+from seams.loop.workers import Lane, Workers
 
 _APPEND_TIMEOUT_S: Final = 30.0
 _RESERVATION_TIMEOUT_S: Final = 10.0

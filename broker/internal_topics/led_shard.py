@@ -15,7 +15,7 @@ from broker.internal_topics.interfaces import LogLimits, ReplayedState, ShardLog
 from broker.internal_topics.loading import SnapshotBook, encode, load
 from logformat.errors import Fenced
 from seams.clock import Clock
-from seams.tasks import Tasks
+from seams.loop.tasks import Tasks
 
 GROWTH_BYTES: Final = 4 << 20  # beyond twice the live bytes: bounds a load to some hundreds of ms
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from broker.internal_topics.batches import batch_of, batches_in, chunks
 from broker.internal_topics.interfaces import Live, ReplayedState, ShardLog
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 _RECORDS_PER_TURN: Final = 250  # 15 µs each, decoded and applied
 _SNAPSHOT_CHUNK: Final = 200  # 20 µs each, encoded

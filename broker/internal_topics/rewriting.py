@@ -19,7 +19,7 @@ from broker.internal_topics.interfaces import Live
 from broker.internal_topics.internal_log import InternalLog
 from broker.internal_topics.led_shard import LedShard
 from logformat.errors import ThermoclineError
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from broker.metadata.cluster_content import ClusterContent, Content, check_page,
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import MetadataRecord, RowsSet, TopicCreated
 from coldstore.object_store import ObjectStore
-from seams.workers import Workers
+from seams.loop.workers import Workers
 
 _ROWS_ON_LOOP_MAX: Final = 1000  # of a commit: 3 ms of the loop; a larger one is applied and checked in a worker
 

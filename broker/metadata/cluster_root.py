@@ -36,8 +36,8 @@ from coldstore.object_store import AccessRefused, Got, ObjectMissing, ObjectStor
 from coldstore.roots.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootCodec, RootStore
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable
 from seams.clock import Clock
+from seams.loop.workers import Workers
 from seams.rng import Rng
-from seams.workers import Workers
 
 log = logging.getLogger(__name__)
 

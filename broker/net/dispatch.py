@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Protocol
 
-from seams.disk import FileRange
+from seams.files.disk import FileRange
 
 Part = bytes | bytearray | memoryview | FileRange
 """A piece of a response. A buffer is kept by reference until the kernel took it: never change it after handing it over,

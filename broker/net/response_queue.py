@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 
 from broker.net.dispatch import CloseConnection, CloseReason, Later, Part
 from broker.net.transport_writer import TransportWriter
-from seams.disk import FileRange
+from seams.files.disk import FileRange
 
 _READY_BYTES_MAX: Final = 64 << 10
 """Bytes of responses that are ready but wait for an earlier one: beyond it the connection is not read."""

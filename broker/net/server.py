@@ -19,10 +19,10 @@ from broker.net.dispatch import Dispatcher, Peer
 from broker.net.limits import NetLimits
 from broker.net.shared import NetCounters, Shared
 from broker.net.transport_writer import WideSendBuffers
-from seams.afterwards import Afterwards
-from seams.beats import Beats
+from seams.loop.afterwards import Afterwards
+from seams.loop.beats import Beats
+from seams.loop.tasks import FailureReport
 from seams.net import Listener, Net
-from seams.tasks import FailureReport
 
 _ABORT_S: Final = 1.0  # for aborted transports to report their end
 _RETRY_S_MIN: Final = 0.001

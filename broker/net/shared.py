@@ -10,9 +10,9 @@ from broker.net.connection_timeouts import DeadlineWheel, Ticks, Timed
 from broker.net.dispatch import CloseReason, Dispatcher
 from broker.net.limits import NetLimits
 from broker.net.transport_writer import WideSendBuffers
-from seams.afterwards import Afterwards
+from seams.loop.afterwards import Afterwards
+from seams.loop.tasks import FailureReport
 from seams.net import Net
-from seams.tasks import FailureReport
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from broker.net.dispatch import CloseReason, Part
-from seams.disk import FileRange
+from seams.files.disk import FileRange
 from seams.net import Net
 
 if TYPE_CHECKING:

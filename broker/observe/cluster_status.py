@@ -16,7 +16,7 @@ from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.data_configs import effective_min
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import FORGOTTEN, NO_LEADER, Node, Row
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 
 class BrokerRow(msgspec.Struct, frozen=True):

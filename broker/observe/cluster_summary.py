@@ -11,7 +11,7 @@ from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import NO_LEADER
 from broker.observe.cluster_findings import Finding, broker_findings, partition_findings
 from broker.observe.cluster_status import PartitionRow, broker_row, partition_row
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 
 class ClusterSummary:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from seams.tasks import Tasks
+from seams.loop.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

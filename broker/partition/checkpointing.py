@@ -12,7 +12,7 @@ from broker.config.live import LiveConfig
 from broker.partition.readable import HostedReplica
 from broker.partition.registry import Registry
 from hotstore.host.log_host import LogHost
-from seams.disk import is_full
+from seams.files.disk import is_full
 from seams.world import World
 
 _TICK_S: Final = 1.0

@@ -14,7 +14,7 @@ from hotstore.host.lease import Lease
 from hotstore.host.residency import Residency
 from hotstore.log.locator import LogSlice
 from hotstore.log.timestamps import TimestampedOffset
-from seams.workers import Lane
+from seams.loop.workers import Lane
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -29,7 +29,7 @@ from hotstore.host.log_host import LogHost
 from logformat.errors import Fenced, Retryable
 from logformat.values import TopicPartition
 from seams.crash_points import reach
-from seams.tasks import Tasks
+from seams.loop.tasks import Tasks
 from seams.world import World
 from tiering.service import TierService
 

@@ -22,7 +22,7 @@ from broker.partition.leading.publication import Publication
 from broker.partition.roles import Roles
 from logformat.errors import Corrupt, Fenced
 from logformat.values import TopicPartition
-from seams.tasks import supervise
+from seams.loop.tasks import supervise
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from broker.partition.registry import Registry
 from broker.partition.topic_configs import TopicConfigs
 from hotstore.host.log_host import LogHost
 from logformat.values import TopicPartition
-from seams.tasks import FailureReport, Tasks
+from seams.loop.tasks import FailureReport, Tasks
 from seams.world import World
 from tiering.service import TierService
 

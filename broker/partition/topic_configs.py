@@ -12,8 +12,8 @@ from broker.config.live import LiveConfig
 from broker.config.topic.topic_config import TopicConfig, log_config_of, resolve_topic
 from broker.metadata.image import Topic
 from broker.partition.leading.leader_replica import LeaderReplica
-from seams.tasks import Tasks
-from seams.turns import next_turn
+from seams.loop.tasks import Tasks
+from seams.loop.turns import next_turn
 from tiering.tier_config import TierConfig
 
 

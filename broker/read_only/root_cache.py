@@ -24,7 +24,7 @@ from coldstore.manifest.page_reader import PageCache
 from coldstore.object_store import AccessRefused, ObjectStore
 from logformat.errors import Retryable, StorageFailed, ThermoclineError
 from logformat.leader_epochs import LeaderEpochs
-from seams.tasks import Tasks
+from seams.loop.tasks import Tasks
 from seams.world import World
 from tiering.opening.cold_start import state_at
 from tiering.reading.cold_reader import ColdReader

@@ -51,7 +51,7 @@ from hotstore.host.residency import Residency
 from logformat.errors import Fenced
 from logformat.record_batch import read_header
 from logformat.values import NewerFormat
-from seams.tasks import FailureReport, Tasks, supervise
+from seams.loop.tasks import FailureReport, Tasks, supervise
 from seams.world import World
 from tiering.reading.cold_reader import open_cold_reader
 from tiering.service import CACHE_DIRECTORY
@@ -237,7 +237,7 @@ class MemoryPartition:
 
 
 class MemoryOffsetsTopic:
-    """`broker.groups.topic.OffsetsTopic` of broker `node_id`, which coordinates every group."""
+    """`broker.groups.coordinator.OffsetsTopic` of broker `node_id`, which coordinates every group."""
 
     partitions = GROUPS_PARTITION + 1
 

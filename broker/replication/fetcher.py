@@ -25,7 +25,7 @@ from broker.replication.follower import FetchPosition
 from broker.replication.replication_quota import ThrottledReplicas
 from broker.wire.messages import FetchRequest, FetchResponse, FetchResponsePartition
 from logformat.errors import ThermoclineError
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 log = logging.getLogger(__name__)
 

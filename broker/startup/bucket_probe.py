@@ -19,7 +19,7 @@ from coldstore.retrying_store import RetryingStore
 from hotstore.host.data_dir import DataDir
 from logformat.errors import Retryable, ThermoclineError
 from logformat.values import TopicPartition
-from seams.tasks import Tasks
+from seams.loop.tasks import Tasks
 from seams.world import World
 from tiering.opening.read_ahead import ReadAhead
 

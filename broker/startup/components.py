@@ -23,8 +23,8 @@ from hotstore.host.data_dir import DataDir
 from hotstore.host.residency import Residency
 from logformat.errors import ThermoclineError
 from seams.crash_points import reach
-from seams.tasks import FailureReport, Tasks
-from seams.workers import Workers
+from seams.loop.tasks import FailureReport, Tasks
+from seams.loop.workers import Workers
 from tiering.reading.cold_reader import ColdReader
 from tiering.service import TierService
 

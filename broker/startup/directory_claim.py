@@ -19,8 +19,8 @@ from broker.startup.limits import check_tiering
 from hotstore.host.data_dir import DataDir, Process
 from hotstore.host.log_directories import LogDirectories
 from logformat.checkpoints import MetaProperties
-from seams.disk import is_full
-from seams.workers import Workers
+from seams.files.disk import is_full
+from seams.loop.workers import Workers
 from seams.world import World
 from tiering.opening.reservation import remove_reservation
 

@@ -18,7 +18,7 @@ from broker.net.dispatch import Dispatcher
 from broker.net.server import Bind, Server
 from broker.observe.http import HttpServer, Views
 from broker.startup.limits import net_limits
-from seams.tasks import FailureReport
+from seams.loop.tasks import FailureReport
 from seams.world import World
 
 _ADVICE: Final = {

@@ -17,7 +17,7 @@ _CREATE_TIMEOUT_S: Final = 5.0
 
 
 class ClusterOffsetsTopic:
-    """`broker.groups.topic.OffsetsTopic`, by the controller and the image."""
+    """`broker.groups.coordinator.OffsetsTopic`, by the controller and the image."""
 
     def __init__(
         self, controller: ControllerRequests, registry: Registry, metadata: MetadataCache, config: BrokerConfig

@@ -31,7 +31,7 @@ from broker.peers.forward import Forward
 from broker.peers.links import Links
 from broker.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from hotstore.host.log_host import LogHost
-from seams.tasks import FailureReport, Tasks
+from seams.loop.tasks import FailureReport, Tasks
 from seams.world import World
 from tiering.service import TierService
 

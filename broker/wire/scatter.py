@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from seams.disk import FileRange
+from seams.files.disk import FileRange
 
 Buffer = bytes | bytearray | memoryview
 """A memoryview must be of bytes (format B, one dimension), so that `len` counts bytes."""

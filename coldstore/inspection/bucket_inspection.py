@@ -39,7 +39,7 @@ from coldstore.segments.segment_reader import chunk_ref, fetch_footer
 from coldstore.segments.segment_scanner import SegmentScanner
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat
-from seams.workers import Lane, Workers
+from seams.loop.workers import Lane, Workers
 
 _VERIFY_TRIES: Final = 3  # roots read until two in a row agree, while a broker commits
 _DELETE_AT_ONCE: Final = 1000

@@ -20,7 +20,7 @@ from coldstore.segments.segment_reader import fetch_committed_footer, fetch_foot
 from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
 from logformat.values import NewerFormat
-from seams.workers import Workers
+from seams.loop.workers import Workers
 
 Holds: TypeAlias = Callable[[int, int], bool]
 """(leader epoch, offset): whether all records below the offset that the epoch's leader had are held elsewhere or no

@@ -14,7 +14,7 @@ from coldstore.object_store import ObjectMissing, ReadStore
 from coldstore.roots.root_format import Root, RootCodec
 from coldstore.roots.root_reading import read_root
 from logformat.errors import Corrupt
-from seams.workers import Workers
+from seams.loop.workers import Workers
 
 
 def check_manifest_root(key: str, root: Root[Manifest], topic_id: UUID, partition: int) -> None:

@@ -27,8 +27,8 @@ from coldstore.roots.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootS
 from logformat.errors import Corrupt, Fenced, InvalidRequest
 from seams.clock import Clock
 from seams.crash_points import reach
+from seams.loop.workers import Workers
 from seams.rng import Rng
-from seams.workers import Workers
 
 PAGE_ENTRIES_MIN: Final = 4096  # a page is rewritten with the next entries until it holds this many
 POINTERS_IN_ROOT_MAX: Final = 32  # level-0 pointers (~450 bytes each) a root holds before they move to level 1

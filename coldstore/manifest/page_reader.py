@@ -13,7 +13,7 @@ from coldstore.manifest.manifest_entries import PagePointer
 from coldstore.manifest.manifest_pages import PAGE_BYTES_MAX, Page, PointerPage, SegmentPage, decode_page
 from coldstore.object_store import ReadStore
 from logformat.errors import Corrupt
-from seams.workers import Lane, Workers
+from seams.loop.workers import Lane, Workers
 
 CACHE_BYTES_MAX: Final = 16 * 1024 * 1024
 

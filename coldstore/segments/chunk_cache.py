@@ -16,8 +16,8 @@ from typing import Final
 from coldstore.segments.cache_policy import CachePolicy
 from coldstore.segments.segment_reader import ChunkRef, chunk_is_whole
 from logformat.errors import Corrupt
-from seams.disk import Buffer, Disk, File, remove_tree
-from seams.workers import Lane, Workers
+from seams.files.disk import Buffer, Disk, File, remove_tree
+from seams.loop.workers import Lane, Workers
 
 log = logging.getLogger(__name__)
 

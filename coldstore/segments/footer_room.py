@@ -12,13 +12,13 @@ from coldstore.segments.packed_indexes import PACKED_ENTRIES_MIN, THIN_BYTES, pa
 from coldstore.segments.segment_object import sections_beside_indexes
 from coldstore.segments.segment_scanner import CHUNK_BYTES, Scan, interval_of
 from coldstore.segments.segment_sections import footer_bytes
+from logformat.indexes.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
+from logformat.indexes.time_index import TimeIndex
 from logformat.leader_epochs import LeaderEpochs
-from logformat.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
-from logformat.offset_index import OffsetIndex
 from logformat.producer_snapshot import ProducerState
 from logformat.record_batch import INT32_MAX, INT64_MAX
-from logformat.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
-from logformat.time_index import TimeIndex
 
 _ENTRY_BYTES: Final = OFFSET_ENTRY_SIZE + TIME_ENTRY_SIZE
 _PACKED_ENTRY_BYTES: Final = 8  # of both indexes; they take 2 to 7

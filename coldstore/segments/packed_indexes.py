@@ -15,9 +15,9 @@ from itertools import accumulate, islice
 from typing import Final
 
 from logformat.errors import Corrupt
-from logformat.offset_index import OffsetIndex
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.time_index import TimeIndex
 from logformat.record_batch import Buffer
-from logformat.time_index import TimeIndex
 
 PACKED_ENTRIES_MIN: Final = 256  # fewer (5 KiB) stay as they are
 THIN_BYTES: Final = 1024 * 1024  # between entries of the thin indexes: a reader that knows no other walks this far

@@ -30,10 +30,10 @@ from coldstore.segments.segment_sections import (
     read_trailer,
 )
 from logformat.errors import Corrupt
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.time_index import TimeIndex
 from logformat.leader_epochs import LeaderEpochs
-from logformat.offset_index import OffsetIndex
 from logformat.producer_snapshot import ProducerState, decode_producer_state, encode_producer_state
-from logformat.time_index import TimeIndex
 
 CHUNK_BYTES_MIN: Final = 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024 * 1024

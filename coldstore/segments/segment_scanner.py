@@ -17,8 +17,9 @@ from coldstore.manifest.manifest_entries import RANGES_MAX, join_gaps
 from logformat.crc32c_join import join_crc32c
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.gap import gap_range
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.time_index import TimeIndex
 from logformat.leader_epochs import LeaderEpochs
-from logformat.offset_index import OffsetIndex
 from logformat.record_batch import (
     ATTRIBUTES_AT,
     CONTROL_BIT,
@@ -34,7 +35,6 @@ from logformat.record_batch import (
     TIMESTAMP_TYPE_BIT,
     Buffer,
 )
-from logformat.time_index import TimeIndex
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 # Four times Kafka's. A reader of one hour pays for the whole index and, at its two ends, for an interval: with 5 bytes

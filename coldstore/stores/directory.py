@@ -18,9 +18,9 @@ from coldstore.object_store import AccessRefused, Got, ObjectInfo, StoreAway, St
 from coldstore.stores.directory_files import SMALL_BYTES_MAX, DirectoryFiles
 from coldstore.stores.limits import check_key, check_range
 from logformat.errors import InvalidRequest, ThermoclineError
-from seams.disk import Disk, File
+from seams.files.disk import Disk, File
+from seams.loop.workers import Lane, Workers
 from seams.rng import Rng
-from seams.workers import Lane, Workers
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

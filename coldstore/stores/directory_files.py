@@ -26,7 +26,7 @@ from coldstore.object_store import (
 )
 from coldstore.stores.limits import SYSTEM_DIRECTORY, resolve_range
 from logformat.errors import InvalidRequest
-from seams.disk import Disk, File, Lock
+from seams.files.disk import Disk, File, Lock
 from seams.rng import Rng
 
 SMALL_BYTES_MAX = 256 << 10  # roots are ≤ 64 KiB; hashing this much costs 0.25 ms

@@ -28,7 +28,7 @@ from coldstore.stores.limits import segment_requests
 from coldstore.stores.operations import Operation
 from logformat.errors import ThermoclineError
 from seams.clock import Clock
-from seams.disk import File
+from seams.files.disk import File
 
 # Upper bounds of the latency buckets in milliseconds; one more bucket holds what took longer.
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from coldstore.object_store import AccessRefused, Got, ObjectInfo, ObjectStore, Upload
-from seams.disk import File
+from seams.files.disk import File
 
 
 class ReadOnlyStore:

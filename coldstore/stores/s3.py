@@ -30,8 +30,8 @@ from coldstore.stores.s3_upload import announce_trailer, decoded_crc32c, encoded
 from coldstore.url import DEFAULT_REGION, S3Url
 from logformat.errors import InvalidRequest, ThermoclineError
 from seams.clock import Clock
-from seams.disk import File
-from seams.workers import Lane, Workers
+from seams.files.disk import File
+from seams.loop.workers import Lane, Workers
 
 T = TypeVar("T")
 

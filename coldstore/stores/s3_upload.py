@@ -23,7 +23,7 @@ from crc32c import crc32c
 from coldstore.object_store import ChecksumRefused, ObjectInfo, StoreUnavailable, Upload
 from coldstore.stores.limits import PART_BYTES, SINGLE_PARTS
 from logformat.errors import InvalidRequest
-from seams.disk import Buffer
+from seams.files.disk import Buffer
 
 PARTS_MAX = 10_000  # S3
 _TRAILER = "x-amz-checksum-crc32c"

@@ -16,7 +16,7 @@ from hotstore.log.segment import Segment
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import encode_kafka_snapshot, encode_producer_state
 from seams import crash_points
-from seams.disk import Directory, File, read_in, replace_in
+from seams.files.disk import Directory, File, read_in, replace_in
 
 
 class SyncJob(NamedTuple):
@@ -196,7 +196,7 @@ def write_producer_files(directory: Directory, producers: ProducersAt) -> None:
 
 
 def write_whole(directory: Directory, name: str, data: bytes) -> bool:
-    """Blocking: `seams.disk.replace_in` without the directory sync, which several files share. Returns whether it
+    """Blocking: `seams.files.disk.replace_in` without the directory sync, which several files share. Returns whether it
     wrote.
 
     A file that already has these bytes is skipped: it was synced before it got its name, so a clean stop of an idle log

@@ -19,8 +19,8 @@ from hotstore.flush.flush_states import FlushAction, FlushEvent, FlushState, Flu
 from hotstore.flush.sync_rounds import SyncRounds
 from hotstore.host.place import Place
 from hotstore.log.partition_log import LogState, PartitionLog
-from seams.disk import is_full
-from seams.tasks import FailureReport, Tasks
+from seams.files.disk import is_full
+from seams.loop.tasks import FailureReport, Tasks
 
 EXPIRE_PRODUCERS_EVERY_MS: Final = 600_000  # Kafka's producer.id.expiration.check.interval.ms
 SEAL_AGAIN_S: Final = 1.0  # between attempts to write small files to a full disk

@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 
 from hotstore.flush.durability import SyncJob
 from seams import crash_points
-from seams.afterwards import Afterwards
-from seams.disk import File
-from seams.syncs import CutOff, Syncs, failure_of
-from seams.tasks import FailureReport, Tasks, failure_of_task, log_failure
-from seams.workers import Lane, Workers
+from seams.files.disk import File
+from seams.files.syncs import CutOff, Syncs, failure_of
+from seams.loop.afterwards import Afterwards
+from seams.loop.tasks import FailureReport, Tasks, failure_of_task, log_failure
+from seams.loop.workers import Lane, Workers
 
 TOGETHER_MAX: Final = 64  # logs: about 10 ms a round on a disk that syncs in 0.15 ms
 ALONE_BYTES: Final = 1 << 20

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 from hotstore.host.preallocation import SHARE_OF_FREE, Preallocation
-from seams.disk import Disk, Space, is_full
+from seams.files.disk import Disk, Space, is_full
 
 BALLAST_FILE: Final = "thermocline-ballast"
 BALLAST_BYTES_MAX: Final = 16 << 20  # the indexes of two segments of 1 GiB, or checkpoints of 100 000 partitions

@@ -28,7 +28,7 @@ from hotstore.host.offset_checkpoints import CHECKPOINTS, OffsetCheckpoints
 from hotstore.log.segment import IndexCache
 from logformat.checkpoints import META_PROPERTIES_FILE, MetaProperties
 from logformat.values import TopicPartition
-from seams.disk import Disk, Lock, read_file, remove_tree, replace_file
+from seams.files.disk import Disk, Lock, read_file, remove_tree, replace_file
 
 _PROCESSES_MAX: Final = 100  # failed starts since the last process that served; older ones are dropped
 _OS: Final = " os"

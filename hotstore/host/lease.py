@@ -19,7 +19,7 @@ from logformat.errors import Fenced
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry
 from logformat.record_batch import BatchHeader, Fields
-from seams.workers import Lane
+from seams.loop.workers import Lane
 
 if TYPE_CHECKING:
     from hotstore.flush.flusher import Flusher

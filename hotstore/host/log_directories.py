@@ -15,7 +15,7 @@ from hotstore.host.data_dir import DataDir
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
 from logformat.errors import Corrupt
 from logformat.values import TopicPartition
-from seams.disk import read_file, remove_tree, replace_file
+from seams.files.disk import read_file, remove_tree, replace_file
 from seams.world import World
 
 log = logging.getLogger(__name__)

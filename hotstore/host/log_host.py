@@ -26,7 +26,7 @@ from hotstore.recovery.log_creation import Begin
 from hotstore.recovery.log_loading import make_log, recover_log, recover_sound
 from logformat.checkpoints import PARTITION_METADATA_FILE
 from logformat.values import TopicPartition
-from seams.tasks import FailureReport, log_failure
+from seams.loop.tasks import FailureReport, log_failure
 from seams.world import World
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from logformat.checkpoints import (
 from logformat.errors import Corrupt
 from logformat.leader_epochs import UNDEFINED_EPOCH
 from logformat.values import NewerFormat, TopicPartition
-from seams.disk import Disk, read_file, replace_file
+from seams.files.disk import Disk, read_file, replace_file
 
 CHECKPOINTS_WAIT_S: Final = 30.0  # for another job's three fsyncs; beyond it the disk is stuck, which is an OSError
 CHECKPOINTS: Final = (LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE, SEEN_EPOCH_FILE)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from logformat.errors import Retryable
 from logformat.values import TopicPartition
-from seams.tasks import FailureReport, log_failure
-from seams.workers import Lane, Workers
+from seams.loop.tasks import FailureReport, log_failure
+from seams.loop.workers import Lane, Workers
 
 if TYPE_CHECKING:
     from hotstore.host.open_log import OpenLog

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hotstore.log.segment import Segment
-from seams.disk import is_full
+from seams.files.disk import is_full
 
 UNIT_BYTES: Final = 1 << 20
 STEP_UNITS: Final = 4

@@ -15,10 +15,10 @@ from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 from logformat.errors import Fenced, Retryable, ThermoclineError
-from seams.disk import File
-from seams.page_cache import is_cached
-from seams.tasks import FailureReport, Tasks, log_failure
-from seams.workers import Lane, Workers
+from seams.files.disk import File
+from seams.files.page_cache import is_cached
+from seams.loop.tasks import FailureReport, Tasks, log_failure
+from seams.loop.workers import Lane, Workers
 
 T = TypeVar("T")
 

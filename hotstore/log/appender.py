@@ -12,6 +12,7 @@ from enum import Enum
 
 from hotstore.errors import DivergingAppend, RecordListTooLarge
 from hotstore.log.log_config import LogConfig
+from logformat.indexes.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from logformat.record_batch import (
     BASE_OFFSET,
     INT32_MAX,
@@ -21,7 +22,6 @@ from logformat.record_batch import (
     LOG_OVERHEAD,
     BatchHeader,
 )
-from logformat.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 
 
 class RollReason(Enum):

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from hotstore.errors import DamagedLog
 from logformat.record_batch import HEADER_SIZE, LENGTH_MIN, LOG_OVERHEAD, MAGIC, MAGIC_AT, BatchHeader, read_header
-from seams.disk import File
+from seams.files.disk import File
 
 FIND_WINDOW_BYTES: Final = 4096
 WALK_WINDOW_BYTES: Final = 256 << 10

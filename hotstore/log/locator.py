@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 from hotstore.errors import DamagedLog
 from hotstore.log.batch_walk import find_batch, whole_batches
 from hotstore.log.segment import IndexCache, Segment, SegmentIndexes
-from logformat.offset_index import OffsetIndex
-from logformat.time_index import TimeIndex
-from seams.disk import File
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.time_index import TimeIndex
+from seams.files.disk import File
 
 APPEND_ENDS_MAX: Final = 8192  # of the newest appends; about 1 MB a log at the very most
 READ_ENDS_MAX: Final = 128  # readers of one log that each continue where they stopped

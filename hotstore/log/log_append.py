@@ -19,6 +19,7 @@ from hotstore.log.producer_state import Admitted, Resent
 from hotstore.log.segment import Segment
 from hotstore.recovery.producer_files import replay
 from logformat.errors import StorageFailed
+from logformat.indexes.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from logformat.record_batch import (
     HEADER,
     LAST_OFFSET_DELTA,
@@ -32,7 +33,6 @@ from logformat.record_batch import (
     read_header,
     stamp_log_append_time,
 )
-from logformat.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from seams import crash_points
 
 _stamp: Final = PLACE.pack_into

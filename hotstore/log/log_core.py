@@ -22,7 +22,7 @@ from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerState
 from logformat.record_batch import INT64_MAX
 from seams import crash_points
-from seams.disk import Directory, is_full, replace_in
+from seams.files.disk import Directory, is_full, replace_in
 
 
 class LogState(Enum):

@@ -23,7 +23,7 @@ from hotstore.log.timestamps import TimestampedOffset, find_timestamp, greatest_
 from hotstore.recovery.log_creation import Begin, make_directory
 from hotstore.recovery.recovery import Recovered, RecoveryReport, recover
 from logformat.values import TopicPartition
-from seams.disk import Disk
+from seams.files.disk import Disk
 
 __all__ = ["Appended", "LogCheckpoint", "LogState", "PartitionLog"]
 

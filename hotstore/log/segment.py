@@ -12,11 +12,11 @@ from hotstore.errors import DamagedLog
 from hotstore.file_names import LOG, OFFSET_INDEX, TIME_INDEX, offset_file
 from hotstore.log.batch_walk import RESTORE_HINT, BatchPlace, find_batch, walk_headers
 from logformat.errors import Corrupt
-from logformat.offset_index import OffsetIndex
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.segment_index import SegmentIndexer
+from logformat.indexes.time_index import TimeIndex, TimestampOffset
 from logformat.record_batch import HEADER_SIZE, NO_TIMESTAMP, read_header
-from logformat.segment_index import SegmentIndexer
-from logformat.time_index import TimeIndex, TimestampOffset
-from seams.disk import ClosedFile, Directory, File, read_in
+from seams.files.disk import ClosedFile, Directory, File, read_in
 
 INDEX_CACHE_BYTES: Final = 64 << 20
 

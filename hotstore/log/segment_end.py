@@ -13,9 +13,9 @@ from hotstore.log.batch_walk import walk_headers
 from hotstore.log.segment import Segment, build_indexer, load_indexes
 from hotstore.recovery.scan import BatchScanner, Damage
 from logformat.errors import Corrupt
+from logformat.indexes.segment_index import SegmentIndexer
+from logformat.indexes.time_index import TimestampOffset
 from logformat.record_batch import HEADER_SIZE, INT64_MAX, BatchHeader, check_stored, read_header
-from logformat.segment_index import SegmentIndexer
-from logformat.time_index import TimestampOffset
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")

@@ -14,7 +14,7 @@ from hotstore.log.producer_state import Producers
 from logformat.checkpoints import PARTITION_METADATA_FILE, encode_partition_metadata
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry
-from seams.disk import Directory, Disk
+from seams.files.disk import Directory, Disk
 
 
 class Begin(NamedTuple):

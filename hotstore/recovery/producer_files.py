@@ -15,7 +15,7 @@ from logformat.errors import Corrupt
 from logformat.producer_snapshot import ProducerState, decode_kafka_snapshot, decode_producer_state
 from logformat.record_batch import BatchHeader
 from logformat.values import NewerFormat
-from seams.disk import Directory, read_in
+from seams.files.disk import Directory, read_in
 
 
 def read_producers_at(directory: Directory, offset: int) -> ProducerState | None:

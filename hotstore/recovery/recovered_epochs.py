@@ -12,7 +12,7 @@ from logformat.errors import Corrupt
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.record_batch import HEADER_SIZE, BatchHeader, CorruptBatch, read_header
 from logformat.values import NewerFormat
-from seams.disk import Directory, read_in, replace_in
+from seams.files.disk import Directory, read_in, replace_in
 
 
 class RecoveredEpochs:

@@ -40,7 +40,7 @@ from hotstore.recovery.scan import BatchScanner, Damage
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata, encode_partition_metadata
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import BatchHeader
-from seams.disk import Directory, is_full, read_in, replace_in
+from seams.files.disk import Directory, is_full, read_in, replace_in
 
 Ts = TypeVarTuple("Ts")
 

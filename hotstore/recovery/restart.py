@@ -18,7 +18,7 @@ from hotstore.log.segment import Segment, create_segment
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import MAGIC as PRODUCERS_MAGIC
 from logformat.producer_snapshot import ProducerState, decode_producer_state, encode_producer_state
-from seams.disk import Directory, read_in, replace_in
+from seams.files.disk import Directory, read_in, replace_in
 
 RESTART: Final = ".restart"
 _MARKER: Final = re.compile(r"([0-9]{20})\.restart")

@@ -11,8 +11,8 @@ from errno import EIO
 from typing import Final, NamedTuple
 
 from hotstore.log.segment import Segment
+from logformat.indexes.segment_index import SegmentIndexer
 from logformat.record_batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD, BatchHeader, CorruptBatch, check_stored
-from logformat.segment_index import SegmentIndexer
 
 SCAN_BUFFER_BYTES: Final = 8 << 20
 BATCH_BYTES_MAX: Final = 1 << 28  # more than any request may hold: a longer batch is damage

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.metadata.records import NO_LEADER
-from tests.support.s3_servers import Fault, StoreProxy
-from tests.support.three_brokers import NODES, Three
+from tests.support.processes.three_brokers import NODES, Three
+from tests.support.store.s3_servers import Fault, StoreProxy
 from tests.support.waiting import wait_until
 
 WHOLE_S = 90.0

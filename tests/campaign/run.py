@@ -20,12 +20,12 @@ from tests.campaign.books import KINDS, Book, Problems, Reading, longest_by_harm
 from tests.campaign.clients import LAST_READERS, WRITERS, LiveReader, Writer
 from tests.campaign.nemesis import Harm, Nemesis
 from tests.soak.load import GroupMember
-from tests.support.buckets import Bucket, DirectoryBucket, S3Bucket
-from tests.support.link_proxy import Links
-from tests.support.s3_servers import StoreProxy, moto_server, store_proxy, versitygw_server
-from tests.support.site import Site
-from tests.support.stock_clients import end_offsets
-from tests.support.three_brokers import NODES, Three, three
+from tests.support.clients.stock_clients import end_offsets
+from tests.support.processes.link_proxy import Links
+from tests.support.processes.site import Site
+from tests.support.processes.three_brokers import NODES, Three, three
+from tests.support.store.buckets import Bucket, DirectoryBucket, S3Bucket
+from tests.support.store.s3_servers import StoreProxy, moto_server, store_proxy, versitygw_server
 from tests.support.waiting import wait_until
 
 SETTINGS: Mapping[str, object] = {

@@ -12,14 +12,14 @@ from tests.campaign.aftermath import differences, stack_traces
 from tests.campaign.books import Book, Pause, Problems, Reading, longest_by_harm, value_of
 from tests.campaign.nemesis import Nemesis
 from tests.campaign.run import SETTINGS, Campaign, Plan, printed
-from tests.support.buckets import DirectoryBucket
-from tests.support.committing import PARTITIONS, Run
-from tests.support.committing_java import java
-from tests.support.kafka_tools import require_kafka
-from tests.support.link_proxy import Links
-from tests.support.site import Site
-from tests.support.stock_clients import read_confluent
-from tests.support.three_brokers import three
+from tests.support.clients.committing import PARTITIONS, Run
+from tests.support.clients.committing_java import java
+from tests.support.clients.stock_clients import read_confluent
+from tests.support.kafka.kafka_tools import require_kafka
+from tests.support.processes.link_proxy import Links
+from tests.support.processes.site import Site
+from tests.support.processes.three_brokers import three
+from tests.support.store.buckets import DirectoryBucket
 
 LEDGER = "ledger"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.link_proxy import Links
+from tests.support.processes.link_proxy import Links
 from tests.support.waiting import wait_until
 
 SILENCE_S = 0.2

@@ -1,5 +1,5 @@
 """The fixtures of the evidence tests."""
 
-from tests.support.evidence_fixtures import bucket, directory_site, site, stores
+from tests.support.processes.evidence_fixtures import bucket, directory_site, site, stores
 
 __all__ = ["bucket", "directory_site", "site", "stores"]

@@ -21,12 +21,8 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from seams.crash_points import POINTS
-from tests.support.broker_process import BrokerProcess
-from tests.support.bucket_books import by_names, orphans
-from tests.support.buckets import DirectoryBucket
-from tests.support.site import QUICK, Site, json_lines, seal, thermocline
-from tests.support.steady_load import SteadyLoad, assert_kept
-from tests.support.stock_clients import (
+from tests.support.clients.steady_load import SteadyLoad, assert_kept
+from tests.support.clients.stock_clients import (
     alter_topic,
     commit_offset,
     create_topic,
@@ -34,6 +30,10 @@ from tests.support.stock_clients import (
     end_offsets,
     read_confluent,
 )
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.site import QUICK, Site, json_lines, seal, thermocline
+from tests.support.store.bucket_books import by_names, orphans
+from tests.support.store.buckets import DirectoryBucket
 from tests.support.waiting import wait_until
 
 KEPT, BRIEF, DOOMED = "kept", "brief", "doomed"

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from tests.support.golden_batches import goldens
+from tests.support.kafka.golden_batches import goldens
 
 HEADER: Final = struct.Struct(">qiiBIhiqqqhii")
 SIZE: Final = 61

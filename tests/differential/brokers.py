@@ -20,12 +20,12 @@ from typing import Any, Final
 from broker.net.connection import Connection
 from broker.partition.leading.leader_replica import LeaderReplica
 from logformat.errors import Fenced
-from seams.disk import File
+from seams.files.disk import File
+from seams.loop.workers import Lane
 from seams.net import SocketBuffers
-from seams.workers import Lane
 from tests.differential.history import Burst, Cut, Happening, Kind, Site, Topic
-from tests.support.broker_kit import Place
-from tests.support.crash_disk import CrashDisk, Fault, Inode
+from tests.support.brokers.broker_kit import Place
+from tests.support.disk.crash_disk import CrashDisk, Fault, Inode
 
 _SYNCS: Final = (Lane.FLUSH, Lane.BULK_FLUSH)
 _SETTLED_S: Final = 2.0  # after a start: claims and reservations are written by then

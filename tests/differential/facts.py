@@ -12,7 +12,7 @@ from broker.net.connection import Connection
 from broker.partition.leading.leader_replica import LeaderReplica
 from hotstore.log.segment import Segment
 from tests.differential.brokers import Way, Wire
-from tests.support.crash_disk import Inode
+from tests.support.disk.crash_disk import Inode
 
 NOT_YET = frozenset({"frames", "answers together"})
 """Differences that were found and are not mended yet: nothing else may differ. Frames: of a run of acks=0 that closes

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tests.differential import requests
 from tests.differential.batches import NOBODY, SPOILERS, Body, Producer, batch, pool
 from tests.differential.requests import Frame, Oddity, Part, Style
-from tests.sim.clock import EPOCH_MS
+from tests.sim.world.clock import EPOCH_MS
 
 CONNECTIONS: Final = 3
 INTERNAL: Final = "__consumer_offsets"

@@ -19,7 +19,7 @@ from tests.differential import facts
 from tests.differential.brokers import Pair
 from tests.differential.history import Burst, Happening, Kind, Step, draw, site
 from tests.differential.reference import check_log
-from tests.sim.loop import SimLoop
+from tests.sim.world.loop import SimLoop
 
 T = TypeVar("T")
 

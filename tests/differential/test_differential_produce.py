@@ -14,8 +14,8 @@ from tests.differential.reference import indexes, walk
 from tests.differential.requests import Frame, Part, Style, produce
 from tests.differential.run import Tally, run_site
 from tests.differential.shrink import shrink, told
-from tests.sim.clock import EPOCH_MS
-from tests.support.broker_kit import play
+from tests.sim.world.clock import EPOCH_MS
+from tests.support.brokers.broker_kit import play
 
 HISTORIES = 40  # of a site
 FIXED = [f"fixed.{number}" for number in range(6)]

@@ -31,7 +31,7 @@ PLANTS = (
     Plant(
         "an index lookup misses its own entry",
         "indexes",
-        "logformat.offset_index",
+        "logformat.indexes.offset_index",
         "OffsetIndex.lookup",
         "bisect_right(self._offsets, target - self.base_offset)",
         "bisect_left(self._offsets, target - self.base_offset)",
@@ -39,7 +39,7 @@ PLANTS = (
     Plant(
         "truncating a time index keeps one entry too many",
         "indexes",
-        "logformat.time_index",
+        "logformat.indexes.time_index",
         "TimeIndex.truncate",
         "keep = bisect_left(self._offsets, offset - self.base_offset)",
         "keep = bisect_left(self._offsets, offset - self.base_offset) + 1",

@@ -17,9 +17,9 @@ from broker.wire.apis import APIS, Api
 from tests.fuzz.kept import keep, kept
 from tests.fuzz.targets.answers_in_proportion import NAME, packed
 from tests.reliability.results import merge_rows
-from tests.support.broker_kit import play
-from tests.support.hostile_frames import Recipe, recipes, versions
-from tests.support.proportion import BYTES_MAX, CALLS_MAX, HOLD_S_MAX, Cost, Crowd
+from tests.support.brokers.broker_kit import play
+from tests.support.wire.hostile_frames import Recipe, recipes, versions
+from tests.support.wire.proportion import BYTES_MAX, CALLS_MAX, HOLD_S_MAX, Cost, Crowd
 
 
 @dataclass(frozen=True)

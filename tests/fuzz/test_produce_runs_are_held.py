@@ -16,9 +16,9 @@ from broker.net.dispatch import Peer
 from tests.differential.batches import batch, plain
 from tests.differential.brokers import Wires
 from tests.differential.requests import Part, Style, produce
-from tests.sim.clock import EPOCH_MS
-from tests.support.broker_kit import Life, Place, play
-from tests.support.proportion import BYTES_MAX, CALLS_MAX, HOLD_S_MAX, Cost, _metered
+from tests.sim.world.clock import EPOCH_MS
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.wire.proportion import BYTES_MAX, CALLS_MAX, HOLD_S_MAX, Cost, _metered
 
 MIB = 1 << 20
 SMALL = bytes(batch(plain(1, 0, 0, False), EPOCH_MS))

@@ -14,9 +14,9 @@ from broker.wire.apis import ApiKey
 from broker.wire.codec import decode_response
 from broker.wire.message import Message
 from broker.wire.messages import ListOffsetsResponse, MetadataResponse
-from seams.turns import Turns
+from seams.loop.turns import Turns
 from tests.fuzz.targets import answers_in_proportion
-from tests.support.hostile_frames import Inner, Names, Recipe
+from tests.support.wire.hostile_frames import Inner, Names, Recipe
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,5 @@
 """The fixtures of the evidence tests."""
 
-from tests.support.evidence_fixtures import bucket, cluster, directory_site, site, stores, three_brokers
+from tests.support.processes.evidence_fixtures import bucket, cluster, directory_site, site, stores, three_brokers
 
 __all__ = ["bucket", "cluster", "directory_site", "site", "stores", "three_brokers"]

@@ -12,7 +12,7 @@ from broker.config.api.explain import Effect, Scope, explain_all
 from broker.wire.apis import APIS
 from tests.pages.kafka_apis import LEFT_OUT, TABLE
 from tests.pages.layout import code, table
-from tests.support.stock_clients import CLIENTS, CODECS
+from tests.support.clients.stock_clients import CLIENTS, CODECS
 
 _HEAD = """# Compatibility
 
@@ -29,7 +29,7 @@ class Difference(NamedTuple):
     where: str
 
 
-_TOOLS_TEST = "tests/integration/test_kafka_tools_beside.py"
+_TOOLS_TEST = "tests/integration/kafka/test_kafka_tools_beside.py"
 DIFFERENCES = (
     Difference(
         "ListOffsets −3 (greatest timestamp) searches both tiers; Kafka searches local segments only.",
@@ -93,7 +93,7 @@ DIFFERENCES = (
     ),
     Difference(
         "UnregisterBroker of a running broker, or of one with assigned partitions, is refused; Kafka unregisters it.",
-        "tests/integration/test_kafka_tools_unregister.py",
+        "tests/integration/kafka/test_kafka_tools_unregister.py",
     ),
     Difference(
         "file.delete.delay.ms does not delay deletion of the log of a replica that moved away.",
@@ -136,7 +136,7 @@ DIFFERENCES = (
     Difference(
         "LastKnownElr of DescribeTopicPartitions is empty; Kafka names the last leader of a partition without one. "
         "Replicas that may lead it are in EligibleLeaderReplicas.",
-        "tests/integration/test_kafka_tools_three.py",
+        "tests/integration/kafka/test_kafka_tools_three.py",
     ),
     Difference(
         "leader.replication.throttled.rate and .replicas are accepted without effect: replication is throttled at the "
@@ -180,14 +180,14 @@ DIFFERENCES = (
 
 TOOLS: tuple[tuple[str, str], ...] = (
     ("ConfigCommand, TopicCommand, GetOffsetShell, LogDirsCommand: output for output", _TOOLS_TEST),
-    ("ReassignPartitionsCommand: output for output", "tests/integration/test_kafka_moves_beside.py"),
-    ("LeaderElectionCommand: output for output", "tests/integration/test_kafka_tools_operate.py"),
-    ("DumpLogSegments", "tests/integration/test_dump_log_segments.py"),
-    ("ConsumerGroupCommand", "tests/integration/test_group_command_peer.py"),
-    ("VerifiableProducer, VerifiableConsumer", "tests/integration/test_verifiable_clients.py"),
-    ("Spark's Kafka source", "tests/integration/test_spark_peers.py"),
-    ("KafkaJS: producers, a group, its admin client", "tests/integration/test_kafkajs_client.py"),
-    ("Sarama: its own functional tests of what is served", "tests/integration/test_sarama_suite.py"),
+    ("ReassignPartitionsCommand: output for output", "tests/integration/kafka/test_kafka_moves_beside.py"),
+    ("LeaderElectionCommand: output for output", "tests/integration/kafka/test_kafka_tools_operate.py"),
+    ("DumpLogSegments", "tests/integration/kafka/test_dump_log_segments.py"),
+    ("ConsumerGroupCommand", "tests/integration/kafka/test_group_command_peer.py"),
+    ("VerifiableProducer, VerifiableConsumer", "tests/integration/clients/test_verifiable_clients.py"),
+    ("Spark's Kafka source", "tests/integration/pipeline/test_spark_peers.py"),
+    ("KafkaJS: producers, a group, its admin client", "tests/integration/clients/test_kafkajs_client.py"),
+    ("Sarama: its own functional tests of what is served", "tests/integration/clients/test_sarama_suite.py"),
 )
 
 
@@ -199,7 +199,7 @@ def render() -> str:
             _configs(),
             "## Clients and tools\n\nEach client of the matrix writes and reads "
             f"{', '.join(CODECS)}, idempotent and not, hot, across the seam and cold "
-            "(`tests/integration/test_client_matrix.py`).\n",
+            "(`tests/integration/clients/test_client_matrix.py`).\n",
             table(("client", "what it is"), sorted(CLIENTS.items())),
             table(("Apache Kafka's tools, other clients", "checked by"), [(who, code(test)) for who, test in TOOLS]),
             "## Differences known\n",

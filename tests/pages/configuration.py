@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from broker.config.api.explain import Effect, Explained, Scope, explain_all
-from broker.config.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPIC_REASONS, reason_of
+from broker.config.kafka.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPIC_REASONS, reason_of
 from tests.pages.layout import code, table
 
 _HEAD = """# Configuration

@@ -32,7 +32,7 @@ from broker.replication.leader import Leader, LogExtent, Report
 from logformat.leader_epochs import EpochEnd, kept_end
 from logformat.values import TopicPartition
 from tests.playbooks.disks import Disk, Record
-from tests.support.cluster_kit import CLUSTER, id_of, session
+from tests.support.brokers.cluster_kit import CLUSTER, id_of, session
 
 TOPIC: Final = id_of(1)
 PLACE: Final = (TOPIC, 0)

@@ -28,7 +28,7 @@ from broker.metadata.image import ClusterImage, Row, check
 from broker.metadata.records import NO_LEADER, ConfigsSet, MetadataRecord, RowsSet, TopicCreated
 from broker.metadata.rows import config_changed, new_rows
 from logformat.values import TopicPartition
-from tests.support.cluster_kit import CLUSTER, id_of, session
+from tests.support.brokers.cluster_kit import CLUSTER, id_of, session
 
 TOPIC, NAME = id_of(1), "t"
 NODES = (1, 2, 3, 4)

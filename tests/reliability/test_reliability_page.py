@@ -10,7 +10,7 @@ import pytest
 from tests.reliability import page, steps
 from tests.reliability.results import FOLDER, ROOT
 from tests.reliability.steps import STEPS, Outcome, bit_flips, planted, power_cuts, simulation
-from tests.sim.rows import table
+from tests.sim.checks.rows import table
 
 
 def outcome(*lines: str) -> Outcome:

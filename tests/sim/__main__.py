@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
+from tests.sim.checks.rows import table
 from tests.sim.playing import Outcome
-from tests.sim.rows import table
 from tests.sim.run import simulate
-from tests.sim.several import archive, power
+from tests.sim.several import archive
 from tests.sim.several import run as several
+from tests.sim.several.faults import power
 
 SEEDS_A_JOB = 16
 

@@ -18,10 +18,10 @@ from broker.wire.apis import ApiKey
 from logformat.record_batch import check_stored
 from logformat.records import Codec, Record, encode_batch, iter_records
 from seams.rng import SeededRng
+from tests.sim.checks.history import Batch, Commit, Delete, History, Outcome, Place, Poll, Send
 from tests.sim.client import EARLIEST, LATEST, Client, Disconnected, Fetched, ServerError, produce_request
-from tests.sim.clock import EPOCH_MS
-from tests.sim.cluster import Cluster, Node
-from tests.sim.history import Batch, Commit, Delete, History, Outcome, Place, Poll, Send
+from tests.sim.world.clock import EPOCH_MS
+from tests.sim.world.cluster import Cluster, Node
 
 NO_ANSWER = (Disconnected, TimeoutError)
 FATAL = (

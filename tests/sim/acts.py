@@ -14,10 +14,10 @@ from broker.error_codes import ErrorCode
 from coldstore.inspection.bucket_inspection import BucketInspector
 from seams.rng import SeededRng
 from tests.sim.actors import NO_ANSWER, GroupMember, Reader, Stage
+from tests.sim.checks.history import Final, Place
 from tests.sim.client import ServerError
-from tests.sim.cluster import Cluster
-from tests.sim.history import Final, Place
-from tests.sim.workers import SimWorkers
+from tests.sim.world.cluster import Cluster
+from tests.sim.world.workers import SimWorkers
 
 READERS_REACH_END_S = 60.0
 

@@ -51,7 +51,7 @@ from broker.wire.messages import (
     ProduceRequestTopic,
 )
 from logformat.record_batch import BatchHeader, walk
-from tests.sim.net import SimNet
+from tests.sim.world.net import SimNet
 
 VERSIONS = {key: api.version_max for key, api in APIS.items()} | {
     ApiKey.FETCH: 12,  # the last that names topics

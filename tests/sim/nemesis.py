@@ -23,19 +23,20 @@ from coldstore.stores.operations import Operation
 from logformat.records import Record, encode_batch
 from seams.rng import SeededRng
 from tests.sim.actors import Stage
+from tests.sim.checks.history import CALM, Epoch, Loss, Note, Outcome, Place, Send
 from tests.sim.client import Connection, produce_request
-from tests.sim.clock import EPOCH_MS
-from tests.sim.cluster import Cluster, Node
-from tests.sim.history import CALM, Epoch, Loss, Note, Outcome, Place, Send
-from tests.support import crash_disk
-from tests.support.crash_disk import CAPACITY_BYTES
-from tests.support.faulty_store import FAULTS_OF, WRITES, Fault, FaultPlan
+from tests.sim.world.clock import EPOCH_MS
+from tests.sim.world.cluster import Cluster, Node
+from tests.support.disk import crash_disk
+from tests.support.disk.crash_disk import CAPACITY_BYTES
+from tests.support.store.faulty_store import FAULTS_OF, WRITES, Fault, FaultPlan
 
 LEASE_S = 3.0
 
 
 class Kind(Enum):
-    """Fault kinds the nemesis draws from; those of the bucket have their own names in `tests.support.faulty_store`."""
+    """Fault kinds the nemesis draws from; those of the bucket have their own names in
+    `tests.support.store.faulty_store`."""
 
     KILL = "kill -9"
     RESTART = "clean restart"

@@ -22,11 +22,12 @@ from unittest import mock
 from broker import app
 from hotstore.host import preallocation as ahead
 from logformat.errors import Corrupt
-from tests.sim import acts, checker
+from tests.sim import acts
 from tests.sim.actors import Admin, GroupMember, Producer, Reader, Stage
-from tests.sim.cluster import Cluster, Observed
-from tests.sim.history import Place
-from tests.sim.loop import Deadlock, Livelock, SimLoop
+from tests.sim.checks import checker
+from tests.sim.checks.history import Place
+from tests.sim.world.cluster import Cluster, Observed
+from tests.sim.world.loop import Deadlock, Livelock, SimLoop
 from tests.support.unexpected import unexpected_failures
 
 WRITES_RESUME_S = 40.0

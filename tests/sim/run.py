@@ -15,14 +15,14 @@ from coldstore.inspection.orphan_safety import keep_only_copies
 from seams.rng import SeededRng
 from tests.sim import acts
 from tests.sim.actors import Reader, Stage
-from tests.sim.cluster import Cluster, Observed
-from tests.sim.history import History
-from tests.sim.invariants import watch_partitions, watch_roots
-from tests.sim.late import drawn_chance, late_of
-from tests.sim.loop import SimLoop
+from tests.sim.checks.history import History
+from tests.sim.checks.invariants import watch_partitions, watch_roots
 from tests.sim.nemesis import LATER, LEASE_S, Kind, Nemesis
 from tests.sim.playing import Load, Outcome, Play, played
-from tests.support.faulty_store import Fault
+from tests.sim.world.cluster import Cluster, Observed
+from tests.sim.world.late import drawn_chance, late_of
+from tests.sim.world.loop import SimLoop
+from tests.support.store.faulty_store import Fault
 
 ORPHANS_GO_S = 12.0
 PARTITIONS = {"log": 2, "kept": 1}

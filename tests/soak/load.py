@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 
 from tests.soak.ledger import Books
-from tests.support.stock_clients import create_topic, delete_topic
+from tests.support.clients.stock_clients import create_topic, delete_topic
 
 PADDING = bytes(range(256)) * 64
 VALUE_BYTES = 2000

@@ -27,10 +27,10 @@ from tests.soak.load import (
     replay,
 )
 from tests.soak.samples import Growth, Sample, Sampler, curve, growth
-from tests.support.broker_process import BrokerProcess, await_ready, start_broker
-from tests.support.ports import quiet_port
-from tests.support.site import thermocline
-from tests.support.stock_clients import create_topic, end_offsets
+from tests.support.clients.stock_clients import create_topic, end_offsets
+from tests.support.processes.broker_process import BrokerProcess, await_ready, start_broker
+from tests.support.processes.ports import quiet_port
+from tests.support.processes.site import thermocline
 from tests.support.waiting import wait_until
 
 PARTITIONS = 3

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from tests.sim.loop import SimLoop
+from tests.sim.world.loop import SimLoop
 
 T = TypeVar("T")
 

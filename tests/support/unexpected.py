@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from logformat.errors import ThermoclineError
-from tests.sim.loop import PowerCut
+from tests.sim.world.loop import PowerCut
 
 
 class Unexpected(logging.Handler):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
-from seams.workers import Lane
+from seams.loop.workers import Lane
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -15,7 +15,7 @@ from coldstore.manifest.manifest_entries import RemoteSegment
 from coldstore.segments.segment_object import SegmentFooter, footer_start, tail_bytes
 from coldstore.segments.segment_scanner import INDEX_INTERVAL_BYTES
 from logformat.errors import Corrupt
-from logformat.offset_index import OffsetIndex
+from logformat.indexes.offset_index import OffsetIndex
 from logformat.record_batch import HEADER_SIZE, INT32_MAX, LENGTH_MIN, MAGIC, read_header
 from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore

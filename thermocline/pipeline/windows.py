@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from coldstore.keys import SegmentKey
-from logformat.offset_index import OffsetIndex
+from logformat.indexes.offset_index import OffsetIndex
 from logformat.record_batch import HEADER_SIZE, LENGTH_MIN, MAGIC, Buffer, read_header
 from thermocline.pipeline.split import Piece
 

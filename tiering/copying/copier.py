@@ -20,7 +20,7 @@ from coldstore.object_store import ObjectMissing, ObjectStore, StoreUnavailable,
 from coldstore.segments.segment_sections import FooterOutgrown
 from logformat.errors import Corrupt, Retryable
 from seams.crash_points import reach
-from seams.workers import Lane
+from seams.loop.workers import Lane
 from tiering.copying.copy_plan import CopyRange
 from tiering.copying.segment_body import Body, ProvenBody, Source, checked_body, source_of
 from tiering.partition_state import Block, TieredPartition

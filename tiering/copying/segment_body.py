@@ -20,12 +20,12 @@ from coldstore.segments.segment_scanner import Scan, SegmentScanner, interval_of
 from hotstore.log.locator import ByteRange
 from hotstore.log.partition_log import PartitionLog
 from logformat.errors import Corrupt
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.time_index import TimeIndex
 from logformat.leader_epochs import LeaderEpochs
-from logformat.offset_index import OffsetIndex
 from logformat.producer_snapshot import ProducerState
-from logformat.time_index import TimeIndex
 from seams.crash_points import reach
-from seams.disk import Buffer, ClosedFile
+from seams.files.disk import Buffer, ClosedFile
 from tiering.copying.copy_plan import CopyRange
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@ The listing is made before root and pages are read, and only objects with a key 
 this needs no claim and no clock. Unnamed objects of the root's own epoch stay, because their writer may still commit
 them. So do objects whose records the log lacks (an earlier root was put back): they are the only copies, and a warning
 says so. It runs once after each claim, after the readers' grace, not in a partition's first epoch, and at most every
-six hours. `coldstore.audit` decides which objects are garbage."""
+six hours. `coldstore.inspection.audit` decides which objects are garbage."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from seams.disk import Space
+from seams.files.disk import Space
 
 Owner = TypeVar("Owner", bound=Hashable)
 

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from hotstore.host.ballast import ROOM
 from hotstore.host.log_host import LogHost
-from seams.disk import Space
-from seams.workers import Workers
+from seams.files.disk import Space
+from seams.loop.workers import Workers
 from tiering.expiry.disk_quota import LocalBytes, cache_room, excess_bytes, room_bytes, share_pressure
 from tiering.partition_tier import PartitionTier
 from tiering.reading.cold_reader import ColdReader

@@ -24,7 +24,7 @@ from hotstore.host.open_log import OpenLog
 from hotstore.log.log_config import LogConfig
 from logformat.errors import Retryable, ThermoclineError
 from logformat.values import TopicPartition
-from seams.disk import is_full
+from seams.files.disk import is_full
 from seams.world import World
 from tiering.opening.cold_start import ColdStart, begin_at_end, claim_and_reserve, state_at
 from tiering.opening.log_starts import is_held_below

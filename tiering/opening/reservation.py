@@ -14,7 +14,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from seams.disk import Directory, read_in, replace_in
+from seams.files.disk import Directory, read_in, replace_in
 
 RESERVATION_FILE: Final = "thermocline-reservation"
 HOUR_MS: Final = 3_600_000

@@ -28,7 +28,7 @@ from logformat.gap import gap_batches
 from logformat.leader_epochs import kept_end
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
-from seams.disk import is_full
+from seams.files.disk import is_full
 from tiering.opening.cold_start import begin_at_end
 from tiering.opening.log_starts import first_local_offset, is_held_below, start_at_least
 from tiering.opening.reservation import LocalReservation, ReportedEnd, read_reservation, remove_reservation

@@ -16,7 +16,7 @@ from coldstore.manifest.manifest_entries import RemoteSegment
 from coldstore.segments.segment_object import SegmentFooter
 from logformat.errors import Corrupt
 from logformat.record_batch import LENGTH_MIN, LOG_OVERHEAD, MAGIC, Buffer
-from seams.disk import File, FileRange
+from seams.files.disk import File, FileRange
 
 WALK_BYTES: Final = 64 << 10
 _BASE_OFFSET: Final = struct.Struct(">q")

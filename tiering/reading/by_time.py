@@ -5,10 +5,10 @@ Segments and batches are skipped by their greatest timestamp. Worker threads rea
 from __future__ import annotations
 
 from coldstore.segments.segment_reader import scan_offset
+from logformat.indexes.time_index import TimestampOffset
 from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
 from logformat.records import offset_for_timestamp
-from logformat.time_index import TimestampOffset
-from seams.workers import Lane, Workers
+from seams.loop.workers import Lane, Workers
 from tiering.reading.batch_slices import OpenSegment
 from tiering.reading.loader import Loader, ManifestView
 

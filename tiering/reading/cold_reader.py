@@ -15,11 +15,11 @@ from coldstore.object_store import AccessRefused, ObjectMissing, ObjectStore
 from coldstore.segments.chunk_cache import ChunkCache
 from coldstore.stores.metered import LATENCY_BOUNDS_MS
 from logformat.errors import Corrupt, InvalidRequest, Retryable, ThermoclineError
-from logformat.time_index import TimestampOffset
+from logformat.indexes.time_index import TimestampOffset
 from seams.clock import Clock
+from seams.loop.tasks import Tasks
+from seams.loop.workers import Workers
 from seams.rng import Rng
-from seams.tasks import Tasks
-from seams.workers import Workers
 from seams.world import World
 from tiering.reading.batch_slices import ColdSlice
 from tiering.reading.by_time import find_by_timestamp

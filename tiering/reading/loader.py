@@ -17,9 +17,9 @@ from coldstore.segments.segment_reader import BLOCK_BYTES, LocatedBatch, find_in
 from logformat.errors import Corrupt, Retryable, ThermoclineError
 from logformat.record_batch import HEADER_SIZE
 from seams.clock import Clock
+from seams.loop.tasks import Tasks
+from seams.loop.workers import Lane, Workers
 from seams.rng import Rng
-from seams.tasks import Tasks
-from seams.workers import Lane, Workers
 from tiering.reading.batch_slices import HeldChunk, OpenSegment
 from tiering.reading.chunk_table import ChunkId, ChunkTable, LogPlace, SegmentId
 from tiering.reading.limits import ReadLimits

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from logformat.errors import InvalidRequest, Retryable
-from seams.disk import FileRange
+from seams.files.disk import FileRange
 from tiering.reading.batch_slices import NOTHING, PLACE_BYTES, ColdSlice, HeldChunk, OpenSegment, Place, TooLarge, cut
 from tiering.reading.chunk_table import ChunkTable, LogPlace
 

@@ -14,8 +14,8 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from coldstore.retry import RetryBudget, with_retry
 from logformat.errors import Retryable, ThermoclineError
 from seams.clock import Clock
+from seams.loop.tasks import Tasks
 from seams.rng import Rng
-from seams.tasks import Tasks
 from tiering.reading.limits import ReadLimits
 
 KEEP_FAILURE_S: Final = 30.0

@@ -17,8 +17,8 @@ from coldstore.segments.chunk_cache import ChunkCache
 from coldstore.segments.segment_object import SegmentFooter
 from coldstore.segments.segment_reader import ChunkRef, chunk_ref, fetch_committed_footer
 from logformat.errors import Corrupt
-from seams.disk import File
-from seams.workers import Lane, Workers
+from seams.files.disk import File
+from seams.loop.workers import Lane, Workers
 from tiering.reading.batch_slices import HeldChunk, OpenSegment
 from tiering.reading.limits import RANGE_BYTES_MAX
 

@@ -18,9 +18,9 @@ from broker.config.definitions import (
     nearest_name,
     nearest_topic_name,
 )
+from broker.config.kafka.without_effect import REFUSED
 from broker.config.units import show_duration
 from broker.config.values import ConfigType, Definition, InvalidConfig, ValidValues
-from broker.config.without_effect import REFUSED
 
 _NO_LIMIT: Final = {ConfigType.LONG: 2**63 - 1, ConfigType.INT: 2**31 - 1}
 _SIZES: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

@@ -20,9 +20,9 @@ from broker.config.api.alterations import (
 )
 from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import topic_definition
+from broker.config.kafka.without_effect import check_local_retention, check_served
 from broker.config.topic.topic_config import TopicConfig, find_value, resolve_topic, tiered
 from broker.config.values import ConfigType, InvalidConfig
-from broker.config.without_effect import check_local_retention, check_served
 
 _TIERED = "remote.storage.enable"
 

@@ -14,7 +14,7 @@ from broker.handlers.metadata.cluster_view import ClusterView
 from broker.handlers.request_limits import refuse_flood
 from broker.wire import messages as wire
 from logformat.errors import ThermoclineError
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 TOPIC: Final = 2
 BROKER: Final = 4

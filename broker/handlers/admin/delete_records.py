@@ -23,7 +23,7 @@ from broker.wire.messages import (
     DeleteRecordsResponseTopic,
 )
 from logformat.errors import ThermoclineError
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 _SETTLE_WAIT_S: Final = 1.0  # as ListOffsets: what was acknowledged counts
 _WAIT_MIN_S: Final = 1.0

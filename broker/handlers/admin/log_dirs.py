@@ -11,7 +11,7 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.partition.readable import HostedReplica
 from broker.wire import messages as wire
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 _FUTURE_NAME_CHARS: Final = len(".") + 32 + len("-future")
 """Kafka adds so much to the partition's name for the directory it copies to; a file name has at most 255 characters."""

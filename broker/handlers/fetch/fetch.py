@@ -32,7 +32,7 @@ from broker.partition.readable import Fetchable, NotKnownYet, Readable
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ZERO_UUID, FetchRequest, FetchResponse, FetchResponsePartition
 from logformat.errors import ThermoclineError
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 _REPORT_DELAY_S: Final = 0.01  # a high watermark waits so long for records that it can be sent with
 _FROM_FOLLOWERS: Final = 11  # the first version whose clients read from followers (KIP-392)

@@ -19,7 +19,7 @@ from broker.partition.leading.leader_replica import all_visible
 from broker.partition.readable import Readable
 from broker.wire import messages as wire
 from logformat.errors import Retryable, ThermoclineError
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 LATEST: Final = -1
 EARLIEST: Final = -2

@@ -22,7 +22,7 @@ from broker.partition.readable import Fetchable
 from broker.partition.registry import Registry
 from broker.replication.read_replica_selection import HERE, RedirectMemory, nearest
 from broker.wire import messages as wire
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 NO_RECORDS: Final = b""
 

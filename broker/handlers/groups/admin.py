@@ -13,7 +13,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.groups.members import ClientInfo
 from broker.security.authorizer import Operations, authorized_operations
 from broker.wire import messages as wire
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 _POSITIONS_PER_TURN: Final = 2_000  # of OffsetDelete, 3 µs each on the loop
 _NOT_FOUND_SINCE: Final = 6  # DescribeGroups: before, a group that does not exist is Dead, which is no error

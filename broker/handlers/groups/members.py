@@ -16,7 +16,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.groups.machine.events import Join, JoinReply, Leaver, Protocol, Sync
 from broker.handlers.metadata.cluster_view import BrokerAt
 from broker.wire import messages as wire
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1

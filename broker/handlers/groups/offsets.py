@@ -19,7 +19,7 @@ from broker.groups.offsets import NO_OFFSET, FetchedOffset, Wanted
 from broker.handlers.groups.members import ClientInfo
 from broker.wire import messages as wire
 from broker.wire.primitives import ZERO_UUID
-from seams.turns import next_turn
+from seams.loop.turns import next_turn
 
 _TOPIC_IDS_SINCE: Final = 10  # of both
 _OFFSET_FETCH_TOP_ERROR_SINCE: Final = 2

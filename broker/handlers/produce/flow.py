@@ -18,7 +18,7 @@ from broker.net.dispatch import Answer, CloseConnection, Later, Part
 from broker.wire.framing import RequestHeader
 from broker.wire.messages import ProduceRequest, ProduceRequestTopic, ProduceResponse
 from logformat.errors import StorageFailed
-from seams.turns import ROWS_PER_TURN, next_turn
+from seams.loop.turns import ROWS_PER_TURN, next_turn
 
 _RESERVATION_WAIT_MAX_S: Final = 10.0
 

@@ -38,7 +38,7 @@ from broker.wire.messages import (
 )
 from logformat.errors import ThermoclineError
 from logformat.record_batch import HEADER_SIZE, read_header
-from seams.workers import Lane
+from seams.loop.workers import Lane
 
 Finish = Callable[[Later, ProduceResponse], None]
 

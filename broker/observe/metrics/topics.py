@@ -18,7 +18,7 @@ from broker.observe.standing import LateReplica
 from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.catch_up import bytes_between
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 from tiering.tier_config import TierStatus
 
 TOPICS_MAX: Final = 200

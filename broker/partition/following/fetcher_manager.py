@@ -19,8 +19,8 @@ from broker.replication.fetch_session_handler import VERSION, Key, Limits, topic
 from broker.replication.fetcher import Fetcher, FetchTarget
 from broker.replication.replication_quota import ReplicationQuota, ThrottledReplicas
 from broker.wire.messages import FetchRequest, FetchResponse
+from seams.loop.tasks import FailureReport, Tasks, supervise
 from seams.rng import Rng
-from seams.tasks import FailureReport, Tasks, supervise
 
 
 class LeaderFetchers:

@@ -38,8 +38,8 @@ from logformat.record_batch import (
     check_stored,
 )
 from seams.clock import Clock
-from seams.disk import is_full
-from seams.tasks import Tasks, failure_of_task
+from seams.files.disk import is_full
+from seams.loop.tasks import Tasks, failure_of_task
 from tiering.opening.reservation import ReportedEnd
 
 log = logging.getLogger(__name__)

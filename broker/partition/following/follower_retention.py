@@ -13,7 +13,7 @@ from broker.config.topic.topic_config import TopicConfig
 from broker.metadata.image import Topic
 from broker.partition.following.follower_replica import FollowerReplica
 from hotstore.log.local_retention import expirable
-from seams.turns import Turns, next_turn
+from seams.loop.turns import Turns, next_turn
 
 _NO_LIMIT = -1
 _COPIES_PER_TURN: Final = 100  # 0.1 ms each where every log has its own topic and segments

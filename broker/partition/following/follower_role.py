@@ -32,7 +32,7 @@ from hotstore.host.open_log import OpenLog, RefusedLog
 from logformat.errors import StorageFailed
 from logformat.leader_epochs import UNDEFINED_EPOCH
 from logformat.values import TopicPartition
-from seams.tasks import supervise
+from seams.loop.tasks import supervise
 from tiering.opening.log_starts import lacks_segments
 from tiering.opening.reservation import remove_reservation
 

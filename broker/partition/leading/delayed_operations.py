@@ -18,7 +18,7 @@ from typing import Final
 
 from broker.fetch_sessions.session import Target
 from broker.replication.leader import Leader
-from seams.tasks import tell
+from seams.loop.tasks import tell
 
 Watcher = Callable[[], None]
 

@@ -16,7 +16,7 @@ from broker.partition.registry import Registry
 from broker.replication.isr_policy import LagSamples, PartitionProposal, wanted
 from broker.replication.leader import LogExtent
 from logformat.errors import ThermoclineError
-from seams.beats import Beats
+from seams.loop.beats import Beats
 
 log = logging.getLogger(__name__)
 

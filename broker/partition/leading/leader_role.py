@@ -28,7 +28,7 @@ from hotstore.host.lease import Lease
 from hotstore.host.open_log import OpenLog
 from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed
 from logformat.values import TopicPartition
-from seams.tasks import supervise
+from seams.loop.tasks import supervise
 from tiering.tier_config import NO_SESSION, Lead
 
 log = logging.getLogger(__name__)

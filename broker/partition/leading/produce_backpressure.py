@@ -16,8 +16,8 @@ from broker.partition.leading.leader_replica import LeaderReplica
 from broker.wire.messages import ProduceRequest
 from hotstore.errors import LogFailed, LogFull, ReservationExhausted
 from logformat.errors import StorageFailed
+from seams.loop.tasks import Tasks
 from seams.memory import memory_bytes
-from seams.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

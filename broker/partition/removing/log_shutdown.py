@@ -12,7 +12,7 @@ from broker.partition.leading.leader_role import LeaderRole
 from hotstore.host.log_host import LogHost
 from hotstore.host.open_log import OpenLog
 from logformat.errors import StorageFailed
-from seams.tasks import FailureReport
+from seams.loop.tasks import FailureReport
 from tiering.service import TierService
 
 CLOSING_MAX: Final = 16

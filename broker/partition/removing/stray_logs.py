@@ -20,7 +20,7 @@ from broker.metadata.rebuilt import is_rebuilt
 from hotstore.host.log_host import LogHost
 from logformat.errors import Corrupt
 from logformat.values import TopicPartition
-from seams.tasks import FailureReport
+from seams.loop.tasks import FailureReport
 
 
 def assigned(image: ClusterImage, node_id: int) -> set[TopicPartition]:

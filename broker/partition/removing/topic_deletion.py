@@ -21,8 +21,8 @@ from broker.metadata.rebuilt import is_rebuilt
 from hotstore.host.log_host import LogHost
 from logformat.errors import Retryable
 from logformat.values import TopicPartition
+from seams.loop.tasks import FailureReport, Tasks, supervise
 from seams.rng import Rng
-from seams.tasks import FailureReport, Tasks, supervise
 from tiering.service import TierService
 
 RETRY_S_MAX: Final = 300.0

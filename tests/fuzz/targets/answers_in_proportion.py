@@ -1,8 +1,8 @@
 """Answers stay in proportion to requests: no frame of at most 1 MiB holds the loop for 50 ms or takes 64 MiB of memory.
 
-Input: a recipe of `tests.support.hostile_frames` (API key 2 bytes, then version, array, names, inner arrays, share),
-which covers every API of the wire table. Held to are figures that are the same on every machine: calls in a step of the
-loop, peak of memory; and a time that only a quadratic search in C takes, which makes no calls. `python -m
+Input: a recipe of `tests.support.wire.hostile_frames` (API key 2 bytes, then version, array, names, inner arrays,
+share), which covers every API of the wire table. Held to are figures that are the same on every machine: calls in a
+step of the loop, peak of memory; and a time that only a quadratic search in C takes, which makes no calls. `python -m
 tests.fuzz.proportion` measures milliseconds, and finds the dearest frame of each API: they are the corpus.
 """
 
@@ -15,9 +15,9 @@ from broker.wire.apis import APIS
 from broker.wire.table import MESSAGES
 from tests.fuzz.inputs import Cursor
 from tests.fuzz.kept import kept
-from tests.sim.loop import SimLoop
-from tests.support.hostile_frames import APIS_BY_KEY, Inner, Names, Recipe, paths, versions
-from tests.support.proportion import BYTES_MAX, CALLS_MAX, Crowd
+from tests.sim.world.loop import SimLoop
+from tests.support.wire.hostile_frames import APIS_BY_KEY, Inner, Names, Recipe, paths, versions
+from tests.support.wire.proportion import BYTES_MAX, CALLS_MAX, Crowd
 
 NAME = "answers_in_proportion"
 MUTANTS = 12  # a second each

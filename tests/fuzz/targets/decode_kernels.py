@@ -10,8 +10,8 @@ from logformat.gap import gap_batches
 from logformat.record_batch import Codec, TimestampType
 from logformat.records import Record, encode_batch
 from tests.fuzz.targets.record_batch import resealed
-from tests.support.decode_logs import read, read_slowly
-from tests.support.numpy_decoder import NumpyWay
+from tests.support.pipeline.decode_logs import read, read_slowly
+from tests.support.pipeline.numpy_decoder import NumpyWay
 from thermocline.pipeline.decode.kernel_way import KernelWay
 from thermocline.pipeline.rows import COLUMNS
 

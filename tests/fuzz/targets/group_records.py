@@ -23,9 +23,9 @@ from logformat.errors import Corrupt
 from logformat.record_batch import walk
 from tests.fuzz.inputs import Cursor
 from tests.fuzz.targets.record_batch import resealed
-from tests.support.cold_values import TOPIC_ID
-from tests.support.group_world import parse_batches
+from tests.support.groups.group_world import parse_batches
 from tests.support.repository import golden
+from tests.support.tier.cold_values import TOPIC_ID
 
 
 def seeds() -> list[bytes]:

@@ -9,9 +9,9 @@ import struct
 
 from coldstore.segments.packed_indexes import pack, thinned, unpack
 from logformat.errors import Corrupt
-from logformat.offset_index import OffsetIndex
-from logformat.time_index import TimeIndex
-from logformat.transaction_index import AbortedTransaction, decode_aborted, encode_aborted, overlapping
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.time_index import TimeIndex
+from logformat.indexes.transaction_index import AbortedTransaction, decode_aborted, encode_aborted, overlapping
 from tests.fuzz.inputs import Cursor
 
 _INT63 = 2**63 - 1

@@ -19,8 +19,8 @@ from coldstore.manifest.manifest_pages import (
 )
 from logformat.errors import Corrupt
 from tests.fuzz.inputs import memory_within
-from tests.support.cold_values import TOPIC_ID, remote_segment
 from tests.support.repository import golden
+from tests.support.tier.cold_values import TOPIC_ID, remote_segment
 
 _SEGMENTS = [remote_segment(n * 10, n * 10 + 10, epoch=2) for n in range(5)]
 _LEAF, _LEAF_BYTES = encode_page(segment_table(_SEGMENTS), 0, TOPIC_ID, 2)

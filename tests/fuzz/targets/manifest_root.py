@@ -13,8 +13,8 @@ from coldstore.manifest.manifest_reader import check_manifest_root
 from coldstore.object_store import Got
 from coldstore.roots.root_format import Root, RootCodec, RootTooLarge
 from logformat.errors import Corrupt
-from tests.support.cold_values import TOPIC_ID, remote_segment
 from tests.support.repository import golden
+from tests.support.tier.cold_values import TOPIC_ID, remote_segment
 
 KEY = manifest_key(TOPIC_ID, 3)
 

@@ -18,7 +18,7 @@ from coldstore.keys import (
     parse_key,
     partition_prefix,
 )
-from tests.support.cold_values import TOPIC_ID
+from tests.support.tier.cold_values import TOPIC_ID
 
 _ID = UUID("5b3f2a9e-1c55-4b0e-9b1d-8a4c6f1d2e3f")
 

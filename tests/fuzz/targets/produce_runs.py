@@ -18,8 +18,8 @@ from tests.differential.brokers import Pair, settled
 from tests.differential.history import Site, Topic
 from tests.differential.requests import Part, Style, produce
 from tests.fuzz.inputs import Cursor
-from tests.sim.clock import EPOCH_MS
-from tests.sim.loop import SimLoop
+from tests.sim.world.clock import EPOCH_MS
+from tests.sim.world.loop import SimLoop
 
 MUTANTS = 60
 _TOPICS = Topic("plain", 3, {}), Topic("tight", 1, {"max.message.bytes": "300"})

@@ -34,7 +34,7 @@ from tests.support.repository import golden
 
 
 class BytesFile:
-    """As much of `seams.disk.File` as a walk needs."""
+    """As much of `seams.files.disk.File` as a walk needs."""
 
     path = "fuzzed.log"
 

@@ -15,7 +15,7 @@ from broker.wire.scatter import Part
 from broker.wire.schema import Kind
 from broker.wire.table import MESSAGES
 from tests.fuzz.inputs import Cursor
-from tests.support.random_messages import random_message
+from tests.support.wire.random_messages import random_message
 
 _APIS = sorted(APIS.values(), key=lambda api: int(api.key))
 _SEED_BYTES_MAX = 1500

@@ -19,7 +19,7 @@ from broker.wire.errors import MalformedFrame
 from broker.wire.table import MESSAGES
 from tests.fuzz.inputs import Cursor
 from tests.fuzz.targets.request_bodies import _APIS, _decode, _encode, _joined, seeds
-from tests.support.kafkas_fields import clear_ours
+from tests.support.kafka.kafkas_fields import clear_ours
 
 __all__ = ["run", "seeds"]
 

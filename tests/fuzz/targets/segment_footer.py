@@ -14,8 +14,8 @@ from coldstore.segments.segment_object import SegmentFooter, footer_start, tail_
 from coldstore.segments.segment_sections import SECTION_HEADER_SIZE, TRAILER_SIZE
 from logformat.errors import Corrupt
 from tests.fuzz.inputs import memory_within
-from tests.support.cold_objects import segment_object
 from tests.support.repository import golden
+from tests.support.tier.cold_objects import segment_object
 
 
 def seeds() -> list[bytes]:

@@ -14,8 +14,8 @@ from logformat.record_batch import HEADER_SIZE, CorruptBatch, check_stored
 from tests.fuzz.inputs import Cursor
 from tests.fuzz.targets.record_batch import resealed
 from tests.fuzz.targets.record_batch import seeds as batch_seeds
-from tests.support.cold_objects import batches
 from tests.support.stamped import stamp
+from tests.support.tier.cold_objects import batches
 
 
 def seeds() -> list[bytes]:

@@ -10,8 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+from tests.sim.checks.rows import table
 from tests.sim.pair.play import Outcome, simulate
-from tests.sim.rows import table
 
 SEEDS_A_JOB = 64
 

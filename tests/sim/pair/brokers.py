@@ -21,11 +21,11 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import NO_LEADER, MetadataRecord, RowsSet, TopicCreated, TopicDeleted
 from logformat.errors import ThermoclineError
 from seams.rng import SeededRng
-from tests.sim.late import Late
-from tests.sim.loop import Process, SimLoop
-from tests.support.broker_kit import Life
-from tests.support.cluster_kit import cluster_root
-from tests.support.shared_bucket import NOBODY, Pair
+from tests.sim.world.late import Late
+from tests.sim.world.loop import Process, SimLoop
+from tests.support.brokers.broker_kit import Life
+from tests.support.brokers.cluster_kit import cluster_root
+from tests.support.brokers.shared_bucket import NOBODY, Pair
 
 STOPS_S = 300.0  # late calls are waited for
 STARTS_S = 300.0

@@ -19,8 +19,8 @@ from broker.metadata.row_steps import next_row, with_leader, with_replicas
 from broker.metadata.rows import begun_uncleanly, proposed, session_began, sessions_ended
 from broker.replication.follower import Phase
 from tests.sim.pair.brokers import Brokers
-from tests.support.cluster_kit import id_of
-from tests.support.shared_bucket import NAME
+from tests.support.brokers.cluster_kit import id_of
+from tests.support.brokers.shared_bucket import NAME
 
 FIRST_ID = 77
 OF_ITS_OWN = 8

@@ -8,8 +8,8 @@ from hotstore.recovery.log_loading import recover_log
 from logformat.record_batch import walk
 from logformat.records import iter_records
 from logformat.values import TopicPartition
-from tests.support.crash_disk import CrashDisk
-from tests.support.shared_bucket import NAME
+from tests.support.brokers.shared_bucket import NAME
+from tests.support.disk.crash_disk import CrashDisk
 
 
 def copy_of(disk: CrashDisk, now_ms: int) -> tuple[int, int, dict[int, bytes | None]]:

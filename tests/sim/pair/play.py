@@ -21,15 +21,15 @@ from typing import Any
 from broker.metadata.records import NO_LEADER
 from logformat.errors import ThermoclineError
 from seams.rng import SeededRng
-from tests.sim.clock import EPOCH_MS
-from tests.sim.late import LONG_S, SHORT_S
-from tests.sim.loop import Deadlock, Livelock, SimLoop
 from tests.sim.pair.brokers import Brokers
 from tests.sim.pair.controller import Controller
 from tests.sim.pair.copies import copy_of
-from tests.support.broker_kit import SMALL_SEGMENTS
-from tests.support.faulty_store import FaultPlan
-from tests.support.shared_bucket import NAME
+from tests.sim.world.clock import EPOCH_MS
+from tests.sim.world.late import LONG_S, SHORT_S
+from tests.sim.world.loop import Deadlock, Livelock, SimLoop
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS
+from tests.support.brokers.shared_bucket import NAME
+from tests.support.store.faulty_store import FaultPlan
 from tests.support.unexpected import unexpected_failures
 
 SETTLES_S = 150.0

@@ -15,18 +15,18 @@ from typing import Any
 
 from broker.config.places import Launch
 from coldstore.object_store import Got, ObjectInfo, ObjectStore, Upload
-from seams.disk import File
+from seams.files.disk import File
 from tests.sim.actors import NO_ANSWER, Reader, Stage
+from tests.sim.checks.history import Final, Place, Poll
 from tests.sim.client import LATEST, Client, ServerError
-from tests.sim.cluster import HOST, Node
-from tests.sim.history import Final, Place, Poll
-from tests.sim.links import STORE, both_ways
-from tests.sim.loop import SimLoop
-from tests.sim.machines import Machine
 from tests.sim.playing import Outcome, played
 from tests.sim.run import BROKER_SETTINGS
 from tests.sim.several.fleet import Fleet, brokers_are_seen
 from tests.sim.several.run import DURATION_S, SeveralBrokers, Shape, seats_of, shape_of
+from tests.sim.world.cluster import HOST, Node
+from tests.sim.world.links import STORE, both_ways
+from tests.sim.world.loop import SimLoop
+from tests.sim.world.machines import Machine
 
 PORT = 9999
 NODE_ID = 100

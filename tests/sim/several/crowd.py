@@ -18,11 +18,11 @@ from broker.wire.apis import ApiKey
 from broker.wire.messages import FindCoordinatorRequest, MetadataRequest, MetadataRequestTopic
 from seams.rng import SeededRng
 from tests.sim.actors import EXPECTED, NO_ANSWER, Admin, Stage
+from tests.sim.checks.history import Outcome, Place, Send
 from tests.sim.client import Client, Connection, Disconnected, ServerError
-from tests.sim.history import Outcome, Place, Send
-from tests.sim.net import SimNet
 from tests.sim.several.fleet import Fleet
-from tests.sim.transport import Address
+from tests.sim.world.net import SimNet
+from tests.sim.world.transport import Address
 
 GO_ELSEWHERE = frozenset(
     {

@@ -30,17 +30,17 @@ from coldstore.roots.root_format import RootCodec
 from hotstore.host.log_directories import LogDirectories
 from logformat.values import TopicPartition
 from seams.rng import SeededRng
-from tests.sim.bucket import RemoteBucket
-from tests.sim.checker import COMMIT_LOSS_S
-from tests.sim.cluster import HOST, Cluster, Node
-from tests.sim.history import Place
-from tests.sim.late import Late
-from tests.sim.links import STORE
-from tests.sim.loop import PROCESS, SimLoop
-from tests.sim.machines import Machine
-from tests.sim.read_roots import ReadRoots
-from tests.sim.several.acks import Acks, Began
-from tests.sim.transport import Address
+from tests.sim.checks.checker import COMMIT_LOSS_S
+from tests.sim.checks.history import Place
+from tests.sim.checks.read_roots import ReadRoots
+from tests.sim.several.checks.acks import Acks, Began
+from tests.sim.world.bucket import RemoteBucket
+from tests.sim.world.cluster import HOST, Cluster, Node
+from tests.sim.world.late import Late
+from tests.sim.world.links import STORE
+from tests.sim.world.loop import PROCESS, SimLoop
+from tests.sim.world.machines import Machine
+from tests.sim.world.transport import Address
 
 FIRST_PORT = 9092
 RACK_SELECTOR = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector"

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from broker.error_codes import ErrorCode
 from tests.sim.actors import Reader
+from tests.sim.checks.history import Place
 from tests.sim.client import Disconnected, Fetched
-from tests.sim.history import Place
 from tests.sim.several.crowd import Crowd, RoutedClient
 from tests.sim.several.fleet import Fleet, rack_of
-from tests.sim.transport import Address
+from tests.sim.world.transport import Address
 
 _STAY_MAX = 60  # fetches from one replica
 

@@ -18,11 +18,11 @@ from broker.wire.messages import MetadataRequest, MetadataRequestTopic
 from logformat.records import Record, encode_batch
 from tests.sim.actors import NO_ANSWER, Reader
 from tests.sim.acts import READERS_REACH_END_S, Found
+from tests.sim.checks.history import Final, Loss, Outcome, Place, Send
 from tests.sim.client import Client, ServerError, produce_request
-from tests.sim.clock import EPOCH_MS
-from tests.sim.history import Final, Loss, Outcome, Place, Send
 from tests.sim.several.crowd import Crowd
 from tests.sim.several.fleet import Fleet
+from tests.sim.world.clock import EPOCH_MS
 
 PLACE: Place = ("reborn", 0)
 CONFIGS = {"internal.segment.bytes": "2500", "remote.storage.enable": "true", "local.retention.bytes": "3000"}

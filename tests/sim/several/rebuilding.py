@@ -22,14 +22,14 @@ from coldstore.keys import METADATA_PREFIX, TOPICS_PREFIX, MetadataKey, cluster_
 from hotstore.file_names import is_stray_dir
 from seams.rng import SeededRng
 from tests.sim.actors import NO_ANSWER
-from tests.sim.loop import SimLoop
 from tests.sim.nemesis import manifests
 from tests.sim.playing import Outcome, played
 from tests.sim.run import BROKER_SETTINGS
 from tests.sim.several.fleet import Fleet, brokers_are_seen
 from tests.sim.several.restoring import BROKERS, DURATION_S, RESTORED_S, Others, Restored
 from tests.sim.several.run import Shape, shape_of
-from tests.support.memory_store import MemoryStore, StoredObject
+from tests.sim.world.loop import SimLoop
+from tests.support.store.memory_store import MemoryStore, StoredObject
 from thermocline.cli.cluster.restore.rebuild_plan import Found, RebuildPlan, epochs_in, rebuild_plan
 
 DONE_S = 20.0

@@ -25,14 +25,14 @@ from broker.wire.messages import (
 )
 from seams.rng import SeededRng
 from tests.sim.actors import NO_ANSWER
+from tests.sim.checks.history import Place
 from tests.sim.client import ServerError
-from tests.sim.history import Place
-from tests.sim.loop import SimLoop
 from tests.sim.playing import Outcome, played
 from tests.sim.run import BROKER_SETTINGS
 from tests.sim.several.crowd import RoutedClient
 from tests.sim.several.fleet import Fleet, Seat, brokers_are_seen
 from tests.sim.several.run import SeveralBrokers, Shape, shape_of
+from tests.sim.world.loop import SimLoop
 from thermocline.cli.cluster.restore.plan import Step, next_step
 
 BROKERS = 3

@@ -16,22 +16,22 @@ from typing import Any
 from seams.rng import SeededRng
 from tests.sim import acts
 from tests.sim.actors import Admin, Reader
-from tests.sim.history import History
-from tests.sim.invariants import watch_roots
-from tests.sim.late import drawn_chance, late_of
-from tests.sim.loop import SimLoop
+from tests.sim.checks.history import History
+from tests.sim.checks.invariants import watch_roots
 from tests.sim.playing import Actor, Load, Outcome, Play, played
 from tests.sim.run import BROKER_SETTINGS, FAULTY
+from tests.sim.several.checks.ends import Ends
+from tests.sim.several.checks.god import God
+from tests.sim.several.checks.losses import Losses
 from tests.sim.several.crowd import Crowd, Operator
-from tests.sim.several.ends import Ends
+from tests.sim.several.faults.kinds import DRAWN_APART, OF_REFUSALS, Kind
+from tests.sim.several.faults.nemesis import SeveralNemesis
 from tests.sim.several.fleet import Fleet, brokers_are_seen
-from tests.sim.several.god import God
-from tests.sim.several.kinds import DRAWN_APART, OF_REFUSALS, Kind
-from tests.sim.several.losses import Losses
 from tests.sim.several.near import near_readers
-from tests.sim.several.nemesis import SeveralNemesis
 from tests.sim.several.reborn import Reborn, ThereAndBack
-from tests.support.faulty_store import Fault
+from tests.sim.world.late import drawn_chance, late_of
+from tests.sim.world.loop import SimLoop
+from tests.support.store.faulty_store import Fault
 
 DURATION_S = 40.0
 LEADERS_S = 30.0  # for every partition, from the end of the last fault

@@ -20,7 +20,7 @@ from broker.wire.messages import (
     OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
-from tests.support.broker_kit import Place, decoded, fetch_request, parts_of, play
+from tests.support.brokers.broker_kit import Place, decoded, fetch_request, parts_of, play
 
 CLIENT, BROKER = Peer(1, "", "OUTER"), Peer(2, "", "INNER")
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED

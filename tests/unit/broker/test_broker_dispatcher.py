@@ -19,7 +19,7 @@ from broker.wire.messages import (
     ProduceRequestPartition,
     ProduceRequestTopic,
 )
-from tests.support.broker_kit import (
+from tests.support.brokers.broker_kit import (
     Life,
     Place,
     batch_of,

@@ -10,7 +10,7 @@ from broker.metadata.records import Listener
 from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import DescribeClusterRequest, FindCoordinatorRequest, MetadataRequest
-from tests.support.broker_kit import Place, fetch_request, play
+from tests.support.brokers.broker_kit import Place, fetch_request, play
 
 SETTINGS = (
     "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT",

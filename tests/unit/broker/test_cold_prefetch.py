@@ -15,12 +15,12 @@ from hotstore.host.data_dir import DataDir
 from hotstore.log.log_config import LogConfig
 from hotstore.recovery.log_loading import make_log
 from logformat.values import TopicPartition
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
-from tests.support.cluster_kit import claim
+from tests.support.brokers.cluster_kit import claim
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.faulty_store import FaultyStore
-from tests.support.tier_kit import DATA, House
+from tests.support.store.faulty_store import FaultyStore
+from tests.support.tier.tier_kit import DATA, House
 from tiering.opening.read_ahead import ReadAhead
 
 ID = "0190a8c0-0000-7000-8000-0000000000aa"

@@ -12,10 +12,10 @@ from broker.error_codes import ErrorCode
 from broker.net.dispatch import Later, Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import FetchResponsePartition
-from tests.support.broker_kit import SMALL_SEGMENTS, Life, decoded, fetch_request, parts_of, play
-from tests.support.house import House, house
-from tests.support.shared_bucket import NAME, Pair, both
-from tests.support.shared_bucket import until as happens
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, decoded, fetch_request, parts_of, play
+from tests.support.brokers.house import House, house
+from tests.support.brokers.shared_bucket import NAME, Pair, both
+from tests.support.brokers.shared_bucket import until as happens
 from tests.support.waiting import until
 
 SELECTOR = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector"

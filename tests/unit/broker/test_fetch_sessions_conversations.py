@@ -1,7 +1,7 @@
 """The same fetches, the same answers: our broker against what Apache Kafka 4.3.1 answered.
 
-`tests/golden/fetches_kafka_4_3_1.json` holds Kafka's answers (recorded with `python -m tests.support.record_fetches`
-against the peer). Each answer here went through the codec of its version.
+`tests/golden/fetches_kafka_4_3_1.json` holds Kafka's answers (recorded with `python -m
+tests.support.conversations.record_fetches` against the peer). Each answer here went through the codec of its version.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.support import repository
-from tests.support.broker_kit import play
-from tests.support.fetch_conversation import CONVERSATIONS, Talk
-from tests.support.our_broker import OurBroker
+from tests.support.brokers.broker_kit import play
+from tests.support.conversations.fetch_conversation import CONVERSATIONS, Talk
+from tests.support.conversations.our_broker import OurBroker
 
 GOLDEN = json.loads((repository.GOLDEN / "fetches_kafka_4_3_1.json").read_text())
 

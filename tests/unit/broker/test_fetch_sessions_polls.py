@@ -12,8 +12,8 @@ from broker.handlers.fetch import fetch
 from broker.net.dispatch import Answer, Later, Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import FetchRequest, FetchResponse
-from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, decoded, fetch_request, play, values_of
-from tests.support.faulty_store import FaultPlan
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, decoded, fetch_request, play, values_of
+from tests.support.store.faulty_store import FaultPlan
 
 WAIT_MS = 30_000
 

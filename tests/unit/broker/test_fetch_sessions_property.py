@@ -28,7 +28,7 @@ from broker.wire.messages import (
     FetchResponse,
 )
 from logformat.record_batch import walk
-from tests.support.broker_kit import Life, Place, decoded, play
+from tests.support.brokers.broker_kit import Life, Place, decoded, play
 
 TOPICS = ("s", "t", "u")  # the last one is not there at first
 PARTITIONS = [(topic, index) for topic in TOPICS for index in range(2)]

@@ -6,9 +6,9 @@ from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ElectLeadersRequest, ElectLeadersRequestTopic
 from logformat.record_batch import walk
-from seams.disk import read_file
-from tests.support.broker_kit import play
-from tests.support.three_machines import NODES, VALUES, Three, until
+from seams.files.disk import read_file
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.three_machines import NODES, VALUES, Three, until
 
 LOG = "/data/a/log-0/00000000000000000000.log"
 

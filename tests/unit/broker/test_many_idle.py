@@ -10,7 +10,7 @@ import pytest
 
 from hotstore.host.offset_checkpoints import OffsetCheckpoints
 from hotstore.log.partition_log import PartitionLog
-from tests.support.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place, play
 from tiering.work_queue import Job, WorkQueue
 
 PARTITIONS = 20

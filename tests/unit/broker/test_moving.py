@@ -22,10 +22,10 @@ from broker.wire.messages import (
     MetadataRequest,
     MetadataRequestTopic,
 )
-from seams.disk import remove_tree
-from tests.support.broker_kit import Life, Place, play
-from tests.support.neighbours import commit, join
-from tests.support.three_machines import NODES, Three, until
+from seams.files.disk import remove_tree
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.neighbours import commit, join
+from tests.support.brokers.three_machines import NODES, Three, until
 
 NONE = ErrorCode.NONE
 

@@ -1,6 +1,6 @@
 """What consumers of a rack are told: three brokers of ours against what three of Apache Kafka 4.3.1 answered.
 
-`tests/golden/nearest_kafka_4_3_1.json` holds Kafka's answers (`python -m tests.support.record_nearest`).
+`tests/golden/nearest_kafka_4_3_1.json` holds Kafka's answers (`python -m tests.support.conversations.record_nearest`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
 from broker.wire.message import Message
 from tests.support import repository
-from tests.support.broker_kit import play
-from tests.support.house import House
-from tests.support.nearest_conversation import Talk, conversation
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.house import House
+from tests.support.conversations.nearest_conversation import Talk, conversation
 from tests.support.waiting import until
 
 GOLDEN = json.loads((repository.GOLDEN / "nearest_kafka_4_3_1.json").read_text())["nearest"]

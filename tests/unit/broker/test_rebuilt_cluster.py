@@ -25,14 +25,14 @@ from broker.partition.removing.stray_logs import strays
 from broker.partition.removing.topic_deletion import TopicDeletion
 from coldstore.object_store import PreconditionFailed
 from logformat.values import TopicPartition
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
-from tests.support.broker_kit import LEASE_S, Place, play
-from tests.support.cluster_kit import CLUSTER, cluster_root, id_of, session
-from tests.support.memory_store import MemoryStore
+from tests.support.brokers.broker_kit import LEASE_S, Place, play
+from tests.support.brokers.cluster_kit import CLUSTER, cluster_root, id_of, session
+from tests.support.store.memory_store import MemoryStore
 from tests.unit.broker.membership.test_broker_membership import lease_of, running
-from tests.unit.broker.partition.test_topic_deletion import Removed
-from tests.unit.cli.test_cli_rebuild_plan import found
+from tests.unit.broker.partition.removing.test_topic_deletion import Removed
+from tests.unit.cli.cluster.test_cli_rebuild_plan import found
 from thermocline.cli.cluster.restore.rebuild_plan import rebuild_plan
 
 A = UUID(int=1)

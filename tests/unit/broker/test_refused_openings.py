@@ -9,9 +9,9 @@ import errno
 import pytest
 
 from logformat.record_batch import walk
-from seams.disk import read_file
-from tests.support.broker_kit import play
-from tests.support.three_machines import NODES, VALUES, Three, served, until
+from seams.files.disk import read_file
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.three_machines import NODES, VALUES, Three, served, until
 
 LOG = f"/data/a/log-0/{0:020}.log"
 

@@ -26,8 +26,8 @@ from broker.wire.messages import (
     OffsetFetchRequestTopic,
 )
 from coldstore.stores.operations import Operation
-from tests.support.broker_kit import Life, Place, batch_of, play, produce_request
-from tests.support.faulty_store import Fault
+from tests.support.brokers.broker_kit import Life, Place, batch_of, play, produce_request
+from tests.support.store.faulty_store import Fault
 
 NONE = ErrorCode.NONE
 Brokers = dict[int, Life]

@@ -13,9 +13,9 @@ from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ElectLeadersRequest, ElectLeadersRequestTopic
 from logformat.record_batch import walk
-from seams.disk import read_file
-from tests.support.broker_kit import play
-from tests.support.three_machines import NODES, VALUES, Three, served, until
+from seams.files.disk import read_file
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.three_machines import NODES, VALUES, Three, served, until
 
 LOG = "/data/a/log-0/00000000000000000000.log"
 GAP_BYTES = 6  # of the value of the control record that makes a gap; no value here has as many

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archive_kit import JSON, json_topic, lake, run
-from tests.support.history_bucket import HistoryBucket
+from tests.support.pipeline.archive_kit import JSON, json_topic, lake, run
+from tests.support.pipeline.history_bucket import HistoryBucket
 from thermocline.cli.main import main
 from thermocline.cli.terminal.outcome import Exit
 

@@ -41,7 +41,7 @@ def parsers(of: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
 
 def test_every_help_has_an_example_that_its_parser_accepts() -> None:
     """The contract: each --help has an example; one that does not parse would be worse than none. They are run by
-    tests/integration/test_command_examples.py."""
+    tests/integration/cli/test_command_examples.py."""
     found = list(parsers(parser()))
     assert len(found) > 25  # the walk finds nouns and verbs
     for one in found:

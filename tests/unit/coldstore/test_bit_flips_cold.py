@@ -21,15 +21,15 @@ from coldstore.manifest.page_reader import PageCache
 from coldstore.roots.root import RootStore
 from coldstore.segments.segment_reader import fetch_footer
 from logformat.errors import Corrupt, Retryable, ThermoclineError
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
-from tests.support.cluster_kit import claim, cluster_root, created
-from tests.support.cold_log import a_reader, cold_log, content, put
-from tests.support.cold_objects import segment_object
-from tests.support.cold_values import TOPIC_ID, remote_segment
-from tests.support.crash_disk import CrashDisk
+from tests.support.brokers.cluster_kit import claim, cluster_root, created
+from tests.support.disk.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.memory_store import MemoryStore, StoredObject
+from tests.support.store.memory_store import MemoryStore, StoredObject
+from tests.support.tier.cold_log import a_reader, cold_log, content, put
+from tests.support.tier.cold_objects import segment_object
+from tests.support.tier.cold_values import TOPIC_ID, remote_segment
 from tests.support.workers import LoopWorkers
 from tiering.reading.batch_slices import ColdSlice
 from tiering.reading.limits import ReadLimits

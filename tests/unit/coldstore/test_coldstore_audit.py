@@ -27,10 +27,10 @@ from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.object_store import ObjectInfo
 from logformat.errors import Fenced
 from seams.rng import SeededRng
-from tests.support.cold_objects import MadeObject, segment_object
-from tests.support.cold_values import TOPIC_ID, remote_segment
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.memory_store import MemoryStore, StoredObject
+from tests.support.store.memory_store import MemoryStore, StoredObject
+from tests.support.tier.cold_objects import MadeObject, segment_object
+from tests.support.tier.cold_values import TOPIC_ID, remote_segment
 from tests.support.workers import LoopWorkers
 
 KINDS = FindingKind

@@ -15,7 +15,7 @@ from coldstore.segments.cache_policy import CachePolicy
 from coldstore.segments.chunk_cache import CachedChunk, ChunkCache, MemoryFile
 from coldstore.segments.segment_reader import ChunkRef
 from logformat.errors import Corrupt
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
 from tests.support.workers import LoopWorkers
 

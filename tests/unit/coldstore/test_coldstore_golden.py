@@ -29,9 +29,9 @@ from logformat.errors import Corrupt
 from logformat.gap import gap_batches
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState
-from tests.support.cold_objects import T0, batches
-from tests.support.cold_values import TOPIC_ID, remote_segment
 from tests.support.repository import golden
+from tests.support.tier.cold_objects import T0, batches
+from tests.support.tier.cold_values import TOPIC_ID, remote_segment
 
 KEY = SegmentKey(TOPIC_ID, 3, 1000, 5, UUID("5b3f2a9e-1c55-4b0e-9b1d-8a4c6f1d2e3f"))
 DECIDED = (

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment, SnapshotPointer, Totals, new_manifest
 from coldstore.manifest.manifest_entries import GAPS_IN_ROOT_MAX, ZERO_HASH, hash_of, totals_of
 from logformat.errors import Corrupt, Fenced, InvalidRequest
-from tests.support.cold_values import TOPIC_ID, remote_segment
+from tests.support.tier.cold_values import TOPIC_ID, remote_segment
 
 
 def empty(epoch: int = 1) -> Manifest:

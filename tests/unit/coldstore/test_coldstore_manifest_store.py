@@ -27,10 +27,10 @@ from coldstore.stores.operations import Operation
 from logformat.errors import Corrupt, Fenced, InvalidRequest
 from logformat.values import NewerFormat
 from seams.rng import SeededRng
-from tests.support.cold_values import TOPIC_ID, remote_segment
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.faulty_store import FaultyStore
-from tests.support.memory_store import MemoryStore, StoredObject
+from tests.support.store.faulty_store import FaultyStore
+from tests.support.store.memory_store import MemoryStore, StoredObject
+from tests.support.tier.cold_values import TOPIC_ID, remote_segment
 
 KEY = manifest_key(TOPIC_ID, 0)
 

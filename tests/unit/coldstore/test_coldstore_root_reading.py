@@ -12,7 +12,7 @@ from coldstore.object_store import Got, StoreUnavailable
 from coldstore.roots.root import RootCodec
 from coldstore.roots.root_reading import READS_MAX, SAME_READS, read_root
 from logformat.errors import Corrupt
-from tests.support.memory_store import MemoryStore
+from tests.support.store.memory_store import MemoryStore
 
 KEY = "cluster.json"
 

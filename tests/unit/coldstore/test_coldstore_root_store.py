@@ -21,7 +21,7 @@ from coldstore.roots.root import (
 from logformat.errors import Corrupt, Fenced, Retryable
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.memory_store import MemoryStore, StoredObject
+from tests.support.store.memory_store import MemoryStore, StoredObject
 
 KEY = "cluster.json"
 

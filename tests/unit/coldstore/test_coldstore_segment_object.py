@@ -34,15 +34,15 @@ from coldstore.segments.segment_sections import (
 )
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.gap import gap_batches
+from logformat.indexes.segment_index import SegmentIndexer
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import ProducerState
 from logformat.record_batch import HEADER_SIZE, TimestampType, check_stored
 from logformat.records import Record, encode_batch
-from logformat.segment_index import SegmentIndexer
 from logformat.values import NewerFormat
-from tests.support.cold_objects import T0, batches, object_of, scan, segment_object
-from tests.support.cold_values import TOPIC_ID
 from tests.support.stamped import stamp
+from tests.support.tier.cold_objects import T0, batches, object_of, scan, segment_object
+from tests.support.tier.cold_values import TOPIC_ID
 
 SIZES = [3, 1, 40, 7, 7, 120, 2, 9]
 

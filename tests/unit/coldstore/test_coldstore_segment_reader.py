@@ -19,9 +19,9 @@ from coldstore.segments.segment_reader import (
 )
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.record_batch import walk
-from tests.support.cold_objects import MadeObject, segment_object
 from tests.support.fast_loop import run_fast
-from tests.support.memory_store import MemoryStore, StoredObject
+from tests.support.store.memory_store import MemoryStore, StoredObject
+from tests.support.tier.cold_objects import MadeObject, segment_object
 
 SIZES = [3, 1, 40, 7, 7, 120, 2, 9, 300, 1, 1, 1, 50]
 

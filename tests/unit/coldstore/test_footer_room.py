@@ -15,12 +15,12 @@ from coldstore.segments.footer_room import footer_room
 from coldstore.segments.segment_object import SegmentFooter, build_footer
 from coldstore.segments.segment_scanner import CHUNK_BYTES, Scan, interval_of
 from coldstore.segments.segment_sections import FooterOutgrown
+from logformat.indexes.segment_index import SegmentIndexer
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState
 from logformat.record_batch import LOG_OVERHEAD, Fields
-from logformat.segment_index import SegmentIndexer
-from tests.support.cold_objects import T0
-from tests.support.cold_values import TOPIC_ID
+from tests.support.tier.cold_objects import T0
+from tests.support.tier.cold_values import TOPIC_ID
 
 KEY = SegmentKey(TOPIC_ID, 0, 0, 1, UUID(int=7, version=4))
 MIB = 1 << 20

@@ -6,9 +6,9 @@ import pytest
 
 from coldstore.manifest.manifest import EditRefused
 from logformat.errors import Fenced
-from tests.support.cold_values import remote_segment
 from tests.support.fast_loop import run_fast
-from tests.support.memory_store import MemoryStore
+from tests.support.store.memory_store import MemoryStore
+from tests.support.tier.cold_values import remote_segment
 from tests.unit.coldstore.test_coldstore_manifest_store import KEY, claimed, opened
 
 

@@ -25,10 +25,10 @@ from coldstore.segments.segment_object import SegmentFooter, tail_bytes
 from coldstore.segments.segment_scanner import INDEX_INTERVAL_BYTES, interval_of
 from coldstore.segments.segment_sections import SECTION_HEADER_SIZE, Section, read_sections, read_trailer
 from logformat.errors import Corrupt
-from logformat.offset_index import OffsetIndex
-from logformat.time_index import TimeIndex
-from tests.support.cold_objects import segment_object
-from tests.support.packed_footers import packing
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.time_index import TimeIndex
+from tests.support.tier.cold_objects import segment_object
+from tests.support.tier.packed_footers import packing
 
 LOG_BYTES = 128 << 20
 rising = st.lists(st.integers(0, 2**31 - 1), unique=True, max_size=60).map(sorted)

@@ -33,8 +33,8 @@ from coldstore.stores.operations import Operation
 from logformat.errors import InvalidRequest
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
-from tests.support.faulty_store import FAULTS_OF, Fault, FaultPlan, FaultyStore
-from tests.support.memory_store import MemoryStore, StoredObject, upload_of
+from tests.support.store.faulty_store import FAULTS_OF, Fault, FaultPlan, FaultyStore
+from tests.support.store.memory_store import MemoryStore, StoredObject, upload_of
 
 
 def probed(store: ObjectStore) -> ProbeReport:

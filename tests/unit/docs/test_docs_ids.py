@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.rows import ROWS
+from tests.sim.checks.rows import ROWS
 from tests.support.repository import ROOT
 
 HOUSES = (
@@ -75,7 +75,7 @@ def sources() -> dict[str, str]:
     built = ROOT / "bench" / ".build"  # what benchmarks need: packages of others among it
     found = {str(page.relative_to(ROOT)): text_of(page) for page in pages if built not in page.parents}
     found |= {str(module.relative_to(ROOT)): words_of(module) for module in modules if built not in module.parents}
-    # Rows of the table of faults: their ids are checked where they come from, tests/sim/rows.py.
+    # Rows of the table of faults: their ids are checked where they come from, tests/sim/checks/rows.py.
     rows = "|".join(re.escape(row) for row in ROWS)
     return {path: re.sub(rf"(?:^\| |\")(?:{rows})", "", text, flags=re.M) for path, text in found.items()}
 

@@ -14,7 +14,7 @@ from broker.wire.apis import APIS
 from tests.pages import PAGES
 from tests.pages.compatibility import DIFFERENCES, TOOLS
 from tests.pages.kafka_apis import LEFT_OUT, TABLE
-from tests.support.broker_process import running_broker
+from tests.support.processes.broker_process import running_broker
 from tests.support.repository import ROOT
 from thermocline.cli.clients.wire_client import BROKER_RESOURCE, WireClient
 

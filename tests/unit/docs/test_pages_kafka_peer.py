@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.pages.kafka_apis import TABLE, KafkaApi
-from tests.support.kafka_tools import class_path, require_kafka
+from tests.support.kafka.kafka_tools import class_path, require_kafka
 
 PROGRAM = """
 import org.apache.kafka.common.message.ApiMessageType;

@@ -1,7 +1,7 @@
 """What real producers write, read by everything that reads batches: each record as somebody else read it.
 
 Batches of Java's client, librdkafka, franz-go and forms that others may write, for every codec and batch size
-(`tests/support/record_batches.py`). Expected values come from librdkafka's consumer, or from what was put in.
+(`tests/support/kafka/record_batches.py`). Expected values come from librdkafka's consumer, or from what was put in.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from broker.wire.apis import ApiKey
 from logformat.compression import compress, decompress
 from logformat.record_batch import HEADER_SIZE, Codec, check_stored, read_header, walk
 from logformat.records import RECORDS_BYTES_MAX, iter_records
-from tests.support.broker_kit import Place, fetch_request, play, produce_request
-from tests.support.golden_batches import Golden, Row, batches_of, digest_of, goldens
-from tests.support.history_bucket import HistoryBucket
-from tests.support.numpy_decoder import NumpyWay
+from tests.support.brokers.broker_kit import Place, fetch_request, play, produce_request
+from tests.support.kafka.golden_batches import Golden, Row, batches_of, digest_of, goldens
+from tests.support.pipeline.history_bucket import HistoryBucket
+from tests.support.pipeline.numpy_decoder import NumpyWay
 from thermocline.pipeline.decode.batches import BatchDecoder, Way
 from thermocline.pipeline.decode.codecs import Decompressor
 from thermocline.pipeline.decode.kernel_way import KernelWay

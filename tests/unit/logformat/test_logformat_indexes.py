@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logformat.errors import Corrupt
-from logformat.offset_index import OffsetIndex, OffsetPosition
+from logformat.indexes.offset_index import OffsetIndex, OffsetPosition
+from logformat.indexes.segment_index import SegmentIndexer
+from logformat.indexes.time_index import TimeIndex, TimestampOffset
+from logformat.indexes.transaction_index import AbortedTransaction, decode_aborted, encode_aborted, overlapping
 from logformat.record_batch import INT32_MAX, BatchHeader
-from logformat.segment_index import SegmentIndexer
-from logformat.time_index import TimeIndex, TimestampOffset
-from logformat.transaction_index import AbortedTransaction, decode_aborted, encode_aborted, overlapping
 from logformat.values import NewerFormat
 
 BASE = 1_000

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 
+from logformat.indexes.time_index import TimestampOffset
 from logformat.record_batch import (
     HEADER,
     HEADER_SIZE,
@@ -35,7 +36,6 @@ from logformat.records import (
     timestamp_range,
     validate_records,
 )
-from logformat.time_index import TimestampOffset
 from tests.support.stamped import stamp
 
 maybe_bytes = st.none() | st.binary(max_size=70)

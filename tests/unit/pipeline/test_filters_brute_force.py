@@ -24,26 +24,26 @@ from hotstore.log.log_config import LogConfig
 from logformat.errors import InvalidRequest
 from logformat.record_batch import NO_TIMESTAMP, read_header
 from logformat.records import Record, encode_batch
-from seams.tasks import Tasks
-from tests.support.cold_log import ColdLog, FixedManifests, a_reader, manifest_of, put
-from tests.support.cold_objects import MadeObject, object_of
-from tests.support.crash_disk import CrashDisk
-from tests.support.decode_logs import read_slowly
+from seams.loop.tasks import Tasks
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import append, flush, new_log, open_log, seal
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.history_bucket import HistoryBucket
-from tests.support.hotstore_kit import append, flush, new_log, open_log, seal
-from tests.support.memory_store import MemoryStore
-from tests.support.packed_footers import packing, thin
-from tests.support.ugly_logs import T0, UglyLog, bounds, offsets_for, ticks, ugly_logs
+from tests.support.pipeline.decode_logs import read_slowly
+from tests.support.pipeline.history_bucket import HistoryBucket
+from tests.support.pipeline.ugly_logs import T0, UglyLog, bounds, offsets_for, ticks, ugly_logs
+from tests.support.store.memory_store import MemoryStore
+from tests.support.tier.cold_log import ColdLog, FixedManifests, a_reader, manifest_of, put
+from tests.support.tier.cold_objects import MadeObject, object_of
+from tests.support.tier.packed_footers import packing, thin
 from tests.support.workers import LoopWorkers
 from thermocline.pipeline import plan as planning
 from thermocline.pipeline.plan import OffsetSpan, TimeRange, plan
 from thermocline.pipeline.read import _milliseconds
 from thermocline.pipeline.scan import scan
-from thermocline.pipeline.spark.filters import Bounds
-from thermocline.pipeline.spark.offsets import TopicPartition
 from thermocline.pipeline.spark.options import parse_options
-from thermocline.pipeline.spark.planning import plan_tasks
+from thermocline.pipeline.spark.planning.filters import Bounds
+from thermocline.pipeline.spark.planning.offsets import TopicPartition
+from thermocline.pipeline.spark.planning.planner import plan_tasks
 from thermocline.pipeline.spark.tiers import Tiers
 from thermocline.pipeline.split import Split
 

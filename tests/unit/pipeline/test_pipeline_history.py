@@ -6,7 +6,7 @@ import pytest
 
 from coldstore.object_store import ObjectMissing
 from logformat.errors import Corrupt, InvalidRequest
-from tests.support.history_bucket import T0, HistoryBucket
+from tests.support.pipeline.history_bucket import T0, HistoryBucket
 from thermocline.pipeline.arrow_store import finished, open_arrow_store
 from thermocline.pipeline.history import History
 from thermocline.pipeline.split import DataLoss, Loss

@@ -12,12 +12,12 @@ import pytest
 
 import thermocline
 from logformat.records import Record, encode_batch
-from tests.support.history_bucket import T0, HistoryBucket
+from tests.support.pipeline.history_bucket import T0, HistoryBucket
 from thermocline.pipeline.history import History
 from thermocline.pipeline.scan import scan
-from thermocline.pipeline.spark.filters import Bounds
 from thermocline.pipeline.spark.options import parse_options
-from thermocline.pipeline.spark.planning import plan_tasks
+from thermocline.pipeline.spark.planning.filters import Bounds
+from thermocline.pipeline.spark.planning.planner import plan_tasks
 from thermocline.pipeline.spark.tiers import Tiers
 from thermocline.pipeline.split import Split
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logformat.records import Record, encode_batch
-from tests.support.cold_objects import T0, MadeObject, object_of, segment_object
+from tests.support.tier.cold_objects import T0, MadeObject, object_of, segment_object
 from thermocline.pipeline.plan import OffsetSpan, Plan, TimeRange, cover, plan
 from thermocline.pipeline.split import DataLoss, Loss
 

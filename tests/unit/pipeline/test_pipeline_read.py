@@ -15,7 +15,7 @@ import thermocline
 from logformat.errors import InvalidRequest
 from logformat.record_batch import Codec
 from logformat.records import Record, encode_batch
-from tests.support.history_bucket import T0, HistoryBucket, batch
+from tests.support.pipeline.history_bucket import T0, HistoryBucket, batch
 from tests.support.waiting import wait_until
 from thermocline.pipeline import read as read_module
 from thermocline.pipeline import reader_pool

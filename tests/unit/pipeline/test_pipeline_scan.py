@@ -19,7 +19,7 @@ from coldstore.segments.segment_object import DecidedTransaction, TransactionOut
 from logformat.gap import gap_batches
 from logformat.record_batch import HEADER_SIZE, Codec, read_header, walk
 from logformat.records import Record, encode_batch
-from tests.support.history_bucket import T0, HistoryBucket, batch, records
+from tests.support.pipeline.history_bucket import T0, HistoryBucket, batch, records
 from thermocline.pipeline import plan as planning
 from thermocline.pipeline.arrow_store import ArrowStore, open_arrow_store
 from thermocline.pipeline.history import History

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from seams.afterwards import Afterwards
+from seams.loop.afterwards import Afterwards
 
 
 def play(test: Callable[[Afterwards, list[str]], None]) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seams.beats import BEAT_S, Beats
+from seams.loop.beats import BEAT_S, Beats
 from tests.support.fast_loop import run_fast
 
 TIMES = st.floats(0.0, 1e7)

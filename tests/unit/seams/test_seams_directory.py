@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from seams.disk import Directory, Disk, FileStat, read_file, read_in, replace_in
-from seams.posix_disk import PosixDisk
+from seams.files.disk import Directory, Disk, FileStat, read_file, read_in, replace_in
+from seams.files.posix_disk import PosixDisk
 from seams.rng import SeededRng
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
 
 
 class Stage:

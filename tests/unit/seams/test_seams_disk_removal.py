@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from seams.disk import remove_tree
-from seams.posix_disk import PosixDisk
+from seams.files.disk import remove_tree
+from seams.files.posix_disk import PosixDisk
 
 
 def planted(root: Path) -> str:

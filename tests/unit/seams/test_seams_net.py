@@ -10,9 +10,9 @@ import pytest
 
 from seams.net import Net, SocketBuffers, TcpNet
 from seams.rng import SeededRng
-from tests.sim.loop import SimLoop
-from tests.sim.net import SimNet
-from tests.support.net_end import End
+from tests.sim.world.loop import SimLoop
+from tests.sim.world.net import SimNet
+from tests.support.net.net_end import End
 
 Scene = Callable[[Net], Awaitable[None]]
 

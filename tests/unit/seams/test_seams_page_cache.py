@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from seams import syscalls
-from seams.page_cache import is_cached
+from seams.files import syscalls
+from seams.files.page_cache import is_cached
 
 SIZE = 64 * mmap.PAGESIZE + 100
 

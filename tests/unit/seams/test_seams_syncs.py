@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from seams import aio, syncs
-from seams.disk import File
-from seams.posix_disk import PosixFile
-from seams.syncs import CutOff, KernelSyncs, Syncs, WorkerSyncs
-from seams.workers import Lane, ThreadWorkers
+from seams.files import aio, syncs
+from seams.files.disk import File
+from seams.files.posix_disk import PosixFile
+from seams.files.syncs import CutOff, KernelSyncs, Syncs, WorkerSyncs
+from seams.loop.workers import Lane, ThreadWorkers
 
 COUNT = aio.DEPTH + 6
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from seams.tasks import Tasks, failure_of_task
+from seams.loop.tasks import Tasks, failure_of_task
 
 
 async def _seven() -> int:

@@ -6,12 +6,12 @@ import pytest
 
 from coldstore.object_store import ObjectMissing
 from logformat.leader_epochs import LeaderEpochs
-from tests.support.cold_values import TOPIC_ID, remote_segment
+from tests.support.disk.hotstore_kit import batch, batches_of
 from tests.support.fast_loop import run_fast
-from tests.support.hotstore_kit import batch, batches_of
-from tests.support.memory_store import MemoryStore
-from tests.support.tier_kit import TOPIC_ID as TIERED_ID
-from tests.support.tier_kit import House
+from tests.support.store.memory_store import MemoryStore
+from tests.support.tier.cold_values import TOPIC_ID, remote_segment
+from tests.support.tier.tier_kit import TOPIC_ID as TIERED_ID
+from tests.support.tier.tier_kit import House
 from tests.unit.coldstore.test_coldstore_manifest_store import claimed, opened
 from tiering.opening.cold_start import state_at
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from tests.support.fast_loop import run_fast
-from tests.support.memory_store import upload_of
-from tests.support.tier_kit import TOPIC_ID, House
+from tests.support.store.memory_store import upload_of
+from tests.support.tier.tier_kit import TOPIC_ID, House
 from tiering.expiry.collector import AGAIN_S, Collector
 
 

@@ -18,14 +18,14 @@ from coldstore.stores.operations import Operation
 from hotstore.errors import ReservationExhausted
 from logformat.errors import Corrupt, Retryable
 from logformat.record_batch import INT64_MAX
+from seams.files.syncs import WorkerSyncs
 from seams.rng import SeededRng
-from seams.syncs import WorkerSyncs
 from seams.world import World
+from tests.support.disk.late import must_not_come
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.faulty_store import Fault, FaultyStore
-from tests.support.late import must_not_come
-from tests.support.peer_kit import WatchedStore, read_through, route_of
-from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC_ID, House, Opened, read_everything, settle
+from tests.support.store.faulty_store import Fault, FaultyStore
+from tests.support.tier.peer_kit import WatchedStore, read_through, route_of
+from tests.support.tier.tier_kit import LIMITS, LOG, TIER, TOPIC_ID, House, Opened, read_everything, settle
 from tests.support.workers import LoopWorkers
 from tiering.expiry.collector import Collector
 from tiering.fetch_router import Route

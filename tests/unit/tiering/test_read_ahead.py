@@ -9,8 +9,8 @@ from coldstore.stores.operations import Operation
 from logformat.errors import Fenced
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.faulty_store import FaultyStore
-from tests.support.tier_kit import BLOCK, TOPIC_ID, House, Life, Opened, read_everything, settle
+from tests.support.store.faulty_store import FaultyStore
+from tests.support.tier.tier_kit import BLOCK, TOPIC_ID, House, Life, Opened, read_everything, settle
 from tiering.opening.read_ahead import ReadAhead
 
 PARTITIONS = 3

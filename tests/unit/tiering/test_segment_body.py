@@ -22,14 +22,14 @@ from logformat.errors import Corrupt
 from logformat.gap import gap_batches
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState
-from seams.disk import Buffer, File, replace_file
+from seams.files.disk import Buffer, File, replace_file
 from seams.rng import SeededRng
-from tests.support.cold_objects import T0, batches
-from tests.support.cold_values import TOPIC_ID
 from tests.support.collector import without_collector
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
-from tests.support.memory_store import MemoryStore
+from tests.support.store.memory_store import MemoryStore
+from tests.support.tier.cold_objects import T0, batches
+from tests.support.tier.cold_values import TOPIC_ID
 from tests.support.workers import LoopWorkers
 from tiering.copying.segment_body import PIECE_BYTES, ProvenBody, Source, checked_body
 

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from logformat.errors import Retryable
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
 from tests.support.fast_loop import run_fast
 from tiering.work_queue import AWAY_AFTER, PROBE_S, Backoff, StoreRecovery, WorkQueue
 

@@ -29,9 +29,9 @@ from logformat.gap import gap_range
 from logformat.producer_snapshot import ProducerState, decode_producer_state, encode_producer_state
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.faulty_store import FaultPlan, FaultyStore
-from tests.support.memory_store import MemoryStore
-from tests.support.tier_kit import (
+from tests.support.store.faulty_store import FaultPlan, FaultyStore
+from tests.support.store.memory_store import MemoryStore
+from tests.support.tier.tier_kit import (
     BLOCK,
     DATA,
     LOG,

@@ -22,16 +22,16 @@ from coldstore.stores.operations import Operation
 from hotstore.host.data_dir import DataDir
 from hotstore.recovery.log_loading import make_log
 from logformat.errors import Corrupt
-from logformat.offset_index import OffsetIndex
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.time_index import TimeIndex
 from logformat.record_batch import LEADER_EPOCH_AT, walk
-from logformat.time_index import TimeIndex
 from logformat.values import TopicPartition
-from seams.disk import read_file
+from seams.files.disk import read_file
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.faulty_store import Fault, FaultPlan, FaultyStore, even_rates
-from tests.support.memory_store import MemoryStore
-from tests.support.tier_kit import (
+from tests.support.store.faulty_store import Fault, FaultPlan, FaultyStore, even_rates
+from tests.support.store.memory_store import MemoryStore
+from tests.support.tier.tier_kit import (
     DATA,
     LIMITS,
     LOG,

@@ -17,14 +17,14 @@ from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Fenced
 from logformat.values import TopicPartition
-from seams.disk import Space
+from seams.files.disk import Space
 from seams.rng import SeededRng
-from tests.support.cold_values import remote_segment
 from tests.support.collector import without_collector
 from tests.support.fast_loop import run_fast
-from tests.support.faulty_store import Fault, FaultyStore
-from tests.support.memory_store import MemoryStore
-from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC, House, Life, Opened, read_everything, settle
+from tests.support.store.faulty_store import Fault, FaultyStore
+from tests.support.store.memory_store import MemoryStore
+from tests.support.tier.cold_values import remote_segment
+from tests.support.tier.tier_kit import LIMITS, LOG, TIER, TOPIC, House, Life, Opened, read_everything, settle
 from tests.support.workers import LoopWorkers
 from tiering.expiry.cold_expirer import ExpiryVerdict, TotalRetention
 from tiering.expiry.disk_quota import LocalBytes, cache_room, excess_bytes, room_bytes, share_pressure

@@ -13,10 +13,10 @@ from hotstore.errors import LogFull, OutOfOrderSequence
 from hotstore.host.ballast import BALLAST_FILE, Step, next_step
 from logformat.records import Record, encode_batch
 from seams.rng import SeededRng
+from tests.support.disk.hotstore_kit import batches_of
 from tests.support.fast_loop import run_fast
-from tests.support.faulty_store import Fault, FaultyStore
-from tests.support.hotstore_kit import batches_of
-from tests.support.tier_kit import DATA, LIMITS, LOG, TIER, House, Life, Opened, read_everything, settle
+from tests.support.store.faulty_store import Fault, FaultyStore
+from tests.support.tier.tier_kit import DATA, LIMITS, LOG, TIER, House, Life, Opened, read_everything, settle
 
 SIZED = replace(LIMITS, local_bytes_max=4000)
 OS_LOG = replace(LOG, flush_sync=False)

@@ -16,8 +16,8 @@ from hotstore.errors import ReservationExhausted
 from logformat.errors import Retryable
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
-from tests.support.faulty_store import FaultPlan, FaultyStore, even_rates
-from tests.support.tier_kit import LIMITS, LOG, TIER, House, Life, Opened, read_everything, settle
+from tests.support.store.faulty_store import FaultPlan, FaultyStore, even_rates
+from tests.support.tier.tier_kit import LIMITS, LOG, TIER, House, Life, Opened, read_everything, settle
 
 STEPS = st.lists(
     st.one_of(

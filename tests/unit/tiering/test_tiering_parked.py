@@ -12,8 +12,8 @@ from coldstore.stores.operations import Operation
 from hotstore.errors import ReservationExhausted
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
-from tests.support.faulty_store import Fault, FaultyStore
-from tests.support.tier_kit import BLOCK, LIMITS, TIER, House, Life, Opened, read_everything, settle
+from tests.support.store.faulty_store import Fault, FaultyStore
+from tests.support.tier.tier_kit import BLOCK, LIMITS, TIER, House, Life, Opened, read_everything, settle
 
 BROAD = replace(LIMITS, reservation_offsets=10_000)
 

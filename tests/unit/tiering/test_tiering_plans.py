@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from hotstore.log.segment import SegmentInfo
 from logformat.errors import Retryable
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
-from tests.support.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
 from tests.support.repository import ROOT
 from tiering.copying.copy_plan import CopyRange, NoCopy, copy_lag, next_copy, seal_in_ms

@@ -11,8 +11,8 @@ from coldstore.stores.operations import Operation
 from hotstore.errors import ReservationExhausted
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
-from tests.support.faulty_store import Fault, FaultPlan, FaultyStore
-from tests.support.tier_kit import BLOCK, LIMITS, LOG, TIER, TOPIC_ID, House, settle
+from tests.support.store.faulty_store import Fault, FaultPlan, FaultyStore
+from tests.support.tier.tier_kit import BLOCK, LIMITS, LOG, TIER, TOPIC_ID, House, settle
 from tiering.opening.reservation import RESERVATION_FILE, read_reservation
 
 QUIET = replace(TIER, enabled=False)

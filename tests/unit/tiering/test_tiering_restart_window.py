@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.fast_loop import run_fast
-from tests.support.tier_kit import LOG, TIER, House
+from tests.support.tier.tier_kit import LOG, TIER, House
 
 INTERNAL = replace(TIER, enabled=False, internal=True)
 OS = replace(LOG, flush_sync=False)

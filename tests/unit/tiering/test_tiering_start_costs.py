@@ -9,7 +9,7 @@ from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.tier_kit import BLOCK, TIER, House, Life
+from tests.support.tier.tier_kit import BLOCK, TIER, House, Life
 from tiering.opening.deferred_start import DEFER_S_MAX
 
 PARTITIONS = 3

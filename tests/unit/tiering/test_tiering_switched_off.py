@@ -16,8 +16,8 @@ from logformat.values import TopicPartition
 from seams import crash_points
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
-from tests.support.faulty_store import Fault, FaultyStore
-from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC, TOPIC_ID, House, Life, Opened, read_everything, settle
+from tests.support.store.faulty_store import Fault, FaultyStore
+from tests.support.tier.tier_kit import LIMITS, LOG, TIER, TOPIC, TOPIC_ID, House, Life, Opened, read_everything, settle
 
 HALF_LOCAL = replace(TIER, local_retention_bytes=4000)
 OFF = replace(TIER, enabled=False, configs={"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"})

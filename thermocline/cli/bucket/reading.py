@@ -27,11 +27,11 @@ from coldstore.url import parse_bucket_url
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat
 from seams.clock import SystemClock
+from seams.files.posix_disk import PosixDisk
+from seams.files.syncs import WorkerSyncs
+from seams.loop.workers import ThreadWorkers
 from seams.net import TcpNet
-from seams.posix_disk import PosixDisk
 from seams.rng import SystemRng
-from seams.syncs import WorkerSyncs
-from seams.workers import ThreadWorkers
 from seams.world import World
 from thermocline.cli.clients.statuses import Partition
 from thermocline.cli.terminal.outcome import CommandFailed

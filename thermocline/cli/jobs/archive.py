@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from thermocline.cli.terminal.arguments import Parser, Subparsers
     from thermocline.cli.terminal.output import ProgressLine
     from thermocline.pipeline.jobs.archive_summary import ArchiveSummary
-    from thermocline.pipeline.jobs.compact import CompactSummary
+    from thermocline.pipeline.jobs.compaction.compact import CompactSummary
     from thermocline.pipeline.jobs.iceberg_catalog import CatalogConfig
     from thermocline.pipeline.jobs.values import ValueSpec
 
@@ -161,7 +161,7 @@ def _compact(
     values: ValueSpec | None,
     progress: ProgressLine,
 ) -> CompactSummary:
-    from thermocline.pipeline.jobs.compact import compact
+    from thermocline.pipeline.jobs.compaction.compact import compact
 
     place = (arguments.bucket, arguments.topic, arguments.table)
     return compact(spark, *place, catalog=catalog, dry_run=arguments.dry_run, progress=progress.show)

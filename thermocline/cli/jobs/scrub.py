@@ -46,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         require("spark", "thermocline scrub", "pyspark")
     with job_errors():
         from thermocline.pipeline.history import History
-        from thermocline.pipeline.jobs.scrub import scrub
-        from thermocline.pipeline.jobs.scrub_view import check_ours
+        from thermocline.pipeline.jobs.scrub.scrub import scrub
+        from thermocline.pipeline.jobs.scrub.scrub_view import check_ours
 
         progress = ProgressLine()
         with History.open(arguments.url) as history:  # fail before Spark's start

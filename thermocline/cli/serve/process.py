@@ -141,13 +141,13 @@ def run_broker(config: BrokerConfig, *, ends_with_input: bool = False) -> int:
     stdin stops it.
     """
     from broker.app import run as run_app
-    from seams.beats import BEAT_S, Beats
     from seams.clock import SystemClock
+    from seams.files.posix_disk import PosixDisk
+    from seams.files.syncs import KernelSyncs
+    from seams.loop.beats import BEAT_S, Beats
+    from seams.loop.workers import ThreadWorkers
     from seams.net import TcpNet
-    from seams.posix_disk import PosixDisk
     from seams.rng import SystemRng
-    from seams.syncs import KernelSyncs
-    from seams.workers import ThreadWorkers
     from seams.world import World
 
     workers = ThreadWorkers()

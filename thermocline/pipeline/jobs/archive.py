@@ -21,7 +21,6 @@ from logformat.errors import Corrupt
 from thermocline.pipeline.footers import read_footer
 from thermocline.pipeline.history import History, PartitionHistory
 from thermocline.pipeline.jobs import offset_ranges
-from thermocline.pipeline.jobs.archive_columns import table_schema
 from thermocline.pipeline.jobs.archive_plan import (
     BYTES_MAX,
     ArchiveStep,
@@ -33,7 +32,19 @@ from thermocline.pipeline.jobs.archive_plan import (
     remaining,
 )
 from thermocline.pipeline.jobs.archive_summary import ArchiveSummary
-from thermocline.pipeline.jobs.archive_tables import (
+from thermocline.pipeline.jobs.archive_worker import ArchiveTask, TaskDone, run_task
+from thermocline.pipeline.jobs.iceberg_catalog import (
+    CatalogConfig,
+    catalog_errors,
+    check_new_table,
+    open_catalog,
+    open_existing_catalog,
+    shown,
+)
+from thermocline.pipeline.jobs.job_crash_points import reach
+from thermocline.pipeline.jobs.spark_tasks import InProcess, SparkTasks, TaskRunner, TasksFailed, ThrottledProgress
+from thermocline.pipeline.jobs.tables.archive_columns import table_schema
+from thermocline.pipeline.jobs.tables.archive_tables import (
     Tables,
     check_days,
     check_same_dead_letters,
@@ -44,24 +55,13 @@ from thermocline.pipeline.jobs.archive_tables import (
     open_tables,
     sweep,
 )
-from thermocline.pipeline.jobs.archive_worker import ArchiveTask, TaskDone, run_task
-from thermocline.pipeline.jobs.iceberg_catalog import (
-    CatalogConfig,
-    catalog_errors,
-    check_new_table,
-    open_catalog,
-    open_existing_catalog,
-    shown,
-)
-from thermocline.pipeline.jobs.iceberg_table import (
+from thermocline.pipeline.jobs.tables.iceberg_table import (
     ArchiveCommit,
     Archived,
     ArchiveTable,
     StaleTable,
     table_identifier,
 )
-from thermocline.pipeline.jobs.job_crash_points import reach
-from thermocline.pipeline.jobs.spark_tasks import InProcess, SparkTasks, TaskRunner, TasksFailed, ThrottledProgress
 from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
 from thermocline.pipeline.plan import TARGET_BYTES
 from thermocline.pipeline.split import DataLoss, Loss

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from thermocline.extras import require
 from thermocline.pipeline.arrow_store import open_arrow_store
-from thermocline.pipeline.jobs.archive_columns import READ_COLUMNS, RowSorter, measured
-from thermocline.pipeline.jobs.data_file_storage import DataFileOutput, DataFileWritten
 from thermocline.pipeline.jobs.job_crash_points import reach
+from thermocline.pipeline.jobs.tables.archive_columns import READ_COLUMNS, RowSorter, measured
+from thermocline.pipeline.jobs.tables.data_file_storage import DataFileOutput, DataFileWritten
 from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
 from thermocline.pipeline.scan import scan
 from thermocline.pipeline.split import Loss, Split

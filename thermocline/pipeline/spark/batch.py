@@ -13,12 +13,12 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from logformat.values import TopicPartition
-from thermocline.pipeline.spark import ranges
 from thermocline.pipeline.spark.explain import FirstPartition
-from thermocline.pipeline.spark.filters import Bounds, bounds_of
 from thermocline.pipeline.spark.options import Options, Position
-from thermocline.pipeline.spark.plan_summary import PlanSummary, held_by, read_by, tail_offsets_of
-from thermocline.pipeline.spark.planning import fail_or_log, plan_tasks
+from thermocline.pipeline.spark.planning import ranges
+from thermocline.pipeline.spark.planning.filters import Bounds, bounds_of
+from thermocline.pipeline.spark.planning.plan_summary import PlanSummary, held_by, read_by, tail_offsets_of
+from thermocline.pipeline.spark.planning.planner import fail_or_log, plan_tasks
 from thermocline.pipeline.spark.projection import arrow_schema, columns_of
 from thermocline.pipeline.spark.spark_errors import without_traceback
 from thermocline.pipeline.spark.tasks import ReadJob, print_plan, read_task

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import InputPartition
 
 from logformat.errors import InvalidRequest
-from thermocline.pipeline.spark.plan_summary import PlanSummary
+from thermocline.pipeline.spark.planning.plan_summary import PlanSummary
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

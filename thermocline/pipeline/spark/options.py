@@ -18,7 +18,13 @@ from coldstore.url import parse_bucket_url
 from logformat.errors import InvalidRequest
 from logformat.values import TopicPartition, is_topic_name
 from thermocline.pipeline.plan import TARGET_BYTES
-from thermocline.pipeline.spark.offsets import EARLIEST, LATEST, PartitionOffsets, parse_offsets, parse_partitions
+from thermocline.pipeline.spark.planning.offsets import (
+    EARLIEST,
+    LATEST,
+    PartitionOffsets,
+    parse_offsets,
+    parse_partitions,
+)
 
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000  # Spark's default
 POLL_TIMEOUT_MS: Final = 120_000  # Spark's default: its network time-out

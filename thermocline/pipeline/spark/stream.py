@@ -22,13 +22,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from logformat.values import TopicPartition
-from thermocline.pipeline.spark import ranges
-from thermocline.pipeline.spark.admission import admit, pending
 from thermocline.pipeline.spark.batch import read_job
-from thermocline.pipeline.spark.filters import Bounds
-from thermocline.pipeline.spark.offsets import OffsetsJson, PartitionOffsets, Progress
 from thermocline.pipeline.spark.options import Options
-from thermocline.pipeline.spark.planning import fail_or_log, plan_tasks
+from thermocline.pipeline.spark.planning import ranges
+from thermocline.pipeline.spark.planning.admission import admit, pending
+from thermocline.pipeline.spark.planning.filters import Bounds
+from thermocline.pipeline.spark.planning.offsets import OffsetsJson, PartitionOffsets, Progress
+from thermocline.pipeline.spark.planning.planner import fail_or_log, plan_tasks
 from thermocline.pipeline.spark.spark_errors import without_traceback
 from thermocline.pipeline.spark.tasks import read_task
 from thermocline.pipeline.spark.tiers import PartitionState, Tiers, Watch

@@ -18,7 +18,7 @@ from logformat.errors import InvalidRequest
 from logformat.values import TopicPartition
 from thermocline.pipeline.history import History, PartitionHistory
 from thermocline.pipeline.spark.options import Options
-from thermocline.pipeline.spark.ranges import Extent
+from thermocline.pipeline.spark.planning.ranges import Extent
 from thermocline.pipeline.split import DataLoss, Loss
 
 if TYPE_CHECKING:

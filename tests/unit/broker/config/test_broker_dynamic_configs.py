@@ -17,7 +17,7 @@ from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.records import ConfigsSet
 from broker.wire.apis import ApiKey
 from broker.wire.messages import DescribeConfigsRequest, DescribeConfigsRequestResource
-from tests.support.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place, play
 from tests.unit.broker.handlers.test_broker_admin import BROKER, TOPIC, altered, replaced
 
 SET, DELETE, APPEND, SUBTRACT = range(4)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_tools import class_path, require_kafka
+from tests.support.kafka.kafka_tools import class_path, require_kafka
 
 # A line for each name (scope, name, type, default, validator, internal), each topic name with synonyms, and each
 # case read from stdin: OK, or why LogConfig refuses it. One with a node.id is a broker's, for KafkaConfig.
@@ -98,7 +98,7 @@ def limits(validator: str) -> str:
 
 
 def tables(lines: list[list[str]]) -> dict[str, list[str]]:
-    """The four tables of broker/config/generated/kafka_names.py, as lines."""
+    """The four tables of broker/config/kafka/kafka_names.py, as lines."""
     made: dict[str, list[str]] = {"broker": [], "dynamic": [], "topic": [], "synonym": []}
     for kind, *columns in lines:
         if kind == "synonym":
@@ -124,7 +124,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
 @pytest.mark.peer
 def test_the_generated_table_is_what_kafka_says(answers: list[list[str]]) -> None:
     """Every name, type, default, limit and synonym of Kafka 4.3.1, nothing more."""
-    from broker.config.generated import kafka_names
+    from broker.config.kafka import kafka_names
 
     made = tables(answers)
     assert made["broker"] == kafka_names.BROKER.strip().splitlines()

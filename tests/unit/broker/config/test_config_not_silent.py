@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from broker.config.definitions import BROKER, TOPIC, broker_definition
+from broker.config.kafka.without_effect import BROKER_REASONS, REFUSED, TOPIC_REASONS, reason_of
 from broker.config.resolve import resolve
 from broker.config.sources import ConfigError
 from broker.config.topic.changes import configs_at_creation
 from broker.config.values import InvalidConfig
-from broker.config.without_effect import BROKER_REASONS, REFUSED, TOPIC_REASONS, reason_of
 from broker.wire.apis import ApiKey
 from logformat.records import Record, encode_batch
-from tests.sim.clock import EPOCH_MS
-from tests.support.broker_kit import Place, play, produce_request
+from tests.sim.world.clock import EPOCH_MS
+from tests.support.brokers.broker_kit import Place, play, produce_request
 
 
 def test_every_topic_config_is_obeyed_or_says_why_not() -> None:

@@ -20,9 +20,9 @@ from broker.wire.messages import (
 )
 from coldstore.stores.operations import Operation
 from logformat.errors import Retryable
-from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, play, produce_request
-from tests.support.cluster_kit import cluster_root, row
-from tests.support.faulty_store import Fault, FaultPlan
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, play, produce_request
+from tests.support.brokers.cluster_kit import cluster_root, row
+from tests.support.store.faulty_store import Fault, FaultPlan
 
 
 async def new_producer_id(life: Life) -> int:

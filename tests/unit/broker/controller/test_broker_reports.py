@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from broker.controller.decisions.fitness import FIT, Fitness
 from broker.controller.unfit_brokers import BrokerReports
 from broker.metadata.image import ClusterImage
-from tests.support.cluster_kit import id_of, session
+from tests.support.brokers.cluster_kit import id_of, session
 
 A, B = (id_of(1), 0), (id_of(1), 1)
 UNFIT = Fitness(unfit_all=True)

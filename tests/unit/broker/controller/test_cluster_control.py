@@ -20,8 +20,8 @@ from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord, Node
-from seams.beats import Beats
-from tests.support.cluster_kit import session
+from seams.loop.beats import Beats
+from tests.support.brokers.cluster_kit import session
 from tests.support.fast_loop import FastClock, run_fast
 
 TIMES = ClusterTimes(interval_s=1.0, lease_s=5.0)

@@ -8,7 +8,7 @@ import pytest
 
 from broker.config.topic.topic_config import resolve_topic
 from broker.metadata.data_configs import is_unclean_election_allowed, min_in_sync_set
-from tests.support.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place, play
 
 
 def minimum(life: Life) -> tuple[int, int]:

@@ -20,9 +20,9 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import ConfigsSet, MetadataRecord, TopicCreated
 from coldstore.roots.root import RootVanished, Unsettled
 from logformat.errors import Fenced, Retryable
+from seams.loop.tasks import Tasks, supervise
 from seams.rng import SeededRng
-from seams.tasks import Tasks, supervise
-from tests.support.cluster_kit import row, session
+from tests.support.brokers.cluster_kit import row, session
 from tests.support.fast_loop import run_fast
 from tests.unit.broker.following.test_publisher import Told
 

@@ -27,12 +27,12 @@ from broker.handlers.request_limits import within
 from broker.metadata.image import ClusterImage, Topic
 from coldstore.stores.operations import Operation
 from logformat.errors import Retryable
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
-from tests.support.cluster_kit import claim, cluster_root
+from tests.support.brokers.cluster_kit import claim, cluster_root
 from tests.support.fast_loop import run_fast
-from tests.support.faulty_store import Fault, FaultyStore
-from tests.support.memory_store import MemoryStore
+from tests.support.store.faulty_store import Fault, FaultyStore
+from tests.support.store.memory_store import MemoryStore
 
 
 @dataclass

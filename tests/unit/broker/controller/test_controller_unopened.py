@@ -23,9 +23,9 @@ from broker.wire.messages import (
 from coldstore.object_store import AccessRefused
 from hotstore.flush.flusher import Flusher
 from logformat.errors import Retryable
-from seams.workers import Lane
-from tests.support.broker_kit import Life, Place, play
-from tests.support.faulty_store import FaultPlan
+from seams.loop.workers import Lane
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.store.faulty_store import FaultPlan
 
 ANSWER_S = 15.0
 """Within it every request here is answered, whatever one topic waits for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.controller.decisions.fitness import Fitness, moved, waits
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import NO_LEADER, Row, TopicCreated
-from tests.support.cluster_kit import id_of, session
+from tests.support.brokers.cluster_kit import id_of, session
 
 T = id_of(1)
 UNFIT = Fitness(unfit_all=True)

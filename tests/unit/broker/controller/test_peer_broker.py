@@ -12,9 +12,9 @@ from coldstore.keys import SegmentKey, lease_key, parse_key
 from coldstore.roots.root import RootStore
 from coldstore.stores.operations import Operation
 from seams.rng import SeededRng
-from tests.sim.clock import SimClock
-from tests.support.broker_kit import LEASE_S, SMALL_SEGMENTS, Life, Place, play
-from tests.support.faulty_store import Fault
+from tests.sim.world.clock import SimClock
+from tests.support.brokers.broker_kit import LEASE_S, SMALL_SEGMENTS, Life, Place, play
+from tests.support.store.faulty_store import Fault
 
 
 async def lease_of(place: Place) -> Lease | None:

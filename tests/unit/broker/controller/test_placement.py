@@ -14,7 +14,7 @@ from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Row
 from broker.metadata.rows import new_rows
-from tests.support.cluster_kit import id_of, session
+from tests.support.brokers.cluster_kit import id_of, session
 
 NODES = st.lists(st.integers(0, 50), min_size=1, max_size=9, unique=True).map(sorted)
 

@@ -13,9 +13,9 @@ from broker.controller.leader_rebalance import balanced, due
 from broker.error_codes import ErrorCode
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import NO_LEADER, Row, TopicCreated
-from tests.support.broker_kit import play
-from tests.support.cluster_kit import id_of, session
-from tests.support.house import house
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.cluster_kit import id_of, session
+from tests.support.brokers.house import house
 from tests.support.waiting import until
 
 T = id_of(1)

@@ -15,7 +15,7 @@ from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import NO_LEADER, Row, TopicCreated
 from broker.replication.isr_policy import PartitionProposal
-from tests.support.cluster_kit import id_of, session
+from tests.support.brokers.cluster_kit import id_of, session
 
 WRONG = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 T = id_of(1)

@@ -24,7 +24,7 @@ from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import FORGOTTEN, NO_LEADER, ConfigsSet, Row, RowsSet, TopicCreated
 from broker.replication.isr_policy import PartitionProposal
-from tests.support.cluster_kit import CLUSTER, id_of, row, session
+from tests.support.brokers.cluster_kit import CLUSTER, id_of, row, session
 
 T = id_of(1)
 WHOLE = Row((1, 2, 3), 1, 5, 7, (1, 2), 5)

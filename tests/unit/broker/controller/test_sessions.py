@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.config.times import ClusterTimes
 from broker.controller.sessions import UNTIMED_S, ExpiredSessions, Sessions
 from broker.metadata.image import ClusterImage
-from tests.support.cluster_kit import session
+from tests.support.brokers.cluster_kit import session
 
 TIMES = ClusterTimes()
 SESSION_S, CLOSED_S = TIMES.session_s, TIMES.closed_s

@@ -9,9 +9,9 @@ from coldstore.keys import cluster_key
 from coldstore.object_store import StoreThrottled
 from coldstore.roots.root import THROTTLED_S
 from seams.rng import SeededRng
-from tests.support.broker_kit import play
-from tests.support.faulty_store import FaultyStore
-from tests.support.house import House
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.house import House
+from tests.support.store.faulty_store import FaultyStore
 
 
 class OneWriteASecond(FaultyStore):

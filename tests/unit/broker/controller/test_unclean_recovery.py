@@ -11,7 +11,7 @@ from broker.controller.decisions.registrations import end_records, forget
 from broker.controller.unclean_recovery import Candidate, Question, UncleanRecovery, begin, best
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import NO_LEADER, ConfigsSet, Row, RowsSet, TopicCreated, TopicDeleted
-from tests.support.cluster_kit import id_of, session
+from tests.support.brokers.cluster_kit import id_of, session
 
 T = id_of(1)
 EMPTY = Row((1, 2, 3), NO_LEADER, 6, 7, (), 5)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from broker.following.changes import changes
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Row, RowsSet, TopicCreated, TopicDeleted
-from tests.support.cluster_kit import id_of, session
+from tests.support.brokers.cluster_kit import id_of, session
 
 T = id_of(1)
 HELD = Row((1, 2), 1, 5, 7, (1, 2), 5)

@@ -9,7 +9,7 @@ from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import TopicCreated, TopicDeleted
-from tests.support.cluster_kit import id_of, row, session
+from tests.support.brokers.cluster_kit import id_of, row, session
 from tests.unit.broker.following.test_publisher import NODE, Told
 
 

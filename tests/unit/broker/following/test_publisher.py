@@ -26,7 +26,7 @@ from broker.metadata.records import (
 )
 from broker.metadata.rows import session_began
 from broker.replication.in_sync import AppliedRow, applied_row
-from tests.support.cluster_kit import row, session
+from tests.support.brokers.cluster_kit import row, session
 
 NODE = 1
 TWO = (row(NODE), row(NODE))

@@ -8,7 +8,7 @@ from broker.following.throttles import Throttles, throttling
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import ConfigsSet, MetadataRecord, Row, RowsSet, TopicCreated, TopicDeleted
-from tests.support.cluster_kit import id_of, session
+from tests.support.brokers.cluster_kit import id_of, session
 
 STILL, MOVES = Row((1, 2), 1, 5, 7, (1, 2), 5), Row((1, 2), 1, 5, 8, (1, 2), 5, target=(1, 3))
 RATE = {"follower.replication.throttled.rate": "1000000"}

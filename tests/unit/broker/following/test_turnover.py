@@ -12,7 +12,7 @@ from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Node, Row, RowsSet, TopicCreated
 from broker.metadata.rows import session_began, sessions_ended
-from tests.support.cluster_kit import id_of, session
+from tests.support.brokers.cluster_kit import id_of, session
 
 
 def cluster(*rows: Row) -> ClusterImage:

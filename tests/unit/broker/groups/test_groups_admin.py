@@ -15,10 +15,10 @@ from broker.handlers.groups.members import ClientInfo
 from broker.internal_topics.shard_life import ShardState
 from broker.wire.generated.messages import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from logformat.errors import Corrupt, Retryable, StorageFailed
+from tests.support.conversations.group_conversation import subscription
 from tests.support.fast_loop import run_fast
-from tests.support.group_conversation import subscription
-from tests.support.group_world import GroupWorld, in_world, longest_hold
-from tests.support.memory_offsets_log import MemoryOffsetsLog
+from tests.support.groups.group_world import GroupWorld, in_world, longest_hold
+from tests.support.groups.memory_offsets_log import MemoryOffsetsLog
 
 CLIENT = ClientInfo("client", "127.0.0.1")
 

@@ -26,8 +26,8 @@ from broker.wire.messages import (
     OffsetFetchRequestTopic,
     SyncGroupRequest,
 )
-from tests.support.broker_kit import Life, Place, play
-from tests.support.neighbours import create, join, move, row
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.neighbours import create, join, move, row
 
 CHECKS = "offsets.retention.check.interval.ms=1000"
 

@@ -8,7 +8,7 @@ from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode as E
 from broker.groups.machine.classic import ClassicGroup
 from broker.groups.machine.events import GroupState, Leaver, Protocol, TimedOut, Timer, TimerKind, Unload
-from tests.support.group_play import RANGE, Play
+from tests.support.groups.group_play import RANGE, Play
 
 EMPTY, PREPARING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE
 COMPLETING, STABLE, DEAD = GroupState.COMPLETING_REBALANCE, GroupState.STABLE, GroupState.DEAD

@@ -13,7 +13,7 @@ from broker.handlers.groups.offsets import handle_offset_commit
 from broker.metadata.image import TopicFacts
 from broker.wire.messages import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from tests.support.fast_loop import run_fast
-from tests.support.group_world import GroupWorld
+from tests.support.groups.group_world import GroupWorld
 
 WHO = ClientInfo("c", "127.0.0.1")
 ROWS, AT_ONCE = 2_000, 1_500

@@ -1,7 +1,8 @@
 """The same requests, the same answers: our coordinator against what Apache Kafka 4.3.1 answered.
 
-`tests/golden/group*_kafka_4_3_1.json` hold Kafka's answers (recorded with `python -m tests.support.record_groups`
-against the peer, `group.initial.rebalance.delay.ms=0`). Each answer here went through the codec of its version.
+`tests/golden/group*_kafka_4_3_1.json` hold Kafka's answers (recorded with `python -m
+tests.support.conversations.record_groups` against the peer, `group.initial.rebalance.delay.ms=0`). Each answer here
+went through the codec of its version.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from broker.metadata.image import TopicFacts
 from broker.wire.apis import ApiKey
 from broker.wire.codec import decode_request, decode_response, encode_request, encode_response
 from broker.wire.message import Message
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
 from tests.support import repository
+from tests.support.conversations.group_conversation import TOPIC, Talk
+from tests.support.conversations.record_groups import GOLDEN_FILES
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.group_conversation import TOPIC, Talk
-from tests.support.memory_offsets_log import MemoryOffsetsLog
-from tests.support.record_groups import GOLDEN_FILES
+from tests.support.groups.memory_offsets_log import MemoryOffsetsLog
 
 GOLDEN = {
     name: answers

@@ -20,10 +20,10 @@ from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable, Storage
 from logformat.record_batch import read_header
 from seams.rng import SeededRng
 from tests.support.collector import without_collector
+from tests.support.conversations.group_conversation import subscription
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.group_conversation import subscription
-from tests.support.group_world import GroupWorld, in_world
-from tests.support.memory_offsets_log import MemoryOffsetsLog
+from tests.support.groups.group_world import GroupWorld, in_world
+from tests.support.groups.memory_offsets_log import MemoryOffsetsLog
 
 # ---- commits are durable before they are answered or seen ------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from broker.wire.messages import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestGroupTopic,
 )
-from tests.support.group_world import in_world
+from tests.support.groups.group_world import in_world
 
 WHO = ClientInfo("c", "127.0.0.1")
 LIMIT_S = 6.0  # offsets.commit.timeout.ms is 5 s

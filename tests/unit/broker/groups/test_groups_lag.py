@@ -12,9 +12,9 @@ from broker.groups import lag
 from broker.groups.machine.events import AdmitCommit, GroupState
 from broker.groups.offset_requests import CommitRow
 from broker.metadata.image import TopicFacts
-from tests.support.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place, play
 from tests.support.fast_loop import run_fast
-from tests.support.group_world import GroupWorld, in_world
+from tests.support.groups.group_world import GroupWorld, in_world
 
 
 def shown(survey: lag.Survey) -> list[tuple[int, str, str, int]]:

@@ -18,7 +18,7 @@ from broker.groups.machine.events import (
     SyncReply,
     Unload,
 )
-from tests.support.group_play import Play
+from tests.support.groups.group_play import Play
 
 PROTOCOLS = [
     (Protocol("x", b"1"),),

@@ -21,8 +21,8 @@ from broker.groups.offsets import (
 )
 from broker.groups.records import CommittedOffset
 from broker.metadata.image import TopicFacts
-from tests.support.group_conversation import subscription
-from tests.support.group_play import Play, Protocol
+from tests.support.conversations.group_conversation import subscription
+from tests.support.groups.group_play import Play, Protocol
 
 DAY_MS = 86_400_000
 

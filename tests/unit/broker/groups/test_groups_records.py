@@ -25,7 +25,7 @@ from logformat.errors import Corrupt
 from logformat.gap import gap_batches
 from logformat.record_batch import walk
 from logformat.records import Record, encode_batch, iter_records
-from tests.support.group_world import parse_batches
+from tests.support.groups.group_world import parse_batches
 from tests.support.repository import GOLDEN
 
 KAFKAS = (GOLDEN / "consumer_offsets_kafka_4_3_1.log").read_bytes()

@@ -15,7 +15,7 @@ from broker.internal_topics.batches import batch_of
 from broker.metadata.image import TopicFacts
 from logformat.errors import Retryable
 from tests.support.fast_loop import run_fast
-from tests.support.group_world import GroupWorld, parse_batches
+from tests.support.groups.group_world import GroupWorld, parse_batches
 
 OLD, NEW = TopicFacts(UUID(int=1), 1), TopicFacts(UUID(int=2), 1)
 

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from broker.error_codes import ErrorCode as E
 from broker.groups.machine.events import JoinReply, SyncReply
 from logformat.errors import Retryable, StorageFailed
-from tests.sim.loop import SimLoop
-from tests.support.group_world import GroupWorld
+from tests.sim.world.loop import SimLoop
+from tests.support.groups.group_world import GroupWorld
 
 GROUPS = st.sampled_from(["g", "h"])
 # The append's outcome is unknown to the client; everything else says that nothing was written.

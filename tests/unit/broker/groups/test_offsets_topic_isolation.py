@@ -9,8 +9,8 @@ from broker.groups.records import partition_of
 from broker.internal_topics.shard_life import ShardState
 from logformat.errors import Retryable
 from tests.support.fast_loop import run_fast
-from tests.support.group_world import GroupWorld
-from tests.support.memory_offsets_log import MemoryOffsetsLog
+from tests.support.groups.group_world import GroupWorld
+from tests.support.groups.memory_offsets_log import MemoryOffsetsLog
 
 
 def groups_of(partition: int) -> str:

@@ -43,8 +43,8 @@ from broker.wire.messages import (
     OffsetForLeaderEpochRequestPartition,
     OffsetForLeaderEpochRequestTopic,
 )
-from tests.support.broker_kit import Life, Place, play
-from tests.support.neighbours import commit, create, join, move, neighbour, row
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.neighbours import commit, create, join, move, neighbour, row
 
 NONE = ErrorCode.NONE
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -36,8 +36,8 @@ from broker.wire.messages import (
     ListConfigResourcesRequest,
     ListPartitionReassignmentsRequest,
 )
-from tests.sim.clock import EPOCH_MS
-from tests.support.broker_kit import Life, Place, batch_of, play, produce_request
+from tests.sim.world.clock import EPOCH_MS
+from tests.support.brokers.broker_kit import Life, Place, batch_of, play, produce_request
 
 TOPIC, BROKER = 2, 4
 Pairs = list[tuple[str, str | None]]

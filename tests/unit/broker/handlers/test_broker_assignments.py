@@ -16,7 +16,7 @@ from broker.wire.messages import (
     CreateTopicsRequestAssignment,
     CreateTopicsRequestTopic,
 )
-from tests.support.broker_kit import Place, play
+from tests.support.brokers.broker_kit import Place, play
 
 EMPTY = "The manual partition assignment includes an empty replica list."
 TWICE = "The manual partition assignment includes the broker 1 more than once."

@@ -11,7 +11,7 @@ from broker.net.dispatch import Answer, Later, Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import FetchResponse
 from logformat.records import iter_records
-from tests.support.broker_kit import (
+from tests.support.brokers.broker_kit import (
     SMALL_SEGMENTS,
     Life,
     Place,
@@ -24,7 +24,7 @@ from tests.support.broker_kit import (
     produce_request,
     values_of,
 )
-from tests.support.faulty_store import FaultPlan
+from tests.support.store.faulty_store import FaultPlan
 
 VALUE = b"v" * 150
 

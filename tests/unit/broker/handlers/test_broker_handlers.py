@@ -43,8 +43,8 @@ from broker.wire.messages import (
     OffsetForLeaderEpochRequestTopic,
 )
 from logformat.records import Record, encode_batch
-from tests.sim.clock import EPOCH_MS
-from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, decoded, parts_of, play, produce_request
+from tests.sim.world.clock import EPOCH_MS
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, decoded, parts_of, play, produce_request
 
 VALUE = b"v" * 150
 

@@ -26,7 +26,7 @@ from broker.peers.links import Links
 from broker.replication.isr_policy import PartitionProposal
 from logformat.errors import Retryable
 from logformat.values import uuid_text
-from tests.support.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place, play
 
 T1, T2 = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"
 REGISTRATION = SessionRequest(

@@ -15,8 +15,8 @@ from broker.wire.messages import (
     DeleteTopicsRequest,
     DeleteTopicsRequestTopic,
 )
-from tests.support.broker_kit import Life, Place, play
-from tests.support.faulty_store import FaultPlan
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.store.faulty_store import FaultPlan
 
 
 async def _delete(life: Life, peer: int, *, name: str | None = None, topic_id: UUID | None = None) -> int:

@@ -25,8 +25,8 @@ from broker.wire.messages import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
-from tests.support.broker_kit import Life, Place, batch_of, play, produce_request
-from tests.support.faulty_store import FaultPlan
+from tests.support.brokers.broker_kit import Life, Place, batch_of, play, produce_request
+from tests.support.store.faulty_store import FaultPlan
 from tests.unit.broker.handlers.test_handlers_bounded import with_positions
 
 OFFSETS = "__consumer_offsets"

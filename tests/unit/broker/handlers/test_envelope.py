@@ -24,8 +24,8 @@ from broker.wire import messages as m
 from broker.wire.apis import ApiKey
 from broker.wire.codec import encode_request
 from broker.wire.framing import FRAME_PREFIX_SIZE, request_frame
-from tests.support.broker_kit import Life, Place, play
-from tests.support.cluster_kit import cluster_root, created
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.cluster_kit import cluster_root, created
 
 POLLED_S = 20.0
 

@@ -28,7 +28,7 @@ from broker.wire.messages import (
 )
 from logformat.errors import Corrupt
 from logformat.record_batch import Fields
-from tests.support.broker_kit import Place, batch_of, joined, parts_of, play, produce_request
+from tests.support.brokers.broker_kit import Place, batch_of, joined, parts_of, play, produce_request
 
 VERSIONS = range(3, 10)
 SIZES = (61, 62, 126, 127, 128, 16_382, 16_383, 16_384, 100_000)

@@ -10,7 +10,7 @@ import pytest
 from broker.error_codes import ErrorCode
 from hotstore.log.locator import LogSlice
 from hotstore.log.partition_log import PartitionLog
-from tests.support.broker_kit import Life, Place, play, values_of
+from tests.support.brokers.broker_kit import Life, Place, play, values_of
 
 WAIT_MS = 1000
 

@@ -10,7 +10,7 @@ from broker.wire import messages as m
 from broker.wire.apis import ApiKey
 from broker.wire.framing import RequestHeader
 from broker.wire.message import Message
-from tests.support.broker_kit import Place, play
+from tests.support.brokers.broker_kit import Place, play
 
 
 def test_a_deletion_that_outlives_its_controller_deletes_no_topic_that_is_made_later(

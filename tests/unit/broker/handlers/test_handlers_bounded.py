@@ -42,8 +42,8 @@ from broker.wire.messages import (
 )
 from logformat.record_batch import Codec
 from logformat.records import Record, encode_batch
-from tests.sim.clock import EPOCH_MS
-from tests.support.broker_kit import (
+from tests.sim.world.clock import EPOCH_MS
+from tests.support.brokers.broker_kit import (
     FETCH_BY_NAME,
     SMALL_SEGMENTS,
     Life,
@@ -56,7 +56,7 @@ from tests.support.broker_kit import (
     produce_request,
     values_of,
 )
-from tests.support.proportion import BYTES_MAX, cost_of
+from tests.support.wire.proportion import BYTES_MAX, cost_of
 
 PARTITIONS = 12
 

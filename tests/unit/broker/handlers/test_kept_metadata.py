@@ -16,8 +16,8 @@ from broker.wire.apis import APIS, ApiKey
 from broker.wire.codec import decode_response, encode_response
 from broker.wire.framing import FRAME_PREFIX_SIZE, parse_response_header
 from broker.wire.messages import MetadataRequest, MetadataRequestTopic
-from tests.support.broker_kit import Life, Place, joined, parts_of, play
-from tests.support.neighbours import commit, create, join, move, neighbour, row
+from tests.support.brokers.broker_kit import Life, Place, joined, parts_of, play
+from tests.support.brokers.neighbours import commit, create, join, move, neighbour, row
 
 OWN = 8  # partitions that the broker that is asked leads
 LONG = 400

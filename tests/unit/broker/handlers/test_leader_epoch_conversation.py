@@ -1,7 +1,8 @@
 """Readers that name leader epochs get the same answers as from Apache Kafka 4.3.1.
 
-`tests/golden/epochs_kafka_4_3_1.json` holds Kafka's (recorded with `python -m tests.support.record_epochs` against the
-peer, which was started anew between two terms). Each answer here went through the codec of its version.
+`tests/golden/epochs_kafka_4_3_1.json` holds Kafka's (recorded with `python -m
+tests.support.conversations.record_epochs` against the peer, which was started anew between two terms). Each answer here
+went through the codec of its version.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import Any
 
 from broker.wire.apis import ApiKey
 from broker.wire.generated import messages as m
-from tests.support.broker_kit import Place, play
-from tests.support.epoch_conversation import EpochTalk, leader_epochs
-from tests.support.our_broker import OurBroker
+from tests.support.brokers.broker_kit import Place, play
+from tests.support.conversations.epoch_conversation import EpochTalk, leader_epochs
+from tests.support.conversations.our_broker import OurBroker
 from tests.support.repository import GOLDEN as GOLDEN_FILES
 
 GOLDEN = json.loads((GOLDEN_FILES / "epochs_kafka_4_3_1.json").read_text())

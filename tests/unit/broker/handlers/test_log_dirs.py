@@ -11,8 +11,8 @@ from broker.wire.messages import (
     DescribeLogDirsRequest,
     DescribeLogDirsRequestTopic,
 )
-from tests.support.broker_kit import Life, play
-from tests.support.house import house
+from tests.support.brokers.broker_kit import Life, play
+from tests.support.brokers.house import house
 from tests.support.waiting import until
 
 

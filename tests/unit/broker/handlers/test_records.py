@@ -14,9 +14,9 @@ from broker.wire.apis import ApiKey
 from broker.wire.messages import ProduceResponsePartition
 from logformat.record_batch import Codec, read_header
 from logformat.records import Record, encode_batch
-from tests.sim.clock import EPOCH_MS
-from tests.support.broker_kit import Life, Place, batches_of, play, produce_request
-from tests.support.proportion import CALLS_MAX, cost_of
+from tests.sim.world.clock import EPOCH_MS
+from tests.support.brokers.broker_kit import Life, Place, batches_of, play, produce_request
+from tests.support.wire.proportion import CALLS_MAX, cost_of
 
 YEAR_MS = 365 * 24 * 3_600_000
 HOUR_MS = 3_600_000

@@ -19,8 +19,8 @@ from broker.wire.messages import (
     FetchRequestTopic,
     FetchResponsePartition,
 )
-from tests.support.broker_kit import Life, Place, batches_of, decoded, parts_of, play
-from tests.support.cluster_kit import session
+from tests.support.brokers.broker_kit import Life, Place, batches_of, decoded, parts_of, play
+from tests.support.brokers.cluster_kit import session
 
 VERSION = 17
 SESSION = 50

@@ -20,7 +20,7 @@ from broker.wire.messages import (
 )
 from logformat.record_batch import read_header, stamp_max_timestamp
 from logformat.records import Record, encode_batch
-from tests.support.broker_kit import (
+from tests.support.brokers.broker_kit import (
     EPOCH_MS,
     Life,
     Place,

@@ -15,10 +15,10 @@ from broker.internal_topics.led_shard import Shard
 from broker.internal_topics.shard_life import ShardState
 from broker.internal_topics.snapshots import Snapshots
 from logformat.errors import Corrupt, Fenced, Retryable
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.memory_offsets_log import MemoryOffsetsLog
+from tests.support.groups.memory_offsets_log import MemoryOffsetsLog
 
 LIMITS = LogLimits(
     append_batch_bytes_max=10_000,

@@ -14,9 +14,9 @@ from broker.internal_topics.led_partition import InternalTopicWatcher
 from broker.internal_topics.shard_life import ShardState
 from coldstore.stores.operations import Operation
 from logformat.record_batch import LENGTH_AT
-from tests.support.broker_kit import Life, Place, play
-from tests.support.faulty_store import Fault
-from tests.support.three_machines import NODES, Three, until
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.three_machines import NODES, Three, until
+from tests.support.store.faulty_store import Fault
 
 
 async def commit(life: Life, offset: int, metadata: str = "") -> E:

@@ -16,7 +16,7 @@ from broker.internal_topics.snapshots import Snapshots
 from logformat.errors import Retryable
 from logformat.record_batch import read_header
 from tests.support.fast_loop import FastClock
-from tests.support.group_world import GroupWorld, in_world
+from tests.support.groups.group_world import GroupWorld, in_world
 
 
 def log_of(w: GroupWorld) -> list[bytes]:

@@ -21,10 +21,10 @@ from coldstore.object_store import Got, PreconditionFailed
 from coldstore.roots.root import RootStore
 from coldstore.stores.operations import Operation
 from seams.rng import SeededRng
-from tests.sim.clock import SimClock
-from tests.support.broker_kit import LEASE_S, Life, Place, batch_of, play, produce_request
-from tests.support.faulty_store import Fault, FaultPlan, even_rates
-from tests.support.memory_store import MemoryStore, StoredObject
+from tests.sim.world.clock import SimClock
+from tests.support.brokers.broker_kit import LEASE_S, Life, Place, batch_of, play, produce_request
+from tests.support.store.faulty_store import Fault, FaultPlan, even_rates
+from tests.support.store.memory_store import MemoryStore, StoredObject
 
 
 async def lease_of(place: Place) -> Lease:

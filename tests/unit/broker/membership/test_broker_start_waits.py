@@ -15,7 +15,7 @@ import pytest
 
 from broker.membership.lease_watch import Lease, LeaseWatch
 from broker.membership.session import Refused
-from tests.support.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place, play
 
 
 async def refused(place: Place, life: Life, port: int) -> None:

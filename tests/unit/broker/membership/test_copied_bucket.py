@@ -9,10 +9,10 @@ from contextlib import suppress
 import pytest
 
 from seams.rng import SeededRng
-from tests.support.broker_kit import Life, Place, play
-from tests.support.faulty_store import FaultyStore
-from tests.support.memory_store import MemoryStore
-from tests.support.three_machines import Three, until
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.three_machines import Three, until
+from tests.support.store.faulty_store import FaultyStore
+from tests.support.store.memory_store import MemoryStore
 
 
 def on_a_copy(three: Three, node_id: int) -> Place:

@@ -11,9 +11,9 @@ import pytest
 from broker.controller.controller_requests import ControllerRequests
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from tests.sim.links import both_ways
-from tests.support.broker_kit import play
-from tests.support.house import QUICK_LEASE, house
+from tests.sim.world.links import both_ways
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.house import QUICK_LEASE, house
 from tests.support.waiting import until
 
 Question = Callable[[ControllerRequests], Awaitable[Any]]

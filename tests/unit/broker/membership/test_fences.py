@@ -19,9 +19,9 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import Listener, NodeGone, RowsSet, TopicCreated
 from broker.metadata.rows import new_rows
 from coldstore.keys import cluster_key, lease_key
-from tests.support.broker_kit import LEASE_S, Life, Place, play
-from tests.support.cluster_kit import cluster_root, created, id_of, session
-from tests.support.memory_store import StoredObject
+from tests.support.brokers.broker_kit import LEASE_S, Life, Place, play
+from tests.support.brokers.cluster_kit import cluster_root, created, id_of, session
+from tests.support.store.memory_store import StoredObject
 from tests.unit.broker.membership.test_broker_membership import lease_of, running
 
 OTHER = 2

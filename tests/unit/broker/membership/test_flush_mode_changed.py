@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from tests.support.broker_kit import play
-from tests.support.crash_disk import CrashDisk
-from tests.support.three_machines import NODES, VALUES, Three, until
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.three_machines import NODES, VALUES, Three, until
+from tests.support.disk.crash_disk import CrashDisk
 
 MODES = pytest.mark.parametrize("after", ["os", "sync"])
 

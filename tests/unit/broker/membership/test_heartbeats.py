@@ -21,7 +21,7 @@ from broker.metadata.records import Node
 from broker.wire.messages import BrokerHeartbeatResponse
 from coldstore.object_store import AccessRefused, StoreUnavailable
 from logformat.errors import Corrupt
-from seams.beats import Beats
+from seams.loop.beats import Beats
 from tests.support.fast_loop import FastClock, run_fast
 
 

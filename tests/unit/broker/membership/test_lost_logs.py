@@ -14,10 +14,10 @@ from broker.metadata.records import Node, Row, TopicCreated
 from hotstore.host.offset_checkpoints import CHECKPOINTS
 from logformat.checkpoints import encode_offsets
 from logformat.values import TopicPartition
-from seams.disk import replace_file
-from tests.support.broker_kit import play
-from tests.support.cluster_kit import id_of
-from tests.support.three_machines import NODES, VALUES, Three, until
+from seams.files.disk import replace_file
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.cluster_kit import id_of
+from tests.support.brokers.three_machines import NODES, VALUES, Three, until
 
 
 def image_of(*rows: Row) -> ClusterImage:

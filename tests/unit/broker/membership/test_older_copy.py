@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hotstore.host.data_dir import DataDir, Process
-from tests.support.broker_kit import Place, play
+from tests.support.brokers.broker_kit import Place, play
 
 
 @pytest.mark.parametrize("settings", [(), ("thermocline.flush=os",)], ids=["sync", "os"])

@@ -8,9 +8,9 @@ from broker.membership.session import Refused
 from coldstore.keys import cluster_key
 from hotstore.host.data_dir import DataDir
 from logformat.values import NewerFormat
-from seams.disk import Disk, read_file
-from tests.support.broker_kit import Life, Place, play
-from tests.support.memory_store import StoredObject
+from seams.files.disk import Disk, read_file
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.store.memory_store import StoredObject
 
 MARKER = "/data/a/.kafka_cleanshutdown"
 NOTED = "/data/a/thermocline-incarnations"

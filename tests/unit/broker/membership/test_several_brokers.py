@@ -15,9 +15,9 @@ from broker.metadata.cluster_root import ImageAt
 from broker.metadata.records import NO_LEADER
 from coldstore.keys import lease_key
 from coldstore.stores.operations import Operation
-from tests.support.broker_kit import LEASE_S, Life, Place, play
-from tests.support.cluster_kit import cluster_root
-from tests.support.faulty_store import Fault
+from tests.support.brokers.broker_kit import LEASE_S, Life, Place, play
+from tests.support.brokers.cluster_kit import cluster_root
+from tests.support.store.faulty_store import Fault
 from tests.support.waiting import until
 
 Lives = dict[int, Life]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from coldstore.keys import CLUSTER_KEY
-from tests.sim.links import both_ways
-from tests.support.broker_kit import play
-from tests.support.house import QUICK_LEASE, house
+from tests.sim.world.links import both_ways
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.house import QUICK_LEASE, house
 from tests.support.waiting import until
 
 

@@ -11,9 +11,9 @@ from broker.controller.sessions import UNTIMED_S
 from broker.membership.controller_term import PAUSE_MAX_S, PAUSE_S
 from coldstore.keys import cluster_key
 from coldstore.stores.operations import Operation
-from tests.support.broker_kit import play
-from tests.support.faulty_store import Fault
-from tests.support.house import QUICK_LEASE, house
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.house import QUICK_LEASE, house
+from tests.support.store.faulty_store import Fault
 from tests.support.waiting import until
 
 

@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from tests.sim.loop import PROCESS
-from tests.support.broker_kit import play
-from tests.support.house import QUICK_LEASE, House, house
+from tests.sim.world.loop import PROCESS
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.house import QUICK_LEASE, House, house
 from tests.support.waiting import until
 
 

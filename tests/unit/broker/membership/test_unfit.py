@@ -13,8 +13,8 @@ from broker.controller.cluster_control import ClusterControl
 from broker.membership.broker_fitness import CUT_OFF_S
 from broker.membership.controlled_shutdown import LEAVE_S
 from broker.metadata.records import NO_LEADER
-from tests.support.broker_kit import play
-from tests.support.house import House, house
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.house import House, house
 from tests.support.waiting import until
 
 

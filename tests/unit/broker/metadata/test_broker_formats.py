@@ -19,7 +19,7 @@ from coldstore.roots.root_format import RootCodec
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat
 from tests.support import repository
-from tests.support.cluster_kit import registration
+from tests.support.brokers.cluster_kit import registration
 from tests.support.repository import ROOT
 
 PAGE = ROOT / "docs" / "formats" / "cluster.md"

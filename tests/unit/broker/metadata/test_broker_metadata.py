@@ -34,10 +34,10 @@ from coldstore.roots.root import ROOT_BYTES_MAX
 from coldstore.stores.operations import Operation
 from logformat.errors import Corrupt, Fenced, Retryable
 from seams.rng import SeededRng
-from tests.support.cluster_kit import claim, cluster_root, created, id_of, registration, row, session
+from tests.support.brokers.cluster_kit import claim, cluster_root, created, id_of, registration, row, session
 from tests.support.fast_loop import run_fast
-from tests.support.faulty_store import Fault, FaultPlan, FaultyStore, even_rates
-from tests.support.memory_store import MemoryStore
+from tests.support.store.faulty_store import Fault, FaultPlan, FaultyStore, even_rates
+from tests.support.store.memory_store import MemoryStore
 
 NUMBERS = st.integers(1, 3)
 IDS = NUMBERS.map(id_of)

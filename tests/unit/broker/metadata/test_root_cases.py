@@ -8,9 +8,9 @@ import pytest
 
 from coldstore.object_store import StoreAway
 from logformat.errors import Retryable
-from tests.support.cluster_kit import created, id_of
+from tests.support.brokers.cluster_kit import created, id_of
 from tests.support.fast_loop import run_fast
-from tests.support.memory_store import MemoryStore
+from tests.support.store.memory_store import MemoryStore
 from tests.unit.broker.metadata.test_broker_metadata import Bench
 
 

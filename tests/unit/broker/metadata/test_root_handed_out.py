@@ -7,9 +7,9 @@ import asyncio
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot
 from coldstore.keys import cluster_key
-from tests.support.cluster_kit import CLUSTER, claim, cluster_root, created
+from tests.support.brokers.cluster_kit import CLUSTER, claim, cluster_root, created
 from tests.support.fast_loop import run_fast
-from tests.support.memory_store import MemoryStore
+from tests.support.store.memory_store import MemoryStore
 
 
 class Looking(MemoryStore):

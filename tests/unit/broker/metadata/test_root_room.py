@@ -25,10 +25,10 @@ from broker.wire.messages import (
 )
 from coldstore.manifest.manifest_store import CLAIM_BYTES
 from logformat.values import TOPIC_NAME_CHARS_MAX
-from tests.support.broker_kit import Life, Place, play
-from tests.support.cluster_kit import claim, cluster_root
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.cluster_kit import claim, cluster_root
 from tests.support.fast_loop import run_fast
-from tests.support.memory_store import MemoryStore
+from tests.support.store.memory_store import MemoryStore
 
 _TOPIC = 2
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")

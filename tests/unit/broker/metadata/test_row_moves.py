@@ -17,7 +17,7 @@ from broker.metadata.rows import (
     session_began,
     sessions_ended,
 )
-from tests.support.cluster_kit import id_of, session
+from tests.support.brokers.cluster_kit import id_of, session
 
 T = id_of(1)
 

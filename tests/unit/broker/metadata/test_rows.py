@@ -33,7 +33,7 @@ from broker.metadata.rows import (
     sessions_ended,
 )
 from broker.metadata.rows import lost as rows_lost
-from tests.support.cluster_kit import id_of, session
+from tests.support.brokers.cluster_kit import id_of, session
 
 T = id_of(1)
 

@@ -12,8 +12,8 @@ from broker.net.connection import Connection
 from broker.net.connection_state import NEXT, OVER, READS, Event, State
 from broker.net.connection_timeouts import Overdue, PeerTimeouts, Ticks
 from broker.net.limits import NetLimits
-from tests.support.net_house import MIB, House, in_house, settled, tick
-from tests.support.scripted_net import ScriptedTransport, frame
+from tests.support.net.net_house import MIB, House, in_house, settled, tick
+from tests.support.net.scripted_net import ScriptedTransport, frame
 
 W, R, M, B = State.WAITING, State.READING, State.MUTED, State.BEHIND
 S, C, X, L = State.STARVED, State.CLOSING, State.CUT, State.LOST

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from broker.net.connection import Connection
 from broker.net.dispatch import CloseConnection, CloseReason, Later
 from broker.net.limits import NetLimits
-from seams.disk import FileRange
+from seams.files.disk import FileRange
 from tests.support.collector import without_collector
-from tests.support.net_house import MIB, House, in_house, settled, tick
-from tests.support.scripted_net import BytesFile, ScriptedTransport, frame
+from tests.support.net.net_house import MIB, House, in_house, settled, tick
+from tests.support.net.scripted_net import BytesFile, ScriptedTransport, frame
 
 
 def wire(transport: ScriptedTransport) -> list[bytes]:

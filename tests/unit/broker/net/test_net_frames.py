@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.net.buffers import ALLOWANCE, SHARED_SIZE, BufferPool, FrameBudget
 from broker.net.frames import FrameLengthRefused, FrameReader
-from tests.support.scripted_net import frame
+from tests.support.net.scripted_net import frame
 
 MIB = 1 << 20
 FRAME_MAX = 8 * MIB

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from broker.net.dispatch import CloseReason, Part
 from broker.net.shared import NetCounters
 from broker.net.transport_writer import WIDE_BYTES, TransportWriter, WideSendBuffers
-from seams.disk import FileRange
-from tests.support.scripted_net import BytesFile, ScriptedNet, ScriptedTransport, flat
+from seams.files.disk import FileRange
+from tests.support.net.scripted_net import BytesFile, ScriptedNet, ScriptedTransport, flat
 
 MIB = 1 << 20
 

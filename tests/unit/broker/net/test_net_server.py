@@ -18,10 +18,10 @@ import pytest
 from broker.net.dispatch import CloseReason, Later, Part
 from broker.net.limits import NetLimits
 from broker.net.server import Bind, Server
-from seams.disk import FileRange
+from seams.files.disk import FileRange
+from seams.files.posix_disk import PosixDisk
 from seams.net import SocketBuffers, TcpNet
-from seams.posix_disk import PosixDisk
-from tests.support.scripted_net import ScriptedDispatcher, frame
+from tests.support.net.scripted_net import ScriptedDispatcher, frame
 
 MIB = 1 << 20
 READ_S_MAX = 20.0

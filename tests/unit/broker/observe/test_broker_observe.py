@@ -21,7 +21,7 @@ from broker.observe.tier_view import status_json
 from broker.wire.apis import ApiKey
 from broker.wire.messages import MetadataRequest
 from logformat.errors import Retryable
-from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, play
 
 # cli.md, `tier status --json`.
 STATUS_FIELDS = [

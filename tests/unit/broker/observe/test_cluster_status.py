@@ -15,7 +15,7 @@ from broker.observe.cluster_status import AnsweringBroker, cluster_status, parti
 from broker.observe.sources import StartupSources
 from broker.observe.views import operator_views
 from logformat.errors import Retryable
-from tests.support.broker_kit import Place, play
+from tests.support.brokers.broker_kit import Place, play
 from tests.unit.broker.observe.test_broker_observe import sources_of
 
 CONTROLLER = ControllerAt(2, "p2", 5)

@@ -11,7 +11,7 @@ import pytest
 
 from broker.observe.tier_view import broker_json, status_json
 from coldstore.object_store import AccessRefused, ObjectInfo, StoreUnavailable, Upload
-from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, play
 from tests.unit.broker.observe.test_broker_observe import metrics_of, sources_of, value
 from tiering.service import LOG_LAG_EVERY_S
 

@@ -15,7 +15,7 @@ from broker.observe.metrics.tiering import TEXTS
 from broker.observe.metrics.topics import collect_figures_in_turns
 from broker.wire.apis import ApiKey
 from broker.wire.messages import MetadataRequest
-from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, fetch_request, play, produce_request
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, fetch_request, play, produce_request
 from tests.unit.broker.observe.test_broker_observe import metrics_of, sources_of, value
 
 

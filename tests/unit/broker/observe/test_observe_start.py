@@ -14,8 +14,8 @@ from broker.observe.conditions import Condition
 from broker.observe.http import Views
 from coldstore.object_store import ObjectInfo, Upload
 from coldstore.stores.operations import Operation
-from tests.support.broker_kit import Life, Place, play
-from tests.support.faulty_store import Fault
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.store.faulty_store import Fault
 from tests.unit.broker.observe.test_broker_observe import value
 
 

@@ -12,7 +12,7 @@ from broker.metrics.outage_log import LOG_AGAIN_MAX_S, OutageLog
 from broker.partition.leading.produce_backpressure import REFUSALS_END_S, REFUSALS_OVER_S, ProduceBackpressure, Refusal
 from coldstore.object_store import StoreUnavailable
 from hotstore.errors import LogFull
-from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place, play
 from thermocline.cli.serve.log_lines import LINES_MAX, WINDOW_S, NoFlood
 from tiering.copying.backlog import LAG_LOGGED_MS, Backlog, PartitionBacklog, lag_message
 from tiering.tier_config import TierStatus

@@ -23,9 +23,9 @@ from hotstore.errors import LogFull
 from hotstore.log.partition_log import LogState
 from logformat.record_batch import Codec, stamp_max_timestamp
 from logformat.records import Record, encode_batch
-from seams.disk import Space
-from tests.sim.clock import EPOCH_MS
-from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play, produce_request
+from seams.files.disk import Space
+from tests.sim.world.clock import EPOCH_MS
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, play, produce_request
 from tests.unit.broker.observe.test_broker_observe import metrics_of, sources_of, value
 from thermocline.cli.clients.bootstrap import bootstrap_addresses
 from thermocline.cli.clients.statuses import BrokerStatus as ReadStatus

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from broker.error_codes import ErrorCode
 from logformat.record_batch import walk
-from seams.disk import read_file
-from tests.support.broker_kit import SMALL_SEGMENTS, Place, batches_of, play
+from seams.files.disk import read_file
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place, batches_of, play
 
 _INDEXED = {"internal_segment_bytes": "1500", "index_interval_bytes": "1"}
 """Entries so near each other that a start looks at the last batch of a segment only."""

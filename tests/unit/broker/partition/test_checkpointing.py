@@ -12,8 +12,8 @@ from hotstore.host.log_host import LogHost
 from hotstore.log.partition_log import PartitionLog
 from logformat.checkpoints import decode_offsets
 from logformat.values import TopicPartition
-from seams.disk import read_file
-from tests.support.broker_kit import Place, play
+from seams.files.disk import read_file
+from tests.support.brokers.broker_kit import Place, play
 
 MINUTE_S = 60.0
 

@@ -9,9 +9,9 @@ import pytest
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import NO_LEADER, Row, TopicCreated
 from broker.partition.removing.stray_logs import StrayLogs
-from tests.support.broker_kit import play
-from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
-from tests.unit.broker.partition.test_late_threads import slow
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, Pair, both, until
+from tests.unit.broker.partition.late_work.test_late_threads import slow
 
 
 @pytest.fixture(autouse=True)

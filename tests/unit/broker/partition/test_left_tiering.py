@@ -6,7 +6,7 @@ from typing import Any
 
 from broker.wire.apis import ApiKey
 from broker.wire.messages import CreateTopicsRequest, CreateTopicsRequestConfig, CreateTopicsRequestTopic
-from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, play
 from tests.unit.broker.test_several_brokers import two_brokers, until
 
 

@@ -9,9 +9,9 @@ import pytest
 from broker.error_codes import ErrorCode
 from logformat.checkpoints import decode_offsets
 from logformat.values import TopicPartition
-from seams.disk import read_file
-from tests.support.broker_kit import play
-from tests.support.shared_bucket import NAME, Pair, both, until
+from seams.files.disk import read_file
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.shared_bucket import NAME, Pair, both, until
 
 
 def start_on_disk(pair: Pair, node_id: int) -> int | None:

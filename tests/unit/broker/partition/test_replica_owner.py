@@ -19,9 +19,9 @@ from broker.partition.leading.publication import Publication
 from broker.partition.log_failures import LogFailures
 from broker.partition.replica_owner import ReplicaOwner
 from logformat.errors import Fenced
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
-from tests.support.cluster_kit import id_of
+from tests.support.brokers.cluster_kit import id_of
 from tests.support.fast_loop import run_fast
 
 TOPIC: Final = Topic(id_of(77), "log", (Row((1, 2), 1, 3, 3, (1, 2), 3),), {}, False)

@@ -16,8 +16,8 @@ from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Fenced
 from seams.rng import SeededRng
-from tests.support.broker_kit import Life, Place, play
-from tests.support.faulty_store import Fault, FaultPlan
+from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.store.faulty_store import Fault, FaultPlan
 from tiering.opening.reservation import read_reservation, write_reservation
 
 OTHER_EPOCH = 900

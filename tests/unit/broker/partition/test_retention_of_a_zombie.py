@@ -10,8 +10,8 @@ import pytest
 from broker.metadata.records import Row, TopicCreated
 from broker.partition.leading.leader_role import LeaderRole
 from logformat.errors import Fenced
-from tests.support.broker_kit import play
-from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, Pair, both, until
 
 
 def test_a_zombie_that_is_cut_off_lets_nothing_go_by_size() -> None:

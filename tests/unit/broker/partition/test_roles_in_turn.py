@@ -9,9 +9,9 @@ import pytest
 
 from broker.replication.follower import Phase
 from coldstore.stores.operations import Operation
-from tests.support.broker_kit import SMALL_SEGMENTS, play
-from tests.support.faulty_store import Fault, FaultPlan
-from tests.support.shared_bucket import NAME, Pair, both, until
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, play
+from tests.support.brokers.shared_bucket import NAME, Pair, both, until
+from tests.support.store.faulty_store import Fault, FaultPlan
 
 
 def copied(pair: Pair) -> int:

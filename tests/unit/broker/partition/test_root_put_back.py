@@ -11,8 +11,8 @@ import pytest
 from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.inspection.orphan_safety import keep_by_manifest
 from coldstore.keys import SegmentKey, parse_key
-from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
-from tests.support.three_machines import until
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place, play
+from tests.support.brokers.three_machines import until
 
 
 def test_objects_that_an_earlier_manifest_does_not_name_stay_while_the_log_begins_above_it() -> None:

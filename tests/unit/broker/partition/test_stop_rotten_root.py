@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from tests.support.broker_kit import Place, play
+from tests.support.brokers.broker_kit import Place, play
 
 
 def test_a_root_that_rotted_does_not_keep_the_broker_from_a_clean_stop() -> None:

@@ -10,9 +10,9 @@ import pytest
 from broker.metadata.records import ConfigsSet
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ListOffsetsRequest, ListOffsetsRequestPartition, ListOffsetsRequestTopic
-from tests.support.broker_kit import play
-from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, until
-from tests.unit.broker.partition.test_catching_up import KEEPING, alone, caught_up, leading
+from tests.support.brokers.broker_kit import play
+from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, Pair, until
+from tests.unit.broker.partition.following.test_catching_up import KEEPING, alone, caught_up, leading
 
 GRACES_S = 30.0  # of a second each
 LATEST_TIERED = -5

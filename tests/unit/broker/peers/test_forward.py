@@ -22,9 +22,9 @@ from broker.peers.links import Links
 from broker.wire.framing import RequestHeader
 from broker.wire.messages import EnvelopeRequest, EnvelopeResponse
 from seams.rng import SeededRng
-from tests.sim.net import SimNet
-from tests.support.broker_kit import play
-from tests.support.scripted_broker import ScriptedBroker, Told
+from tests.sim.world.net import SimNet
+from tests.support.brokers.broker_kit import play
+from tests.support.net.scripted_broker import ScriptedBroker, Told
 
 CLIENT = Peer(7, "10.1.2.3:4567", "OUTER", principal="User:alice")
 FRAME = b"a request"

@@ -24,9 +24,9 @@ from broker.wire.messages import (
     FetchResponseTopic,
 )
 from seams.rng import SeededRng
-from tests.sim.net import SimNet
-from tests.support.broker_kit import play
-from tests.support.scripted_broker import ScriptedBroker, Told
+from tests.sim.world.net import SimNet
+from tests.support.brokers.broker_kit import play
+from tests.support.net.scripted_broker import ScriptedBroker, Told
 
 FRAME_MAX = 1 << 20
 HEARTBEAT = 2

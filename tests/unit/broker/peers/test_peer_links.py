@@ -13,8 +13,8 @@ from broker.wire.apis import ApiKey
 from broker.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from seams.net import SocketBuffers
 from seams.rng import SeededRng
-from tests.sim.net import SimNet
-from tests.support.broker_kit import Place, play
+from tests.sim.world.net import SimNet
+from tests.support.brokers.broker_kit import Place, play
 
 
 def node(node_id: int = 2, broker_epoch: int = 5, port: int = 9500, listener: str = "INNER") -> Node:

@@ -39,8 +39,8 @@ from broker.wire.messages import (
 from coldstore.keys import manifest_key
 from coldstore.stores.operations import Operation
 from logformat.values import NewerFormat
-from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, fetch_request, play, produce_request
-from tests.support.faulty_store import WRITES, Fault
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, fetch_request, play, produce_request
+from tests.support.store.faulty_store import WRITES, Fault
 
 READS = {Operation.GET, Operation.GET_IF_CHANGED, Operation.HEAD, Operation.LIST}
 

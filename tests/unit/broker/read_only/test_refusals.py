@@ -13,7 +13,7 @@ from broker.read_only.handlers import NoCommitQueue, ReadOnlyAuthorizer
 from broker.security.authorizer import Authorizer
 from broker.wire.apis import BROKERS_ONLY, ApiKey
 from broker.wire.messages import MetadataRequest
-from tests.support.broker_kit import play
+from tests.support.brokers.broker_kit import play
 
 BY_AUTHORIZER = {ApiKey.PRODUCE, ApiKey.DELETE_RECORDS, ApiKey.INIT_PRODUCER_ID}
 BY_OFFICE = {

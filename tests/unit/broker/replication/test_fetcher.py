@@ -17,7 +17,7 @@ from broker.replication.follower import FetchPosition
 from broker.replication.replication_quota import ReplicationQuota, ThrottledReplicas
 from broker.wire.messages import FetchRequest, FetchResponse, FetchResponsePartition, FetchResponseTopic
 from logformat.record_batch import CorruptBatch
-from tests.support.broker_kit import play
+from tests.support.brokers.broker_kit import play
 
 TOPIC = UUID(int=7)
 LIMITS = Limits(500, 1 << 20, 1 << 16)

@@ -10,7 +10,7 @@ from broker.replication.fetcher import Fetcher
 from broker.replication.follower import FetchPosition
 from broker.replication.replication_quota import ReplicationQuota, ThrottledReplicas
 from broker.wire.messages import FetchResponsePartition
-from tests.support.broker_kit import play
+from tests.support.brokers.broker_kit import play
 from tests.unit.broker.replication.test_fetcher import LIMITS, TOPIC, Copied, Leader
 
 

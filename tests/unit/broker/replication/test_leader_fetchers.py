@@ -16,7 +16,7 @@ from broker.wire.messages import (
     FetchResponsePartition,
     FetchResponseTopic,
 )
-from tests.support.broker_kit import play
+from tests.support.brokers.broker_kit import play
 from tests.unit.broker.replication.test_fetcher import TOPIC, Copied, forgotten, named
 
 NEAR, FAR = (key_of(TOPIC, index) for index in range(2))

@@ -17,7 +17,7 @@ from broker.wire.scatter import Records, frame_size
 from broker.wire.schema import Kind, parse
 from broker.wire.table import MESSAGES
 from logformat.errors import InvalidRequest
-from tests.support.random_messages import random_message
+from tests.support.wire.random_messages import random_message
 
 
 @dataclass(frozen=True)

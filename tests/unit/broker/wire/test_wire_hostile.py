@@ -22,7 +22,7 @@ from broker.wire.primitives import REQUEST_UNITS_MAX, STRUCTURE_UNITS, TAGS_MAX,
 from broker.wire.schema import Schema
 from broker.wire.table import MESSAGES
 from logformat.errors import InvalidRequest
-from tests.support.random_messages import random_message
+from tests.support.wire.random_messages import random_message
 
 SCHEMAS = [
     pytest.param(schema, version, id=f"{schema.name}-v{version}")

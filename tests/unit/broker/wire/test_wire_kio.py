@@ -25,8 +25,8 @@ from broker.wire.apis import APIS, Api
 from broker.wire.message import Message
 from broker.wire.schema import Field, Kind
 from broker.wire.table import MESSAGES
-from tests.support.kafkas_fields import kafkas
-from tests.support.random_messages import random_message
+from tests.support.kafka.kafkas_fields import kafkas
+from tests.support.wire.random_messages import random_message
 
 MESSAGES_PER_VERSION = 12
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

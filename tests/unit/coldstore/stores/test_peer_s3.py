@@ -24,10 +24,10 @@ from coldstore.stores.s3 import S3Deadlines, S3Store
 from coldstore.url import S3Url
 from logformat.errors import Retryable
 from seams.clock import SystemClock
+from seams.loop.workers import ThreadWorkers
 from seams.rng import SeededRng
-from seams.workers import ThreadWorkers
-from tests.support.memory_store import upload_of
-from tests.support.scripted_s3 import ScriptedS3, scripted_s3
+from tests.support.store.memory_store import upload_of
+from tests.support.store.scripted_s3 import ScriptedS3, scripted_s3
 
 pytestmark = pytest.mark.not_fast
 

@@ -11,7 +11,7 @@ from botocore.exceptions import EndpointConnectionError
 
 from coldstore.object_store import Upload
 from coldstore.stores.s3_upload import put_object
-from seams.disk import Buffer
+from seams.files.disk import Buffer
 from tests.support.collector import without_collector
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from coldstore.object_store import ObjectStore
 from coldstore.stores.directory import DirectoryStore
-from seams.posix_disk import PosixDisk
+from seams.files.posix_disk import PosixDisk
+from seams.loop.workers import ThreadWorkers
 from seams.rng import SystemRng
-from seams.workers import ThreadWorkers
-from tests.support.memory_store import MemoryStore, StoredObject
-from tests.support.store_conformance import StoreConformance
+from tests.support.store.memory_store import MemoryStore, StoredObject
+from tests.support.store.store_conformance import StoreConformance
 
 
 class MemoryPlace:

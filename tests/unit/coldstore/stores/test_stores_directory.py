@@ -28,12 +28,12 @@ from coldstore.object_store import (
 from coldstore.stores.directory import DirectoryDeadlines, DirectoryStore
 from coldstore.stores.directory_files import SMALL_BYTES_MAX, DirectoryFiles
 from logformat.errors import InvalidRequest
-from seams.disk import Buffer
-from seams.posix_disk import PosixDisk
+from seams.files.disk import Buffer
+from seams.files.posix_disk import PosixDisk
+from seams.loop.workers import ThreadWorkers
 from seams.rng import SeededRng, SystemRng
-from seams.workers import ThreadWorkers
-from tests.support.crash_disk import CrashDisk
-from tests.support.memory_store import upload_of
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.store.memory_store import upload_of
 from tests.support.workers import InlineWorkers
 
 BIG = os.urandom(SMALL_BYTES_MAX + 1)
@@ -244,7 +244,7 @@ def test_a_power_cut_clean_up_never_touches_a_living_writer(tmp_path: Path, work
     program = (
         f"import sys; sys.path.insert(0, {os.getcwd()!r})\n"
         "from coldstore.stores.directory_files import DirectoryFiles\n"
-        "from seams.posix_disk import PosixDisk; from seams.rng import SystemRng\n"
+        "from seams.files.posix_disk import PosixDisk; from seams.rng import SystemRng\n"
         f"files = DirectoryFiles(PosixDisk(), {str(tmp_path)!r}, SystemRng(), 5.0)\n"
         "files.prepare(); open(files._temporary(), 'wb').write(b'half')\n"
         "print('ready', flush=True); sys.stdin.read()\n"
@@ -353,7 +353,9 @@ import asyncio, sys
 sys.path.insert(0, {repo!r})
 from coldstore.object_store import ConditionalConflict, PreconditionFailed
 from coldstore.stores.directory import DirectoryStore
-from seams.posix_disk import PosixDisk; from seams.rng import SystemRng; from seams.workers import ThreadWorkers
+from seams.files.posix_disk import PosixDisk
+from seams.loop.workers import ThreadWorkers
+from seams.rng import SystemRng
 
 async def main():
     workers = ThreadWorkers()

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from coldstore.object_store import AccessRefused, ObjectStore, ReadStore, Upload
 from coldstore.stores.read_only import ReadOnlyStore
-from tests.support.memory_store import MemoryStore
+from tests.support.store.memory_store import MemoryStore
 
 DATA = b"theirs"
 

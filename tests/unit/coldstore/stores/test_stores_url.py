@@ -13,11 +13,11 @@ from coldstore.stores.opening import open_store
 from coldstore.url import DirectoryUrl, S3Url, parse_bucket_url
 from logformat.errors import InvalidRequest
 from seams.clock import SystemClock
+from seams.files.posix_disk import PosixDisk
+from seams.files.syncs import WorkerSyncs
+from seams.loop.workers import ThreadWorkers
 from seams.net import TcpNet
-from seams.posix_disk import PosixDisk
 from seams.rng import SystemRng
-from seams.syncs import WorkerSyncs
-from seams.workers import ThreadWorkers
 from seams.world import World
 
 

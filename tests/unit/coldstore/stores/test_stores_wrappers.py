@@ -18,9 +18,9 @@ from coldstore.object_store import (
 from coldstore.stores.metered import LATENCY_BOUNDS_MS, CallOutcome, LoggedCall, MeteredStore
 from coldstore.stores.operations import Operation
 from seams.rng import SeededRng
-from tests.support.faulty_store import FAULTS_OF, Fault, FaultPlan, FaultyStore, even_rates
-from tests.support.memory_store import MemoryStore, upload_of
-from tests.support.store_conformance import StoreConformance
+from tests.support.store.faulty_store import FAULTS_OF, Fault, FaultPlan, FaultyStore, even_rates
+from tests.support.store.memory_store import MemoryStore, upload_of
+from tests.support.store.store_conformance import StoreConformance
 from tests.unit.coldstore.stores.test_stores_conformance import MemoryPlace
 
 

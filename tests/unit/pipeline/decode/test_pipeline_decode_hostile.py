@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from logformat.record_batch import HEADER_SIZE, Codec, walk
 from logformat.records import Record, encode_batch
-from tests.support.decode_logs import logs, read, read_slowly, with_right_crc
-from tests.support.numpy_decoder import NumpyWay
+from tests.support.pipeline.decode_logs import logs, read, read_slowly, with_right_crc
+from tests.support.pipeline.numpy_decoder import NumpyWay
 from thermocline.pipeline.decode.kernel_way import KernelWay
 from thermocline.pipeline.rows import COLUMNS
 
@@ -129,7 +129,7 @@ GUARDED = """
 import ctypes, mmap, random, sys
 from logformat.record_batch import Codec, walk
 from logformat.records import Record, encode_batch
-from tests.support.decode_logs import EVERYTHING, with_right_crc
+from tests.support.pipeline.decode_logs import EVERYTHING, with_right_crc
 from thermocline.pipeline.decode.batches import BatchDecoder, PoisonBatch
 from thermocline.pipeline.decode.kernel_way import KernelWay
 from thermocline.pipeline.rows import COLUMNS

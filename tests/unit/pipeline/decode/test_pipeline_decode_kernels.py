@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from bench.decode import make_log
-from tests.support.numpy_decoder import NumpyWay
+from tests.support.pipeline.numpy_decoder import NumpyWay
 from thermocline.pipeline.decode import crc_kernel, kernel_cache, kernel_way, rows_kernel, walk_kernel
 from thermocline.pipeline.decode import layout as at
 from thermocline.pipeline.decode.batches import BatchDecoder

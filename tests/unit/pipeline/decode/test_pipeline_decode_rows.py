@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from logformat.gap import gap_batches
 from logformat.record_batch import Codec, check_stored
 from logformat.records import Record, encode_batch
-from tests.support.decode_logs import (
+from tests.support.pipeline.decode_logs import (
     EVERYTHING,
     as_rows,
     logs,
@@ -21,7 +21,7 @@ from tests.support.decode_logs import (
     read_slowly,
     with_right_crc,
 )
-from tests.support.numpy_decoder import NumpyWay
+from tests.support.pipeline.numpy_decoder import NumpyWay
 from thermocline.pipeline.decode.batches import BatchDecoder, PoisonBatch, Way
 from thermocline.pipeline.decode.kernel_way import KernelWay
 from thermocline.pipeline.rows import COLUMNS

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.records import Record, encode_batch
-from tests.support.archive_driver import drive_compact
-from tests.support.archive_kit import (
+from tests.support.pipeline.archive_driver import drive_compact
+from tests.support.pipeline.archive_kit import (
     JSON,
     data_files,
     is_bad,
@@ -26,13 +26,13 @@ from tests.support.archive_kit import (
     rows,
     run,
 )
-from tests.support.history_bucket import T0, HistoryBucket
+from tests.support.pipeline.history_bucket import T0, HistoryBucket
 from thermocline.cli.main import main
 from thermocline.cli.terminal.outcome import Exit
-from thermocline.pipeline.jobs import compact as compact_module
-from thermocline.pipeline.jobs.compact import CompactSummary, compact
-from thermocline.pipeline.jobs.compact_plan import StoredFile, groups
-from thermocline.pipeline.jobs.compact_worker import run_compact
+from thermocline.pipeline.jobs.compaction import compact as compact_module
+from thermocline.pipeline.jobs.compaction.compact import CompactSummary, compact
+from thermocline.pipeline.jobs.compaction.compact_plan import StoredFile, groups
+from thermocline.pipeline.jobs.compaction.compact_worker import run_compact
 from thermocline.pipeline.jobs.iceberg_catalog import CatalogConfig, open_catalog
 from thermocline.pipeline.jobs.job_crash_points import POINTS
 from thermocline.pipeline.jobs.values import ValueSpec

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from thermocline.pipeline.jobs import data_file_storage
-from thermocline.pipeline.jobs.data_file_storage import DataFileOutput
+from thermocline.pipeline.jobs.tables import data_file_storage
+from thermocline.pipeline.jobs.tables.data_file_storage import DataFileOutput
 
 
 def test_a_closed_file_and_every_directory_made_for_it_are_synced(

@@ -1,7 +1,7 @@
 """Archiving in one process: what stands in the tables after races, lost answers, expired and rolled back snapshots.
 
 Rows come from real objects and go to real Parquet files in a SQLite catalog; only Spark is left out (it is in
-tests/integration/test_archive_job.py).
+tests/integration/pipeline/test_archive_job.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coldstore.segments.segment_object import DecidedTransaction, TransactionOut
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.gap import gap_batches
 from logformat.records import Record, encode_batch
-from tests.support.archive_kit import (
+from tests.support.pipeline.archive_kit import (
     JSON,
     data_files,
     is_bad,
@@ -36,13 +36,14 @@ from tests.support.archive_kit import (
     rows,
     run,
 )
-from tests.support.history_bucket import T0, HistoryBucket
+from tests.support.pipeline.history_bucket import T0, HistoryBucket
 from thermocline.pipeline.jobs import archive as archive_module
-from thermocline.pipeline.jobs import archive_worker, iceberg_table, offset_ranges
+from thermocline.pipeline.jobs import archive_worker, offset_ranges
 from thermocline.pipeline.jobs.archive_summary import ArchiveSummary
 from thermocline.pipeline.jobs.iceberg_catalog import catalog_config, open_catalog
-from thermocline.pipeline.jobs.iceberg_table import ArchiveTable, StaleTable, open_table
 from thermocline.pipeline.jobs.spark_tasks import InProcess, TasksFailed
+from thermocline.pipeline.jobs.tables import iceberg_table
+from thermocline.pipeline.jobs.tables.iceberg_table import ArchiveTable, StaleTable, open_table
 from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
 from thermocline.pipeline.split import DataLoss
 

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from logformat.errors import InvalidRequest
 from logformat.records import Record, encode_batch
-from tests.support.archive_kit import JSON, is_bad, json_topic, lake, named_files, places, rows, run
-from tests.support.history_bucket import T0, HistoryBucket
-from thermocline.pipeline.jobs import archive_worker, iceberg_table
+from tests.support.pipeline.archive_kit import JSON, is_bad, json_topic, lake, named_files, places, rows, run
+from tests.support.pipeline.history_bucket import T0, HistoryBucket
+from thermocline.pipeline.jobs import archive_worker
 from thermocline.pipeline.jobs.iceberg_catalog import open_catalog
-from thermocline.pipeline.jobs.iceberg_table import StaleTable, open_table
+from thermocline.pipeline.jobs.tables import iceberg_table
+from thermocline.pipeline.jobs.tables.iceberg_table import StaleTable, open_table
 from thermocline.pipeline.jobs.values import ValueSpec, extends
 
 MORE = ValueSpec("json", "user string, amount double, city string", keep_value=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.table.update import SetLocationUpdate
 
-from tests.support.archive_kit import data_files, json_topic, lake, named_files, places, rows, run
-from tests.support.history_bucket import HistoryBucket
+from tests.support.pipeline.archive_kit import data_files, json_topic, lake, named_files, places, rows, run
+from tests.support.pipeline.history_bucket import HistoryBucket
 from thermocline.pipeline.jobs import archive as archive_module
 from thermocline.pipeline.jobs.iceberg_catalog import catalog_config, open_catalog
 

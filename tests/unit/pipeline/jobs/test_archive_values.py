@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from logformat.errors import InvalidRequest
 from thermocline.pipeline.jobs import values
-from thermocline.pipeline.jobs.archive_columns import (
+from thermocline.pipeline.jobs.tables.archive_columns import (
     DEAD_LETTER_SCHEMA,
     RAW_SCHEMA,
     READ_COLUMNS,

@@ -1,6 +1,6 @@
 """Scrub finds every corruption that is planted, names object and offset, and is quiet about a whole bucket.
 
-In this process; the same on Spark is in tests/integration/test_scrub_job.py.
+In this process; the same on Spark is in tests/integration/pipeline/test_scrub_job.py.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from coldstore.object_store import Got, ObjectInfo
 from coldstore.roots.root_format import RootCodec, RootFormat
 from logformat.errors import InvalidRequest
 from logformat.record_batch import LEADER_EPOCH_AT
-from tests.support.history_bucket import HistoryBucket
+from tests.support.pipeline.history_bucket import HistoryBucket
 from thermocline.findings import Located
 from thermocline.pipeline.arrow_store import ArrowStore
-from thermocline.pipeline.jobs import scrub as scrub_module
-from thermocline.pipeline.jobs.scrub import ScrubReport, scrub
-from thermocline.pipeline.jobs.scrub_journal import Journal
-from thermocline.pipeline.jobs.scrub_view import PartitionInspection, Place, inspect_partition, places
-from thermocline.pipeline.jobs.scrub_worker import Blob, ScrubDone, ScrubTask
+from thermocline.pipeline.jobs.scrub import scrub as scrub_module
+from thermocline.pipeline.jobs.scrub.scrub import ScrubReport, scrub
+from thermocline.pipeline.jobs.scrub.scrub_journal import Journal
+from thermocline.pipeline.jobs.scrub.scrub_view import PartitionInspection, Place, inspect_partition, places
+from thermocline.pipeline.jobs.scrub.scrub_worker import Blob, ScrubDone, ScrubTask
 from thermocline.pipeline.jobs.spark_tasks import InProcess
 
 SEEDS = 120
@@ -216,7 +216,7 @@ def test_a_batch_copied_with_a_foreign_leader_epoch_is_found(
 ) -> None:
     """Older and younger than the log's: the four bytes lie outside the batch's CRC, and every checksum of the object
     was made of them as they are. Without a footer only what its manifest entry says of epochs can tell."""
-    from tests.support.history_bucket import batch
+    from tests.support.pipeline.history_bucket import batch
 
     good = [batch(1100, 10), batch(1110, 10), batch(1120, 10)]
     foreign = bytearray(good[2])
@@ -233,7 +233,7 @@ def test_a_batch_copied_with_a_foreign_leader_epoch_is_found(
 
 def test_a_batch_sealed_damaged_is_found_though_every_checksum_of_the_copy_holds(bucket: HistoryBucket) -> None:
     """Chunk CRCs made of bytes that were wrong already: the batch's own CRC tells."""
-    from tests.support.history_bucket import batch
+    from tests.support.pipeline.history_bucket import batch
 
     good = batch(1100, 10)
     bad = bytearray(good)

@@ -24,7 +24,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from logformat.errors import InvalidRequest
 from thermocline.pipeline.rows import COLUMNS, schema_of
-from thermocline.pipeline.spark.filters import bounds_of
+from thermocline.pipeline.spark.planning.filters import bounds_of
 from thermocline.pipeline.spark.projection import arrow_schema, columns_of, full_schema, shaped
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from logformat.errors import InvalidRequest
 from logformat.values import TopicPartition
-from thermocline.pipeline.spark import ranges
-from thermocline.pipeline.spark.admission import admit, pending
-from thermocline.pipeline.spark.offsets import Progress, offsets_to_json, parse_offsets
 from thermocline.pipeline.spark.options import ByOffset, ByTimestamp, Edge
-from thermocline.pipeline.spark.ranges import Extent
+from thermocline.pipeline.spark.planning import ranges
+from thermocline.pipeline.spark.planning.admission import admit, pending
+from thermocline.pipeline.spark.planning.offsets import Progress, offsets_to_json, parse_offsets
+from thermocline.pipeline.spark.planning.ranges import Extent
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 EXTENTS = {A0: Extent(10, 100), A1: Extent(0, 0)}

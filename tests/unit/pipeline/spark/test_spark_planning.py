@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logformat.values import TopicPartition
-from thermocline.pipeline.spark.offsets import Progress
-from thermocline.pipeline.spark.planning import PACK_BYTES, TAIL_OFFSET_BYTES, _tail_parts, fail_or_log, packed
-from thermocline.pipeline.spark.ranges import Extent
+from thermocline.pipeline.spark.planning.offsets import Progress
+from thermocline.pipeline.spark.planning.planner import PACK_BYTES, TAIL_OFFSET_BYTES, _tail_parts, fail_or_log, packed
+from thermocline.pipeline.spark.planning.ranges import Extent
 from thermocline.pipeline.spark.stream import resumed
 from thermocline.pipeline.spark.tail import TailPart
 from thermocline.pipeline.spark.tiers import PartitionState, state_of

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from logformat.values import TopicPartition
-from tests.support.history_bucket import HistoryBucket
+from tests.support.pipeline.history_bucket import HistoryBucket
 from thermocline.pipeline.spark.cluster import ClusterTopic
 from thermocline.pipeline.spark.options import parse_options
 from thermocline.pipeline.spark.projection import full_schema

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from logformat.errors import Retryable
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
 from tests.support.fast_loop import FastClock, run_fast
 from tiering.reading.limits import ReadLimits
 from tiering.reading.single_flight import KEEP_FAILURE_S, SingleFlight, Slots

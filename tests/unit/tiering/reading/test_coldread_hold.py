@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from coldstore.segments.chunk_cache import MemoryFile
 from logformat.errors import Corrupt
 from logformat.record_batch import read_header
-from tests.support.cold_objects import batches, segment_object
+from tests.support.tier.cold_objects import batches, segment_object
 from tiering.reading.batch_slices import HeldChunk, OpenSegment, Place, TooLarge, cut
 from tiering.reading.chunk_table import CHUNKS_MAX, PINNED_TIMES, HeldChunks, OpenSegments, Places
 

@@ -12,9 +12,13 @@ from coldstore.stores.operations import Operation
 from logformat.gap import gap_batches
 from logformat.record_batch import read_header
 from logformat.records import Record, encode_batch, iter_records
+from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from seams.tasks import Tasks
-from tests.support.cold_log import (
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.fast_loop import FastClock, run_fast
+from tests.support.store.faulty_store import Fault, FaultPlan, FaultyStore
+from tests.support.store.memory_store import MemoryStore
+from tests.support.tier.cold_log import (
     ColdLog,
     FixedManifests,
     a_reader,
@@ -24,11 +28,7 @@ from tests.support.cold_log import (
     manifest_of,
     put,
 )
-from tests.support.cold_objects import MadeObject, object_of
-from tests.support.crash_disk import CrashDisk
-from tests.support.fast_loop import FastClock, run_fast
-from tests.support.faulty_store import Fault, FaultPlan, FaultyStore
-from tests.support.memory_store import MemoryStore
+from tests.support.tier.cold_objects import MadeObject, object_of
 from tests.support.workers import LoopWorkers
 from tiering.reading.limits import ReadLimits
 

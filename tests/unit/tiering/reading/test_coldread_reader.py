@@ -17,11 +17,15 @@ from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Corrupt, Retryable
 from logformat.record_batch import read_header
-from seams.posix_disk import PosixDisk
+from seams.files.posix_disk import PosixDisk
+from seams.loop.tasks import Tasks
+from seams.loop.workers import ThreadWorkers
 from seams.rng import SeededRng, SystemRng
-from seams.tasks import Tasks
-from seams.workers import ThreadWorkers
-from tests.support.cold_log import (
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.fast_loop import FastClock, run_fast
+from tests.support.store.faulty_store import Fault, FaultyStore
+from tests.support.store.memory_store import MemoryStore, upload_of
+from tests.support.tier.cold_log import (
     ColdLog,
     a_reader,
     cold_log,
@@ -31,11 +35,7 @@ from tests.support.cold_log import (
     manifest_of,
     put,
 )
-from tests.support.cold_objects import T0, segment_object
-from tests.support.crash_disk import CrashDisk
-from tests.support.fast_loop import FastClock, run_fast
-from tests.support.faulty_store import Fault, FaultyStore
-from tests.support.memory_store import MemoryStore, upload_of
+from tests.support.tier.cold_objects import T0, segment_object
 from tests.support.workers import LoopWorkers
 from tiering.reading.batch_slices import ColdSlice
 from tiering.reading.cold_reader import ColdReader

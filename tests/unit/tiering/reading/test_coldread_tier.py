@@ -7,9 +7,9 @@ import asyncio
 from coldstore.stores.directory import DirectoryStore
 from logformat.record_batch import read_header, walk
 from seams.rng import SeededRng
-from tests.support.cold_log import content
 from tests.support.fast_loop import run_fast
-from tests.support.tier_kit import House, Life, Opened
+from tests.support.tier.cold_log import content
+from tests.support.tier.tier_kit import House, Life, Opened
 from tests.support.workers import LoopWorkers
 from tiering.reading.batch_slices import ColdSlice
 

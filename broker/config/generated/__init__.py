@@ -1,1 +1,0 @@
-"""Tables made by programs."""

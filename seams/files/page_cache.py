@@ -1,0 +1,48 @@
+"""Which bytes of a file are in the kernel's page cache: cachestat(2), Linux 6.5."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import Final
+
+from seams.files import syscalls
+
+_CACHESTAT: Final = 451  # on every machine
+
+
+class _Range(ctypes.Structure):
+    """struct cachestat_range, bytes."""
+
+    _fields_ = (("position", ctypes.c_uint64), ("length", ctypes.c_uint64))
+
+
+class _Found(ctypes.Structure):
+    """struct cachestat, pages."""
+
+    _fields_ = (
+        ("cached", ctypes.c_uint64),
+        ("dirty", ctypes.c_uint64),
+        ("in_writeback", ctypes.c_uint64),
+        ("evicted", ctypes.c_uint64),
+        ("recently_evicted", ctypes.c_uint64),
+    )
+
+
+def is_cached(fd: int, position: int, length: int) -> bool:
+    """Whether the page cache has all of the range, which must not go beyond the file's end.
+
+    Its pages may still be being read (readahead), or be left by a failed read. False if unknown: an empty range, an
+    older kernel, another system, a sandbox."""
+    if length <= 0 or not syscalls.MACHINE:
+        return False
+    found = _Found()
+    try:
+        syscalls.call(
+            _CACHESTAT, ctypes.c_uint(fd), ctypes.byref(_Range(position, length)), ctypes.byref(found), ctypes.c_uint(0)
+        )
+    except OSError:
+        return False
+    pages: int = (position + length - 1) // mmap.PAGESIZE - position // mmap.PAGESIZE + 1
+    cached: int = found.cached
+    return cached >= pages

@@ -1,0 +1,1 @@
+"""Seeded runs that `make test` plays."""

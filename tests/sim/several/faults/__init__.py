@@ -1,0 +1,1 @@
+"""What breaks some of several brokers, seeded: processes, disks, the store, settings, drains."""

@@ -1,0 +1,1 @@
+"""Whole brokers in virtual time, one or several, and what surrounds them."""

@@ -1,0 +1,1 @@
+"""Stock Kafka clients, and programs that write and commit with them all the while."""

@@ -1,0 +1,1 @@
+"""Consumer groups on a log in memory, in virtual time."""

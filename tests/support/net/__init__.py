@@ -1,0 +1,1 @@
+"""Ends of connections without sockets: scripted peers and brokers."""

@@ -1,0 +1,1 @@
+"""Segment objects, manifests and a broker's tiering, for tests of `coldstore` and `tiering`."""

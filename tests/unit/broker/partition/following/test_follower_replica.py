@@ -1,0 +1,471 @@
+"""A copy alone, over a real log: what it reports, what it refuses, how it is cut (R3)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from typing import Any
+from unittest.mock import Mock
+from uuid import UUID
+
+import pytest
+
+from broker.error_codes import ErrorCode
+from broker.metadata.records import Row
+from broker.partition.following.follower_replica import FollowerReplica
+from broker.partition.log_failures import LogFailures
+from broker.replication.catch_up import ReplicationCounters
+from broker.replication.follower import FetchPosition
+from broker.wire.messages import FetchResponseEpochEndOffset, FetchResponsePartition
+from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable
+from hotstore.errors import DivergingAppend, LogFull
+from hotstore.host.data_dir import DataDir
+from hotstore.host.lease import Lease
+from hotstore.host.log_host import LogHost
+from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import PartitionLog
+from hotstore.recovery.log_loading import recover_log
+from logformat.errors import Corrupt
+from logformat.leader_epochs import LeaderEpochs
+from logformat.record_batch import CorruptBatch
+from logformat.records import Record, encode_batch
+from seams.loop.tasks import Tasks
+from seams.rng import SeededRng
+from seams.world import World
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import DATA, META, ORDERS, SteppedWorkers
+from tests.support.disk.syncs_in_hand import InHand
+from tests.support.fast_loop import FastClock, run_fast
+from tiering.opening.cold_start import ColdStart
+from tiering.opening.reservation import ReportedEnd
+
+TOPIC_ID = UUID(int=1)
+EPOCH = 4
+
+
+class Cold:
+    """A bucket that holds all below any offset, written in epoch 2."""
+
+    async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
+        return ColdStart(LeaderEpochs().assign(2, 0), (), offset - since)
+
+    def view(self, topic_id: UUID, index: int, end: Callable[[], int]) -> Any:
+        return None  # nobody reads what lies below the local log
+
+    def note_reported_end(self, topic_id: UUID, index: int, end: ReportedEnd) -> None:
+        self.end = end
+
+    def forget(self, topic_id: UUID, index: int) -> None:
+        pass
+
+
+class Away(Cold):
+    """One that fails."""
+
+    def __init__(self, failure: Exception) -> None:
+        self.failure = failure
+
+    async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
+        raise self.failure
+
+
+class Watched(FollowerReplica):
+    """Remembers what its fetcher takes its next question to be, which looks when it answered or refused, or was told
+    that something moved."""
+
+    known: FetchPosition | None = None
+
+    def look(self) -> None:
+        self.known = self.next_fetch()
+
+    def answered(self, asked: FetchPosition, answer: FetchResponsePartition, broker_epoch: int) -> bool:
+        try:
+            return super().answered(asked, answer, broker_epoch)
+        finally:
+            self.look()
+
+    def refused(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
+        is_known = super().refused(asked, answer)
+        self.look()
+        return is_known
+
+
+class Copy:
+    def __init__(
+        self, logs: LogHost, followed: Watched, tasks: Tasks, syncs: InHand, disk: CrashDisk, log_failures: LogFailures
+    ) -> None:
+        self.log_failures = log_failures
+        self.logs = logs
+        self.it = followed
+        self.tasks = tasks
+        self.syncs = syncs
+        self.disk = disk
+
+    def asked(self) -> FetchPosition:
+        found = self.it.next_fetch()
+        assert self.it.known == found, "its fetcher is told of all that changes what is asked next"
+        assert found is not None
+        return found
+
+    def given(self, *batches: bytes, high_watermark: int = 0, **fields: Any) -> bool:
+        """An answer to what it asks next."""
+        answer = FetchResponsePartition(high_watermark=high_watermark, **{"log_start_offset": 0, **fields})
+        answer.records = memoryview(b"".join(batches))
+        return self.it.answered(self.asked(), answer, 7)
+
+
+def batch_at(offset: int, epoch: int = EPOCH, count: int = 1) -> bytes:
+    return encode_batch([Record(offset + at, 1_000, None, b"v") for at in range(count)], leader_epoch=epoch)
+
+
+def watched(lease: Lease, row: Row, tasks: Tasks, log_failures: LogFailures) -> Watched:
+    def moved() -> None:
+        made.look()
+
+    made = Watched(lease, row, Cold(), tasks, FastClock(), set(), log_failures, ReplicationCounters(), moved, moved)
+    made.look()  # it is followed from now on
+    return made
+
+
+def copying(scenario: Callable[[Copy], Awaitable[None]], **config: Any) -> None:
+    async def run() -> None:
+        disk, workers, syncs = CrashDisk(), SteppedWorkers(immediate=True), InHand()
+        net: Any = None
+        world = World(disk, workers, syncs, FastClock(), SeededRng(1), net)  # type: ignore[arg-type]
+        directory = DataDir.open(disk, DATA)
+        directory.format(META)
+        directory.remove_clean_marker()
+        logs, tasks = LogHost(directory, world), Tasks()
+        opened = await logs.create(ORDERS, TOPIC_ID, LogConfig(**config))
+        row = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH)
+        log_failures = LogFailures()
+        followed = watched(logs.lend(opened, "follower"), row, tasks, log_failures)
+        copy = Copy(logs, followed, tasks, syncs, disk, log_failures)
+        await scenario(copy)
+        assert copy.it.lease.is_over or copy.it.known == copy.it.next_fetch()
+        await tasks.close()
+
+    run_fast(run())
+
+
+def test_its_next_question_says_what_is_flushed_and_nothing_else() -> None:
+    """It is the acknowledgement: a written end would claim what a power cut takes."""
+
+    async def scenario(copy: Copy) -> None:
+        assert copy.given(batch_at(0, count=3), high_watermark=2)
+        assert copy.it.log.log_end_offset == 3 and copy.asked() == FetchPosition(0, -1, EPOCH)
+        assert copy.it.high_watermark == 0
+        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
+        await asyncio.sleep(0.01)
+        assert not wait_flushed.done() and len(copy.syncs.asked) == 1
+        copy.syncs.answer()
+        await wait_flushed
+        assert copy.asked() == FetchPosition(3, EPOCH, EPOCH) and copy.it.high_watermark == 2
+
+    copying(scenario)
+
+
+def test_cluster_d22_who_led_without_a_record_takes_older_records_there() -> None:
+    """It was elected and nobody copied from it before the next election: the next leader goes on, at this log's end, in
+    the epoch before its own. Every answer was refused, for the log's own epoch is later, and it never caught up."""
+
+    async def scenario(copy: Copy) -> None:
+        assert copy.given(batch_at(0, epoch=2, count=3))
+        copy.it.log.begin_epoch(EPOCH - 1)
+        await copy.it.over()
+        row, logs, tasks = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH), copy.logs, copy.tasks
+        copy.it = watched(logs.lend(copy.it.opened, "follower"), row, tasks, LogFailures())
+        older = batch_at(3, epoch=2)
+        assert copy.asked() == FetchPosition(3, 2, EPOCH) and not copy.given(older)
+        await asyncio.sleep(0.01)
+        copy.syncs.answer()  # what stays is flushed before anything goes
+        await asyncio.sleep(0.1)
+        assert copy.given(older) and copy.asked() == FetchPosition(4, 2, EPOCH)
+
+    copying(scenario, flush_sync=False)
+
+
+def test_with_os_flush_what_is_written_counts() -> None:
+    """As its leader's own end does in that mode."""
+
+    async def scenario(copy: Copy) -> None:
+        assert copy.given(batch_at(0, count=3), high_watermark=2)
+        await copy.it.wait_flushed()
+        assert copy.asked() == FetchPosition(3, EPOCH, EPOCH) and copy.it.high_watermark == 2
+
+    copying(scenario, flush_sync=False)
+
+
+def test_what_is_damaged_or_does_not_follow_leaves_all_as_it_was() -> None:
+    """It is asked for again: never skipped, never half taken."""
+
+    async def scenario(copy: Copy) -> None:
+        damaged = bytearray(batch_at(0))
+        damaged[-1] ^= 1
+        for batches, refusal in (
+            ((batch_at(0), bytes(damaged)), CorruptBatch),
+            ((batch_at(1),), DivergingAppend),
+            ((batch_at(0)[:-1],), CorruptBatch),
+        ):
+            with pytest.raises(refusal):
+                copy.given(*batches, high_watermark=1)
+        assert copy.it.log.log_end_offset == 0 and copy.asked() == FetchPosition(0, -1, EPOCH)
+        assert copy.given(batch_at(0)) and not copy.it.failure
+
+    copying(scenario)
+
+
+def test_what_comes_damaged_twice_is_told_until_it_comes_whole() -> None:
+    """Once may have been its way; twice at one offset its leader's disk (R3)."""
+
+    async def scenario(copy: Copy) -> None:
+        damaged = bytearray(batch_at(0))
+        damaged[-1] ^= 1
+        for times in (1, 2):
+            with pytest.raises(CorruptBatch):
+                copy.given(bytes(damaged))
+            assert bool(copy.log_failures.unfit) is (times == 2)
+        assert copy.given(batch_at(0)) and not copy.log_failures.unfit
+
+    copying(scenario)
+
+
+def test_a_log_that_went_on_otherwise_is_cut_there_and_asked_for_again() -> None:
+    """The answer's end of an epoch of its own (KIP-595); nothing is asked while it is cut."""
+
+    async def scenario(copy: Copy) -> None:
+        assert copy.given(batch_at(0, epoch=1), batch_at(1, epoch=1), batch_at(2, epoch=1))
+        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
+        await asyncio.sleep(0.01)
+        copy.syncs.answer()
+        await wait_flushed
+        assert not copy.given(diverging_epoch=FetchResponseEpochEndOffset(epoch=1, end_offset=2))
+        assert copy.it.next_fetch() is None
+        await asyncio.sleep(0.1)
+        assert copy.asked() == FetchPosition(2, 1, EPOCH) and copy.it.log.log_end_offset == 2
+        assert copy.given(batch_at(2))
+
+    copying(scenario)
+
+
+def test_what_only_the_bucket_has_is_begun_behind() -> None:
+    """OFFSET_MOVED_TO_TIERED_STORAGE: at the verified end, with the lineage that the bucket knows."""
+
+    async def scenario(copy: Copy) -> None:
+        moved = FetchResponsePartition(error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, log_start_offset=0)
+        moved.verified_end = 500
+        assert copy.it.refused(copy.asked(), moved) and copy.it.next_fetch() is None
+        await asyncio.sleep(0.1)
+        assert copy.asked() == FetchPosition(500, 2, EPOCH) and copy.it.high_watermark == 500
+        again = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0, verified_end=500)
+        assert not copy.it.refused(copy.asked(), again), "it is there already: nothing to be done about it"
+
+    copying(scenario)
+
+
+def test_a_copy_asks_the_bucket_again_where_to_begin() -> None:
+    """An outage, credentials that expired for a moment, or what was damaged on its way, are no reason to copy nothing
+    any more until the next epoch (simulated seed 14 of several brokers)."""
+
+    async def scenario(copy: Copy) -> None:
+        moved = FetchResponsePartition(error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, log_start_offset=0)
+        moved.verified_end = 500
+        refused = AccessRefused("403 ExpiredToken")
+        failures = StoreUnavailable("down"), Corrupt("a flipped bit"), refused, ObjectMissing("gone since")
+        for failure in failures:
+            copy.it._truncation._cold = Away(failure)
+            assert copy.it.refused(copy.asked(), moved) and copy.it.next_fetch() is None
+            await asyncio.sleep(10.0)
+            # What is damaged there twice may be on its leader's disk alone.
+            was_unusable = isinstance(failure, ObjectMissing)
+            assert copy.asked() == FetchPosition(0, -1, EPOCH, copies_on=was_unusable) and not copy.it.failure
+        copy.it._truncation._cold = Cold()
+        assert copy.it.refused(copy.asked(), moved)
+        await asyncio.sleep(0.1)
+        assert copy.asked() == FetchPosition(500, 2, EPOCH)
+        copy.it._truncation._cold = Away(StoreUnavailable("down"))
+        moved.verified_end = 900
+        assert copy.it.refused(copy.asked(), moved)
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(0.1):
+            await copy.it.over()
+
+    copying(scenario)
+
+
+def test_a_log_start_within_a_batch_is_begun_with_the_whole_batch() -> None:
+    """DeleteRecords left it there, and no leader can give less than a batch; a copy that lost its disk refused what it
+    was given for ever, and its in-sync set stayed without it (simulated seed 33 of several brokers; KAFKA-6361)."""
+
+    async def scenario(copy: Copy) -> None:
+        out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
+        assert copy.it.refused(copy.asked(), out)
+        await asyncio.sleep(0.1)
+        assert copy.asked().offset == 502
+        copy.it.log.advance_log_start(502)
+        assert not copy.given(batch_at(500, count=5), batch_at(505), high_watermark=505)
+        assert copy.it.next_fetch() is None
+        await asyncio.sleep(0.1)
+        copy.syncs.answer()
+        await asyncio.sleep(0.1)
+        assert copy.asked() == FetchPosition(506, EPOCH, EPOCH, 502)
+        log = copy.it.log
+        assert (log.local_log_start_offset, log.log_start_offset, log.log_end_offset) == (502, 502, 506)
+        assert copy.it.high_watermark <= 505
+        with pytest.raises(CorruptBatch):
+            copy.given(batch_at(505))  # only where nothing is yet
+
+    copying(scenario)
+
+
+def test_a_copy_that_begins_with_a_whole_batch_hears_what_came_with_it() -> None:
+    """Its leader says high watermark and log start once: where nothing was written any more, as below the minimum, it
+    asked at the log's end for ever, agreed with nothing, and did not join (simulated seed 11779 of several brokers)."""
+
+    async def scenario(copy: Copy) -> None:
+        out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
+        assert copy.it.refused(copy.asked(), out)
+        await asyncio.sleep(0.1)
+        copy.it.log.advance_log_start(502)
+        copy.given(batch_at(500, count=5), batch_at(505), high_watermark=506, log_start_offset=504)
+        assert copy.it.readable() is None
+        await asyncio.sleep(0.1)
+        assert copy.it.high_watermark < 506, "not yet: it is not flushed"
+        copy.syncs.answer()
+        await asyncio.sleep(0.1)
+        assert copy.it.high_watermark == 506 and copy.it.readable() is not None
+        assert copy.asked() == FetchPosition(506, EPOCH, EPOCH, 504) and copy.it.opened.seen_epoch == EPOCH
+
+    copying(scenario)
+
+
+def test_a_copy_that_has_no_room_for_the_batch_it_begins_with_is_opened_again() -> None:
+    """It was copied no more until its leader changed, though there was room a second later (simulated seed 13782 of
+    several brokers)."""
+
+    async def scenario(copy: Copy) -> None:
+        out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
+        assert copy.it.refused(copy.asked(), out)
+        await asyncio.sleep(0.1)
+        copy.it.log.advance_log_start(502)
+        copy.it.lease.append_as_follower = Mock(side_effect=LogFull("no space left on device"))  # type: ignore[method-assign]
+        copy.given(batch_at(500, count=5), high_watermark=505, log_start_offset=502)
+        await asyncio.sleep(0.1)
+        assert copy.it.lease.is_over and not copy.it.failure and not copy.log_failures.unfit
+
+    copying(scenario)
+
+
+def test_what_came_damaged_comes_whole_in_the_batch_a_copy_begins_with() -> None:
+    """It was told as damaged until the next record came: where nothing is written any more, for ever."""
+
+    async def scenario(copy: Copy) -> None:
+        out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
+        assert copy.it.refused(copy.asked(), out)
+        await asyncio.sleep(0.1)
+        copy.it.log.advance_log_start(502)
+        damaged = bytearray(batch_at(500, count=5))
+        damaged[-1] ^= 1
+        for _ in range(2):
+            with pytest.raises(CorruptBatch):
+                copy.given(bytes(damaged))
+        assert copy.log_failures.unfit
+        copy.given(batch_at(500, count=5), high_watermark=505, log_start_offset=502)
+        await asyncio.sleep(0.1)
+        copy.syncs.answer()
+        await asyncio.sleep(0.1)
+        assert copy.asked().offset == 505 and not copy.log_failures.unfit
+
+    copying(scenario)
+
+
+def test_cluster_d37_a_copy_that_begins_at_the_verified_end_starts_where_its_leader_s_log_does() -> None:
+    """Also when it is killed before any checkpoint: its first file begins there, what the bucket holds below is read
+    by offset all the same once it leads (KAFKA-15351)."""
+
+    async def scenario(copy: Copy) -> None:
+        moved = FetchResponsePartition(error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, log_start_offset=0)
+        moved.verified_end = 500
+        assert copy.it.refused(copy.asked(), moved)
+        await asyncio.sleep(0.1)
+        assert (copy.it.log.log_start_offset, copy.it.log.local_log_start_offset) == (0, 500)
+        killed = DataDir.open(copy.disk.kill(), DATA)
+        again = recover_log(killed, ORDERS, LogConfig(tiered=True), 0)
+        assert (again.log_start_offset, again.local_log_start_offset) == (0, 500)
+
+    copying(scenario, tiered=True)
+
+
+def test_a_log_start_is_reported_when_a_kill_does_not_bring_records_back() -> None:
+    """The leader answers DeleteRecords by it (R26)."""
+
+    async def scenario(copy: Copy) -> None:
+        copy.given(batch_at(0, count=3), high_watermark=3, log_start_offset=2)
+        assert copy.it.log.log_start_offset == 2 and copy.asked().log_start_offset == 0
+        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
+        await asyncio.sleep(0.01)
+        copy.syncs.answer()
+        await wait_flushed
+        assert copy.asked() == FetchPosition(3, EPOCH, EPOCH, log_start_offset=2)
+        killed = DataDir.open(copy.disk.kill(), DATA)
+        assert recover_log(killed, ORDERS, LogConfig(), 0).log_start_offset == 2
+
+    copying(scenario)
+
+
+def test_a_log_start_that_is_told_while_one_is_noted_or_cannot_be_is_noted_too() -> None:
+    """Its leader tells it once: a replica at rest never joined again (simulated seed 1038 of three brokers)."""
+
+    async def scenario(copy: Copy) -> None:
+        note, may_go_on, calls = copy.logs.checkpoint_start, asyncio.Event(), 0
+
+        async def slow(local: PartitionLog) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise OSError(28, "no space left on device")
+            await note(local)
+            await may_go_on.wait()
+
+        copy.logs.checkpoint_start = slow  # type: ignore[method-assign]
+        copy.given(batch_at(0, count=3), high_watermark=3, log_start_offset=1)
+        await asyncio.sleep(0.01)
+        copy.given(high_watermark=3, log_start_offset=2)
+        may_go_on.set()
+        await asyncio.sleep(2.0)
+        assert (calls, copy.asked().log_start_offset) == (3, 2)
+
+    copying(scenario)
+
+
+def test_cluster_d38_a_copy_whose_sync_failed_reports_nothing_more() -> None:
+    """What it wrote may be gone: its leader waits for it in vain, and a person is told."""
+
+    async def scenario(copy: Copy) -> None:
+        copy.given(batch_at(0))
+        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
+        await asyncio.sleep(0.01)
+        copy.syncs.answer(OSError(errno.EIO, "Input/output error"))
+        await wait_flushed
+        assert copy.it.next_fetch() is None and "offline" in copy.it.failure
+
+    copying(scenario)
+
+
+def test_a_role_that_is_over_takes_nothing_and_hands_the_high_watermark_on() -> None:
+    """An answer that comes late is of another epoch."""
+
+    async def scenario(copy: Copy) -> None:
+        asked = copy.asked()
+        copy.given(batch_at(0, count=2), high_watermark=2)
+        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
+        await asyncio.sleep(0.01)
+        copy.syncs.answer()
+        await wait_flushed
+        await copy.it.over()
+        late = FetchResponsePartition(high_watermark=9, records=memoryview(batch_at(0)))
+        assert not copy.it.answered(asked, late, 7) and copy.it.log.log_end_offset == 2
+        assert copy.it.opened.high_watermark == 2
+
+    copying(scenario)
