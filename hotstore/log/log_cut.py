@@ -5,8 +5,9 @@ that opens, truncated or not.
 
 A `LogSlice` outlives a truncation, in a connection that still sends it. A truncated file is therefore never written
 again: the log continues in a new segment. The slice then holds the bytes that were answered, or the file ends before
-them and the connection is closed in the middle of its response (broker/net/transport_writer.py), because its client must not
-get other records under that response (D26). Removed files stay readable for their readers. So slices need no check."""
+them and the connection is closed in the middle of its response (`broker.net.transport_writer`), because its client must
+not get other records under that response (D26). Removed files stay readable for their readers. So slices need no
+check."""
 
 from __future__ import annotations
 
