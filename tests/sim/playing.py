@@ -211,10 +211,10 @@ async def _over(tasks: Sequence[asyncio.Task[Any]], cancelled: Sequence[asyncio.
 
 def played(make: Callable[[SimLoop], Play]) -> Outcome:
     """Play a run to its end on a loop of its own; nothing of it is left."""
-    loop = SimLoop()
     gc_was_on = gc.isenabled()
-    gc.collect()  # garbage that is frozen stays for ever: `asyncio.all_tasks` would walk the tasks of dead loops
+    gc.collect()  # garbage that is frozen stays for ever
     gc.freeze()  # a collection at the end looks at this run alone
+    loop = SimLoop()  # not before: it would be frozen, and all that it holds (`asyncio.all_tasks` walks dead tasks)
     gc.disable()  # a collection would run finalisers of dead processes at a moment that the seed does not decide
     hook = sys.unraisablehook
     sys.unraisablehook = lambda _: None  # dead processes' coroutines, thrown away at the end
