@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # Tests start hundreds of short processes: each would compile all it imports where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-cluster test test-fast test-all check bench run sim sim-cluster late planted fuzz soak campaign reliability pages lock format clean
+.PHONY: demo demo-cluster test test-fast test-long test-all check bench run sim sim-cluster late planted fuzz soak campaign reliability pages lock format clean
 
 $(READY): requirements.lock pyproject.toml
 	@echo "making $(VENV) from requirements.lock: a minute or two, once"
@@ -23,10 +23,13 @@ demo-cluster: $(READY)  ## three brokers, about a minute: one loses its disk und
 	$(BIN)/python -m thermocline.demo.cluster
 
 test-fast: $(READY)  ## the unit tests, without real processes and Spark: under two minutes
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peer and not slow and not not_fast" tests/unit
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peer and not slow and not long and not not_fast" tests/unit
 
-test: $(READY)  ## everything that needs only Python
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not peer and not slow" tests
+test: $(READY)  ## what needs only Python and takes seconds: ten minutes on two cores
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not peer and not slow and not long" tests
+
+test-long: $(READY)  ## the longer half of what needs only Python (tests/long.txt): twenty minutes
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "long and not peer and not slow" tests
 
 test-all: $(READY)  ## also tests that need Java, versitygw or much time (skips name what is missing)
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests

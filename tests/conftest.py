@@ -4,6 +4,8 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import settings
@@ -25,8 +27,16 @@ for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
-LONG_S = 120
-"""Tests that ask for more time than every test has are long."""
+LONG: Final = frozenset((Path(__file__).parent / "long.txt").read_text().splitlines())
+"""Tests that `make test-long` runs instead of `make test`."""
+BOUND_S: Final = 120
+"""Every test has so much time; tests that ask for more begin first."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before the marks choose
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if not LONG.isdisjoint((item.nodeid, item.nodeid.partition("[")[0])):
+        item.add_marker("long")
 
 
 @pytest.hookimpl(trylast=True)  # of what is left to run
@@ -43,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for found in modules.values():
         if any("spark" in getattr(item, "fixturenames", ()) for item in found):
             on_spark += found
-        elif any(_seconds(item) > LONG_S for item in found):
+        elif any(_seconds(item) > BOUND_S for item in found):
             long.append(found)
         else:
             rest += found

@@ -13,7 +13,7 @@ import pytest
 @pytest.fixture(autouse=True)
 def _no_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Starting a process fails a test that `make test-fast` would run."""
-    if not any(request.node.get_closest_marker(name) for name in ("not_fast", "peer", "slow")):
+    if not any(request.node.get_closest_marker(name) for name in ("not_fast", "peer", "slow", "long")):
         monkeypatch.setattr(subprocess.Popen, "_execute_child", _refused)
         monkeypatch.setattr(os, "fork", _refused)
     yield

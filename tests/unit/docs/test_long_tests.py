@@ -1,0 +1,32 @@
+"""`tests/long.txt` names tests that exist: a renamed one would come back into `make test` unseen."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.conftest import LONG
+
+ROOT = Path(__file__).parents[3]
+DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def test_every_long_test_exists() -> None:
+    names = [line for line in LONG if line and not line.startswith("#")]
+    assert len(names) > 100
+    missing = [name for name in names if not _exists(*name.partition("[")[0].split("::"))]
+    assert not missing
+
+
+def _exists(path: str, *names: str) -> bool:
+    if not (ROOT / path).is_file():
+        return False
+    scope: list[ast.stmt] = ast.parse((ROOT / path).read_text()).body
+    for name in names:
+        found = [node for node in scope if isinstance(node, DEFINITIONS) and node.name == name]
+        if not found:
+            return False
+        if isinstance(found[0], ast.ClassDef) and found[0].bases:
+            return True  # its tests may be inherited
+        scope = found[0].body
+    return True
