@@ -30,7 +30,8 @@ async def tries() -> AsyncIterator[int]:
 
 
 class RetryingStore:
-    """`ObjectStore` over `store`. `refused` gets each failure that is retried; the caller gets the last one."""
+    """`ObjectStore` over `store`, for a start only: copies are retried by `tiering.work_queue`. `refused` gets each
+    failure that is retried; the caller gets the last one."""
 
     def __init__(self, store: ObjectStore, refused: Callable[[StoreUnavailable], None] = lambda _: None) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Configs of Thermocline, all named `thermocline.…`.
+"""Broker configs of Thermocline, all named `thermocline.…`. There are no topic configs of our own.
 
 A number is a config only when an operator has a reason to change it; every other limit is a constant beside its code.
 """

@@ -39,8 +39,8 @@ class BrokerMetrics:
         "followed_fetch_bytes",
         "latency",
         "malformed",
-        "messages_in",
         "produce_bytes_in",
+        "records_in",
         "requests",
         "sent_to_nearest",
         "unexpected_errors",
@@ -50,7 +50,7 @@ class BrokerMetrics:
         self.requests = [0] * _API_KEYS
         self.latency = Latencies(_API_KEYS)
         self.produce_bytes_in = 0
-        self.messages_in = 0
+        self.records_in = 0
         self.failed_produce_requests = 0
         self.failed_fetch_requests = 0
         self.sent_to_nearest = 0

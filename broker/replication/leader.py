@@ -42,11 +42,11 @@ class Leader:
     it before. `own_end`: its flushed end."""
 
     __slots__ = (
-        "_held",
-        "_holds",
+        "_is_paused",
         "_others",
         "_own_end",
         "_reports",
+        "_sampled",
         "epoch_start",
         "high_watermark",
         "in_sync",
@@ -61,10 +61,10 @@ class Leader:
         self.high_watermark = high_watermark
         self._own_end = own_end
         self._reports: dict[int, Report] = {}
-        self._held: tuple[int, int] | None = None  # the last sample: time in ms, log end
+        self._sampled: tuple[int, int] | None = None  # the last sample: time in ms, log end
         self.late_since_ms: dict[int, int] = {}
         """Since when replicas in session lack records that the log held then (`sample`)."""
-        self._look()
+        self._recompute()
         self._advance()
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -99,7 +99,7 @@ class Leader:
             for node_id, report in self._reports.items()
             if row.sessions.get(node_id) == report.broker_epoch
         }
-        self._look()
+        self._recompute()
         return self._advance()
 
     def propose(self, target: frozenset[int]) -> tuple[int, dict[int, int]]:
@@ -111,13 +111,13 @@ class Leader:
             for node_id in target
         }
         at = self.in_sync.propose(target)
-        self._look()
+        self._recompute()
         return at, epochs
 
     def sample(self, now_ms: int, log_end_offset: int) -> None:
         """Sample the log end: a replica that lacks records of the previous sample is late since then. Half a
         microsecond."""
-        held, self._held = self._held, (now_ms, log_end_offset)
+        held, self._sampled = self._sampled, (now_ms, log_end_offset)
         if held is None:
             return
         (at_ms, end), late = held, self.late_since_ms
@@ -151,7 +151,7 @@ class Leader:
     @property
     def takes_all(self) -> bool:
         """Whether acks=all is accepted; NOT_ENOUGH_REPLICAS while fewer than the minimum have a session."""
-        return not self._holds
+        return not self._is_paused
 
     def may_join(self, node_id: int, log_start: int = 0) -> bool:
         """Whether to propose a replica: it has every committed record and all from before this epoch (KIP-841). It
@@ -182,7 +182,7 @@ class Leader:
 
     def mark_steady(self) -> None:
         """Sampling pauses: lag counts from the second sample after this."""
-        self._held = None
+        self._sampled = None
 
     def all_know_start(self, offset: int) -> bool:
         """Whether every other member of the union with a session fetched with a log start at or above `offset`. Then no
@@ -199,14 +199,14 @@ class Leader:
         """Whether other replicas may join, are in the set, or were proposed."""
         return len(self.in_sync.row.sessions) > 1 or len(self.in_sync.union) > 1
 
-    def _look(self) -> None:
+    def _recompute(self) -> None:
         """Cache what `_advance` needs: the other members of the union, and whether the high watermark stands still."""
         self._others = tuple(sorted(self.in_sync.union - {self.node_id}))
-        self._holds = not self.in_sync.has_enough
+        self._is_paused = not self.in_sync.has_enough
 
     def _advance(self) -> bool:
         least = self._own_end
-        if least <= self.high_watermark or self._holds:
+        if least <= self.high_watermark or self._is_paused:
             return False
         for node_id in self._others:
             report = self._reports.get(node_id)

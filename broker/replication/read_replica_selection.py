@@ -34,8 +34,6 @@ def nearest(leader: Leader, offset: int, rack: str, rack_of: Callable[[int], str
 STAY_S: Final = 10.0
 PLACES_MAX: Final = 1_000
 
-Place = tuple[str, int]
-
 
 class _Sent(NamedTuple):
     offset: int
@@ -52,9 +50,9 @@ class RedirectMemory:
     __slots__ = ("_sent",)
 
     def __init__(self) -> None:
-        self._sent: dict[Place, _Sent] = {}  # the oldest first
+        self._sent: dict[tuple[str, int], _Sent] = {}  # the oldest first
 
-    def may_go(self, place: Place, offset: int, now_s: float) -> bool:
+    def may_go(self, place: tuple[str, int], offset: int, now_s: float) -> bool:
         """Whether to redirect a reader of `place` at `offset`; if so, it counts as redirected."""
         known = self._sent.pop(place, None)
         is_recent = known is not None and now_s - known.at_s < STAY_S

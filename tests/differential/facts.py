@@ -82,7 +82,7 @@ def of_broker(way: Way) -> dict[str, Any]:
         "requests": metrics.requests[:],
         "answered": [sum(buckets) for buckets in metrics.latency.buckets] if "frames" not in NOT_YET else 0,
         "malformed": metrics.malformed,
-        "appended": (metrics.produce_bytes_in, metrics.messages_in),
+        "appended": (metrics.produce_bytes_in, metrics.records_in),
         "failed produces": metrics.failed_produce_requests,
         "unexpected": metrics.unexpected_errors,
         "refused for room": dict(way.context.throttle.refused),

@@ -57,7 +57,7 @@ class HeldChunk(NamedTuple):
     length: int
 
 
-class Place(NamedTuple):
+class BatchBorder(NamedTuple):
     """A batch's position in a segment's log bytes and its base offset; or the log's end and the offset after it."""
 
     position: int
@@ -75,26 +75,26 @@ ReadAt = Callable[[int, int], bytes]
 """Reads `length` log bytes at `position`, all of them."""
 
 
-def cut(opened: OpenSegment, start: int, limit: int, read: ReadAt) -> Place | TooLarge | None:
+def cut(opened: OpenSegment, start: int, limit: int, read: ReadAt) -> BatchBorder | TooLarge | None:
     """The last end of a batch in (start, limit]. A batch begins at `start`; the bytes of [start, limit) are loaded.
 
     None: not even the first header is loaded. Raises Corrupt where no batch can begin."""
     footer = opened.footer
     if limit >= footer.log_bytes:
-        return Place(footer.log_bytes, opened.entry.end_offset)
+        return BatchBorder(footer.log_bytes, opened.entry.end_offset)
     indexed = footer.offset_index.lookup_position(limit - _BASE_OFFSET.size).position
     if indexed > start:
         (offset,) = _BASE_OFFSET.unpack(read(indexed, _BASE_OFFSET.size))
         if not opened.entry.base_offset < offset < opened.entry.end_offset:
             raise Corrupt(f"{opened.key}: no batch begins at position {indexed}, where the index has one")
-        return Place(indexed, offset)
+        return BatchBorder(indexed, offset)
     if limit - start < PLACE_BYTES:
         return None
     window = read(start, min(WALK_BYTES, limit - start))
     return _walk(opened, window, start)
 
 
-def _walk(opened: OpenSegment, window: Buffer, start: int) -> Place | TooLarge:
+def _walk(opened: OpenSegment, window: Buffer, start: int) -> BatchBorder | TooLarge:
     unpack = _PLACE.unpack_from
     at = 0
     stop = len(window) - PLACE_BYTES
@@ -106,6 +106,6 @@ def _walk(opened: OpenSegment, window: Buffer, start: int) -> Place | TooLarge:
         if magic != MAGIC or length < LENGTH_MIN or delta < 0 or start + at > opened.footer.log_bytes:
             raise Corrupt(f"{opened.key}: no batch begins at position {after}")
         if at > len(window):
-            return TooLarge(start + at, base + delta + 1) if after == start else Place(after, next_offset)
+            return TooLarge(start + at, base + delta + 1) if after == start else BatchBorder(after, next_offset)
         after, next_offset = start + at, base + delta + 1
-    return Place(after, next_offset)
+    return BatchBorder(after, next_offset)

@@ -9,7 +9,16 @@ from typing import NamedTuple
 
 from logformat.errors import InvalidRequest, Retryable
 from seams.files.disk import FileRange
-from tiering.reading.batch_slices import NOTHING, PLACE_BYTES, ColdSlice, HeldChunk, OpenSegment, Place, TooLarge, cut
+from tiering.reading.batch_slices import (
+    NOTHING,
+    PLACE_BYTES,
+    BatchBorder,
+    ColdSlice,
+    HeldChunk,
+    OpenSegment,
+    TooLarge,
+    cut,
+)
 from tiering.reading.chunk_table import ChunkTable, LogPlace
 
 
@@ -26,7 +35,7 @@ class Answer(NamedTuple):
 
     found: ColdSlice
     opened: OpenSegment
-    end: Place
+    end: BatchBorder
 
 
 class ChunkSpan:
@@ -86,7 +95,7 @@ def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, no
     if known is None:
         return Missing(place, None, 0)
     opened, position = known
-    end = Place(position, place[2])
+    end = BatchBorder(position, place[2])
     ranges: list[FileRange] = []
     total = 0
     while True:
@@ -105,13 +114,13 @@ def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, no
         following = table.segments.beginning_at((place[0], place[1], end.offset))
         if following is None:
             break
-        opened, end = following, Place(0, end.offset)
+        opened, end = following, BatchBorder(0, end.offset)
     return Answer(ColdSlice(total, tuple(ranges)) if total else NOTHING, opened, end)
 
 
 def _part(
     table: ChunkTable, place: LogPlace, opened: OpenSegment, start: int, room: int, force: bool, now_s: float
-) -> tuple[ChunkSpan, Place] | Missing | None:
+) -> tuple[ChunkSpan, BatchBorder] | Missing | None:
     """What an answer takes of this segment from `start`, and where that ends. None: the first batch does not fit."""
     if room <= 0 and not force:
         return None
@@ -127,7 +136,7 @@ def _part(
         if size > table.chunks.batch_bytes_max:
             raise InvalidRequest(f"a batch of {size} bytes is more than cold reads hold at once")
         span = ChunkSpan(table, opened, start, found.end, now_s)
-        found = Place(found.end, found.next_offset) if span.end >= found.end else None
+        found = BatchBorder(found.end, found.next_offset) if span.end >= found.end else None
     if found is None:
         return Missing(place, opened, span.next_chunk)
     return (span, found) if found.position - start <= room or force else None

@@ -85,7 +85,7 @@ def _count(
         records = appended.last_offset + 1 - appended.base_offset
     metrics = context.metrics
     metrics.produce_bytes_in += size
-    metrics.messages_in += records
+    metrics.records_in += records
     partition.produced_bytes += size
     partition.produced_records += records
     partition.produced_batches += len(headers)

@@ -27,7 +27,7 @@ from broker.handlers.produce.batch_checks import BatchChecks
 from broker.handlers.produce.frame_parser import BATCHES_MAX, REQUESTS_MAX, Head, Row, rows, walk_alike
 from broker.handlers.produce.produce import PendingAcks
 from broker.handlers.produce.routes import ProduceRoute, Routes
-from broker.handlers.produce.run import AlikeRun, MixedRequest, MixedRun, PartitionBatches, Place
+from broker.handlers.produce.run import AlikeRun, BatchIndex, MixedRequest, MixedRun, PartitionBatches
 from broker.handlers.request_limits import deadline_s
 from broker.net.dispatch import Answer, CloseConnection, Later, Peer
 from broker.partition.leading.leader_replica import LeaderReplica
@@ -148,7 +148,7 @@ class MixedWalk:
             return None
         return MixedRun(pos, [share for share in self._shares.values() if share.batches], head.version, requests)
 
-    def _take(self, view: memoryview, found: list[Row]) -> list[Place] | None:
+    def _take(self, view: memoryview, found: list[Row]) -> list[BatchIndex] | None:
         """Add the batch of each row to its partition's share. None when the request has to take the general path: then
         no share has a batch of it."""
         shares = self._shares
@@ -168,7 +168,7 @@ class MixedWalk:
             if share.offsets_left < 0:
                 return None
             checked.append((share, header))
-        places: list[Place] = []
+        places: list[BatchIndex] = []
         for (share, header), (_, _, at, to) in zip(checked, found, strict=True):
             places.append((share, len(share.batches)))
             share.batches.append(view[at:to])

@@ -18,10 +18,10 @@ from broker.handlers.produce.responses import AlikeAnswer, Outcome, answer
 from hotstore.log.partition_log import Appended
 from logformat.record_batch import RECORD_COUNT, Fields
 
-Place = tuple["PartitionBatches", int]
-"""A batch: its share, and its number there."""
+BatchIndex = tuple["PartitionBatches", int]
+"""A batch: the batches of its partition, and its number among them."""
 
-MixedRequest = tuple[int, Sequence[Row], Sequence[Place]]
+MixedRequest = tuple[int, Sequence[Row], Sequence[BatchIndex]]
 """Correlation id, the partitions named, and where the batch of each is."""
 
 

@@ -64,12 +64,12 @@ class _BrokerCollector:
     ) -> None:
         self._startup = startup
         self._sources = sources
-        self._looked = seen
+        self._seen = seen
         self._cluster = cluster
         self._groups = groups
 
     def collect(self) -> Iterator[Metric]:
-        startup, sources, seen = self._startup, self._sources, self._looked
+        startup, sources, seen = self._startup, self._sources, self._seen
         yield from health_metrics(startup)
         yield from process_metrics(startup.lag)
         if (store := startup.store()) is not None:
@@ -150,7 +150,7 @@ def request_metrics(context: Context) -> Iterator[Metric]:
         ["api"],
     )
     yield counter("produce_bytes", "record batch bytes taken in", metrics.produce_bytes_in)
-    yield counter("produce_records", "records taken in", metrics.messages_in)
+    yield counter("produce_records", "records taken in", metrics.records_in)
     yield counter(
         "failed_produce_requests",
         "partitions of produce requests refused, whatever the reason; refused_produces has those that found no room",

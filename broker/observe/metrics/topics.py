@@ -38,7 +38,7 @@ _COUNTERS: Final = {
 _GAUGES: Final = {
     "copy_lag_bytes": "sealed bytes that are not in the bucket; growing: slower than producers, upload_lags",
     "copy_lag_segments": "sealed segments that are not in the bucket",
-    "copy_lag_seconds": "age of the oldest sealed byte that is not in the bucket; above 900: upload_lags",
+    "copy_lag_seconds": "age of the oldest sealed byte that is not in the bucket; above 300: the condition upload_lags",
     "blocked_partitions": "partitions whose tiering is blocked; tier status says by what, operations.md what to do",
     "local_bytes": "log bytes on local disk",
     "cold_bytes": "log bytes in the bucket",
@@ -190,7 +190,7 @@ def late_replicas(partition: LeaderReplica) -> list[LateReplica]:
     leader, log = partition.leader, partition.log
     if not partition.leading or not leader.late_since_ms:
         return []
-    now_ms = int(asyncio.get_running_loop().time() * 1000)  # the clock of `Leader.look`
+    now_ms = int(asyncio.get_running_loop().time() * 1000)  # the clock of `Leader.sample`
     found = []
     for node_id, since_ms in sorted(leader.late_since_ms.items()):
         end = leader.reported_end(node_id)

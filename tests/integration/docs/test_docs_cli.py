@@ -58,7 +58,7 @@ def test_every_command_runs_and_prints_what_the_page_says(reader: Reader) -> Non
     assert {line["kind"] for line in shown} == {"cluster", "broker", "partition"} and len(kinds) == 5
     assert all(" ".join(line) == f"kind {kinds[line['kind']]}" for line in shown)
     assert "nothing is wrong" in printed["thermocline cluster status"]
-    listed = re.search(r"Names of `--json`: `([\w \n]+)`", PAGE.read_text())
+    listed = re.search(r"Names of `--json`:\s+`([\w \n]+)`", PAGE.read_text())
     rows = json_lines(reader.type("thermocline topic list --json"))
     assert listed is not None and [list(row) for row in rows] == [listed[1].split()] * 2
 

@@ -15,7 +15,7 @@ from tests.unit.broker.replication.test_fetcher import LIMITS, TOPIC, Copied, Le
 
 
 class Stamped(Copied):
-    """Notes the session as `FollowerReplica._heard` does: the one that there is when it is answered."""
+    """Notes the session as `FollowerReplica.answered` does: the one that there is when it is answered."""
 
     def __init__(self, asked_in: dict[str, int], now: dict[str, int], wrong: list[tuple[int, int]]) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from coldstore.segments.chunk_cache import MemoryFile
 from logformat.errors import Corrupt
 from logformat.record_batch import read_header
 from tests.support.tier.cold_objects import batches, segment_object
-from tiering.reading.batch_slices import HeldChunk, OpenSegment, Place, TooLarge, cut
+from tiering.reading.batch_slices import BatchBorder, HeldChunk, OpenSegment, TooLarge, cut
 from tiering.reading.chunk_table import CHUNKS_MAX, PINNED_TIMES, HeldChunks, OpenSegments, Places
 
 SEGMENT = 1
@@ -150,7 +150,7 @@ def test_a_cut_is_the_end_of_a_batch_at_or_below_the_limit(data: st.DataObject) 
     found = cut(segment, start, limit, lambda position, length: _within(log, position, length, limit))
     ends = {position + length: behind for position, length, behind in starts}
     match found:
-        case Place(position, offset):
+        case BatchBorder(position, offset):
             assert start < position <= limit and ends[position] == offset
         case TooLarge(end, behind):
             assert end == start + size > limit and behind == next_offset
