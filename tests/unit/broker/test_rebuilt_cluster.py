@@ -74,7 +74,7 @@ def test_nobody_begins_before_the_unknown_replicas_are_given_up() -> None:
     row = image.topics[id_of(1)].rows[0]
     asked = Question((id_of(1), 0), "log", row.leader_epoch)
     for node_id, end in ((1, 50), (2, 70)):
-        machine.heard(node_id, image.nodes[node_id].broker_epoch, asked, Candidate(3, end, end))
+        machine.answered(node_id, image.nodes[node_id].broker_epoch, asked, Candidate(3, end, end))
     assert machine.choose(100.0) == [] and machine.missing()[UNKNOWN_REPLICA] == 2
     machine.follow(image.with_records(forget(image, UNKNOWN_REPLICA).records), 101.0)
     assert [(chosen.place[1], chosen.node_id) for chosen in machine.choose(101.0)] == [(0, 2)]
