@@ -34,10 +34,11 @@ test-long: $(READY)  ## the longer half of what needs only Python (tests/long.tx
 test-all: $(READY)  ## also tests that need Java, versitygw or much time (skips name what is missing)
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests
 
-check: $(READY)  ## style, types, layers
+check: $(READY)  ## style, types, layers; of the tests, that each name exists
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini tests
 	$(BIN)/lint-imports
 
 bench: $(READY)  ## compare with Apache Kafka, then with Spark's connector, on this machine; writes bench/RESULTS.md

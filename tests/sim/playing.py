@@ -145,7 +145,8 @@ class Play(ABC):
         producers = [Producer(stage, f"p{i}", places[i % len(places)], load.pace_s) for i in range(load.producers)]
         member = GroupMember(stage, "group0", ("log", 0))
         writing = [asyncio.create_task(producer.run()) for producer in producers]
-        others = [asyncio.create_task(actor.run()) for actor in (*self.readers(), member, self.admin(), *self.others())]
+        actors: list[Actor] = [*self.readers(), member, self.admin(), *self.others()]
+        others = [asyncio.create_task(actor.run()) for actor in actors]
         late = self.cluster.late
         if late is not None:
             late.is_on = True

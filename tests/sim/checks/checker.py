@@ -116,7 +116,8 @@ def _one_value_an_offset(facts: _Facts) -> Iterable[Finding]:
         if found[:2] != (place, offset) and not (facts.excused(*found) or facts.excused(place, offset, done_s)):
             yield Finding("duplicate", f"{value} at {found[:2]} and at {place} {offset}")
 
-    for event in sorted([*facts.polls, *facts.sends], key=lambda event: event.done_s):
+    seen: list[Poll | Send] = [*facts.polls, *facts.sends]
+    for event in sorted(seen, key=lambda event: event.done_s):
         if isinstance(event, Send):
             if event.outcome is Outcome.OK and event.offset >= 0:
                 for offset, value in enumerate(event.values, event.offset):
@@ -249,10 +250,8 @@ def _never_back(facts: _Facts) -> Iterable[Finding]:
     asked: dict[Place, list[Delete]] = defaultdict(list)
     for delete in facts.deletes:
         asked[delete.place].append(delete)
-    done = sorted(
-        [*facts.polls, *(delete for delete in facts.deletes if delete.outcome is Outcome.OK)], key=lambda e: e.done_s
-    )
-    for event in done:
+    done: list[Poll | Delete] = [*facts.polls, *(d for d in facts.deletes if d.outcome is Outcome.OK)]
+    for event in sorted(done, key=lambda event: event.done_s):
         place = event.place
         if isinstance(event, Delete):
             if not facts.several:
@@ -309,8 +308,9 @@ def _stopped_s(loss: Loss) -> float:
 
 def _no_zombies(facts: _Facts) -> Iterable[Finding]:
     """zombie-visible: an answer of a replaced broker to a request made after its replacement served (G8)."""
+    answered: list[Send | Poll] = [*facts.sends, *facts.polls]
     for epoch in facts.epochs:
-        for event in [*facts.sends, *facts.polls]:
+        for event in answered:
             if isinstance(event, Send) and event.outcome is not Outcome.OK:
                 continue
             if event.node == epoch.replaces and event.invoked_s > epoch.at_s:

@@ -358,7 +358,7 @@ class PairPlay:
                 if (found := table.get((NAME, 0))) is not None
             ]
             said.append(
-                f"{node_id}: {of_led}, damaged {damaged}, copy {of_copy}, unfit {dict(registry.troubles.unfit)}"
+                f"{node_id}: {of_led}, damaged {damaged}, copy {of_copy}, unfit {dict(registry.log_failures.unfit)}"
             )
         return "; ".join(said)
 

@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import cramjam
 import lz4.frame
@@ -211,7 +212,7 @@ async def send(port: int, topic: str, batch: bytes) -> int:
     request = ProduceRequest(
         acks=-1, timeout_ms=10_000, topic_data=[ProduceRequestTopic(name=topic, partition_data=[partition])]
     )
-    answer = await RemoteBroker(port).ask(ApiKey.PRODUCE, 9, request)
+    answer: Any = await RemoteBroker(port).ask(ApiKey.PRODUCE, 9, request)
     return int(answer.responses[0].partition_responses[0].error_code)
 
 

@@ -45,6 +45,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TextIO
 from urllib.parse import parse_qsl, urlsplit
 
 PIECE = 256 << 10
@@ -132,7 +133,7 @@ class Rule:
 @dataclass
 class State:
     upstream: tuple[str, int]
-    log: object
+    log: TextIO
     delay_s: float = 0.0
     rules: list[Rule] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)

@@ -8,6 +8,7 @@ import struct
 import threading
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -451,7 +452,7 @@ def test_closing_early_ends_the_threads(tmp_path):
     store = open_arrow_store(bucket.url)
     with History(store) as history:
         (split,) = history.plan({("events", 0): (0, 2500)})
-        scanned = scan(store, split, COLUMNS, window_bytes=500, prefetch=2)
+        scanned: Any = scan(store, split, COLUMNS, window_bytes=500, prefetch=2)
         assert isinstance(next(scanned), pa.RecordBatch)
         scanned.close()
     for thread in threading.enumerate():

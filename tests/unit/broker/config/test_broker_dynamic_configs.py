@@ -280,7 +280,7 @@ def test_they_stay_when_records_are_folded_into_a_page() -> None:
         life = await place.start()
         assert await altered(life, (BROKER, "1", [(MAX, SET, "5000")])) == [(0, None)]
         assert await altered(life, (BROKER, ALL, [(MAX, SET, "7000")])) == [(0, None)]
-        cluster = cast(ClusterRoot, life.context.controller._commit_queue._root)
+        cluster = cast(ClusterRoot, cast(Any, life.context.controller)._commit_queue._root)
         known = cluster.known
         assert known is not None
         while (known := cluster.known) is not None and known.content.page is None:

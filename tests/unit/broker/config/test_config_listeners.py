@@ -56,8 +56,8 @@ def test_one_listener_needs_no_name_where_it_advertises() -> None:
     """`--listen HOST:PORT --advertise HOST:PORT`, as ever."""
     found = config("listeners=127.0.0.1:9092", advertised_listeners="kafka.example:19092").listeners
     assert found == (ListenerConfig("PLAINTEXT", "127.0.0.1", 9092, "kafka.example", 19092),)
-    (found,) = config(MAP, "listeners=A://127.0.0.1:9092", "advertised.listeners=kafka.example:19092").listeners
-    assert (found.name, found.advertised_host) == ("A", "kafka.example")
+    (one,) = config(MAP, "listeners=A://127.0.0.1:9092", "advertised.listeners=kafka.example:19092").listeners
+    assert (one.name, one.advertised_host) == ("A", "kafka.example")
 
 
 def test_which_listener_brokers_use() -> None:

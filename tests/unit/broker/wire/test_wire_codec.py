@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -120,7 +121,7 @@ def test_received_records_are_views_of_the_frame(version: int) -> None:
     partition = m.ProduceRequestPartition(index=0, records=memoryview(b"r" * 1000))
     message = m.ProduceRequest(topic_data=[m.ProduceRequestTopic(name="t", partition_data=[partition])])
     frame = bytearray(b"".join(codec.encode_request(ApiKey.PRODUCE, version, message)))
-    request = codec.decode_request(ApiKey.PRODUCE, version, memoryview(frame))
+    request: Any = codec.decode_request(ApiKey.PRODUCE, version, memoryview(frame))
     records = request.topic_data[0].partition_data[0].records
     assert isinstance(records, memoryview)
     assert records.obj is frame
@@ -147,7 +148,7 @@ def test_sent_records_are_the_same_objects(version: int) -> None:
     assert all(any(part is each for part in parts) for each in given)
     flat = b"".join(bytes(part.length) if isinstance(part, Span) else part for part in parts)
     assert frame_size(parts) == len(flat)
-    back = codec.decode_response(ApiKey.FETCH, version, memoryview(flat))
+    back: Any = codec.decode_response(ApiKey.FETCH, version, memoryview(flat))
     sizes = [None if p.records is None else len(p.records) for p in back.responses[0].partitions]
     assert sizes == [5, 4, 8, 10_000_004, None, 0, 0]
 
@@ -279,7 +280,7 @@ def test_messages_are_values() -> None:
     assert m.MetadataRequestTopic().topic_id == ZERO_UUID
     assert not hasattr(one, "__dict__")
     with pytest.raises(TypeError):
-        m.MetadataRequest(nonsense=1)
+        m.MetadataRequest(nonsense=1)  # type: ignore[call-arg]
 
 
 def test_fields_a_version_lacks_are_ignored() -> None:

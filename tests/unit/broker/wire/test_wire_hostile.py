@@ -6,6 +6,7 @@ import contextlib
 import random
 import struct
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -129,7 +130,7 @@ def log_dirs_v1(topics: list[list[int]]) -> memoryview:
 
 def test_array_elements_are_bounded_per_message() -> None:
     """Arrays within arrays share one allowance, so that nesting does not multiply it; structures cost more of it."""
-    decode = build_decoder(MESSAGES["DescribeLogDirsRequest"], 1)
+    decode: Any = build_decoder(MESSAGES["DescribeLogDirsRequest"], 1)
     topics = REQUEST_UNITS_MAX // 1000
     inner = [0] * (1000 - STRUCTURE_UNITS)
     assert len(decode(log_dirs_v1([inner] * topics)).topics) == topics  # the limit exactly
@@ -188,7 +189,8 @@ def test_a_known_tag_must_be_as_long_as_it_says() -> None:
         fixed = struct.pack(">iiiibii", -1, 500, 1, 1 << 20, 0, 0, -1)
         body = fixed + b"\x01\x01\x01" + b"\x01\x00" + bytes((size,)) + b"\x03ab" + b"\0" * (size - 3)
         if ok:
-            assert codec.decode_request(ApiKey.FETCH, 12, memoryview(body)).cluster_id == "ab"
+            request: Any = codec.decode_request(ApiKey.FETCH, 12, memoryview(body))
+            assert request.cluster_id == "ab"
         else:
             with pytest.raises(MalformedFrame):
                 codec.decode_request(ApiKey.FETCH, 12, memoryview(body))

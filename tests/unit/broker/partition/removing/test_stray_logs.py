@@ -6,7 +6,7 @@ import asyncio
 import errno
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -217,7 +217,9 @@ def test_only_the_controllers_broker_purges_and_the_next_controllers_takes_it_up
         await life.create("log")
         await life.produce("log", b"a")
         topic = life.context.metadata.topic("log")
-        publisher = life.context.controller._commit_queue._feed._publisher  # faster than this broker's next poll
+        publisher = cast(
+            Any, life.context.controller
+        )._commit_queue._feed._publisher  # faster than this broker's next poll
         image = life.context.metadata.image.with_records([TopicDeleted(topic.topic_id)])
         publisher.publish(image, ControllerAt(2, "i2", 2))
         async with asyncio.timeout(1):
