@@ -182,12 +182,21 @@ class TieredPartition:
                 self.on_claimed()
             return manifest
 
-    async def commit(self, edit: Callable[[Manifest], Manifest], *, releases: bool = False) -> Manifest:
-        """Commit to the claimed root. `releases`: it releases offsets, and each send calls `check_fresh`. Raises Fenced
-        if a newer leader exists, also right after our commit."""
+    async def commit(
+        self, edit: Callable[[Manifest], Manifest], *, releases: bool = False, due_by: TierConfig | None = None
+    ) -> Manifest:
+        """Commit to the claimed root. `releases`: it releases offsets, and each send calls `check_fresh`; `due_by`: the
+        configs that make that due, which are compared at each send too, because sends may go on for half a minute.
+        Raises Fenced if a newer leader exists, also right after our commit; Retryable if the configs were changed."""
+
+        def may_send() -> None:
+            self.check_fresh()
+            if due_by is not None and due_by != self.config:
+                raise Retryable(f"{self.name}: its configs were changed; what is due is decided anew")
+
         self.check_not_fenced()
         try:
-            manifest = await self.manifests.commit(edit, self.check_fresh if releases else None)
+            manifest = await self.manifests.commit(edit, may_send if releases else None)
         except LeaseOver:
             raise  # the role is over; no root fenced it
         except Fenced as fenced:
@@ -201,9 +210,10 @@ class TieredPartition:
         if manifest.leader_epoch > self.epoch:
             self.fence(Fenced(f"{self.name}: epoch {self.epoch} superseded by {manifest.leader_epoch}"))
 
-    async def move_start(self, edit: Callable[[Manifest], Manifest]) -> None:
-        """Commit a log start, with what else `edit` changes, then apply it locally (C26). Raises as `commit`."""
-        manifest = await self.commit(edit, releases=True)
+    async def move_start(self, edit: Callable[[Manifest], Manifest], due_by: TierConfig | None = None) -> None:
+        """Commit a log start, with what else `edit` changes, then apply it locally (C26). `due_by` and errors: see
+        `commit`."""
+        manifest = await self.commit(edit, releases=True, due_by=due_by)
         self.lease.check()
         self.lease.advance_log_start(min(manifest.log_start_offset, self.log.log_end_offset))
 
@@ -221,9 +231,9 @@ class TieredPartition:
     async def switch_off(self) -> None:
         """See `Manifest.switch_off`. A broker that did not lead when tiering was switched off may lack records, and
         moves no start. Raises as `commit`."""
-        topic, configs = self.config.topic, dict(self.config.configs)
+        config = self.config
         start = self.log.local_log_start_offset if self.chooses_start else self.log_start_offset
-        await self.move_start(lambda m: m.switch_off(topic, configs, start))
+        await self.move_start(lambda m: m.switch_off(config.topic, dict(config.configs), start), config)
         log.info("%s is tiered no more: its log starts at offset %d", self.name, self.log_start_offset)
 
     def fence(self, why: Fenced) -> Fenced:

@@ -168,8 +168,7 @@ class PartitionTier:
             await partition.claim()
             await self.expirer.move_start(offset)
         partition.lease.check()
-        partition.lease.advance_log_start(offset)
-        await partition.lease.checkpoint_start()
+        await partition.lease.raise_log_start(offset)
         self._jobs.expire()
 
     # ── snapshots of internal topics ─────────────────────────────────────────────────────────────────────────────

@@ -3,8 +3,9 @@
 - An internal topic is not tiered. Every replica's disk holds all live records from the log start on, which moves only
   to where a rewrite began. So a replay needs no bucket (ADR 17).
 - For a lost disk the manifest names one snapshot of the live state.
-- A log counts as complete only if its start was never moved, or its first batch marks a rewrite. Otherwise a replay is
-  the newest snapshot, then the local log above it.
+- A log counts as complete only if its start was never moved, or its first batch marks a rewrite and no gap was declared
+  since, because a lost tail may have been part of that rewrite. Otherwise a replay is the newest snapshot, then the
+  local log above it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from logformat.record_batch import check_batch, whole_batches_end
 from seams.clock import Clock
 from seams.files.disk import FileRange
 from seams.loop.workers import Lane, Workers
+from tiering.expiry.local_gaps import local_gaps
 
 _APPEND_TIMEOUT_S: Final = 30.0
 _RESERVATION_TIMEOUT_S: Final = 10.0
@@ -79,9 +81,10 @@ class LedPartition:
     async def replay(self) -> AsyncIterator[Piece]:
         log = self._partition.log
         offset = max(log.log_start_offset, log.local_log_start_offset)
-        self.is_whole = await self._holds_all()
+        begins_whole = await self._begins_whole()
+        self.is_whole = begins_whole and not await self._may_lack_rewritten()
         snapshot = None if self.is_whole else await self._partition.tier.read_snapshot()
-        if snapshot is not None:
+        if snapshot is not None and (snapshot[0] >= offset or not begins_whole):  # else nothing has more than the log
             if snapshot[0] < offset:
                 raise Corrupt(
                     f"{self.name}: the snapshot ends at {snapshot[0]}, the local log begins at {offset}: "
@@ -96,8 +99,8 @@ class LedPartition:
         # Records above the high watermark may still be truncated: a commit must not be shown and then be gone.
         await self._committed(end)
 
-    async def _holds_all(self) -> bool:
-        """Whether the local log holds all live records from its start on. Raises Corrupt, OSError."""
+    async def _begins_whole(self) -> bool:
+        """Whether all live records were once in the local log from its start on. Raises Corrupt, OSError."""
         log = self._partition.log
         start = log.log_start_offset
         if log.local_log_start_offset > start or start == 0:
@@ -106,6 +109,15 @@ class LedPartition:
             async for batches in self._pieces(FileRange(found.file, found.position, found.length)):
                 return is_begin_of_rewrite(batches)
         return False
+
+    async def _may_lack_rewritten(self) -> bool:
+        """Whether the end of the rewrite at its start may be lost: above it a lost tail is declared a gap, and what the
+        rewrite repeated lies below the log start. Raises Fenced."""
+        log, lease = self._partition.log, self._partition.lease
+        if not log.log_start_offset:
+            return False
+        lease.check()
+        return bool(await lease.call(local_gaps, log, lane=Lane.HOT_READ))
 
     async def _pieces(self, found: FileRange) -> AsyncIterator[bytes]:
         """Whole batches of a range, a few MiB at a time (at least one batch)."""

@@ -115,8 +115,16 @@ class Shutdown:
         with waits.reporting(lambda: "stopping: flushing and closing logs"):
             clean = await components.replicas.close(clean=True)
         if clean:
-            await self._last_write("clean marker", self.workers.run(components.data_dir.mark_clean))
+            await self._mark_clean(components.data_dir)
         reach("shutdown.marked")
+
+    async def _mark_clean(self, data_dir: DataDir) -> None:
+        """Not bounded in time: a thread cannot be stopped, and after the lock is released the marker would be taken for
+        the next process's."""
+        try:
+            await self.workers.run(data_dir.mark_clean)
+        except OSError as failure:  # the next start recovers
+            self.report("clean marker", failure)
 
     async def _last_write(self, name: str, work: Awaitable[None]) -> None:
         """Do work that would otherwise fall to the next start. After a failure the stop continues: nothing is lost."""

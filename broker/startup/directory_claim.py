@@ -72,6 +72,7 @@ def _doubt(data_dir: DataDir) -> None:
     for place in data_dir.partitions():
         with closing(data_dir.disk.open_dir(data_dir.log_path(*place))) as directory:
             remove_reservation(directory)
+            directory.sync()  # an earlier start may have removed it, and ended before that was durable
 
 
 def _identity(data_dir: DataDir, config: BrokerConfig) -> DirectoryIdentity:

@@ -188,6 +188,13 @@ class Lease:
         begin = Begin(offset, epochs, tuple(producers))
         await self._to_its_end(self.host.begin_at(self.opened, begin, self.check, forget_start=forget_start))
 
+    async def raise_log_start(self, offset: int) -> None:
+        """Make the log start `offset` durable, then hide the records below: what readers were told never comes back
+        (G9). Where it is higher already, as `checkpoint_start`. Raises OffsetOutOfRange, OSError; then it did not
+        move."""
+        self._must_last("a log start")
+        await self._to_its_end(self.host.raise_start(self.opened, offset, self.check))
+
     async def checkpoint_start(self) -> None:
         """Make the log start durable; local bytes below it may then be deleted. Concurrent calls share a write. Raises
         OSError."""

@@ -452,6 +452,23 @@ class LogHost:
         """See `Lease.checkpoint_start`. In the place's turn: while the log begins elsewhere, its start is neither."""
         await opened.at.alone(lambda: self._note_start(opened))
 
+    async def raise_start(self, opened: OpenLog, offset: int, check: Callable[[], None]) -> None:
+        """See `Lease.raise_log_start`. `check` as in `truncate`."""
+
+        async def raise_it() -> None:
+            check()
+            local = opened.log
+            local.check_start(offset)
+            local.coming_start_offset = offset
+            try:
+                await self._note_start(opened)
+            finally:
+                local.coming_start_offset = 0
+            check()
+            local.advance_log_start(offset)
+
+        await opened.at.alone(raise_it)
+
     async def _note_start(self, opened: OpenLog) -> None:
         job = self._data_dir.checkpoints.sample_start(opened.log)
         async with self._checkpointing:

@@ -209,16 +209,20 @@ class PartitionLog(LogAppend, LogCut):
 
         Never moves back. The checkpoint must be durable before local bytes below it are unlinked
         (`LogHost.checkpoint_start`)."""
-        if offset > self.log_end_offset:
-            raise OffsetOutOfRange(
-                f"{self.topic}-{self.partition}: cannot delete up to {offset}, the log ends at {self.log_end_offset}"
-            )
+        self.check_start(offset)
         if offset <= self.log_start_offset:
             return False
         self.log_start_offset = offset
         self.epochs = self.epochs.truncate_from_start(offset)
         self.owner.start_moved()
         return True
+
+    def check_start(self, offset: int) -> None:
+        """Raises OffsetOutOfRange if the log may not start at `offset`."""
+        if offset > self.log_end_offset:
+            raise OffsetOutOfRange(
+                f"{self.topic}-{self.partition}: cannot delete up to {offset}, the log ends at {self.log_end_offset}"
+            )
 
     def delete_local_before(self, offset: int) -> list[Segment]:
         """Drop and return the sealed segments that end at or below `offset`; `unlink` removes their files.
@@ -251,7 +255,8 @@ class PartitionLog(LogAppend, LogCut):
     # --- checkpointed and closed --------------------------------------------------------------------------------
 
     def checkpoint_state(self) -> LogCheckpoint:
-        return LogCheckpoint(TopicPartition(self.topic, self.partition), self.recovery_point, self.log_start_offset)
+        start = max(self.log_start_offset, self.coming_start_offset)
+        return LogCheckpoint(TopicPartition(self.topic, self.partition), self.recovery_point, start)
 
     def expire_producers(self, now_ms: int) -> int:
         return self.producers.expire(now_ms)

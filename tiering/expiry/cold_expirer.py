@@ -23,6 +23,7 @@ from hotstore.log.segment import SegmentInfo
 from logformat.errors import Retryable
 from seams.crash_points import reach
 from tiering.partition_state import Block, TieredPartition
+from tiering.tier_config import TierConfig
 
 log = logging.getLogger(__name__)
 
@@ -76,25 +77,26 @@ class ColdExpirer:
         if partition.is_to_be_switched_off and Block.BEHIND not in partition.blocks:
             await partition.switch_off()
             reach("expire.start_moved")
-        start = partition.log_start_offset
+        start, config = partition.log_start_offset, partition.config
         if manifest.live.segments:
-            start = max(start, await self._retention_start(manifest))
-        is_asked = partition.config.enabled or manifest.remote_end_offset or not partition.is_alone
+            start = max(start, await self._retention_start(manifest, config))
+        is_asked = config.enabled or manifest.remote_end_offset or not partition.is_alone
         if start > manifest.log_start_offset and is_asked:  # the next leader reads it
-            await self.move_start(start)
+            await self.move_start(start, config)
 
-    async def move_start(self, offset: int) -> None:
-        """Make everything below `offset` unreadable. Raises as `commit`; EditRefused for an internal topic without a
-        snapshot up to there."""
+    async def move_start(self, offset: int, due_by: TierConfig | None = None) -> None:
+        """Make everything below `offset` unreadable. `due_by`: of a retention. Raises as `commit`; EditRefused for an
+        internal topic without a snapshot up to there."""
         partition = self._partition
         internal = partition.config.internal
-        await partition.move_start(lambda m: m.set_rewritten_start(offset) if internal else m.set_log_start(offset))
+        await partition.move_start(
+            lambda m: m.set_rewritten_start(offset) if internal else m.set_log_start(offset), due_by
+        )
         reach("expire.start_moved")
 
-    async def _retention_start(self, manifest: Manifest) -> int:
+    async def _retention_start(self, manifest: Manifest, config: TierConfig) -> int:
         """The log start after enforcing total retention over both tiers now."""
         partition = self._partition
-        config = partition.config
         start = manifest.log_start_offset
         if config.retention_ms < 0 and config.retention_bytes < 0:
             return start

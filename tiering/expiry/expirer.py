@@ -11,12 +11,12 @@ from typing import Final
 
 from coldstore.object_store import AccessRefused, ObjectMissing
 from hotstore.log.local_retention import active_expired, expirable
-from hotstore.log.log_config import LogConfig
 from logformat.errors import Corrupt, Retryable
 from tiering.copying.copier import Copier
 from tiering.expiry.cold_expirer import ColdExpirer, ExpireCounters, Forget
 from tiering.opening.log_starts import first_local_offset
 from tiering.partition_state import Block, TieredPartition
+from tiering.tier_config import TierConfig
 
 log = logging.getLogger(__name__)
 
@@ -110,13 +110,7 @@ class Expirer:
         if partition.config.enabled and (pressure or not partition.config.copy_disable) and partition.claimed:
             await self._expire_copied(visible, now_ms, pressure)
         if not partition.config.enabled or partition.config.copy_disable:
-            config = replace(
-                local.config,
-                tiered=False,
-                retention_ms=partition.config.retention_ms,
-                retention_bytes=partition.config.retention_bytes,
-            )
-            await self._expire_uncopied(config, visible, now_ms)
+            await self._expire_uncopied(partition.config, visible, now_ms)
 
     async def _expire_copied(self, visible: int, now_ms: int, pressure_bytes: int) -> None:
         """A tiered log: only verified copies, or what lies below the log start."""
@@ -183,10 +177,13 @@ class Expirer:
             log.info("%s: replicas copy what lies above %d: %s", partition.name, covered, refused)
         self._asked_end, self._is_asked = end, False
 
-    async def _expire_uncopied(self, config: LogConfig, visible: int, now_ms: int) -> None:
+    async def _expire_uncopied(self, due_by: TierConfig, visible: int, now_ms: int) -> None:
         """A log that is not tiered: plain retention; its start moves first, durably. A rebuilt cluster deletes nothing
         that is nowhere else, because configs set on all brokers are unknown there (R29)."""
         partition, local = self._partition, self._partition.log
+        config = replace(
+            local.config, tiered=False, retention_ms=due_by.retention_ms, retention_bytes=due_by.retention_bytes
+        )
         is_root_asked = not partition.is_alone  # check that this broker still leads before anything goes (R6, R23)
         if not partition.is_complete() or self._has_older_in_bucket() or (is_root_asked and not partition.claimed):
             self._is_behind = True  # checked again after an interval
@@ -195,6 +192,8 @@ class Expirer:
             partition.lease.roll()
             await partition.flusher.flush()
             partition.lease.check()
+            if partition.config != due_by:
+                return  # `reconfigured` wakes the next check
         sealed = local.sealed_segments()
         wanted = expirable(
             sealed,
@@ -206,7 +205,7 @@ class Expirer:
             active_bytes=local.active_info().bytes,
         )
         if wanted.segment_count:
-            await self._start_at(wanted.offset)
+            await self._start_at(wanted.offset, due_by)
 
     def _has_older_in_bucket(self) -> bool:
         """Whether only the bucket has older records that retention keeps: the oldest are deleted first."""
@@ -214,15 +213,15 @@ class Expirer:
         start = start if manifest is None else max(start, manifest.log_start_offset)
         return first_local_offset(self._partition.log) > start
 
-    async def _start_at(self, offset: int) -> None:
+    async def _start_at(self, offset: int, due_by: TierConfig) -> None:
         """Move the root's start first if others may lead next or it names objects. A root without objects follows at
         the next check (cold_expirer), so a store outage does not fill the disk."""
         partition = self._partition
         manifest = partition.manifest
         if partition.claimed and (not partition.is_alone or (manifest is not None and manifest.live.segments)):
-            await partition.move_start(lambda m: m.set_log_start(offset))
+            await partition.move_start(lambda m: m.set_log_start(offset), due_by)
         else:
-            partition.lease.advance_log_start(offset)
+            await partition.lease.raise_log_start(offset)
         await self._drop_local(offset)
         self._is_behind = first_local_offset(partition.log) < offset
 

@@ -28,6 +28,7 @@ from tests.support.tier.tier_kit import LIMITS, LOG, TIER, TOPIC, House, Life, O
 from tests.support.workers import LoopWorkers
 from tiering.expiry.cold_expirer import ExpiryVerdict, TotalRetention
 from tiering.expiry.disk_quota import LocalBytes, cache_room, excess_bytes, room_bytes, share_pressure
+from tiering.tier_config import TierConfig
 
 COLD_FAST = replace(TIER, local_retention_ms=2_000)
 UNTIERED = replace(TIER, enabled=False)
@@ -580,6 +581,49 @@ def test_delete_records_of_everything_then_go_on() -> None:
 
 
 # ── logs that are not tiered ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+OFF = replace(COLD_FAST, enabled=False, configs={"remote.storage.enable": "false"})
+
+
+@pytest.mark.parametrize(
+    ("kept", "before", "is_alone"),
+    [
+        (COLD_FAST, replace(COLD_FAST, retention_bytes=1), True),
+        (COLD_FAST, replace(COLD_FAST, retention_bytes=1), False),
+        (COLD_FAST, OFF, True),
+        (COLD_FAST, OFF, False),
+        (UNTIERED, replace(UNTIERED, retention_bytes=5000), False),
+    ],
+    ids=["cold", "cold, replicated", "switched off", "switched off, replicated", "not tiered, replicated"],
+)
+def test_a_retention_that_is_raised_while_the_store_is_slow_keeps_what_was_due(
+    kept: TierConfig, before: TierConfig, is_alone: bool
+) -> None:
+    """The log start was decided by the configs of before, and its commit was sent again and again until the store
+    answered: up to half a minute after the new configs were acknowledged it took records that they keep."""
+
+    async def scenario() -> None:
+        house = House()
+        store = FaultyStore(house.memory, SeededRng(1))
+        life = await house.start(store=store)
+        opened = await life.open(new=True, tier=kept)
+        opened.tier.assigned(is_alone=is_alone)
+        await life.fill(60)
+        await settle(lambda: all_local_gone(opened) or not kept.enabled)
+        await asyncio.sleep(5)
+        store.script(Operation.PUT_ROOT, Fault.BEFORE, times=10**6)
+        opened.tier.reconfigure(before)
+        await asyncio.sleep(3)
+        assert store.hits[Fault.BEFORE]
+        opened.tier.reconfigure(kept)
+        store.calm()
+        await asyncio.sleep(30)
+        assert (await house.manifest()).log_start_offset == 0 and opened.log.log_start_offset == 0
+        assert len(await read_everything(house, opened)) == 60
+        await life.stop()
+
+    run_fast(scenario())
 
 
 def test_a_log_that_is_not_tiered_has_plain_retention() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 
@@ -19,15 +20,15 @@ from tests.support.brokers.three_machines import NODES, Three, until
 from tests.support.store.faulty_store import Fault
 
 
-async def commit(life: Life, offset: int, metadata: str = "") -> E:
+async def commit(life: Life, offset: int, metadata: str = "", group: str = "g") -> E:
     rows = [CommitRow("log", 0, offset, -1, metadata)]
-    (code,) = await life.context.groups.offsets.commit("g", AdmitCommit(None), rows)
+    (code,) = await life.context.groups.offsets.commit(group, AdmitCommit(None), rows)
     return code
 
 
-async def committed(life: Life) -> int | E:
-    error, topics = await life.context.groups.offsets.fetch("g", None)
-    return error if error is not E.NONE else topics[0].partitions[0][1].offset
+async def committed(life: Life, group: str = "g") -> int | E | None:
+    error, topics = await life.context.groups.offsets.fetch(group, None)
+    return error if error is not E.NONE else topics[0].partitions[0][1].offset if topics else None
 
 
 async def with_commits(place: Place, count: int = 3) -> Life:
@@ -185,6 +186,17 @@ def test_a_snapshot_ends_where_it_was_cut_whatever_was_appended_while_it_was_wri
 # ---- a log that is rewritten, so that no load needs the bucket -------------------------------------------------------
 
 
+async def coordinating(three: Three) -> tuple[int, Life]:
+    """Who leads the shard, once it is loaded."""
+
+    def found() -> list[tuple[int, Life]]:
+        lives = three.lives.items()
+        return [(node_id, life) for node_id, life in lives if life.context.groups.log.state_of(0) is ShardState.READY]
+
+    await until(lambda: bool(found()), "its groups are served")
+    return found()[0]
+
+
 def away(place: Place, topic_id: str) -> None:
     """What the bucket holds of this topic cannot be read or written."""
     for operation in (Operation.GET, Operation.GET_IF_CHANGED, Operation.PUT_ROOT, Operation.PUT_SEGMENT):
@@ -258,7 +270,7 @@ def test_all_disks_lost_right_after_a_rewrite_begin_at_the_snapshot() -> None:
         three = Three("offsets.topic.num.partitions=1", "thermocline.offsets.snapshot.interval.ms=3600000")
         await three.fill()
         assert await three.lives[1].context.groups.find("g") is E.NONE
-        life = await coordinating(three)
+        _, life = await coordinating(three)
         for offset in range(3):
             assert await commit(life, offset) is E.NONE
         await life.broker.views.seal(None)
@@ -275,21 +287,58 @@ def test_all_disks_lost_right_after_a_rewrite_begin_at_the_snapshot() -> None:
         for node_id in NODES:
             await three.start(node_id)
             await asyncio.sleep(30)  # else its last process might be cut off only
-        life = await coordinating(three)
+        _, life = await coordinating(three)
         assert await committed(life) in (2, 3)
         assert await commit(life, 4) is E.NONE and await committed(life) == 4
         for broker in three.lives.values():
             await broker.crash()
 
-    async def coordinating(three: Three) -> Life:
-        """Who leads the shard, once it is loaded."""
+    play(scenario())
 
-        def found() -> list[Life]:
-            lives = three.lives.values()
-            return [life for life in lives if life.context.groups.log.state_of(0) is ShardState.READY]
 
-        await until(lambda: bool(found()), "its groups are served")
-        return found()[0]
+def test_a_log_cut_within_its_rewrite_is_loaded_with_the_snapshot_that_has_the_rest() -> None:
+    """A replica fell behind within a rewrite, and all others were lost once the log start had moved there. Its first
+    batch marks a rewrite, so it counted as complete: the snapshot was not read, and positions in it were gone."""
+
+    async def scenario() -> None:
+        three = Three("offsets.topic.num.partitions=1", "thermocline.offsets.snapshot.interval.ms=3600000")
+        await three.fill()
+        assert await three.lives[1].context.groups.find("g0") is E.NONE
+        leader, life = await coordinating(three)
+        groups = [f"g{number}" for number in range(450)]  # a rewrite of three batches
+        for number, group in enumerate(groups):
+            assert await commit(life, number, group=group) is E.NONE
+        (shard,) = life.context.groups.log.shards()
+        behind = next(node_id for node_id in NODES if node_id != leader)
+        append_cut, appended = shard.append_cut, 0
+
+        async def cut_off_after_two(*args: Any, **named: Any) -> Any:
+            nonlocal appended
+            found, appended = await append_cut(*args, **named), appended + 1
+            if appended == 2:
+                end, batches = await shard.snapshot()
+                await shard.shard_log.commit_snapshot(end, batches)
+                await asyncio.sleep(5)  # the replica knows and has noted that all of it is committed
+                await three.lives[behind].crash()
+            return found
+
+        shard.append_cut = cut_off_after_two  # type: ignore[method-assign]
+        shard.growth.is_whole = False  # as after a load that needed the bucket: rewritten at once
+        await until(
+            lambda: life.partition(OFFSETS_TOPIC).log.log_start_offset == len(groups), "it starts at the rewrite"
+        )
+        for node_id in NODES:
+            if node_id != behind:
+                await three.lives[node_id].crash()
+                three.places[node_id].lose_disk()
+        for node_id in sorted(NODES, key=lambda node_id: node_id != behind):
+            await three.start(node_id)
+            await asyncio.sleep(30)
+        now_leads, life = await coordinating(three)
+        assert now_leads == behind, "the one that has some of it"
+        assert [await committed(life, group) for group in groups] == list(range(450))
+        for broker in three.lives.values():
+            await broker.crash()
 
     play(scenario())
 
