@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +50,12 @@ def _calls(node: ast.AST, within: str) -> Iterator[tuple[str, ast.Call]]:
 def _modules(*components: str) -> Iterator[tuple[str, ast.Module]]:
     for room in components:
         for path in sorted((ROOT / room).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+            yield str(path.relative_to(ROOT)), _tree(path)
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def _in_code() -> set[tuple[str, str]]:
