@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -52,8 +51,6 @@ from seams.loop.tasks import FailureReport, Tasks, supervise
 from seams.world import World
 from tiering.opening.read_ahead import ReadAhead
 from tiering.service import TierService
-
-log = logging.getLogger(__name__)
 
 _FRESH_S: Final = 10.0
 """Maximal age of the newest confirmed image for deletions of data (R23): two polls at the longest interval (5 s), so

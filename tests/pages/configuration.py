@@ -21,7 +21,7 @@ explains one config, `thermocline config list` lists all. A commented file to st
 
 1. a dynamic value of this broker, then of all brokers
 2. a flag or `--set KEY=VALUE`
-3. the environment (`THERMOCLINE_` and the name in capitals with `_` for `.`)
+3. the environment (`THERMOCLINE_` and the name in capitals with `_` for `.`: `THERMOCLINE_LOG_RETENTION_MS`)
 4. the file of `--config`
 5. the default
 
