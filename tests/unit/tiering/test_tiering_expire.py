@@ -521,13 +521,13 @@ def test_delete_records_that_outlives_its_partition_writes_no_checkpoint() -> No
         house = House()
         life, opened = await filled(house, TIER)
         held = asyncio.Event()
-        move_start = opened.tier.expirer.move_start
+        move_start = opened.tier.expirer.cold.move_start
 
         async def slowly(offset: int) -> None:
             await held.wait()
             await move_start(offset)
 
-        opened.tier.expirer.move_start = slowly  # type: ignore[method-assign]
+        opened.tier.expirer.cold.move_start = slowly  # type: ignore[method-assign]
         deleting = asyncio.ensure_future(opened.tier.delete_records(25))
         await asyncio.sleep(1)
         await life.detach()

@@ -251,7 +251,7 @@ def test_what_is_sure_goes_in_an_outage_though_the_rest_cannot_be_verified() -> 
         opened = await life.open(new=True)
         await life.fill(15)
         verified = opened.log.active_info().base_offset
-        await settle(lambda: opened.tier.sure_end_offset == verified > 0)
+        await settle(lambda: opened.tier.partition_state.sure_end_offset == verified > 0)
         store.script(Operation.HEAD, Fault.BEFORE, times=10**9)
         await life.fill(45)
         await settle(lambda: opened.log.local_log_start_offset == verified)
