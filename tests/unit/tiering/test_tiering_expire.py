@@ -371,7 +371,7 @@ def test_deleted_objects_do_not_keep_their_disk(how: str) -> None:
         while isinstance(found := opened.tier.read(0, 1 << 20, min_one=True), asyncio.Future):
             await found
         assert found.ranges[0].file.path.startswith("/bucket/")
-        at_hand = life.service._cold._table
+        at_hand = life.service.cold._table
         assert len(at_hand.chunks) and len(at_hand.segments)
         if how == "expired":
             opened.tier.reconfigure(replace(COLD_FAST, retention_ms=1))
