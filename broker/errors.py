@@ -16,7 +16,6 @@ from hotstore.errors import (
     OffsetOutOfRange,
     OutOfOrderSequence,
     RecordListTooLarge,
-    UnknownProducerId,
 )
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable, StorageFailed
 from logformat.record_batch import (
@@ -50,7 +49,6 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (DuplicateSequence, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
     (InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
-    (UnknownProducerId, ErrorCode.UNKNOWN_PRODUCER_ID),
     (RecordListTooLarge, ErrorCode.RECORD_LIST_TOO_LARGE),
     (InvalidTopicName, ErrorCode.INVALID_TOPIC_EXCEPTION),
     (InvalidConfig, ErrorCode.INVALID_CONFIG),

@@ -32,12 +32,6 @@ class DuplicateSequence(InvalidRequest):
     DUPLICATE_SEQUENCE_NUMBER, which clients take for success without an offset."""
 
 
-class UnknownProducerId(InvalidRequest):
-    """The log does not know this producer. UNKNOWN_PRODUCER_ID.
-
-    Appends do not raise it: since KIP-360 a log that forgot a producer accepts any first sequence from it."""
-
-
 class InvalidProducerEpoch(Fenced):
     """A newer epoch of this producer has written. INVALID_PRODUCER_EPOCH."""
 

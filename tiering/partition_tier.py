@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from logformat.errors import Fenced, ThermoclineError
 from tiering.copying.backlog import Backlog
@@ -40,7 +39,7 @@ class PartitionTier:
         expire_counters: ExpireCounters,
         backlog: Backlog,
     ) -> None:
-        self._partition = partition
+        self.partition_state = partition
         self.lost: tuple[int, int] | None = None
         self._sealing: dict[asyncio.Task[object], None] = {}
         self._backlog = backlog
@@ -53,7 +52,7 @@ class PartitionTier:
 
     def start(self) -> None:
         """Begin to claim, copy and expire, unless it is closed."""
-        if not self._partition.closed:
+        if not self.partition_state.closed:
             self._backlog.note(self)
             self._jobs.start()
 
@@ -61,99 +60,61 @@ class PartitionTier:
     @property
     def enabled(self) -> bool:
         """remote.storage.enable of the topic; internal topics are never tiered."""
-        return self._partition.config.enabled and not self._partition.config.internal
+        return self.partition_state.config.enabled and not self.partition_state.config.internal
 
     @property
     def name(self) -> str:
-        return self._partition.name
+        return self.partition_state.name
 
     @property
     def remote_end_offset(self) -> int:
         """Exclusive end of the committed manifest; 0 if it is empty or not known yet."""
-        return self._partition.remote_end_offset
-
-    @property
-    def sure_end_offset(self) -> int:
-        """Local segments that end at or below it may be deleted at once; those up to the remote end after they are
-        verified."""
-        return self._partition.sure_end_offset
+        return self.partition_state.remote_end_offset
 
     def is_verifying(self) -> bool:
         """Whether objects that a replica may copy from the bucket are still being verified; starts that if needed. Ask
         again soon."""
         is_verifying = self.expirer.verify_for_replica()
-        if is_verifying and self._partition.claimed:
+        if is_verifying and self.partition_state.claimed:
             self._jobs.expire()
         return is_verifying
 
     @property
     def log_start_offset(self) -> int:
         """The root's log start; 0 while it is not known."""
-        manifest = self._partition.manifest
+        manifest = self.partition_state.manifest
         return 0 if manifest is None else manifest.log_start_offset
-
-    @property
-    def visible_end(self) -> Callable[[], int]:
-        return self._partition.visible_end
-
-    @visible_end.setter
-    def visible_end(self, visible_end: Callable[[], int]) -> None:
-        self._partition.visible_end = visible_end
-
-    @property
-    def on_remote_end(self) -> Callable[[int], None]:
-        return self._partition.on_remote_end
-
-    @on_remote_end.setter
-    def on_remote_end(self, on_remote_end: Callable[[int], None]) -> None:
-        self._partition.on_remote_end = on_remote_end
-
-    @property
-    def on_verified(self) -> Callable[[], None]:
-        return self._partition.on_verified
-
-    @on_verified.setter
-    def on_verified(self, on_verified: Callable[[], None]) -> None:
-        self._partition.on_verified = on_verified
-
-    @property
-    def partition_state(self) -> TieredPartition:
-        return self._partition
 
     def read(self, offset: int, bytes_max: int, *, min_one: bool) -> ColdSlice | asyncio.Future[None]:
         """Cold bytes from the batch that holds `offset`, or a future: ask again when it is done."""
-        return self._cold.read(self._partition.manifests, offset, bytes_max, min_one=min_one)
+        return self._cold.read(self.partition_state.manifests, offset, bytes_max, min_one=min_one)
 
     @property
     def max_timestamp_ms(self) -> int:
         """Greatest timestamp in the bucket; −1 if there is none, or while it is not known."""
-        manifest = self._partition.manifest
+        manifest = self.partition_state.manifest
         return -1 if manifest is None else manifest.max_timestamp_ms
 
     async def offset_for_timestamp(self, timestamp_ms: int, before_offset: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the first cold record at or after a time, below `before_offset`."""
-        return await self._cold.offset_for_timestamp(self._partition.manifests, timestamp_ms, before_offset)
+        return await self._cold.offset_for_timestamp(self.partition_state.manifests, timestamp_ms, before_offset)
 
     @property
     def reserve_at(self) -> int:
         """Call `reserve_soon` when the log's end reaches it; it moves afterwards."""
-        return self._partition.reserve_at
+        return self.partition_state.reserve_at
 
     def reserve_soon(self, end_offset: int = 0) -> None:
         """Half of the reservation is used, or an append up to `end_offset` found none left: raise
         it in the background."""
-        self._partition.request_end(end_offset)
+        self.partition_state.request_end(end_offset)
         self._jobs.keep_up()
-
-    def assigned(self, *, is_alone: bool) -> None:
-        """The metadata image shows whether other replicas are assigned."""
-        self._partition.is_alone = is_alone
 
     def written_to(self) -> None:
         """Call about once a second while the log is appended to: checks reservation and retention."""
-        if self._partition.reservation_wanted() is not None:
+        if self.partition_state.reservation_wanted() is not None:
             self.reserve_soon()
-        self._jobs.expire(self._partition.limits.retention_check_interval_ms)
+        self._jobs.expire(self.partition_state.limits.retention_check_interval_ms)
 
     def rolled(self) -> None:
         """A new segment began: the sealed one may be copied."""
@@ -163,10 +124,10 @@ class PartitionTier:
     async def delete_records(self, offset: int) -> None:
         """Make everything below `offset` unreadable; durable when this returns. Raises Retryable, Fenced; EditRefused
         for an internal topic with replicas whose snapshot does not reach `offset`."""
-        partition = self._partition
+        partition = self.partition_state
         if self.enabled or partition.remote_end_offset or not partition.is_alone:
             await partition.claim()
-            await self.expirer.move_start(offset)
+            await self.expirer.cold.move_start(offset)
         partition.lease.check()
         await partition.lease.raise_log_start(offset)
         self._jobs.expire()
@@ -174,17 +135,17 @@ class PartitionTier:
     # ── snapshots of internal topics ─────────────────────────────────────────────────────────────────────────────
     async def commit_snapshot(self, end_offset: int, data: bytes) -> None:
         """See `snapshots.commit_snapshot`; the replaced one is deleted after the grace."""
-        await commit_snapshot(self._partition, end_offset, data)
-        self._jobs.expire(self._partition.limits.gc_grace_ms)
+        await commit_snapshot(self.partition_state, end_offset, data)
+        self._jobs.expire(self.partition_state.limits.gc_grace_ms)
 
     async def snapshot_end(self) -> int:
         """End of the newest committed snapshot; 0 if there is none. Raises Retryable, Fenced."""
-        pointer = (await self._partition.claim()).snapshot
+        pointer = (await self.partition_state.claim()).snapshot
         return 0 if pointer is None else pointer.end_offset
 
     async def read_snapshot(self) -> tuple[int, bytes] | None:
         """See `snapshots.read_snapshot`."""
-        return await read_snapshot(self._partition)
+        return await read_snapshot(self.partition_state)
 
     # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
     async def seal_and_copy(self) -> None:
@@ -193,7 +154,7 @@ class PartitionTier:
 
     async def seal(self) -> None:
         """`seal_and_copy`, then `park`. Raises Fenced if the partition is led no more; `close` waits for this."""
-        if self._partition.closed:
+        if self.partition_state.closed:
             raise Fenced(f"{self.name} is led no more, or was deleted")
         task = asyncio.current_task()
         assert task is not None
@@ -202,7 +163,7 @@ class PartitionTier:
             await self.seal_and_copy()
             await self.park()
         except asyncio.CancelledError:
-            if self._partition.closed:
+            if self.partition_state.closed:
                 raise Fenced(f"{self.name} is led no more, or was deleted, before all of it was copied") from None
             raise
         finally:
@@ -212,19 +173,15 @@ class PartitionTier:
         """After a seal: release the reservation until the next append, if the bucket holds the whole log (of an
         internal topic: its snapshot). If the disk is lost before that append, nothing is missing and no gap is declared
         (ADR 13)."""
-        if not self._partition.config.copies and not self._partition.config.internal:
+        if not self.partition_state.config.copies and not self.partition_state.config.internal:
             return
-        if self._partition.closed:  # the reservation belongs to another tier
+        if self.partition_state.closed:  # the reservation belongs to another tier
             return
         try:
-            await self._partition.give_back()
+            await self.partition_state.give_back()
         except (ThermoclineError, OSError) as kept:
             # Safe all the same: the next append raises it again; a disk lost before costs a declared gap.
             log.warning("%s may keep its reservation: %s", self.name, kept)
-
-    async def give_back(self) -> bool:
-        """After the last append: lower the reservation if the bucket holds the whole log."""
-        return await self._partition.give_back()
 
     def expire_soon(self, pressure_bytes: int = 0) -> None:
         """Check retention now; `pressure_bytes`: bytes that the disk needs back."""
@@ -233,12 +190,12 @@ class PartitionTier:
 
     def reconfigure(self, config: TierConfig) -> None:
         """Apply another topic configuration."""
-        self._partition.reconfigure(config)
+        self.partition_state.reconfigure(config)
         self._jobs.reconfigured()
 
     async def close(self) -> None:
         """Stop every job of this partition; gc deletes what is being copied."""
-        self._partition.closed = True
+        self.partition_state.closed = True
         self._backlog.forget(self)
         if sealing := tuple(self._sealing):
             for task in sealing:
@@ -247,7 +204,7 @@ class PartitionTier:
         await self._jobs.close()
 
     def status(self) -> TierStatus:
-        partition = self._partition
+        partition = self.partition_state
         local = partition.log
         manifest = partition.manifest
         now_ms = partition.world.clock.wall_ms()

@@ -21,7 +21,7 @@ from tiering.copying.backlog import Backlog, lag_message
 from tiering.copying.copier import CopyCounters
 from tiering.expiry.cold_expirer import ExpireCounters
 from tiering.expiry.collector import Collector, purge_partition
-from tiering.expiry.disk_watch import DiskView, DiskWatch
+from tiering.expiry.disk_watch import DiskWatch
 from tiering.opening.attach import AttachedTiers
 from tiering.opening.cold_view import ColdView
 from tiering.opening.deferred_start import DeferredStart
@@ -65,7 +65,7 @@ class TierService:
         self._tasks = tasks
         self._report = report
         self._is_fresh = is_fresh
-        self._cold = open_cold_reader(store, world, tasks, f"{logs.path}/{CACHE_DIRECTORY}", limits)
+        self.cold = open_cold_reader(store, world, tasks, f"{logs.path}/{CACHE_DIRECTORY}", limits)
         backoff = Backoff(limits.copy_backoff_ms / 1000, limits.copy_backoff_ms_max / 1000, limits.copy_backoff_jitter)
         recovery = StoreRecovery(world.rng)
         self._queues = Queues(
@@ -83,7 +83,7 @@ class TierService:
         self.note_reported_end, self.drop_reported_end = attached.note_reported_end, attached.drop_reported_end
         self.detach, self.forget = attached.detach, attached.forget
         self._deferred = DeferredStart()
-        self.watch = DiskWatch(logs, self._cold, self._attached, world.workers, limits)
+        self.watch = DiskWatch(logs, self.cold, self._attached, world.workers, limits)
         self._backlog = Backlog()
         self._started_s = world.clock.monotonic_s()
         self.copy_counters = CopyCounters()
@@ -92,7 +92,7 @@ class TierService:
     async def start(self) -> None:
         """Check disk space, empty the chunk cache, begin to watch disk and backlog."""
         await self.watch.check_space()
-        await self._cold.start()
+        await self.cold.start()
         for name, service in (("disk watch", self.watch.run), ("backlog watch", self._watch_backlog)):
             self._tasks.spawn(name, supervise(name, service, self._world.rng, self._report))
 
@@ -102,7 +102,7 @@ class TierService:
         await self._attached.close()
         for queue in self._queues:
             queue.close()
-        await self._cold.close()
+        await self.cold.close()
 
     # ── partitions ───────────────────────────────────────────────────────────────────────────────────────────────
     async def attach(self, lease: Lease, lead: Lead) -> PartitionTier:
@@ -114,7 +114,7 @@ class TierService:
 
     def view(self, topic_id: UUID, index: int, end: Callable[[], int]) -> ColdView:
         """Cold reads of a partition that another broker leads; see `ColdView`."""
-        return ColdView(topic_id, index, self._attached.manifests_to_read(topic_id, index), self._cold, end)
+        return ColdView(topic_id, index, self._attached.manifests_to_read(topic_id, index), self.cold, end)
 
     def deferring_starts(self, *, is_start: bool = False) -> AbstractContextManager[None]:
         """See `DeferredStart.while_opening`. At a start clients wait until all logs are open."""
@@ -123,7 +123,7 @@ class TierService:
     def _make_tier(self, partition: TieredPartition) -> PartitionTier:
         return PartitionTier(
             partition,
-            self._cold,
+            self.cold,
             self._queues,
             self._collector,
             self.copy_counters,
@@ -162,7 +162,7 @@ class TierService:
             return may_delete()
 
         for partition in range(partitions):
-            if not await purge_partition(self._store, self._cold, topic_id, partition, may_send):
+            if not await purge_partition(self._store, self.cold, topic_id, partition, may_send):
                 return False
         return True
 
@@ -189,33 +189,13 @@ class TierService:
             "gc_objects": self._collector.counters.gc_objects,
             "gc_bytes": self._collector.counters.gc_bytes,
             "commit_failures": self._queues.commits.failures,
-            **self._cold.figures(),
+            **self.cold.figures(),
         }
-
-    @property
-    def disk(self) -> DiskView:
-        """As of the last check, a few seconds ago."""
-        return self.watch.disk
-
-    @property
-    def local_excess_ratio(self) -> float:
-        """Excess of local bytes over their limit, as a share of it, after all copied segments were requested (G12)."""
-        return self.watch.local_excess_ratio
 
     @property
     def sync_times(self) -> SyncTimes:
         """Durations of syncs of the local logs."""
         return self._logs.sync_times
-
-    @property
-    def cold_latency_buckets(self) -> list[int]:
-        """Cold reads by duration, in buckets of coldstore.stores.metered.LATENCY_BOUNDS_MS."""
-        return self._cold.latency_buckets
-
-    @property
-    def cache_limit_bytes(self) -> int:
-        """What the chunk cache may use now; less than configured while the disk is short."""
-        return self._cold.cache_limit_bytes
 
     def uptime_s(self) -> float:
         return self._world.clock.monotonic_s() - self._started_s

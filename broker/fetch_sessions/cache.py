@@ -6,7 +6,7 @@ The number of sessions and their memory are bounded. A client that gets no sessi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
@@ -31,24 +31,18 @@ class Names(Protocol):
     def get(self, topic_id: UUID, /) -> str | None: ...
 
 
-class Full:
+class Full(NamedTuple):
     """Every partition of the request is answered; a session may begin with the response."""
 
-    __slots__ = ("targets", "wants_session")
-
-    def __init__(self, targets: dict[Key, Target], *, wants_session: bool) -> None:
-        self.targets = targets
-        self.wants_session = wants_session
+    targets: dict[Key, Target]
+    wants_session: bool
 
 
-class Incremental:
+class Incremental(NamedTuple):
     """Only changes are answered, while the session's epoch is still `epoch`."""
 
-    __slots__ = ("epoch", "session")
-
-    def __init__(self, session: FetchSession) -> None:
-        self.session = session
-        self.epoch = session.epoch
+    session: FetchSession
+    epoch: int
 
 
 class FetchSessions:
@@ -103,7 +97,7 @@ class FetchSessions:
         if session.waiter is not None:
             session.waiter()  # a request of the previous epoch still waits on this session
         self.incremental_count += 1
-        return Incremental(session)
+        return Incremental(session, session.epoch)
 
     def create(self, targets: dict[Key, Target], version: int, now_ms: int) -> int:
         """The id of a session over `targets`, which were just answered; 0 without room for one."""

@@ -132,7 +132,7 @@ def broker_status(
         held = conditions(facts_at_start(startup))
         return BrokerStatus(config.node_id, not_ready, 0, 0, 0, 0, 0, config.cache_bytes_max, 0, held)
     seen = collect_figures(sources.context.registry) if seen is None else seen
-    disk, figures = sources.tiers.disk, sources.tiers.figures()
+    disk, figures = sources.tiers.watch.disk, sources.tiers.figures()
     return BrokerStatus(
         node_id=config.node_id,
         not_ready=not_ready,
@@ -215,7 +215,7 @@ def facts(sources: Sources, seen: PartitionFigures | None = None, cluster: Clust
             blocked.append(f"{name} by {tier.blocked_by}")
         lag_bytes += tier.copy_lag_bytes
         lag_ms = max(lag_ms, tier.copy_lag_ms)
-    disk, outage = sources.tiers.disk, sources.session.outage
+    disk, outage = sources.tiers.watch.disk, sources.session.outage
     cache_max = 0 if sources.store.url.startswith("file:") else sources.context.config.cache_bytes_max
     return Facts(
         data_dir=sources.context.config.data_dir,
@@ -231,13 +231,13 @@ def facts(sources: Sources, seen: PartitionFigures | None = None, cluster: Clust
         disk_bytes=disk.total,
         log_limit_bytes=disk.log_limit,
         limit_is_share=disk.is_share,
-        local_excess_ratio=sources.tiers.local_excess_ratio,
+        local_excess_ratio=sources.tiers.watch.local_excess_ratio,
         not_ready=sources.health.waiting_for,
         store_failure=str(outage) if outage.tries else "",
         store_refusals=refusals(sources.store),
         copy_lag_bytes=lag_bytes,
         copy_lag_ms=lag_ms,
         blocked=tuple(blocked),
-        cache_limit_bytes=sources.tiers.cache_limit_bytes,
+        cache_limit_bytes=sources.tiers.cold.cache_limit_bytes,
         cache_bytes_max=cache_max,  # a directory bucket is read in place
     )

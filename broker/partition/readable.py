@@ -38,21 +38,16 @@ class ReadableLog(Protocol):
         """As far as they are known without waiting."""
 
 
-class FetchableTier(Protocol):
-    """The bucket's part, for a fetch (`tiering.opening.cold_view.ColdView`)."""
-
-    @property
-    def remote_end_offset(self) -> int: ...
-    def read(self, offset: int, bytes_max: int, *, min_one: bool) -> ColdSlice | asyncio.Future[None]: ...
-
-
-class ReadableTier(FetchableTier, Protocol):
-    """The bucket's part, for every request (`tiering.partition_tier.PartitionTier`)."""
+class ReadableTier(Protocol):
+    """The bucket's part (`tiering.partition_tier.PartitionTier`, `tiering.opening.cold_view.ColdView`)."""
 
     @property
     def enabled(self) -> bool: ...
     @property
+    def remote_end_offset(self) -> int: ...
+    @property
     def max_timestamp_ms(self) -> int: ...
+    def read(self, offset: int, bytes_max: int, *, min_one: bool) -> ColdSlice | asyncio.Future[None]: ...
     async def offset_for_timestamp(self, timestamp_ms: int, before_offset: int) -> tuple[int, int] | None: ...
 
 
@@ -66,9 +61,9 @@ class ReadableLocal(Protocol):
     async def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None: ...
 
 
-class Fetchable(Source, Protocol):
-    """One partition for a consumer's fetch; a follower serves no more than this. `leader_epoch`: as clients see it.
-    Offsets are −1 while unknown; `log` and `tier` then raise NotKnownYet, or why it cannot be known."""
+class Readable(Source, Protocol):
+    """One partition for readers. `leader_epoch`: as clients see it. Offsets are −1 while unknown; `log` and `tier` then
+    raise NotKnownYet, or why it cannot be known."""
 
     topic: str
     topic_id: UUID
@@ -84,9 +79,11 @@ class Fetchable(Source, Protocol):
     @property
     def last_stable_offset(self) -> int: ...
     @property
+    def is_end_known(self) -> bool: ...
+    @property
     def log(self) -> ReadableLog: ...
     @property
-    def tier(self) -> FetchableTier: ...
+    def tier(self) -> ReadableTier: ...
     @property
     def local(self) -> ReadableLocal: ...
 
@@ -98,13 +95,6 @@ class Fetchable(Source, Protocol):
         it."""
 
     def unwatch(self, watcher: Callable[[], None]) -> None: ...
-
-
-class Readable(Fetchable, Protocol):
-    @property
-    def is_end_known(self) -> bool: ...
-    @property
-    def tier(self) -> ReadableTier: ...
 
     def end_visible(self, wait_s: float) -> asyncio.Future[None] | None:
         """A future that is done when everything appended so far is visible, after `wait_s` at most; None: it is, or

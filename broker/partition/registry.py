@@ -16,7 +16,7 @@ from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.following.follower_replica import FollowerReplica
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.log_failures import LogFailures
-from broker.partition.readable import Fetchable, HostedReplica, Readable
+from broker.partition.readable import HostedReplica, Readable
 from broker.replication.catch_up import ReplicationCounters
 from hotstore.host.open_log import RefusedLog
 
@@ -139,7 +139,7 @@ class Registry:
         """Reads of every followed partition that consumers fetched from."""
         return (followed.reads for followed in self.followed.values() if followed.reads is not None)
 
-    def serves(self, partition: Fetchable) -> bool:
+    def serves(self, partition: Readable) -> bool:
         key = partition.topic, partition.index
         return (self.readable.get(key) or self.copy(*key)) is partition
 

@@ -81,7 +81,7 @@ class Flusher:
         self.seal_soon()
         if self._expired_ms is None or now_ms - self._expired_ms >= EXPIRE_PRODUCERS_EVERY_MS:
             self._expired_ms = now_ms
-            log.expire_producers(now_ms)
+            log.producers.expire(now_ms)
 
     async def drain(self, budget_bytes: int) -> None:
         """Wait until dirty bytes are within the budget, syncing in every mode. Raises LogFailed.

@@ -109,9 +109,9 @@ class OffsetCheckpoints:
     ) -> CheckpointJob:
         """On the loop; the job's `run` goes to a worker. Entries of other logs stay."""
         for log in logs:
-            state = log.checkpoint_state()
-            self._note(RECOVERY_POINT_FILE, state.topic_partition, state.recovery_point)
-            self._note(LOG_START_FILE, state.topic_partition, state.log_start_offset)
+            key = TopicPartition(log.topic, log.partition)
+            self._note(RECOVERY_POINT_FILE, key, log.recovery_point)
+            self._note(LOG_START_FILE, key, log.durable_start)
         for key, offset in (high_watermarks or {}).items():
             self._note(REPLICATION_FILE, key, offset)
         return CheckpointJob(self, CHECKPOINTS)
@@ -127,8 +127,7 @@ class OffsetCheckpoints:
     def sample_start(self, log: PartitionLog) -> CheckpointJob:
         """Sample one log's start, on the loop: local bytes may be deleted after the job ran. It writes nothing if the
         file has the value already, so a full disk does not prevent deleting copied segments."""
-        state = log.checkpoint_state()
-        self._note(LOG_START_FILE, state.topic_partition, state.log_start_offset)
+        self._note(LOG_START_FILE, TopicPartition(log.topic, log.partition), log.durable_start)
         return CheckpointJob(self, (LOG_START_FILE,))
 
     def save(self, names: tuple[str, ...] = CHECKPOINTS) -> None:

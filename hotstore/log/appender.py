@@ -2,13 +2,12 @@
 Pure, decided before anything is written. An append lies whole in one segment. Its last offset fits the 2^31−1 offsets
 that index entries can store relative to the segment's base. Source: Kafka's LogSegment.shouldRoll. Kafka compares
 segment.ms with record timestamps; here the broker's clock since the first append counts, so an import of old records
-does not roll a segment for every batch. Hot path: `roll_reason` runs once an append, `check_continuity` once a
+does not roll a segment for every batch. Hot path: `must_roll` runs once an append, `check_continuity` once a
 follower's append."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 
 from hotstore.errors import DivergingAppend, RecordListTooLarge
 from hotstore.log.log_config import LogConfig
@@ -22,15 +21,6 @@ from logformat.record_batch import (
     LOG_OVERHEAD,
     BatchHeader,
 )
-
-
-class RollReason(Enum):
-    """The config or limit that made a new segment begin."""
-
-    SIZE = "segment.bytes"
-    TIME = "segment.ms"
-    INDEX = "segment.index.bytes"
-    OFFSETS = "offsets too far from the segment's base"
 
 
 def check_continuity(headers: Sequence[BatchHeader], log_end_offset: int, leader_epoch: int) -> tuple[int, int]:
@@ -53,7 +43,7 @@ def index_room_bytes(config: LogConfig) -> int:
     return max(config.segment_index_bytes // TIME_ENTRY_SIZE - 2, 0) * config.index_interval_bytes
 
 
-def roll_reason(
+def must_roll(
     config: LogConfig,
     *,
     segment_base: int,
@@ -64,9 +54,8 @@ def roll_reason(
     incoming_base: int,
     incoming_end: int,
     now_ms: int,
-) -> RollReason | None:
-    """Why a new segment must begin before `incoming_bytes` of offsets [incoming_base, incoming_end); None: append to
-    this one.
+) -> bool:
+    """Whether a new segment must begin before `incoming_bytes` of offsets [incoming_base, incoming_end).
 
     An empty segment takes any append that fits a segment. Raises RecordListTooLarge if none is large enough, or if
     index entries could not store the offsets: a header of 61 bytes may claim 2^31 of them."""
@@ -79,13 +68,9 @@ def roll_reason(
             raise RecordListTooLarge(
                 f"{incoming_bytes} bytes in one append, a segment holds {config.segment_bytes} (segment.bytes)"
             )
-        return RollReason.SIZE
+        return True
     if segment_size == 0:
-        return None
+        return False
     if first_append_ms is not None and now_ms - first_append_ms > config.segment_ms:
-        return RollReason.TIME
-    if index_full:
-        return RollReason.INDEX
-    if incoming_end - 1 - segment_base > INT32_MAX:
-        return RollReason.OFFSETS
-    return None
+        return True
+    return index_full or incoming_end - 1 - segment_base > INT32_MAX

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from hotstore.errors import ReservationExhausted, RunCrossesSegments
-from hotstore.log.appender import check_continuity, roll_reason
+from hotstore.log.appender import check_continuity, must_roll
 from hotstore.log.log_core import LogCore, LogState
 from hotstore.log.producer_state import Admitted, Resent
 from hotstore.log.segment import Segment
@@ -96,7 +96,7 @@ class LogAppend(LogCore):
                 HEADER.pack_into(batch, 0, *header)
             raise
         self._written(segment, headers, size, end_offset, now_ms, append_time_ms)
-        if leader_epoch != self._leader_epoch:
+        if leader_epoch != self.leader_epoch:
             self._enter_epoch(leader_epoch, base)
         if has_producer:
             self.producers.record(admitted)
@@ -125,7 +125,7 @@ class LogAppend(LogCore):
             raise self._offline()
         if self.ballast.is_short:
             raise self._full(OSError(errno.ENOSPC, "No space left on device"))
-        size, end_offset = check_continuity(headers, self.log_end_offset, self._leader_epoch)
+        size, end_offset = check_continuity(headers, self.log_end_offset, self.leader_epoch)
         # A batch of the leader's log is accepted whatever segment.bytes is now; a larger one gets its own segment.
         segment = self._segment_for(min(size, self.config.segment_bytes), end_offset, now_ms)
         self._write_as_is(segment, records, headers, size, end_offset, now_ms)
@@ -143,7 +143,7 @@ class LogAppend(LogCore):
                 "must answer first",
                 end_offset,
             )
-        if leader_epoch < self._leader_epoch:
+        if leader_epoch < self.leader_epoch:
             raise self._superseded(leader_epoch)
         return self._segment_for(size, end_offset, now_ms, count)
 
@@ -154,7 +154,7 @@ class LogAppend(LogCore):
         indexer = segment.indexer
         assert indexer is not None
         config, may_fill_index = self.config, segment.size + size > self._index_room_bytes
-        reason = roll_reason(
+        rolls = must_roll(
             config,
             segment_base=segment.base_offset,
             segment_size=segment.size,
@@ -166,11 +166,10 @@ class LogAppend(LogCore):
             now_ms=now_ms,
         )
         if count > 1 and (
-            reason is not None
-            or (may_fill_index and indexer.is_full(config.segment_index_bytes - count * TIME_ENTRY_SIZE))
+            rolls or (may_fill_index and indexer.is_full(config.segment_index_bytes - count * TIME_ENTRY_SIZE))
         ):  # each batch adds at most one entry
             raise RunCrossesSegments(f"{self.topic}-{self.partition}: a segment ends within a run of {count} batches")
-        if reason is None:
+        if not rolls:
             return segment
         self._roll()
         return self._active
@@ -187,9 +186,9 @@ class LogAppend(LogCore):
         """Write batches that carry their epochs; each new epoch enters the lineage where it begins."""
         self._write(segment, records, size)
         self._written(segment, headers, size, end_offset, now_ms)
-        if headers[-1][LEADER_EPOCH] > self._leader_epoch:  # epochs never fall
+        if headers[-1][LEADER_EPOCH] > self.leader_epoch:  # epochs never fall
             for header in headers:
-                if header.leader_epoch > self._leader_epoch:
+                if header.leader_epoch > self.leader_epoch:
                     self._enter_epoch(header.leader_epoch, header.base_offset)
 
     def _write(self, segment: Segment, records: Sequence[memoryview | bytes], size: int) -> None:
@@ -223,7 +222,7 @@ class LogAppend(LogCore):
         segment.size = position = position + size
         segment.end_offset = self.log_end_offset = end_offset
         self._locator.appended(end_offset, position)
-        durability = self._durability
+        durability = self.durability
         durability.written_bytes += size
         if durability.oldest_dirty_ms is None:
             durability.oldest_dirty_ms = now_ms

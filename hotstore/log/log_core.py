@@ -35,7 +35,8 @@ class LogCore:
     """The base of `PartitionLog`."""
 
     epochs: LeaderEpochs
-    _leader_epoch: int
+    leader_epoch: int
+    """The latest known epoch, with or without a record; −1: none."""
 
     def __init__(
         self,
@@ -68,11 +69,11 @@ class LogCore:
         self._locator = Locator(found.segments, cache)
         self._active = found.segments[-1]
         self._sealed_bytes = sum(segment.size for segment in found.segments[:-1])
-        self._durability = Durability(directory, self.log_end_offset)
-        self._durability.add_seals(found.unwritten)
+        self.durability = Durability(directory, self.log_end_offset)
+        self.durability.add_seals(found.unwritten)
         if found.epochs_unsaved:
-            self._durability.epoch_began(found.segments[0].base_offset)
-        self._failure = ""
+            self.durability.epoch_began(found.segments[0].base_offset)
+        self.failure = ""  # why it is FAILED
         self._leaving: list[int] = []  # bases of dropped segments whose files are not unlinked yet, oldest first
         self._set_epochs(found.epochs)
         self.reconfigure(config)
@@ -97,31 +98,26 @@ class LogCore:
     @property
     def flushed_end_offset(self) -> int:
         """Everything below survives a power cut."""
-        return self._durability.flushed_end_offset
+        return self.durability.flushed_end_offset
 
     @property
     def stable_end_offset(self) -> int:
         """What may become visible and be acknowledged with acks=all: the flushed end, in `os` mode the log end."""
-        return self._durability.flushed_end_offset if self.config.waits_for_flush else self.log_end_offset
+        return self.durability.flushed_end_offset if self.config.waits_for_flush else self.log_end_offset
 
     @property
     def recovery_point(self) -> int:
         """For the checkpoint: recovery does not read below it."""
-        return self._durability.recovery_point
+        return self.durability.recovery_point
 
     @property
     def dirty_bytes(self) -> int:
         """Appended and not yet synced."""
-        return self._durability.dirty_bytes
+        return self.durability.dirty_bytes
 
     @property
     def local_bytes(self) -> int:
         return self._sealed_bytes + self._active.size
-
-    @property
-    def durability(self) -> Durability:
-        """For the flusher."""
-        return self._durability
 
     @property
     def active_segment(self) -> Segment:
@@ -131,40 +127,30 @@ class LogCore:
     @property
     def has_sealing(self) -> bool:
         """Whether small files of a sealed segment, or epochs, have to be written."""
-        durability = self._durability
+        durability = self.durability
         return bool(durability.pending_seals) or durability.recovery_point < durability.flushed_end_offset
-
-    @property
-    def failure(self) -> str:
-        """Why the log is FAILED; else empty."""
-        return self._failure
-
-    @property
-    def leader_epoch(self) -> int:
-        """The latest known epoch, with or without a record; −1: none."""
-        return self._leader_epoch
 
     # --- epochs ---------------------------------------------------------------------------------------------------
 
     def _enter_epoch(self, leader_epoch: int, start_offset: int) -> None:
         """`leader_epoch` begins at `start_offset`: the log's end, or a batch just written there."""
-        self._leader_epoch = leader_epoch
+        self.leader_epoch = leader_epoch
         self.epochs = self.epochs.assign(leader_epoch, start_offset)
-        self._durability.epoch_began(start_offset)
+        self.durability.epoch_began(start_offset)
 
     def _set_epochs(self, epochs: LeaderEpochs) -> None:
         self.epochs = epochs
         latest = epochs.latest
-        self._leader_epoch = -1 if latest is None else latest.epoch
+        self.leader_epoch = -1 if latest is None else latest.epoch
 
     def _save_epochs(self) -> None:
         """*Blocking*."""
         replace_in(self.directory, EPOCHS_FILE, self.epochs.to_bytes())
-        self._durability.epochs_saved()
+        self.durability.epochs_saved()
 
     def _superseded(self, leader_epoch: int) -> LeaderEpochFenced:
         name = f"{self.topic}-{self.partition}"
-        return LeaderEpochFenced(f"{name}: epoch {leader_epoch} superseded by {self._leader_epoch}")
+        return LeaderEpochFenced(f"{name}: epoch {leader_epoch} superseded by {self.leader_epoch}")
 
     # --- failing --------------------------------------------------------------------------------------------------
 
@@ -188,11 +174,11 @@ class LogCore:
     def fail(self, error: OSError) -> LogFailed:
         """A sync or write failed: offline from now on (C10). Returns the error to raise."""
         self.state = LogState.FAILED
-        self._failure = f"{self.topic}-{self.partition} is offline after {error}; check the disk, then restart"
-        return LogFailed(self._failure)
+        self.failure = f"{self.topic}-{self.partition} is offline after {error}; check the disk, then restart"
+        return LogFailed(self.failure)
 
     def _offline(self) -> LogFailed:
-        return LogFailed(self._failure)
+        return LogFailed(self.failure)
 
     # --- segments -----------------------------------------------------------------------------------------------
 
@@ -217,19 +203,19 @@ class LogCore:
         assert old.indexer is not None
         old.indexer.seal()
         self._sealed_bytes += old.size
-        self._durability.rolled(old, self.producers.at(self.log_end_offset))
+        self.durability.rolled(old, self.producers.at(self.log_end_offset))
         self._locator.add(new)
         self._active = new
 
     def producer_snapshot_at(self, offset: int) -> ProducerState | None:
         """*Blocking*: the producers at a roll point; None if there is no snapshot of that offset."""
-        for seal in self._durability.pending_seals:
+        for seal in self.durability.pending_seals:
             if seal.producers is not None and seal.producers.end_offset == offset:
                 return seal.producers.state()
         return read_producers_at(self.directory, offset)
 
     def _sync_all(self) -> None:
-        durability = self._durability
+        durability = self.durability
         sync = durability.begin_sync(self._active, self.log_end_offset)
         if sync is not None:
             sync.run()

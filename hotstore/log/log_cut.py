@@ -36,9 +36,9 @@ class LogCut(LogCore):
         so the next leader begins a later one at the same end or below, and an epoch without records is replaced by it
         (`LeaderEpochs.assign`). Readers who heard that it "ends at the log's end" then hear the same of the epoch
         before."""
-        if leader_epoch < self._leader_epoch:
+        if leader_epoch < self.leader_epoch:
             raise self._superseded(leader_epoch)
-        if leader_epoch > self._leader_epoch:
+        if leader_epoch > self.leader_epoch:
             self._enter_epoch(leader_epoch, self.log_end_offset)
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
@@ -119,7 +119,7 @@ class LogCut(LogCore):
             self.config.producer_id_expiration_ms, now_ms, self._locator.cache,
         )  # fmt: skip
         # The producer files of this roll point were removed with the segment that began there.
-        self._durability.add_seals([PendingSeal(last if is_cut else None, self.producers.at(end))])
+        self.durability.add_seals([PendingSeal(last if is_cut else None, self.producers.at(end))])
         self._save_epochs()
 
     def _restart(self, end_offset: int, epochs: LeaderEpochs) -> None:
@@ -129,4 +129,4 @@ class LogCut(LogCore):
         self.log_end_offset = end_offset
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self._set_epochs(epochs)
-        self._durability.restart_at(end_offset)
+        self.durability.restart_at(end_offset)

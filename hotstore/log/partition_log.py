@@ -6,8 +6,6 @@ cut. Hot path: `read` at the tail costs 0.9 µs (CPython 3.11)."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from hotstore.errors import OffsetOutOfRange
 from hotstore.flush.durability import write_index_files, write_producer_files
 from hotstore.host.ballast import Ballast
@@ -22,18 +20,9 @@ from hotstore.log.segment import IndexCache, Segment, SegmentIndexes, SegmentInf
 from hotstore.log.timestamps import TimestampedOffset, find_timestamp, greatest_timestamp
 from hotstore.recovery.log_creation import Begin, make_directory
 from hotstore.recovery.recovery import Recovered, RecoveryReport, recover
-from logformat.values import TopicPartition
 from seams.files.disk import Disk
 
-__all__ = ["Appended", "LogCheckpoint", "LogState", "PartitionLog"]
-
-
-class LogCheckpoint(NamedTuple):
-    """One log's entries in the checkpoints of its data directory."""
-
-    topic_partition: TopicPartition
-    recovery_point: int
-    log_start_offset: int
+__all__ = ["Appended", "LogState", "PartitionLog"]
 
 
 class PartitionLog(LogAppend, LogCut):
@@ -252,14 +241,12 @@ class PartitionLog(LogAppend, LogCut):
             drop_segment_files(self.directory, self._leaving[:1])
             del self._leaving[:1]
 
-    # --- checkpointed and closed --------------------------------------------------------------------------------
+    @property
+    def durable_start(self) -> int:
+        """The log start that a checkpoint names: also one that readers do not see yet."""
+        return max(self.log_start_offset, self.coming_start_offset)
 
-    def checkpoint_state(self) -> LogCheckpoint:
-        start = max(self.log_start_offset, self.coming_start_offset)
-        return LogCheckpoint(TopicPartition(self.topic, self.partition), self.recovery_point, start)
-
-    def expire_producers(self, now_ms: int) -> int:
-        return self.producers.expire(now_ms)
+    # --- closed -------------------------------------------------------------------------------------------------
 
     def close(self, clean: bool) -> None:
         """*Blocking*, alone. `clean`: sync everything and write indexes and producers, so that opening needs no scan.

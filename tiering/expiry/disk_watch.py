@@ -109,7 +109,7 @@ class DiskWatch:
             LocalBytes(segment.first_append_ms, segment.bytes, tier, segment.end_offset <= sure_end)
             for tier in self._tiers
             if tier.enabled
-            for sure_end in (tier.sure_end_offset,)
+            for sure_end in (tier.partition_state.sure_end_offset,)
             for segment in tier.partition_state.log.sealed_segments()
             if segment.end_offset <= tier.remote_end_offset
         ]

@@ -36,7 +36,7 @@ class Expirer:
         self._partition = partition
         self._copier = copier
         self._counters = counters
-        self._cold = ColdExpirer(partition, counters, forget)
+        self.cold = ColdExpirer(partition, counters, forget)
         self._checkpointed_start = -1
         self._seen_end = -1  # of the log, at the last check
         self._is_behind = False  # due segments stayed: not verified, damaged, or their small files are not written yet
@@ -53,13 +53,13 @@ class Expirer:
             return None
         if self._is_asked:
             await self._verify_for_replica()
-        refused = await self._cold.expire() if partition.claimed else None
+        refused = await self.cold.expire() if partition.claimed else None
         await self._expire_local()
         if refused is not None:
             raise refused
         now_s = partition.world.clock.monotonic_s()
         again_s = self._next_check_s()  # last: appends during this run belong to the next
-        looks_s = [max(when - now_s, 0.0) for when in self._cold.due_s]
+        looks_s = [max(when - now_s, 0.0) for when in self.cold.due_s]
         return min(looks_s if again_s is None else [again_s, *looks_s], default=None)
 
     def _next_check_s(self) -> float | None:
@@ -76,10 +76,6 @@ class Expirer:
         if is_empty or not limits_ms:
             return None  # woken by appends, config changes, or a full disk
         return max(interval_s, min(min(limits_ms) / 10_000, IDLE_CHECK_S_MAX))
-
-    async def move_start(self, offset: int) -> None:
-        """Commit a log start to the root, then apply it locally (C26). Raises as `commit`."""
-        await self._cold.move_start(offset)
 
     def verify_for_replica(self) -> bool:
         """Whether the next run has to verify objects for a replica that lacks them.

@@ -266,10 +266,7 @@ class AttachedTiers:
         """Epochs and producers of a log that continues at `offset`, from the object that holds what lies below (empty
         if none), and how much the bucket holds from `since` on. Reads the root anew (D35). Raises Retryable,
         ObjectMissing, Corrupt."""
-        world, deadline_s = self._world, self._limits.store_timeout_s
-        manifests = ManifestStore(
-            self._store, topic_id, index, world.rng, world.clock, workers=world.workers, deadline_s=deadline_s
-        )
+        manifests, deadline_s = self.manifests_to_read(topic_id, index), self._limits.store_timeout_s
         await manifests.load()
         return await state_at(self._store, manifests, (topic_id, index), offset, deadline_s, since)
 

@@ -17,7 +17,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.fetch_sessions.session import Target
 from broker.partition.following.follower_fetch import FollowerFetch
-from broker.partition.readable import Fetchable
+from broker.partition.readable import Readable
 from broker.wire.messages import (
     FetchRequest,
     FetchRequestPartition,
@@ -55,14 +55,14 @@ class FetchAttempt:
         self._bytes_max = bytes_max
         self.answers: list[tuple[Target, FetchResponsePartition]] = []
         self.unknown: list[tuple[Target, FetchResponsePartition]] = []  # no such partition: last in the response
-        self.open: list[tuple[Target, Fetchable]] = []  # the partitions of `answers`
+        self.open: list[tuple[Target, Readable]] = []  # the partitions of `answers`
         self.size = 0
         self.ready = 0  # bytes that count for min_bytes: a partition cut by its limit counts with its whole limit
         self.is_behind = False  # reads older segments or the bucket: more lies there, however little fits
         self.failed = False
         self.loading: list[asyncio.Future[None]] = []
 
-    def read(self, partition: Fetchable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
+    def read(self, partition: Readable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
         """Fill `answer`. True when nothing more can be read until the partition moves. Raises ThermoclineError and
         OSError, which refuse the partition and not the fetch."""
         high_watermark = partition.high_watermark
@@ -105,7 +105,7 @@ class FetchAttempt:
         return False
 
     def read_hot(
-        self, partition: Fetchable, wanted: FetchRequestPartition, answer: FetchResponsePartition, end_offset: int
+        self, partition: Readable, wanted: FetchRequestPartition, answer: FetchResponsePartition, end_offset: int
     ) -> None:
         """Add local bytes below `end_offset`, as far as the limits allow. Raises DamagedLog."""
         bytes_max = min(wanted.partition_max_bytes, self._bytes_max - self.size)
@@ -113,7 +113,7 @@ class FetchAttempt:
             self._read_hot(partition, wanted.fetch_offset, bytes_max, answer, end_offset)
 
     def _read_hot(
-        self, partition: Fetchable, offset: int, bytes_max: int, answer: FetchResponsePartition, end_offset: int
+        self, partition: Readable, offset: int, bytes_max: int, answer: FetchResponsePartition, end_offset: int
     ) -> None:
         """Add local bytes. A worker first brings into the page cache what may have to come from the disk (C25). Raises
         DamagedLog."""
@@ -130,7 +130,7 @@ class FetchAttempt:
             self.is_behind |= found.sealed
             self._take(answer, found.length, (FileRange(found.file, found.position, found.length),))
 
-    def _read_cold(self, partition: Fetchable, offset: int, bytes_max: int, answer: FetchResponsePartition) -> None:
+    def _read_cold(self, partition: Readable, offset: int, bytes_max: int, answer: FetchResponsePartition) -> None:
         """Add bytes of the bucket, or start loading them."""
         wanted_bytes = min(bytes_max, self._context.config.cold_fetch_bytes_max)
         cold = partition.tier.read(offset, wanted_bytes, min_one=self.size == 0)
@@ -146,7 +146,7 @@ class FetchAttempt:
         self.ready += length
 
 
-def _out_of_range(partition: Fetchable, offset: int) -> ErrorCode:
+def _out_of_range(partition: Readable, offset: int) -> ErrorCode:
     """OFFSET_NOT_AVAILABLE from a follower for an offset that its leader has, as in Kafka: after OFFSET_OUT_OF_RANGE
     some clients (aiokafka) restart at one end of the log."""
     if isinstance(partition, FollowerFetch) and partition.lacks(offset):
@@ -154,7 +154,7 @@ def _out_of_range(partition: Fetchable, offset: int) -> ErrorCode:
     return ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def check_leader_epoch(partition: Fetchable, epoch: int) -> None:
+def check_leader_epoch(partition: Readable, epoch: int) -> None:
     """Refuse a client whose leader epoch (−1: none) is older or newer than this one's (KIP-320)."""
     if epoch in (-1, partition.leader_epoch):
         return
@@ -162,7 +162,7 @@ def check_leader_epoch(partition: Fetchable, epoch: int) -> None:
     raise ApiError(code)
 
 
-def diverges(partition: Fetchable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
+def diverges(partition: Readable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
     """Whether the reader's last epoch ends below its fetch offset here: it read a log that was truncated (KIP-595).
 
     Raises OFFSET_OUT_OF_RANGE for an epoch above all that this log knows, which leaves nothing to compare, and for an

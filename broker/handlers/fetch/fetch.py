@@ -28,7 +28,7 @@ from broker.handlers.fetch.responses import (
 from broker.net.dispatch import Peer
 from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.leading.leader_replica import LeaderReplica
-from broker.partition.readable import Fetchable, NotKnownYet, Readable
+from broker.partition.readable import NotKnownYet, Readable
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ZERO_UUID, FetchRequest, FetchResponse, FetchResponsePartition
 from logformat.errors import ThermoclineError
@@ -64,7 +64,7 @@ class Fetch:
         self.request = request
         self._peer = peer
         self._unknown_count = -1  # of the first attempt; a partition that goes away later ends the wait
-        self._watched: list[Fetchable] = []
+        self._watched: list[Readable] = []
         self._context = context
         self._version = version
         self._bytes_max = min(request.max_bytes, context.config.fetch_max_bytes)
@@ -140,7 +140,7 @@ class Fetch:
         """Add the target's response, unless its session knows it already and nothing is left to read."""
         context, wanted = self._context, target.wanted
         answer = FetchResponsePartition(partition_index=target.index, high_watermark=-1, records=NO_RECORDS)
-        partition: Fetchable | None = None
+        partition: Readable | None = None
         if target.topic is not None:
             partition = self._known.get((target.topic, target.index)) or self._followed(target.topic, target.index)
         if partition is None:
@@ -189,7 +189,7 @@ class Fetch:
         result.open.append((target, partition))
         result.answers.append((target, answer))
 
-    def _followed(self, topic: str, index: int) -> Fetchable | None:
+    def _followed(self, topic: str, index: int) -> Readable | None:
         """The partition as a follower serves it, for consumers only."""
         if self._replica is not None or self._version < _FROM_FOLLOWERS:
             return None

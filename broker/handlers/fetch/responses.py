@@ -18,7 +18,7 @@ from broker.handlers.metadata.cluster_view import broker_at
 from broker.metadata.records import NO_LEADER
 from broker.net.dispatch import Peer
 from broker.partition.leading.leader_replica import LeaderReplica
-from broker.partition.readable import Fetchable
+from broker.partition.readable import Readable
 from broker.partition.registry import Registry
 from broker.replication.read_replica_selection import HERE, RedirectMemory, nearest
 from broker.wire import messages as wire
@@ -110,7 +110,7 @@ def send_to_nearest(
     context: Context,
     peer: Peer,
     request: wire.FetchRequest,
-    partition: Fetchable,
+    partition: Readable,
     wanted: wire.FetchRequestPartition,
     answer: wire.FetchResponsePartition,
 ) -> bool:

@@ -187,18 +187,18 @@ def request_metrics(context: Context) -> Iterator[Metric]:
 
 
 def _room(sources: Sources) -> Iterator[Metric]:
-    tiers, throttle = sources.tiers, sources.context.throttle
-    yield gauge("disk_bytes", "size of the data directory's file system", tiers.disk.total)
-    yield gauge("disk_free_bytes", "what may still be written there; 0: disk_full", tiers.disk.free)
+    watch, throttle = sources.tiers.watch, sources.context.throttle
+    yield gauge("disk_bytes", "size of the data directory's file system", watch.disk.total)
+    yield gauge("disk_free_bytes", "what may still be written there; 0: disk_full", watch.disk.free)
     yield gauge(
         "local_limit_bytes",
         "size of local logs above which copied segments are deleted before local.retention.ms ends",
-        tiers.disk.log_limit,
+        watch.disk.log_limit,
     )
     yield gauge(
         "local_excess_ratio",
         "share by which uncopied local logs are over their limit; produces wait from 0.02, are refused from 0.1",
-        tiers.local_excess_ratio,
+        watch.local_excess_ratio,
     )
     yield counter("throttled_produces", "produces that waited for a flush, or for room", throttle.throttled_count)
     yield counters(

@@ -62,7 +62,7 @@ def figures_metrics(totals: Mapping[str, float], latency_buckets: Sequence[int])
 def tiering_metrics(sources: Sources, cold_bytes: int) -> Iterator[Metric]:
     """`cold_bytes`: bytes of all partitions in the bucket."""
     tiers = sources.tiers
-    yield from figures_metrics(tiers.figures(), tiers.cold_latency_buckets)
+    yield from figures_metrics(tiers.figures(), tiers.cold.latency_buckets)
     yield gauge(
         "estimated_dollars_per_day",
         "at list prices of S3 Standard, from requests since start and bytes held",

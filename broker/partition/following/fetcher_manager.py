@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -66,32 +67,27 @@ _LIMITS: Final = Limits(wait_ms=500, bytes_max=8 << 20, partition_bytes_max=1 <<
 _ANSWER_S: Final = 10.0
 
 
+@dataclass(eq=False, repr=False)
 class FetcherManager:
     """`to`: the connection to a node's session for a purpose; ConnectionError where there is none."""
 
-    def __init__(
-        self,
-        config: LiveConfig,
-        rng: Rng,
-        metadata: MetadataCache,
-        to: Callable[[Node, str], PeerConnection],
-        tasks: Tasks,
-        report: FailureReport,
-    ) -> None:
-        self._rng = rng
-        self._metadata = metadata
-        self._to = to
-        self._tasks = tasks
-        self._report = report
-        self._node_id = config.now.node_id
+    _config: LiveConfig
+    _rng: Rng
+    _metadata: MetadataCache
+    _to: Callable[[Node, str], PeerConnection]
+    _tasks: Tasks
+    _report: FailureReport
+
+    def __post_init__(self) -> None:
+        self._node_id = self._config.now.node_id
         self._from: dict[int, LeaderFetchers] = {}
         self._quiet_ms: dict[FetchLane, int] = {}
         self._keeping: list[asyncio.Task[None]] = []
-        now = config.now
+        now = self._config.now
         self._rate = ReplicationQuota(
             now.follower_rate_max, now.replication_quota_window_s, now.replication_quota_windows
         )
-        config.subscribe(self._apply_rate)
+        self._config.subscribe(self._apply_rate)
 
     def of(self, leader_id: int) -> LeaderFetchers:
         known = self._from.get(leader_id)

@@ -18,7 +18,7 @@ from uuid import UUID
 from broker.error_codes import ErrorCode
 from broker.metadata.records import LogPlace, Row
 from broker.partition.following.follower_fetch import FollowerFetch
-from broker.partition.following.follower_truncation import FollowerTruncation, RemoteLogState, wait_for_end
+from broker.partition.following.follower_truncation import FollowerTruncation, wait_for_end
 from broker.partition.log_failures import LogFailures
 from broker.partition.readable import HostedReplica
 from broker.replication.catch_up import ReplicationCounters, start_of
@@ -41,6 +41,7 @@ from seams.clock import Clock
 from seams.files.disk import is_full
 from seams.loop.tasks import Tasks, failure_of_task
 from tiering.opening.reservation import ReportedEnd
+from tiering.service import TierService
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class FollowerReplica:
         self,
         lease: Lease,
         row: Row,
-        cold: RemoteLogState,
+        cold: TierService,
         tasks: Tasks,
         clock: Clock,
         touched: set[HostedReplica],

@@ -9,46 +9,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from broker.replication.catch_up import ReplicationCounters, Start
 from broker.replication.follower import Follower
 from coldstore.object_store import AccessRefused, ObjectMissing
 from hotstore.host.lease import Lease
-from hotstore.host.open_log import OpenLog
-from hotstore.log.log_config import LogConfig
 from logformat.errors import Corrupt, Retryable
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import BatchHeader
-from logformat.values import TopicPartition
 from seams.clock import Clock
 from tiering.opening.cold_start import ColdStart
-from tiering.opening.cold_view import ColdView
-from tiering.opening.reservation import ReportedEnd
-
-
-class RemoteLogState(Protocol):
-    """The part of `tiering` that a followed log uses: the bucket's knowledge of the log, and what the log remembers for
-    when it leads. Only `note_reported_end` is called for every response; it does not wait."""
-
-    async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
-        """Leader epochs and producers at `offset`, both empty where the bucket holds nothing below it, and the bytes it
-        holds from `since` on. Raises ThermoclineError."""
-
-    async def open_copy(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
-        """The log on this disk; None where there is none. Raises as `LogHost.open`, and ThermoclineError where the
-        bucket has to fill in what its files lack."""
-
-    def view(self, topic_id: UUID, index: int, end: Callable[[], int]) -> ColdView:
-        """What consumers read of the bucket's part here. `end`: how far the bucket is known to hold the log."""
-
-    def note_reported_end(self, topic_id: UUID, index: int, end: ReportedEnd) -> None:
-        """The leader reported the end up to which offsets may be given."""
-
-    def forget(self, topic_id: UUID, index: int) -> None:
-        """The log is closed: the reported end says nothing about the next one."""
-
+from tiering.service import TierService
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +35,7 @@ class FollowerTruncation:
 
     _lease: Lease
     _follower: Follower
-    _cold: RemoteLogState
+    _cold: TierService
     _clock: Clock
     _copied: ReplicationCounters
     _ended: asyncio.Event

@@ -126,10 +126,6 @@ class DelayedOperations:
             else:
                 one()
 
-    def verified(self) -> None:
-        """The bucket holds more. Only replicas, which may delete local segments, need it."""
-        self.appended()
-
     def wake(self) -> None:
         for watcher in tuple(self._watchers):
             watcher()

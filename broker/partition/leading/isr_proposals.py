@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -24,21 +25,17 @@ _AGAIN_MS: Final = 2_000  # until a proposal whose outcome is not applied is rep
 _PROPOSALS_MAX: Final = 1_000  # in one request: a row of three is 60 bytes
 
 
+@dataclass(eq=False, repr=False)
 class IsrProposals:
     """`propose` sends a request of this session to the controller. ThermoclineError or OSError: it was refused, or the
     outcome is unknown."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        propose: Callable[[list[PartitionProposal]], Awaitable[tuple[ErrorCode, ...]]],
-        lag_ms_max: int,
-        beats: Beats,
-    ) -> None:
-        self._registry = registry
-        self._propose = propose
-        self._lag_ms_max = lag_ms_max
-        self._beats = beats
+    _registry: Registry
+    _propose: Callable[[list[PartitionProposal]], Awaitable[tuple[ErrorCode, ...]]]
+    _lag_ms_max: int
+    _beats: Beats
+
+    def __post_init__(self) -> None:
         self._behind: dict[LeaderReplica, tuple[int, LagSamples]] = {}  # with the leader epoch it is of
         self._proposed_ms: dict[LeaderReplica, int] = {}
 

@@ -127,9 +127,10 @@ class LeaderReplica(Watchable):
         self.flusher, self.high_watermark = self.opened.flusher, max(self.high_watermark, self.opened.high_watermark)
         if log.leader_epoch <= row.leader_epoch:  # else it is read-only: each append is refused
             lease.begin_epoch(row.leader_epoch)
-        tier.visible_end = lambda: self.high_watermark
-        tier.on_remote_end = self._held
-        tier.on_verified = self.waiters.verified
+        state = tier.partition_state
+        state.visible_end = lambda: self.high_watermark
+        state.on_remote_end = self._held
+        state.on_verified = self.waiters.appended  # only replicas, which may delete local segments, need it
         self.leader.held(tier.remote_end_offset)
         self._follow_leader()
         if not self.leader.is_end_known:

@@ -151,7 +151,7 @@ class LeaderRole:
 
     def _apply(self, partition: LeaderReplica) -> None:
         row = applied_row(self.topic, self.index, self._roles.metadata.image)
-        partition.tier.assigned(is_alone=is_alone(self.topic.rows[self.index], self._roles.node_id))
+        partition.tier.partition_state.is_alone = is_alone(self.topic.rows[self.index], self._roles.node_id)
         partition.applied(row)
 
     def _on_fenced(self, why: str) -> None:

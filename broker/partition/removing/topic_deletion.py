@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -30,33 +31,23 @@ LATER_S: Final = 1.0  # after a session: a broker that did not see the commit by
 PURGING_MAX: Final = 4  # topics whose objects are deleted at once: a wide request must not starve uploads
 
 
+@dataclass(eq=False, repr=False)
 class TopicDeletion:
     """`closed` waits until a withdrawn topic's logs are closed. `forget` asks the controller to forget a deleted topic
     of which nothing is left; it raises while it cannot. `session_s`: a broker silent for so long has no session."""
 
-    def __init__(
-        self,
-        node_id: int,
-        metadata: MetadataCache,
-        logs: LogHost,
-        tiers: TierService,
-        closed: Callable[[str], Awaitable[None]],
-        forget: Callable[[Topic], Awaitable[None]],
-        tasks: Tasks,
-        rng: Rng,
-        report: FailureReport,
-        session_s: float,
-    ) -> None:
-        self._node_id = node_id
-        self._session_over_s = session_s + LATER_S
-        self._metadata = metadata
-        self._logs = logs
-        self._tiers = tiers
-        self._closed = closed
-        self._forget = forget
-        self._tasks = tasks
-        self._rng = rng
-        self._report = report
+    _node_id: int
+    _metadata: MetadataCache
+    _logs: LogHost
+    _tiers: TierService
+    _closed: Callable[[str], Awaitable[None]]
+    _forget: Callable[[Topic], Awaitable[None]]
+    _tasks: Tasks
+    _rng: Rng
+    _report: FailureReport
+    _session_s: float
+
+    def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(PURGING_MAX)
         self._in_progress: dict[str, bool] = {}  # by topic id: whether `purge` was called again since the last check
 
@@ -104,7 +95,7 @@ class TopicDeletion:
         if not await self._purge_objects(topic):
             return False
         if self._has_others:
-            await asyncio.sleep(self._session_over_s)
+            await asyncio.sleep(self._session_s + LATER_S)
             if not await self._purge_objects(topic):
                 return False
         return self._decides

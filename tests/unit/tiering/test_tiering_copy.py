@@ -211,7 +211,7 @@ def test_records_above_the_high_watermark_stay() -> None:
         life = await house.start()
         opened = await life.open(new=True)
         visible = 0
-        opened.tier.visible_end = lambda: visible
+        opened.tier.partition_state.visible_end = lambda: visible
         await life.fill(60)
         await asyncio.sleep(3)
         assert opened.tier.remote_end_offset == 0
@@ -361,12 +361,12 @@ def test_bit_rot_before_the_copy_is_refused_not_sealed_under_new_checksums(one_p
         house = House()
         life = await house.start(limits=replace(LIMITS, one_pass=one_pass))
         opened = await life.open(new=True)
-        opened.tier.visible_end = lambda: 0
+        opened.tier.partition_state.visible_end = lambda: 0
         await life.fill(60)
         first = opened.log.sealed_segments()[0]
         path = f"{opened.log.path}/{first.base_offset:020d}.log"
         house.disk.flip_bit(path, 200, 3)
-        opened.tier.visible_end = lambda: 60
+        opened.tier.partition_state.visible_end = lambda: 60
         with pytest.raises(Corrupt):
             await opened.tier.seal_and_copy()
         assert house.objects() == [] and opened.tier.status().blocked_by == "damaged"
@@ -388,13 +388,13 @@ def test_a_leader_epoch_that_rotted_is_refused_at_the_copy(number: int, bit: int
         house = House()
         life = await house.start()
         opened = await life.open(new=True)
-        opened.tier.visible_end = lambda: 0
+        opened.tier.partition_state.visible_end = lambda: 0
         await life.fill(60)
         first = opened.log.sealed_segments()[0]
         path = f"{opened.log.path}/{first.base_offset:020d}.log"
         at = [at for at, _ in walk(read_file(house.disk, path))][number] + LEADER_EPOCH_AT + 3
         house.disk.flip_bit(path, at, bit)
-        opened.tier.visible_end = lambda: 60
+        opened.tier.partition_state.visible_end = lambda: 60
         with pytest.raises(Corrupt, match="leader epoch"):
             await opened.tier.seal_and_copy()
         assert house.objects() == [] and opened.tier.status().blocked_by == "damaged"

@@ -372,7 +372,7 @@ def test_deleted_objects_do_not_keep_their_disk(how: str) -> None:
         while isinstance(found := opened.tier.read(0, 1 << 20, min_one=True), asyncio.Future):
             await found
         assert found.ranges[0].file.path.startswith("/bucket/")
-        at_hand = life.service._cold._table
+        at_hand = life.service.cold._table
         assert len(at_hand.chunks) and len(at_hand.segments)
         if how == "expired":
             opened.tier.reconfigure(replace(COLD_FAST, retention_ms=1))
@@ -522,13 +522,13 @@ def test_delete_records_that_outlives_its_partition_writes_no_checkpoint() -> No
         house = House()
         life, opened = await filled(house, TIER)
         held = asyncio.Event()
-        move_start = opened.tier.expirer.move_start
+        move_start = opened.tier.expirer.cold.move_start
 
         async def slowly(offset: int) -> None:
             await held.wait()
             await move_start(offset)
 
-        opened.tier.expirer.move_start = slowly  # type: ignore[method-assign]
+        opened.tier.expirer.cold.move_start = slowly  # type: ignore[method-assign]
         deleting = asyncio.ensure_future(opened.tier.delete_records(25))
         await asyncio.sleep(1)
         await life.detach()
@@ -608,7 +608,7 @@ def test_a_retention_that_is_raised_while_the_store_is_slow_keeps_what_was_due(
         store = FaultyStore(house.memory, SeededRng(1))
         life = await house.start(store=store)
         opened = await life.open(new=True, tier=kept)
-        opened.tier.assigned(is_alone=is_alone)
+        opened.tier.partition_state.is_alone = is_alone
         await life.fill(60)
         await settle(lambda: all_local_gone(opened) or not kept.enabled)
         await asyncio.sleep(5)

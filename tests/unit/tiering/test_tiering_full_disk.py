@@ -229,12 +229,12 @@ def test_the_limit_holds_in_an_outage_after_a_restart() -> None:
         await settle(lambda: opened.tier.partition_state.claimed)
         for operation in Operation:
             store.script(operation, Fault.BEFORE, times=10**9)
-        while life.service.local_excess_ratio <= 0.1 and opened.log.local_bytes < 3 * held:
+        while life.service.watch.local_excess_ratio <= 0.1 and opened.log.local_bytes < 3 * held:
             await life.fill(1)
             await asyncio.sleep(1)
         assert opened.log.local_bytes <= 1.15 * held
         store.calm()
-        await settle(lambda: life.service.local_excess_ratio == 0 and opened.log.local_bytes <= held)
+        await settle(lambda: life.service.watch.local_excess_ratio == 0 and opened.log.local_bytes <= held)
         assert sorted(await read_everything(house, opened)) == list(range(opened.log.log_end_offset))
         await life.kill()
 
@@ -251,7 +251,7 @@ def test_what_is_sure_goes_in_an_outage_though_the_rest_cannot_be_verified() -> 
         opened = await life.open(new=True)
         await life.fill(15)
         verified = opened.log.active_info().base_offset
-        await settle(lambda: opened.tier.sure_end_offset == verified > 0)
+        await settle(lambda: opened.tier.partition_state.sure_end_offset == verified > 0)
         store.script(Operation.HEAD, Fault.BEFORE, times=10**9)
         await life.fill(45)
         await settle(lambda: opened.log.local_log_start_offset == verified)

@@ -211,9 +211,9 @@ def test_nothing_is_given_back_when_others_are_assigned_the_log_while_that_waits
         await opened.tier.seal_and_copy()
         before, partition = opened.log.reserved_end, opened.tier.partition_state
         async with partition._reserving:
-            giving = asyncio.ensure_future(opened.tier.give_back())
+            giving = asyncio.ensure_future(opened.tier.partition_state.give_back())
             await asyncio.sleep(0)
-            opened.tier.assigned(is_alone=False)
+            opened.tier.partition_state.is_alone = False
         assert not await giving
         assert opened.log.reserved_end == before == (await house.manifest()).reserved_end_offset
         await life.kill()

@@ -200,7 +200,7 @@ def test_a_replica_whose_files_begin_above_the_log_start_opens_by_what_the_root_
         house = House()
         life, opened = await half_local(house)
         start = opened.log.local_log_start_offset
-        opened.tier.assigned(is_alone=False)
+        opened.tier.partition_state.is_alone = False
         switch_off(opened)
         await settle(lambda: opened.log.log_start_offset == start)
         await opened.tier.partition_state.lease.checkpoint_start()

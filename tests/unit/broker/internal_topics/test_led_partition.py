@@ -358,7 +358,7 @@ def test_a_replica_assigned_while_a_rewrite_is_flushed_keeps_the_root_s_start_be
         flush, flushed = partition.flusher.flush, asyncio.Event()
 
         async def assigned_meanwhile() -> None:
-            partition.tier.assigned(is_alone=False)
+            partition.tier.partition_state.is_alone = False
             await flush()
             flushed.set()
 

@@ -14,7 +14,7 @@ from coldstore.object_store import StoreUnavailable
 from hotstore.errors import LogFull
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place, play
 from thermocline.cli.serve.log_lines import LINES_MAX, WINDOW_S, NoFlood
-from tiering.copying.backlog import LAG_LOGGED_MS, Backlog, PartitionBacklog, lag_message
+from tiering.copying.backlog import LAG_LOGGED_MS, Backlog, PartitionLag, lag_message
 from tiering.tier_config import TierStatus
 
 
@@ -158,6 +158,30 @@ def test_refused_produces_are_counted_each_and_told_once(caplog: pytest.LogCaptu
 # --- what lags ------------------------------------------------------------------------------------------------------
 
 
+def lag(
+    name: str, size: int, segments: int, age_ms: int, blocked_by: str | None, blocked_why: str = ""
+) -> PartitionLag:
+    """A partition and its status."""
+    status = TierStatus(
+        enabled=True,
+        copy_lag_bytes=size,
+        copy_lag_segments=segments,
+        copy_lag_ms=age_ms,
+        seal_age_ms=0,
+        gaps=(),
+        blocked_by=blocked_by,
+        blocked_why=blocked_why,
+        cold_bytes=0,
+        cold_segments=0,
+        log_start_offset=0,
+        local_log_start_offset=0,
+        remote_end_offset=0,
+        log_end_offset=0,
+        reserved_end_offset=0,
+    )
+    return name, status
+
+
 class Partition:
     """One that lags as it is told."""
 
@@ -168,23 +192,7 @@ class Partition:
 
     def status(self) -> TierStatus:
         self.looks += 1
-        return TierStatus(
-            enabled=True,
-            copy_lag_bytes=self.segments * 1_000_000,
-            copy_lag_segments=self.segments,
-            copy_lag_ms=self.age_ms,
-            seal_age_ms=0,
-            gaps=(),
-            blocked_by=self.blocked_by,
-            blocked_why="",
-            cold_bytes=0,
-            cold_segments=0,
-            log_start_offset=0,
-            local_log_start_offset=0,
-            remote_end_offset=0,
-            log_end_offset=0,
-            reserved_end_offset=0,
-        )
+        return lag(self.name, self.segments * 1_000_000, self.segments, self.age_ms, self.blocked_by)[1]
 
 
 def test_who_has_nothing_left_to_copy_is_looked_at_no_more() -> None:
@@ -194,7 +202,7 @@ def test_who_has_nothing_left_to_copy_is_looked_at_no_more() -> None:
     for each in (idle, late, late):
         backlog.note(each)
     for _ in range(3):
-        assert [lag.name for lag in backlog.lagging()] == ["late-0"]
+        assert [name for name, _ in backlog.lagging()] == ["late-0"]
     assert (idle.looks, late.looks) == (1, 3)
     late.segments = 0
     assert backlog.lagging() == backlog.lagging() == []
@@ -207,18 +215,16 @@ def test_who_has_nothing_left_to_copy_is_looked_at_no_more() -> None:
 def test_what_is_on_its_way_needs_no_words() -> None:
     """A segment that was sealed a moment ago is no lag; one that is blocked is, whatever its age."""
     assert lag_message([]) is None
-    assert lag_message([PartitionBacklog("a-0", 10, 1, LAG_LOGGED_MS - 1, None)]) is None
-    assert lag_message([PartitionBacklog("a-0", 0, 0, 0, "reservation")]) is not None
-    line = lag_message(
-        [PartitionBacklog("a-0", 3_000_000, 3, 90_000, "store"), PartitionBacklog("b-0", 1_000_000, 1, 10, None)]
-    )
+    assert lag_message([lag("a-0", 10, 1, LAG_LOGGED_MS - 1, None)]) is None
+    assert lag_message([lag("a-0", 0, 0, 0, "reservation")]) is not None
+    line = lag_message([lag("a-0", 3_000_000, 3, 90_000, "store"), lag("b-0", 1_000_000, 1, 10, None)])
     assert line == (
         "tiering lags: 4.0 MB are not in the bucket, 4 sealed segments, partitions: 2, the oldest for 90 s; "
         "blocked by store (1): a-0"
     )
-    told = lag_message([PartitionBacklog("a-0", 1, 1, 90_000, "store", "PUT x: 403 AccessDenied")])
+    told = lag_message([lag("a-0", 1, 1, 90_000, "store", "PUT x: 403 AccessDenied")])
     assert told is not None and told.endswith("blocked by store (1): a-0; PUT x: 403 AccessDenied")
-    many = [PartitionBacklog(f"p-{at}", 1, 1, LAG_LOGGED_MS, "store") for at in range(1000)]
+    many = [lag(f"p-{at}", 1, 1, LAG_LOGGED_MS, "store") for at in range(1000)]
     assert len(lag_message(many) or "") < 250
 
 

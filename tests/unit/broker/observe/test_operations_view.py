@@ -279,7 +279,7 @@ def test_under_pressure_the_cache_goes_before_the_log(caplog: pytest.LogCaptureF
         local = life.partition("log").log.local_bytes
         tiers = life.broker.components.tiers
         assert tiers is not None
-        cache, free = tiers._cold._cache, place.disk.space("/").total
+        cache, free = tiers.cold._cache, place.disk.space("/").total
         from coldstore.segments.segment_reader import ChunkRef
 
         data = bytes(200_000)

@@ -136,7 +136,7 @@ def test_what_a_leader_said_is_let_go_though_the_log_is_given_back_before_it_goe
         await until(lambda: pair.leads(1), "alone")
         tier = pair.lives[1].partition(NAME).tier
         await tier.seal_and_copy()
-        assert await tier.give_back()
+        assert await tier.partition_state.give_back()
         pair.change(replicas=(1, 2), in_sync=(1, 2))
         pair.elect(2, (1, 2))
         pair.publish()

@@ -29,8 +29,11 @@ async def alone(*settings: str) -> Pair:
     """1 leads `log-0` alone, has all of it on its disk, and saw most of it in the bucket; 2 is a broker."""
     pair = await both(*settings, replicas=(1,), **KEEPING)
     await produced(pair)
-    tier = leading(pair).tier
-    await until(lambda: tier.sure_end_offset == leading(pair).log.active_segment.base_offset, "all sealed is verified")
+    tier = leading(pair).tier.partition_state
+    await until(
+        lambda: tier.sure_end_offset == leading(pair).log.active_segment.base_offset,
+        "all sealed is verified",
+    )
     assert leading(pair).log.local_log_start_offset == 0 and tier.sure_end_offset > 20
     return pair
 
@@ -91,7 +94,7 @@ def test_an_empty_replica_copies_the_hot_tail_alone() -> None:
 
     async def scenario() -> None:
         pair = await alone()
-        verified = leading(pair).tier.sure_end_offset
+        verified = leading(pair).tier.partition_state.sure_end_offset
         pair.change(replicas=(1, 2))
         pair.publish()
         followed = await caught_up(pair)
@@ -126,8 +129,11 @@ def test_a_copy_that_begins_in_the_bucket_knows_whose_batches_lie_below() -> Non
         for number in range(6):
             assert await written(number, by=1) == (ErrorCode.NONE, number)
         await produced(pair)
-        tier = leading(pair).tier
-        await until(lambda: tier.sure_end_offset == leading(pair).log.active_segment.base_offset, "all is verified")
+        tier = leading(pair).tier.partition_state
+        await until(
+            lambda: tier.sure_end_offset == leading(pair).log.active_segment.base_offset,
+            "all is verified",
+        )
         assert tier.sure_end_offset > 20
         pair.change(replicas=(1, 2))
         pair.publish()
@@ -155,7 +161,7 @@ def test_one_that_is_far_behind_begins_at_the_verified_end(skip_bytes: int) -> N
         await away(pair)
         before = copied(pair).bytes_in
         await produced(pair)
-        tier, log = leading(pair).tier, leading(pair).log
+        tier, log = leading(pair).tier.partition_state, leading(pair).log
         await until(lambda: tier.sure_end_offset == log.active_segment.base_offset, "all sealed is verified")
         verified = tier.sure_end_offset
         await back(pair)
@@ -201,7 +207,7 @@ async def emptied(pair: Pair) -> None:
 async def led_by_two() -> Pair:
     pair = await both(**KEEPING)
     await produced(pair)
-    tier, log = leading(pair).tier, leading(pair).log
+    tier, log = leading(pair).tier.partition_state, leading(pair).log
     await until(lambda: tier.sure_end_offset == log.active_segment.base_offset, "all sealed is verified")
     await caught_up(pair)
     return pair
@@ -215,7 +221,7 @@ def test_a_new_leader_verifies_what_an_empty_replica_need_not_copy(drops: bool) 
 
     async def scenario() -> None:
         pair = await led_by_two()
-        verified = leading(pair).tier.sure_end_offset
+        verified = leading(pair).tier.partition_state.sure_end_offset
         if drops:
             followed = pair.followed(2)
             assert followed is not None and followed.log.delete_local_before(12)
@@ -223,7 +229,7 @@ def test_a_new_leader_verifies_what_an_empty_replica_need_not_copy(drops: bool) 
         store.plan = replace(store.plan, latency_s=(0.1, 0.2))
         await emptied(pair)
         followed = await caught_up(pair, 1, leader=2)
-        assert followed.log.local_log_start_offset == verified == leading(pair, 2).tier.sure_end_offset
+        assert followed.log.local_log_start_offset == verified == leading(pair, 2).tier.partition_state.sure_end_offset
         assert copied(pair, 1).bytes_in == bytes_above(pair, verified, 2)
         await is_read_whole(pair, 1)
         await pair.stop()
@@ -275,7 +281,7 @@ def test_a_replica_that_is_sent_on_while_segments_leave_the_leader_s_disk_begins
         await caught_up(pair)
         await away(pair)
         await produced(pair)
-        await until(lambda: leading(pair).tier.sure_end_offset > 20, "most is verified")
+        await until(lambda: leading(pair).tier.partition_state.sure_end_offset > 20, "most is verified")
         dropped = leading(pair).log.delete_local_before(20)
         assert dropped and (start := leading(pair).log.local_log_start_offset) > 4
         await back(pair)

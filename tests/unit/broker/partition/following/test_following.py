@@ -295,7 +295,7 @@ def test_a_copy_of_an_idle_partition_hears_how_far_the_bucket_is_verified() -> N
         await asyncio.sleep(10)
         assert followed.verified_end == 0
         pair.places[1].store.calm()
-        await until(lambda: leader.tier.sure_end_offset == sealed_end, "all that is sealed is verified")
+        await until(lambda: leader.tier.partition_state.sure_end_offset == sealed_end, "all that is sealed is verified")
         await until(lambda: followed.log.local_log_start_offset == sealed_end, "the copy lets go of it")
         assert leader.log.log_end_offset == 40
         await pair.stop()
