@@ -390,7 +390,7 @@ def test_design_c27_a_log_over_its_dirty_budget_makes_its_own_producers_wait() -
         await life.create("other")
         tiers = life.broker.components.tiers
         assert tiers is not None
-        throttle = ProduceBackpressure(life.broker._tasks, tiers, dirty_bytes_max=3000)
+        throttle = ProduceBackpressure(life.broker._tasks, tiers.watch, dirty_bytes_max=3000)
         life.dispatcher.serve(replace(life.context, throttle=throttle))
         life.workers.slow = True
         sent = 0
@@ -431,7 +431,7 @@ def test_design_c27_a_log_that_fails_while_producers_wait_refuses_them() -> None
         await life.create("full")
         tiers = life.broker.components.tiers
         assert tiers is not None
-        throttle = ProduceBackpressure(life.broker._tasks, tiers, dirty_bytes_max=1000)
+        throttle = ProduceBackpressure(life.broker._tasks, tiers.watch, dirty_bytes_max=1000)
         life.dispatcher.serve(replace(life.context, throttle=throttle))
         place.disk.inject("sync", errno.EIO, suffix=".log")
         while not throttle.is_busy:
