@@ -19,7 +19,7 @@ from hotstore.log.log_core import LogCore
 from hotstore.log.producer_state import Producers
 from hotstore.log.segment import build_indexer, create_segment
 from hotstore.recovery.producer_files import load_producers
-from hotstore.recovery.restart import restart_at, truncate
+from hotstore.recovery.truncation import restart_at, truncate
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry
 

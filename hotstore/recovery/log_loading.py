@@ -9,7 +9,7 @@ from hotstore.host.data_dir import DataDir
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import PartitionLog
 from hotstore.recovery.log_creation import Begin
-from hotstore.recovery.restart import remove_proofs_above
+from hotstore.recovery.truncation import remove_proofs_above
 from logformat.values import TopicPartition
 
 

@@ -35,8 +35,8 @@ from hotstore.log.segment import IndexCache, Segment, create_segment
 from hotstore.log.segment_end import find_end, first_timestamp_ms, resume
 from hotstore.recovery.producer_files import load_producers, proven_end, replay
 from hotstore.recovery.recovered_epochs import RecoveredEpochs
-from hotstore.recovery.restart import finish_restart, pending_restart, restart_at, truncate
 from hotstore.recovery.scan import BatchScanner, Damage
+from hotstore.recovery.truncation import finish_restart, pending_restart, restart_at, truncate
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata, encode_partition_metadata
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import BatchHeader

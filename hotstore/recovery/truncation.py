@@ -1,4 +1,6 @@
-"""Replacing a local log by an empty one at another offset; the next start finishes what a crash interrupts.
+"""Truncates a local log, or replaces it by an empty one at another offset. The next start finishes what a crash
+interrupts.
+
 A log that ends below the remote end restarts there with the epochs and producers from the bucket. Records below the log
 start are dropped the same way. The restart happens once its `.restart` marker is durable: the name has the base offset,
 the content the epochs, then the producers. Before that nothing changed. All functions block."""
