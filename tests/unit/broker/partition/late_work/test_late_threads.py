@@ -7,6 +7,7 @@ import asyncio
 from typing import Any
 
 from broker.metadata.records import Row, TopicCreated, TopicDeleted
+from logformat.errors import Fenced
 from seams.files.disk import read_file
 from seams.loop.workers import Lane
 from tests.support.brokers.broker_kit import Life, Place, play
@@ -193,6 +194,26 @@ def test_a_seal_that_gives_a_reservation_back_writes_none_over_the_next_topic_s(
         place.kill()
         life = await place.start()
         assert (await life.produce("t", b"next")).base_offset == 5
+        await life.crash()
+
+    play(scenario())
+
+
+def test_a_seal_is_over_when_its_tier_is_closed() -> None:
+    """A tier that closes ends its seals, also one that waits for a bucket which does not answer."""
+
+    async def scenario() -> None:
+        place, life = await alone(("t", 1))
+        assert (await life.produce("t", b"old")).error_code == 0
+        tiers = life.broker.components.tiers
+        assert tiers is not None
+        place.store.down = True
+        seal = asyncio.ensure_future(tiers.seal_all(["t"]))
+        await asyncio.sleep(5.0)
+        assert not seal.done()
+        await life.partition("t").tier.close()
+        assert seal.done() and isinstance(seal.exception(), Fenced)
+        place.store.down = False
         await life.crash()
 
     play(scenario())
