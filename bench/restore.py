@@ -30,12 +30,12 @@ from broker.metadata.cluster_content import (
     CLUSTER_FORMAT,
     PAGE_SUFFIX,
     ClusterContent,
+    ClusterPage,
     Controller,
-    PagePointer,
     encode_page,
 )
 from broker.metadata.image import ClusterImage, Topic, check
-from broker.metadata.records import Listener, Node, Row
+from broker.metadata.records import Endpoint, Node, Row
 from coldstore.keys import CLUSTER_KEY, SegmentKey, manifest_key, metadata_key
 from coldstore.manifest.manifest import Manifest, new_manifest
 from coldstore.object_store import Got
@@ -107,7 +107,7 @@ class Bucket:
                 str(topic_id): Topic(str(topic_id), name, rows, CONFIGS, False) for topic_id, name in names.items()
             },
             nodes={
-                node_id: Node(node_id, node_id, f"gone{node_id}", "0" * 32, "gone", (Listener("PLAINTEXT", "h", 1),))
+                node_id: Node(node_id, node_id, f"gone{node_id}", "0" * 32, "gone", (Endpoint("PLAINTEXT", "h", 1),))
                 for node_id in nodes
             },
             next_broker_epoch=max(nodes) + 1,
@@ -116,7 +116,7 @@ class Bucket:
         page, json_bytes = encode_page(image)
         key = metadata_key(0, EPOCH, self._rng.uuid(), PAGE_SUFFIX)
         self._put(key, page)
-        pointer = PagePointer(key, len(page), crc32c(page), json_bytes)
+        pointer = ClusterPage(key, len(page), crc32c(page), json_bytes)
         content = ClusterContent("bench-restore-cluster0", Controller(nodes[0], "0" * 32), pointer, len(names))
         self._put(CLUSTER_KEY, self._root(RootCodec(CLUSTER_FORMAT), 1, EPOCH, content))
 

@@ -46,8 +46,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Exit(IntEnum):
-    """Exit codes of `serve` (cli.md)."""
+class ServeExit(IntEnum):
+    """ServeExit codes of `serve` (cli.md)."""
 
     CLEAN = 0
     FAILED = 1
@@ -72,11 +72,11 @@ async def run(
             await broker.serve(stop)
     except (Refused, DataDirLocked, StoreRefused, AccessRefused, NewerFormat) as refused:
         log.error("refused to serve: %s", refused)
-        return Exit.REFUSED
+        return ServeExit.REFUSED
     except (StorageFailed, Corrupt, OSError) as failed:
         is_no_room = isinstance(failed, OSError) and is_full(failed)
         log.error("storage failed: %s%s", failed, "; free space there, then start again" if is_no_room else "")
-        return Exit.STORAGE_FAILED
+        return ServeExit.STORAGE_FAILED
     finally:
         await broker.close()
     return broker.exit_code
@@ -107,7 +107,7 @@ class Broker:
         )
         self._sources: Sources | ReadOnlySources | None = None  # for the HTTP port, once clients are served
         self._waits = Waits(self.health, self._tasks)
-        self.exit_code: int = Exit.CLEAN
+        self.exit_code: int = ServeExit.CLEAN
         self._start: BrokerStart | ReadOnlyStart = (
             self._reads_only(open_bucket) if config.read_only else self._serves(open_bucket)
         )
@@ -189,7 +189,7 @@ class Broker:
 
     def _cannot_follow(self, why: str) -> None:
         log.error("the bucket cannot be followed any more, exiting: %s", why)
-        self.exit_code = Exit.REFUSED
+        self.exit_code = ServeExit.REFUSED
         self._superseded.set()
 
     async def _keep_session(self) -> None:
@@ -198,7 +198,7 @@ class Broker:
         await session.keep()
         by = session.gate.superseded_by
         log.error("superseded by %s: sending no more responses, exiting", by)
-        self.exit_code = Exit.REFUSED
+        self.exit_code = ServeExit.REFUSED
         self._superseded.set()
 
     async def _until(self, stop: asyncio.Event, work: Awaitable[T]) -> T | None:

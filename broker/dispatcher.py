@@ -50,7 +50,7 @@ from seams.loop.turns import ROWS_PER_TURN, next_turn
 
 # The codec knows which message class an API has; the table below must not repeat it for mypy's sake.
 Handler = Callable[[Context, Any, Call], Awaitable[Message | Encoded]]
-Refusal = Callable[[Any, ErrorCode], Awaitable[Message]]
+Refuse = Callable[[Any, ErrorCode], Awaitable[Message]]
 
 
 def _client(call: Call) -> groups.ClientInfo:
@@ -114,14 +114,14 @@ HANDLERS: Final[dict[int, Handler]] = {
 }
 
 
-def _error_only(response: Callable[..., Message]) -> Refusal:
+def _error_only(response: Callable[..., Message]) -> Refuse:
     async def refused(_: Any, error: ErrorCode) -> Message:
         return response(error_code=error)
 
     return refused
 
 
-REFUSALS: Final[dict[int, Refusal]] = {
+REFUSALS: Final[dict[int, Refuse]] = {
     ApiKey.FETCH: fetch_answers.refused,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.refused,
     ApiKey.BROKER_REGISTRATION: _error_only(wire.BrokerRegistrationResponse),
@@ -162,7 +162,7 @@ class BrokerDispatcher:
     context: Context
     fast_path: FastPath
 
-    def __init__(self, tasks: Tasks, authorizer: Authorizer, refusals: Mapping[int, Refusal] = REFUSALS) -> None:
+    def __init__(self, tasks: Tasks, authorizer: Authorizer, refusals: Mapping[int, Refuse] = REFUSALS) -> None:
         self._tasks = tasks
         self._authorizer = authorizer
         self._handlers = HANDLERS

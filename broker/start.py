@@ -28,7 +28,7 @@ from broker.membership.session import Session, StartedSession
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.producer_ids import ProducerIds
 from broker.metadata.rebuilt import is_rebuilt
-from broker.metadata.records import Listener
+from broker.metadata.records import Endpoint
 from broker.metrics.counters import BrokerMetrics
 from broker.metrics.outage_log import OutageLog
 from broker.observe.sources import Sources
@@ -180,7 +180,7 @@ class BrokerStart:
 
         self.components.session = session = Session(store, cluster, world, links, config.times, waits_for=waits_for)
         self.health.starting("waiting for the right to serve the bucket")
-        listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
+        listeners = tuple(Endpoint(name, *address) for name, address in self.listening.advertised.items())
         try:
             joined = await claim_directory(session, data_dir, config, listeners, world)
         finally:

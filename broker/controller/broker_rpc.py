@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from broker.controller.decisions.fitness import FIT, Fitness
 from broker.error_codes import ErrorCode
-from broker.metadata.records import NO_EPOCH, Listener, LogPlace
+from broker.metadata.records import NO_EPOCH, Endpoint, LogPlace
 from broker.replication.isr_policy import PartitionProposal
 
 NO_LEASE: Final = -1
@@ -36,7 +36,7 @@ class SessionRequest:
     incarnation: str
     directory_id: str
     boot_id: str
-    listeners: tuple[Listener, ...]
+    listeners: tuple[Endpoint, ...]
     rack: str | None = None
     previous_broker_epoch: int = NO_EPOCH
     lost_logs: tuple[LogPlace, ...] = ()

@@ -19,7 +19,7 @@ from broker.controller.broker_rpc import (
 from broker.controller.decisions.fitness import Fitness
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from broker.metadata.records import Listener, LogPlace
+from broker.metadata.records import Endpoint, LogPlace
 from broker.peers.connection import PeerConnection
 from broker.replication.isr_policy import PartitionProposal
 from broker.wire.apis import APIS, ApiKey
@@ -149,7 +149,7 @@ def registration_request(request: BrokerRegistrationRequest) -> SessionRequest:
         request.incarnation_id.hex,
         uuid_text(request.log_dirs[0].bytes),
         request.boot_id,
-        tuple(Listener(one.name, one.host, one.port) for one in request.listeners),
+        tuple(Endpoint(one.name, one.host, one.port) for one in request.listeners),
         rack=request.rack,
         previous_broker_epoch=request.previous_broker_epoch,
         lost_logs=_places(request.lost_logs),

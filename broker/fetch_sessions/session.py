@@ -24,7 +24,7 @@ Key = tuple[str | UUID, int]
 """A partition as in the request: by topic name below version 13, by topic id from then on."""
 
 
-class Source(Protocol):
+class WatchedPartition(Protocol):
     """A partition that can notify a session of a move."""
 
     def tell_once(self, reader: Target) -> None:
@@ -66,7 +66,7 @@ class Target:
         self.verified_end = -1  # for replicas only
         self.turn = 0
         self.session: FetchSession | None = None
-        self.source: Source | None = None
+        self.source: WatchedPartition | None = None
         self.is_at_tail = False  # of a replica: it reads beyond the high watermark
 
     def changed(self) -> None:
@@ -128,7 +128,7 @@ class Target:
         self.log_start_offset = answer.log_start_offset
         self.verified_end = answer.verified_end
 
-    def subscribe(self, source: Source) -> None:
+    def subscribe(self, source: WatchedPartition) -> None:
         """Let `source` notify the session of its next move."""
         if self.session is not None and not self.session.closed and self.source is not source:
             self.unsubscribe()

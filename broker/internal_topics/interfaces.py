@@ -21,7 +21,7 @@ class LogLimits:
     close_timeout_ms: int  # how long a stop waits for appends in flight
 
 
-class Piece(NamedTuple):
+class Replayed(NamedTuple):
     """Part of a replay: whole batches, and the offset below which everything is replayed with them."""
 
     end_offset: int
@@ -50,7 +50,7 @@ class ShardLog(Protocol):
     def resign(self) -> None:
         """The leader epoch is over: a waiting append is not made any more."""
 
-    def replay(self) -> AsyncIterator[Piece]:
+    def replay(self) -> AsyncIterator[Replayed]:
         """Everything, in order, a few MiB at a time: the local log if it holds all live records; else the newest
         snapshot (also without records), then the local log above it. Ends when the high watermark reached the log's
         end, so that nothing replayed can be truncated. Raises Retryable (the store is needed and does not answer),

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from broker.internal_topics.batches import is_begin_of_rewrite
-from broker.internal_topics.interfaces import Piece
+from broker.internal_topics.interfaces import Replayed
 from broker.internal_topics.internal_log import InternalLog
 from broker.partition.leading.leader_replica import LeaderReplica
 from coldstore.manifest.manifest import EditRefused
@@ -78,7 +78,7 @@ class LedPartition:
             except TimeoutError as late:
                 raise Retryable(f"{self.name}: {late}") from late
 
-    async def replay(self) -> AsyncIterator[Piece]:
+    async def replay(self) -> AsyncIterator[Replayed]:
         log = self._partition.log
         offset = max(log.log_start_offset, log.local_log_start_offset)
         begins_whole = await self._begins_whole()
@@ -91,11 +91,11 @@ class LedPartition:
                     "commits in between are missing; restore the data directory or the bucket's last snapshot"
                 )
             offset = snapshot[0]
-            yield Piece(offset, snapshot[1], is_snapshot=True)
+            yield Replayed(offset, snapshot[1], is_snapshot=True)
         end = log.log_end_offset
         for found in log.batch_ranges(offset, end) if offset < end else ():
             async for batches in self._pieces(FileRange(found.file, found.position, found.length)):
-                yield Piece(offset, batches)
+                yield Replayed(offset, batches)
         # Records above the high watermark may still be truncated: a commit must not be shown and then be gone.
         await self._committed(end)
 

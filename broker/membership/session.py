@@ -35,7 +35,7 @@ from broker.membership.serving_gate import ServingGate
 from broker.membership.session_start import Doubt, Refused, SessionStart, StartedSession, Whose
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import Listener
+from broker.metadata.records import Endpoint
 from broker.metrics.outage_log import OutageLog
 from broker.peers.links import Links
 from coldstore.object_store import AccessRefused, ObjectStore
@@ -98,7 +98,7 @@ class Session:
         self,
         directory: DirectoryIdentity,
         node_id: int,
-        listeners: tuple[Listener, ...],
+        listeners: tuple[Endpoint, ...],
         whose: Whose,
         doubt: Doubt,
         *,

@@ -23,7 +23,7 @@ PAGE_SUFFIX: Final = "zz"  # JSON, deflated
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-class PagePointer(msgspec.Struct, frozen=True):
+class ClusterPage(msgspec.Struct, frozen=True):
     """An immutable page. `size` and `crc32c` are of the object, `json_bytes` of its inflated content."""
 
     key: str
@@ -53,7 +53,7 @@ class ClusterContent(msgspec.Struct, frozen=True):
 
     cluster_id: str
     controller: Controller
-    page: PagePointer | None = None
+    page: ClusterPage | None = None
     folded: int = 0
     records: tuple[MetadataRecord, ...] = ()
 
@@ -73,7 +73,7 @@ def controller_of(content: Content, epoch: int) -> ControllerAt | None:
     return ControllerAt(content.controller.node_id, content.controller.incarnation, epoch)
 
 
-def check_page(data: bytes, pointer: PagePointer | format_1.PagePointer) -> bytes:
+def check_page(data: bytes, pointer: ClusterPage | format_1.PageV1) -> bytes:
     """The bytes of the object unchanged. Raises Corrupt unless they match the pointer."""
     if len(data) != pointer.size or crc32c(data) != pointer.crc32c:
         raise Corrupt(f"metadata page {pointer.key} fails its checksum; restore the object from a version")
@@ -86,7 +86,7 @@ def encode_page(image: ClusterImage) -> tuple[bytes, int]:
     return zlib.compress(raw), len(raw)
 
 
-def decode_page(data: bytes, pointer: PagePointer) -> ClusterImage:
+def decode_page(data: bytes, pointer: ClusterPage) -> ClusterImage:
     """The image of a page, unchecked. Raises Corrupt for unreadable bytes."""
     try:
         inflating = zlib.decompressobj()

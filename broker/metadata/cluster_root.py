@@ -20,10 +20,10 @@ from broker.metadata.cluster_content import (
     PAGE_BYTES_MAX,
     PAGE_SUFFIX,
     ClusterContent,
+    ClusterPage,
     Content,
     Controller,
     ControllerAt,
-    PagePointer,
     controller_of,
     encode_page,
 )
@@ -106,7 +106,7 @@ class ClusterRoot:
         if known is None:
             return 0
         page = known.content.page
-        in_page = 0 if page is None else page.json_bytes if isinstance(page, PagePointer) else page.size
+        in_page = 0 if page is None else page.json_bytes if isinstance(page, ClusterPage) else page.size
         return self._root.content_size(known.content) + in_page
 
     async def is_formatted(self) -> bool:
@@ -262,7 +262,7 @@ class ClusterRoot:
             raise CommitTooLarge(f"cluster.json would name a page of {json_bytes} bytes, at most {PAGE_BYTES_MAX}")
         known = self._root.known
         key = metadata_key(0 if known is None else known.version, epoch, self._rng.uuid(), PAGE_SUFFIX)
-        page = PagePointer(key, len(data), crc32c(data), json_bytes)
+        page = ClusterPage(key, len(data), crc32c(data), json_bytes)
         # Written before we know whether the commit stands: a page that no root names is garbage.
         await self._store.put_segment(key, Upload(len(data), page.crc32c, lambda: iter((data,))))
         return ClusterContent(before.cluster_id, controller, page, after.position)

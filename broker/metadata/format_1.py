@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from broker.metadata.image import FIRST_BROKER_EPOCH, ClusterImage, Topic
 from broker.metadata.producer_ids import first_epoch_above
-from broker.metadata.records import Listener, Node, Row
+from broker.metadata.records import Endpoint, Node, Row
 from logformat.errors import Corrupt
 from seams.typed_json import decoder_of
 
 _PARTITIONS_MAX = 10_000  # of a topic, in format 1
 
 
-class PagePointer(msgspec.Struct, frozen=True):
+class PageV1(msgspec.Struct, frozen=True):
     """An immutable page, not compressed."""
 
     key: str
@@ -83,11 +83,11 @@ class Content1(msgspec.Struct, frozen=True):
     """The image at `snapshot` (None: empty), then `records`."""
 
     cluster_id: str
-    snapshot: PagePointer | None = None
+    snapshot: PageV1 | None = None
     records: tuple[Record, ...] = ()
 
     @property
-    def page(self) -> PagePointer | None:
+    def page(self) -> PageV1 | None:
         return self.snapshot
 
 
@@ -174,7 +174,7 @@ def lifted(old: OldImage) -> ClusterImage:
             node.directory_id,
             node.incarnation,
             "",
-            (Listener("PLAINTEXT", node.host, node.port),),
+            (Endpoint("PLAINTEXT", node.host, node.port),),
         )
         for at, (node_id, node) in enumerate(sorted(old.nodes.items()))
     }

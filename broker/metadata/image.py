@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from broker.metadata.records import (
     NO_LEADER,
     ConfigsSet,
-    Listener,
+    Endpoint,
     MetadataRecord,
     Node,
     NodeGone,
@@ -32,7 +32,7 @@ from logformat.errors import Corrupt
 from logformat.record_batch import INT32_MAX
 from logformat.values import is_topic_name
 
-__all__ = ["ClusterImage", "Listener", "Node", "Row", "Topic", "check"]
+__all__ = ["ClusterImage", "Endpoint", "Node", "Row", "Topic", "check"]
 
 FIRST_BROKER_EPOCH = 1
 _TOPIC_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)

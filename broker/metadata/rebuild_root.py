@@ -9,8 +9,8 @@ from broker.metadata.cluster_content import (
     CLUSTER_FORMAT,
     PAGE_SUFFIX,
     ClusterContent,
+    ClusterPage,
     Controller,
-    PagePointer,
     encode_page,
 )
 from broker.metadata.image import ClusterImage, check
@@ -35,7 +35,7 @@ async def write_rebuilt(
     data, json_bytes = encode_page(image)
     version = epoch * _VERSIONS_AN_EPOCH
     key = metadata_key(version, epoch, rng.uuid(), PAGE_SUFFIX)
-    page = PagePointer(key, len(data), crc32c(data), json_bytes)
+    page = ClusterPage(key, len(data), crc32c(data), json_bytes)
     await store.put_segment(key, Upload(len(data), page.crc32c, lambda: iter((data,))))
     controller = Controller(UNKNOWN_REPLICA, rng.uuid().hex)
     content = ClusterContent(cluster_id, controller, page, _POSITION)

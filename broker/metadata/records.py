@@ -18,7 +18,7 @@ LogPlace = tuple[str, int]
 """A partition's log: topic id (a UUID in canonical text form) and index."""
 
 
-class Listener(msgspec.Struct, frozen=True, gc=False):
+class Endpoint(msgspec.Struct, frozen=True, gc=False):
     name: str
     host: str
     port: int
@@ -35,7 +35,7 @@ class Node(msgspec.Struct, frozen=True, tag="node", tag_field="t"):
     directory_id: str
     incarnation: str
     boot_id: str
-    listeners: tuple[Listener, ...]
+    listeners: tuple[Endpoint, ...]
     rack: str | None = None
     active: bool = True
 

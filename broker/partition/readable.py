@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
 
-from broker.fetch_sessions.session import Source
+from broker.fetch_sessions.session import WatchedPartition
 from hotstore.host.open_log import OpenLog
 from hotstore.host.residency import Residency
 from hotstore.log.locator import LogSlice
@@ -61,7 +61,7 @@ class ReadableLocal(Protocol):
     async def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None: ...
 
 
-class Readable(Source, Protocol):
+class Readable(WatchedPartition, Protocol):
     """One partition for readers. `leader_epoch`: as clients see it. Offsets are −1 while unknown; `log` and `tier` then
     raise NotKnownYet, or why it cannot be known."""
 

@@ -22,12 +22,12 @@ from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
 from broker.following.response_cache import ResponseCache
 from broker.groups.coordinator import GroupCoordinator
-from broker.internal_topics.interfaces import Piece
+from broker.internal_topics.interfaces import Replayed
 from broker.membership.serving_gate import ServingGate
 from broker.membership.session_start import Refused
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
 from broker.metadata.producer_ids import ProducerIds
-from broker.metadata.records import Listener, Node
+from broker.metadata.records import Endpoint, Node
 from broker.metrics.counters import BrokerMetrics
 from broker.metrics.outage_log import OutageLog
 from broker.observe.status import Health
@@ -140,7 +140,7 @@ class ReadOnlyStart:
         return ReadOnlySources(context, cold, store, self.listening.server, poller, roots, world.clock.monotonic_s())
 
     def _node(self) -> Node:
-        listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
+        listeners = tuple(Endpoint(name, *address) for name, address in self.listening.advertised.items())
         config = self.config
         return Node(config.node_id, 0, "", "", "", listeners, config.rack)
 
@@ -222,8 +222,8 @@ class MemoryPartition:
     def resign(self) -> None:
         """Nothing waits."""
 
-    async def replay(self) -> AsyncIterator[Piece]:
-        yield Piece(0, b"")
+    async def replay(self) -> AsyncIterator[Replayed]:
+        yield Replayed(0, b"")
 
     async def start_at(self, offset: int) -> bool:
         """Nothing is stored that could be deleted."""

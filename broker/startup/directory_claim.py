@@ -14,7 +14,7 @@ from functools import partial
 from broker.config.broker_config import BrokerConfig
 from broker.membership.identity import DirectoryIdentity, Verdict
 from broker.membership.session import Session, StartedSession
-from broker.metadata.records import Listener
+from broker.metadata.records import Endpoint
 from broker.startup.limits import check_tiering
 from hotstore.host.data_dir import DataDir, Process
 from hotstore.host.log_directories import LogDirectories
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 async def claim_directory(
-    session: Session, data_dir: DataDir, config: BrokerConfig, listeners: tuple[Listener, ...], world: World
+    session: Session, data_dir: DataDir, config: BrokerConfig, listeners: tuple[Endpoint, ...], world: World
 ) -> StartedSession:
     """Wait for the right to serve, commit it, and record identity and process in the data directory. After Refused,
     logs and clean-shutdown marker are unchanged."""

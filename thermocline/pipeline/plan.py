@@ -19,7 +19,7 @@ from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest_entries import RemoteSegment
 from coldstore.segments.segment_object import SegmentFooter
 from coldstore.segments.segment_reader import scan_offset
-from thermocline.pipeline.split import Loss, LossPolicy, Piece, RowFilter, Split
+from thermocline.pipeline.split import Loss, LossPolicy, RowFilter, Split, SplitPart
 
 TARGET_BYTES: Final = 256 * 1024 * 1024  # a Spark task costs 16-45 ms: under a tenth of the time for 256 MiB
 INDEX_WORTH_BYTES: Final = 512 * 1024  # a footer read to save less than this is no gain
@@ -139,7 +139,7 @@ def plan(
 # ── what there is ────────────────────────────────────────────────────────────────────────────────────────────────────
 def _pieces(
     span: OffsetSpan, footers: Footers, times: TimeRange, damage: LossPolicy, wanted: dict[SegmentKey, RemoteSegment]
-) -> list[Piece]:
+) -> list[SplitPart]:
     start, end = _readable(span, damage)
     for first, after in _holes(span, start, end):
         what = f"no object of the manifest holds them (log start {span.log_start}, remote end {span.remote_end})"
@@ -156,7 +156,7 @@ def _pieces(
         if footer is not None:
             first, after = times.trimmed(footer, first, after)
         if first < after:
-            pieces.append(Piece(segment, first, after, *cover(segment, footer, first, after)))
+            pieces.append(SplitPart(segment, first, after, *cover(segment, footer, first, after)))
     return pieces
 
 
@@ -199,7 +199,7 @@ def cover(segment: RemoteSegment, footer: SegmentFooter | None, start: int, end:
 
 # ── cutting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 class _Cutter:
-    def __init__(self, span: OffsetSpan, pieces: list[Piece], footers: Footers, times: TimeRange) -> None:
+    def __init__(self, span: OffsetSpan, pieces: list[SplitPart], footers: Footers, times: TimeRange) -> None:
         self._span = span
         self._pieces = pieces
         self._footers = footers
@@ -241,7 +241,7 @@ class _Cutter:
             before += size
         return [*cuts, self._pieces[-1].end_offset]
 
-    def _cut_in(self, piece: Piece, inside: int, target_bytes: int, wanted: dict[SegmentKey, RemoteSegment]) -> int:
+    def _cut_in(self, piece: SplitPart, inside: int, target_bytes: int, wanted: dict[SegmentKey, RemoteSegment]) -> int:
         """The offset of a cut about `inside` bytes behind the piece's start."""
         size = piece.log_end - piece.log_start
         near_start = inside < size - inside
@@ -255,16 +255,16 @@ class _Cutter:
                     return found.offset + 1
         return piece.start_offset if near_start else piece.end_offset
 
-    def _part(self, piece: Piece, start: int, end: int, wanted: dict[SegmentKey, RemoteSegment]) -> Piece:
+    def _part(self, piece: SplitPart, start: int, end: int, wanted: dict[SegmentKey, RemoteSegment]) -> SplitPart:
         first, after = max(start, piece.start_offset), min(end, piece.end_offset)
         if (first, after) == (piece.start_offset, piece.end_offset):
             return piece
         footer = self._footers.get(piece.segment.uuid)
         if footer is None and piece.segment.log_bytes > INDEX_WORTH_BYTES:
             wanted[self._key(piece)] = piece.segment
-        return Piece(piece.segment, first, after, *cover(piece.segment, footer, first, after))
+        return SplitPart(piece.segment, first, after, *cover(piece.segment, footer, first, after))
 
-    def _split(self, start: int, end: int, pieces: tuple[Piece, ...]) -> Split:
+    def _split(self, start: int, end: int, pieces: tuple[SplitPart, ...]) -> Split:
         span = self._span
         gaps = tuple(
             (max(start, first), min(end, after))
@@ -275,7 +275,7 @@ class _Cutter:
         rows = RowFilter(start, end, self._times.min_ms, self._times.max_ms)
         return Split(span.topic, span.topic_id, span.partition, rows, pieces, gaps)
 
-    def _key(self, piece: Piece) -> SegmentKey:
+    def _key(self, piece: SplitPart) -> SegmentKey:
         return piece.segment.key(self._span.topic_id, self._span.partition)
 
 

@@ -29,7 +29,7 @@ from thermocline.pipeline.arrow_store import ArrowStore, finished
 from thermocline.pipeline.decode.batches import TARGET_BYTES, BatchDecoder, PoisonBatch
 from thermocline.pipeline.footers import read_footer, rebuild_index
 from thermocline.pipeline.salvage import Lost, salvage
-from thermocline.pipeline.split import VERIFY, Loss, LossPolicy, Piece, Split
+from thermocline.pipeline.split import VERIFY, Loss, LossPolicy, Split, SplitPart
 from thermocline.pipeline.windows import WINDOW_BYTES, OpenPiece, Window, windows_of
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class SplitReader:
             self._damage.loss.gaps.append((split.topic, split.partition, first, end))
 
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────────────────────
-    def open(self, piece: Piece) -> OpenPiece | None:
+    def open(self, piece: SplitPart) -> OpenPiece | None:
         """Fetch the footer and check the object's identity. None when the piece is lost and counted. Raises DataLoss,
         StoreError.
         """
@@ -121,7 +121,7 @@ class SplitReader:
         end, average = segment.end_offset, footer.log_bytes // max(1, footer.statistics.batches)
         return OpenPiece(piece, key, footer.offset_index, footer.log_bytes, end, _aborted(footer), whole, average)
 
-    def _without_footer(self, piece: Piece, key: SegmentKey, broken: Corrupt) -> OpenPiece | None:
+    def _without_footer(self, piece: SplitPart, key: SegmentKey, broken: Corrupt) -> OpenPiece | None:
         """Report the damage and rebuild an index from the batch headers. Aborted transactions are unknown then."""
         what = f"the footer is damaged: {broken}"
         if self._damage.fail:
@@ -134,7 +134,7 @@ class SplitReader:
         place = (self.split.topic, self.split.partition, piece.start_offset, end)
         self._damage.report(*place, what, key=str(key), verb="are read without an index")
         self._lost(piece, end, piece.end_offset, f"{rebuilt.why} (position {rebuilt.log_bytes} of the object)", key)
-        found = Piece(piece.segment, piece.start_offset, end, 0, rebuilt.log_bytes)
+        found = SplitPart(piece.segment, piece.start_offset, end, 0, rebuilt.log_bytes)
         return OpenPiece(found, key, rebuilt.index, rebuilt.log_bytes, rebuilt.end_offset)
 
     def windows(self, opened: OpenPiece) -> list[Window]:
@@ -238,13 +238,13 @@ class SplitReader:
 
     # ── losses ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _lost(
-        self, piece: Piece, first: int, end: int, what: str, key: SegmentKey, cause: BaseException | None = None
+        self, piece: SplitPart, first: int, end: int, what: str, key: SegmentKey, cause: BaseException | None = None
     ) -> None:
         first, end = max(first, piece.start_offset), min(end, piece.end_offset)
         if first < end:
             self._damage.report(self.split.topic, self.split.partition, first, end, what, key=str(key), cause=cause)
 
-    def _missing(self, piece: Piece, key: SegmentKey, gone: ObjectMissing) -> None:
+    def _missing(self, piece: SplitPart, key: SegmentKey, gone: ObjectMissing) -> None:
         """An object is gone. The newest manifest says whether retention removed it or it is lost."""
         split = self.split
         manifest = finished(ManifestReader(self._store, split.topic_id, split.partition).load())

@@ -32,7 +32,7 @@ class RowFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SplitPart:
     """A byte range of one segment object: whole batches with offsets `[start_offset, end_offset)`.
 
     `log_start` and `log_end` are positions in the log bytes, at batch borders (from the footer's offset index, or 0 and
@@ -54,7 +54,7 @@ class Split:
     topic_id: UUID
     partition: int
     rows: RowFilter
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SplitPart, ...]
     gaps: tuple[tuple[int, int], ...] = ()  # declared gaps inside the range: logged and counted, never an error
 
     @property

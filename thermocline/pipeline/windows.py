@@ -16,7 +16,7 @@ import pyarrow as pa
 from coldstore.keys import SegmentKey
 from logformat.indexes.offset_index import OffsetIndex
 from logformat.record_batch import HEADER_SIZE, LENGTH_MIN, MAGIC, Buffer, read_header
-from thermocline.pipeline.split import Piece
+from thermocline.pipeline.split import SplitPart
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 _GUESS: Final = 1.25  # times the average batch size: the guess for the last batch; a larger one costs a request
@@ -31,7 +31,7 @@ class OpenPiece:
     `batch_bytes`: average batch size, 0 if unknown.
     """
 
-    piece: Piece
+    piece: SplitPart
     key: SegmentKey
     index: OffsetIndex
     log_bytes: int

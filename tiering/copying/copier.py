@@ -22,7 +22,7 @@ from logformat.errors import Corrupt, Retryable
 from seams.crash_points import reach
 from seams.loop.workers import Lane
 from tiering.copying.copy_plan import CopyRange
-from tiering.copying.segment_body import Body, ProvenBody, Source, checked_body, source_of
+from tiering.copying.segment_body import Body, ProvenBody, SegmentSource, checked_body, source_of
 from tiering.partition_state import Block, TieredPartition
 
 log = logging.getLogger(__name__)
@@ -81,8 +81,8 @@ class Copier:
         finally:
             source.release_files()
 
-    async def _send(self, key: SegmentKey, source: Source, one_pass: bool) -> RemoteSegment:
-        make: Callable[[SegmentKey, Source], Body | ProvenBody] = ProvenBody if one_pass else checked_body
+    async def _send(self, key: SegmentKey, source: SegmentSource, one_pass: bool) -> RemoteSegment:
+        make: Callable[[SegmentKey, SegmentSource], Body | ProvenBody] = ProvenBody if one_pass else checked_body
         body = await self._partition.world.workers.run(make, key, source, lane=Lane.COPY)
         committed = False
         try:
@@ -110,7 +110,7 @@ class Copier:
         except EditRefused as refused:
             raise Retryable(f"{partition.name}: the manifest moved on: {refused}") from refused
 
-    async def _source(self, wanted: CopyRange) -> Source:
+    async def _source(self, wanted: CopyRange) -> SegmentSource:
         partition = self._partition
         partition.lease.check()
         local = partition.log

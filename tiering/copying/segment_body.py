@@ -34,7 +34,7 @@ PIECE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SegmentSource:
     """A range of one log: where its bytes are, and what else its footer holds. Expired files keep their disk space
     until `release_files`."""
 
@@ -83,7 +83,7 @@ class Source:
 
 def source_of(
     local: PartitionLog, topic: str, ranges: Sequence[ByteRange], wanted: CopyRange, lineage: LeaderEpochs
-) -> Source:
+) -> SegmentSource:
     """Read what the footer needs besides the range's bytes. Raises Corrupt, OSError."""
     producers = local.producer_snapshot_at(wanted.end_offset)
     if producers is None:
@@ -95,7 +95,7 @@ def source_of(
     indexes = None
     if len(ranges) == 1:  # as `next_copy` has it
         indexes = local.batch_indexes(ranges[0], interval_of(ranges[0].length) // 4)
-    return Source(topic, list(ranges), wanted.start_offset, wanted.end_offset, lineage, producers, indexes)
+    return SegmentSource(topic, list(ranges), wanted.start_offset, wanted.end_offset, lineage, producers, indexes)
 
 
 class Body(NamedTuple):
@@ -109,7 +109,7 @@ class ProvenBody:
     """One pass over `source`. One upload at a time; each `open` of it begins anew. Made in a worker: computing the
     footer's room takes 15 ms for 128 MiB of log."""
 
-    def __init__(self, key: SegmentKey, source: Source) -> None:
+    def __init__(self, key: SegmentKey, source: SegmentSource) -> None:
         self._key = key
         self._source = source
         self._room = footer_room(
@@ -147,7 +147,7 @@ class ProvenBody:
         yield footer
 
 
-def checked_body(key: SegmentKey, source: Source) -> Body:
+def checked_body(key: SegmentKey, source: SegmentSource) -> Body:
     """First pass: check the range's bytes and make the footer and manifest entry.
 
     Raises Corrupt with the offset of the first damaged batch; OSError."""

@@ -26,7 +26,7 @@ from broker.observe.metrics.tiering import store_metrics, tiering_metrics
 from broker.observe.metrics.topics import PartitionFigures, collect_figures
 from broker.observe.sources import Sources, StartupSources
 from broker.observe.tier_view import cluster_now, facts, facts_at_start
-from broker.partition.leading.produce_backpressure import Refusal
+from broker.partition.leading.produce_backpressure import AppendRefusal
 from broker.wire.apis import ApiKey
 from hotstore.flush.sync_rounds import SYNC_BOUNDS_S
 
@@ -205,7 +205,7 @@ def _room(sources: Sources) -> Iterator[Metric]:
         "refused_produces",
         "partitions of produce requests that found no room: disk_full, produces_refused, log_offline, reservation",
         ["reason"],
-        {(reason.value,): throttle.refused[reason] for reason in Refusal},
+        {(reason.value,): throttle.refused[reason] for reason in AppendRefusal},
     )
 
 

@@ -36,7 +36,7 @@ REFUSALS_OVER_S: Final = 5.0  # appends succeed and none was refused for so long
 REFUSALS_END_S: Final = 60.0  # without appends for so long, another refusal is logged again
 
 
-class Refusal(Enum):
+class AppendRefusal(Enum):
     """Why local storage takes no append. The value is its label in metrics."""
 
     DISK_FULL = "disk_full"  # the file system has no space
@@ -51,10 +51,10 @@ class LocalLimit(StorageFailed):
 
 
 _REFUSALS: Final = {
-    LogFull: Refusal.DISK_FULL,
-    LocalLimit: Refusal.LOCAL_LIMIT,
-    ReservationExhausted: Refusal.RESERVATION,
-    LogFailed: Refusal.OFFLINE,
+    LogFull: AppendRefusal.DISK_FULL,
+    LocalLimit: AppendRefusal.LOCAL_LIMIT,
+    ReservationExhausted: AppendRefusal.RESERVATION,
+    LogFailed: AppendRefusal.OFFLINE,
 }
 
 
@@ -72,8 +72,8 @@ class ProduceBackpressure:
         self._tiers = tiers
         self._dirty_bytes_max = min(dirty_bytes_max, memory_bytes() // DIRTY_SHARE_OF_MEMORY)
         self._draining: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._refused_at_s: dict[Refusal, float] = {}  # the last one of each kind that has not ended
-        self.refused: Counter[Refusal] = Counter()
+        self._refused_at_s: dict[AppendRefusal, float] = {}  # the last one of each kind that has not ended
+        self.refused: Counter[AppendRefusal] = Counter()
         self.throttled_count = 0
         self.is_draining = False
 
@@ -108,7 +108,7 @@ class ProduceBackpressure:
 
     def refuse(self, why: StorageFailed) -> None:
         """An append found no room: counted, and logged when it is the first in a while."""
-        kind = _REFUSALS.get(type(why), Refusal.OTHER)
+        kind = _REFUSALS.get(type(why), AppendRefusal.OTHER)
         self.refused[kind] += 1
         now_s = asyncio.get_running_loop().time()
         if now_s - self._refused_at_s.get(kind, -REFUSALS_END_S) >= REFUSALS_END_S:

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from broker.membership.lease_watch import Lease
-from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, Controller, PagePointer, image_of
+from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, ClusterPage, Controller, image_of
 from broker.metadata.format_1 import Content1
 from broker.metadata.image import ClusterImage
 from coldstore.keys import CLUSTER_KEY, LEASE_KEY
@@ -75,7 +75,7 @@ def run(data: bytes) -> None:
 
 def _through_page(body: bytes) -> ClusterImage:
     data = zlib.compress(body)
-    return image_of(ClusterContent("c", Controller(1, "i"), PagePointer("fuzzed", len(data), 0, len(body))), data)
+    return image_of(ClusterContent("c", Controller(1, "i"), ClusterPage("fuzzed", len(data), 0, len(body))), data)
 
 
 def _safe(image: ClusterImage) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import Listener, MetadataRecord, Node, Row, TopicCreated
+from broker.metadata.records import Endpoint, MetadataRecord, Node, Row, TopicCreated
 from broker.metadata.rows import session_began
 from coldstore.object_store import ObjectStore
 from seams.rng import SeededRng
@@ -28,7 +28,7 @@ def session(
     incarnation: str = "i", *, node_id: int = 1, broker_epoch: int = 1, directory_id: str = "d", active: bool = True
 ) -> Node:
     return Node(
-        node_id, broker_epoch, directory_id, incarnation, "boot", (Listener("PLAINTEXT", "h", 1),), None, active
+        node_id, broker_epoch, directory_id, incarnation, "boot", (Endpoint("PLAINTEXT", "h", 1),), None, active
     )
 
 

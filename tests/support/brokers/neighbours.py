@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from broker.controller.decisions.decision import Decision
 from broker.metadata.image import Topic
-from broker.metadata.records import NO_LEADER, Listener, MetadataRecord, Node, Row, RowsSet, TopicCreated
+from broker.metadata.records import NO_LEADER, Endpoint, MetadataRecord, Node, Row, RowsSet, TopicCreated
 from tests.support.brokers.broker_kit import Life
 from tests.support.brokers.cluster_kit import id_of
 
@@ -22,7 +22,7 @@ async def commit(life: Life, *records: MetadataRecord) -> None:
 
 def neighbour(life: Life, node_id: int, *, rack: str | None = None, active: bool = True) -> Node:
     """A new session of another node, reached at b<node id>:9092 by the listener PLAINTEXT."""
-    listeners = (Listener("PLAINTEXT", f"b{node_id}", 9092),)
+    listeners = (Endpoint("PLAINTEXT", f"b{node_id}", 9092),)
     epoch = life.context.metadata.image.next_broker_epoch
     return Node(node_id, epoch, f"d{node_id}", f"i{node_id}", "boot", listeners, rack, active)
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from broker.internal_topics.batches import batches_in, is_begin_of_rewrite
-from broker.internal_topics.interfaces import Piece
+from broker.internal_topics.interfaces import Replayed
 from logformat.record_batch import read_header
 from tests.support.stamped import stamp
 
@@ -109,16 +109,16 @@ class MemoryPartition:
     def resign(self) -> None:
         """What is under way here waits for nothing but durability."""
 
-    async def replay(self) -> AsyncIterator[Piece]:
+    async def replay(self) -> AsyncIterator[Replayed]:
         held = [batch for batch in self._log.batches[self.index] if self._holds(batch)]
         self.is_whole = self._log.starts[self.index] == 0 or bool(held and is_begin_of_rewrite(held[0]))
         found = None if self.is_whole else self._log.snapshots.get(self.index)
         if found is not None:
-            yield Piece(*found, is_snapshot=True)
+            yield Replayed(*found, is_snapshot=True)
         async for data in self._log.replay(self.index):
             end = max((next_offset for next_offset, _ in batches_in(data)), default=0)
             if found is None or end > found[0]:
-                yield Piece(end, data)
+                yield Replayed(end, data)
         if self._log.writes_first:
             await self._log.released.wait()
 

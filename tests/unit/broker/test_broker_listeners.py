@@ -6,7 +6,7 @@ import pytest
 
 from broker.error_codes import ErrorCode
 from broker.membership.session import Refused
-from broker.metadata.records import Listener
+from broker.metadata.records import Endpoint
 from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import DescribeClusterRequest, FindCoordinatorRequest, MetadataRequest
@@ -67,7 +67,7 @@ def test_a_lone_broker_has_a_listener_that_only_brokers_use() -> None:
         assert server is not None
         host, port = server.addresses["BROKERS"]
         (node,) = life.context.metadata.image.nodes.values()
-        assert node.listeners[1:] == (Listener("BROKERS", host, port),) and port > 0
+        assert node.listeners[1:] == (Endpoint("BROKERS", host, port),) and port > 0
         assert life.context.live_configs["thermocline.internal"] == f"{host}:{port}"
         await life.create("log")
         asked = fetch_request(("log", 0, 0), replica_id=1)

@@ -16,7 +16,7 @@ from logformat.record_batch import Codec
 from logformat.records import Record, encode_batch
 from thermocline.cli.bucket.batch_lines import readable
 from thermocline.cli.bucket.reading import ColdPartition
-from thermocline.cli.clients.statuses import PartitionStatus
+from thermocline.cli.clients.statuses import PartitionTierStatus
 from thermocline.cli.main import main
 from thermocline.cli.records.produce import split_line
 from thermocline.cli.records.record_lines import renderer
@@ -138,7 +138,7 @@ def test_tier_status_rows_have_the_contracts_names_and_nulls() -> None:
 def test_tier_status_takes_the_rest_from_http_then_from_the_bucket() -> None:
     """HTTP knows the present, the bucket what is committed; a partition nobody answered for is all null."""
     t, u = ("t", 0), ("u", 1)
-    status = PartitionStatus("t", 0, log_end_offset=95, copy_lag_bytes=7, gaps=((1, 2),), blocked_by="reservation")
+    status = PartitionTierStatus("t", 0, log_end_offset=95, copy_lag_bytes=7, gaps=((1, 2),), blocked_by="reservation")
     cold = {t: ColdPartition(500, ((10, 20),)), u: ColdPartition(6, ((10, 20),))}
     first, second = rows({u: -1, t: 1}, Offsets({}, {}, {}, {t: -1}), {}, [status], cold)
     assert (first.topic, first.remote_end_offset, first.cold_bytes, first.gaps) == ("t", 0, 500, ((1, 2),))

@@ -31,7 +31,7 @@ from tests.support.store.memory_store import MemoryStore
 from tests.support.tier.cold_objects import T0, batches
 from tests.support.tier.cold_values import TOPIC_ID
 from tests.support.workers import LoopWorkers
-from tiering.copying.segment_body import PIECE_BYTES, ProvenBody, Source, checked_body
+from tiering.copying.segment_body import PIECE_BYTES, ProvenBody, SegmentSource, checked_body
 
 KEY = SegmentKey(TOPIC_ID, 0, 0, 1, UUID(int=7, version=4))
 LINEAGE = LeaderEpochs((EpochStart(1, 0),))
@@ -52,7 +52,7 @@ class Range:
             file = self.disk.open(f"/log/{number}", write=True, create=True)
             file.write_at(0, [b"before", content])
             ranges.append(ByteRange(self._counted(file), len(b"before"), len(content)))
-        self.source = Source("events", ranges, 0, end, lineage, ProducerState(end, ()))
+        self.source = SegmentSource("events", ranges, 0, end, lineage, ProducerState(end, ()))
 
     def _counted(self, file: File) -> File:
         read_into = file.read_into
@@ -118,7 +118,7 @@ def test_a_body_that_nobody_holds_is_gone(one_pass: bool) -> None:
     replace_file(disk, "/log/0", data)
     file = disk.open("/log/0")
     held = weakref.ref(file)
-    source = Source("events", [ByteRange(file, 0, len(data))], 0, 1600, LINEAGE, ProducerState(1600, ()))
+    source = SegmentSource("events", [ByteRange(file, 0, len(data))], 0, 1600, LINEAGE, ProducerState(1600, ()))
     with without_collector():
         body = ProvenBody(KEY, source) if one_pass else checked_body(KEY, source)
         taken(body.upload)
@@ -134,7 +134,7 @@ def test_a_source_that_is_let_go_keeps_no_file_open() -> None:
     replace_file(disk, "/log/0", b"".join(LARGE))
     file = disk.open("/log/0")
     held = weakref.ref(file)
-    source = Source("events", [ByteRange(file, 0, file.size())], 0, 1600, LINEAGE, ProducerState(1600, ()))
+    source = SegmentSource("events", [ByteRange(file, 0, file.size())], 0, 1600, LINEAGE, ProducerState(1600, ()))
     pieces = source.pieces()
     next(pieces)
     with without_collector():
@@ -253,7 +253,7 @@ def test_a_footers_room_is_enough(sizes: list[int], value_bytes: int, producers:
     state = ProducerState(
         base, tuple(ProducerEntry(n, 0, (BatchRecord(0, 0, base - 1, base - 1, T0),), T0) for n in range(producers))
     )
-    source = Source("t" * 249, local.source.ranges, 0, base, local.source.lineage, state)
+    source = SegmentSource("t" * 249, local.source.ranges, 0, base, local.source.lineage, state)
     body = ProvenBody(KEY, source)
     data = taken(body.upload)
     assert entry_from_footer(SegmentFooter.parse(data[len(local.data) :], len(data)), KEY) == body.entry

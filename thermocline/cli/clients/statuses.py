@@ -9,7 +9,7 @@ from broker.observe.standing import InCluster, ReadOnly
 Partition = tuple[str, int]  # topic, index
 
 
-class PartitionStatus(msgspec.Struct, frozen=True):
+class PartitionTierStatus(msgspec.Struct, frozen=True):
     """A partition in the array of `GET /status`."""
 
     topic: str
@@ -27,7 +27,7 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     hot_bytes: int | None = None
 
 
-class Condition(msgspec.Struct, frozen=True):
+class ShownCondition(msgspec.Struct, frozen=True):
     name: str
     says: str
 
@@ -57,7 +57,7 @@ class BrokerStatus(msgspec.Struct, frozen=True):
     cache_bytes: int
     cache_limit_bytes: int
     cache_evictions: int
-    conditions: tuple[Condition, ...]
+    conditions: tuple[ShownCondition, ...]
     blocked: tuple[Blocked, ...] = ()
     cluster: InCluster | None = None
     read_only: ReadOnly | None = None

@@ -44,7 +44,7 @@ class Reassignment(NamedTuple):
     before: tuple[int, ...]
 
 
-class Refusal(NamedTuple):
+class MoveRefusal(NamedTuple):
     """The refusal of one partition. `for_now`: the request may be repeated later."""
 
     why: str
@@ -55,7 +55,7 @@ class RetryLater(CommandFailed):
     """No controller can decide at the moment; retry."""
 
 
-def alter(client: WireClient, wanted: Mapping[Name, Sequence[int] | None]) -> dict[Name, Refusal]:
+def alter(client: WireClient, wanted: Mapping[Name, Sequence[int] | None]) -> dict[Name, MoveRefusal]:
     """Start reassignments to these replicas, or cancel them (None). Returns the refusals. CommandFailed when all are
     refused.
     """
@@ -102,7 +102,7 @@ def under_way(client: WireClient) -> dict[Name, Reassignment]:
     }
 
 
-def elect_preferred(client: WireClient, names: Iterable[Name]) -> dict[Name, Refusal]:
+def elect_preferred(client: WireClient, names: Iterable[Name]) -> dict[Name, MoveRefusal]:
     """Elect the first replica if it is in sync. Returns the refusals."""
     topics = [ElectLeadersRequestTopic(name, indexes) for name, indexes in by_topic(names).items()]
     request = ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=topics, timeout_ms=_TIMEOUT_MS)
@@ -136,6 +136,8 @@ def _check(code: int, message: str | None, what: str) -> None:
         raise (RetryLater if for_now else CommandFailed)(f"{what}: {why}")
 
 
-def _refusal(code: int, message: str | None) -> Refusal:
+def _refusal(code: int, message: str | None) -> MoveRefusal:
     known = ErrorCode(code) if code in ErrorCode._value2member_map_ else None
-    return Refusal(message or (f"error {code}" if known is None else known.name), known is not None and known.retriable)
+    return MoveRefusal(
+        message or (f"error {code}" if known is None else known.name), known is not None and known.retriable
+    )

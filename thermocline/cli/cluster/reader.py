@@ -17,7 +17,7 @@ from broker.config.addresses import show_address
 from broker.observe.cluster_status import BrokerRow, ClusterStatus, PartitionRow
 from broker.wire.messages import MetadataResponse, MetadataResponseBroker
 from thermocline.cli.clients.connections import connect, get_json, http_of
-from thermocline.cli.clients.statuses import BrokerStatus, PartitionStatus
+from thermocline.cli.clients.statuses import BrokerStatus, PartitionTierStatus
 from thermocline.cli.clients.wire_client import BrokerUnreachable, WireClient
 from thermocline.cli.cluster.client import Name, Reassignment, under_way
 from thermocline.cli.cluster.moves.copying import Copying
@@ -153,7 +153,7 @@ class ClusterReader:
     def _of_leader(self, seen: ClusterState, broker: BrokerRow) -> dict[Name, Bytes]:
         address = self._http.get(broker.node)
         if address is not None:
-            status = get_json(address, "/status", list[PartitionStatus], _STATUS_S) or []
+            status = get_json(address, "/status", list[PartitionTierStatus], _STATUS_S) or []
             return {(one.topic, one.partition): Bytes(one.hot_bytes, one.cold_bytes) for one in status}
         if seen.cluster.version is not None:
             return {}  # ours, but without HTTP it is unknown how much of its disk is in the bucket

@@ -15,7 +15,7 @@ from broker.config.units import show_duration
 from broker.observe.cluster_findings import Finding
 from broker.observe.cluster_status import BrokerRow, PartitionRow
 from broker.observe.standing import InCluster, LateReplica, ReadOnly
-from thermocline.cli.clients.statuses import Condition
+from thermocline.cli.clients.statuses import ShownCondition
 from thermocline.cli.cluster.moves.copying import Copying
 from thermocline.cli.terminal.output import Cell, json_line, plain, table
 from thermocline.units import show_size
@@ -52,7 +52,7 @@ class ClusterState:
     partitions: Sequence[PartitionRow]
     silent: Mapping[int, str] = field(default_factory=dict)
     standings: Mapping[int, InCluster] = field(default_factory=dict)
-    conditions: Mapping[int, Sequence[Condition]] = field(default_factory=dict)
+    conditions: Mapping[int, Sequence[ShownCondition]] = field(default_factory=dict)
     without_http: frozenset[int] = frozenset()
     read_only: Mapping[int, ReadOnly] = field(default_factory=dict)
     copies: Sequence[Copying] = ()

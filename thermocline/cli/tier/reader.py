@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from broker.error_codes import ErrorCode
 from broker.wire.messages import MetadataResponse
 from thermocline.cli.clients.connections import connect, get_json, http_of
-from thermocline.cli.clients.statuses import BrokerStatus, Partition, PartitionStatus
+from thermocline.cli.clients.statuses import BrokerStatus, Partition, PartitionTierStatus
 from thermocline.cli.clients.wire_client import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -62,7 +62,7 @@ class TierReader:
                 self._topic_configs[topic] = client.configs(TOPIC_RESOURCE, topic, _TOPIC_CONFIGS)
         offsets = Offsets({}, {}, {}, {})
         local_bytes: dict[Partition, int] = {}
-        statuses: list[PartitionStatus] = []
+        statuses: list[PartitionTierStatus] = []
         self._brokers = []
         for broker in metadata.brokers:
             led = [partition for partition, leader in leaders.items() if leader == broker.node_id]
@@ -71,7 +71,7 @@ class TierReader:
                     offsets = _joined(offsets, _offsets(client, led))
                     local_bytes |= {p: size for p, size in client.log_sizes().items() if p in set(led)}
                     if (address := http_of(client, broker.node_id)) is not None:
-                        statuses += get_json(address, "/status", list[PartitionStatus]) or []
+                        statuses += get_json(address, "/status", list[PartitionTierStatus]) or []
                         self._brokers += filter(None, [get_json(address, "/broker", BrokerStatus)])
             except BrokerUnreachable:
                 continue  # the fields of its partitions stay unknown

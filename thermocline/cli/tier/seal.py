@@ -13,7 +13,7 @@ from typing import Final
 from broker.config.units import show_duration
 from thermocline.cli.clients.connections import get_json, http_addresses
 from thermocline.cli.clients.http_client import HttpRefused, post_json
-from thermocline.cli.clients.statuses import BrokerStatus, PartitionStatus
+from thermocline.cli.clients.statuses import BrokerStatus, PartitionTierStatus
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import ProgressLine, note
 from thermocline.cli.tier.reader import TierReader
@@ -79,7 +79,7 @@ class _SealProgress:
 
     def poll(self) -> None:
         broker = get_json(self._address, "/broker", BrokerStatus)
-        partitions = get_json(self._address, "/status", list[PartitionStatus])
+        partitions = get_json(self._address, "/status", list[PartitionTierStatus])
         if broker is None or partitions is None:
             return  # the response to the POST has the outcome
         left = [p for p in partitions if self._topic in (None, p.topic) and p.copy_lag_bytes]

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker.config.units import show_duration
-from thermocline.cli.clients.statuses import BrokerStatus, Partition, PartitionStatus
+from thermocline.cli.clients.statuses import BrokerStatus, Partition, PartitionTierStatus
 from thermocline.cli.terminal.output import json_line, plain, table
 from thermocline.units import show_size
 
@@ -58,7 +58,7 @@ def rows(
     leaders: Mapping[Partition, int],
     offsets: Offsets,
     local_bytes: Mapping[Partition, int],
-    statuses: Iterable[PartitionStatus],
+    statuses: Iterable[PartitionTierStatus],
     cold: Mapping[Partition, ColdPartition],
 ) -> list[StatusRow]:
     known = {(status.topic, status.partition): status for status in statuses}
@@ -82,7 +82,7 @@ def rows(
     return made
 
 
-def _with_status(row: StatusRow, status: PartitionStatus | None) -> StatusRow:
+def _with_status(row: StatusRow, status: PartitionTierStatus | None) -> StatusRow:
     if status is None:
         return row
     remote_end = row.remote_end_offset

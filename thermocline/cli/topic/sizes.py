@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from broker.wire.messages import MetadataResponse
 from thermocline.cli.clients.connections import connect, get_json, http_of
-from thermocline.cli.clients.statuses import Partition, PartitionStatus
+from thermocline.cli.clients.statuses import Partition, PartitionTierStatus
 from thermocline.cli.clients.wire_client import BrokerUnreachable, WireClient
 from thermocline.cli.terminal.outcome import Exit
 from thermocline.cli.terminal.output import json_line, plain, table
@@ -80,7 +80,7 @@ def _bytes(metadata: MetadataResponse) -> tuple[dict[Partition, int], dict[Parti
                 address = http_of(client, broker.node_id)
         except BrokerUnreachable:
             continue  # the sizes of its topics are unknown
-        for status in [] if address is None else get_json(address, "/status", list[PartitionStatus]) or []:
+        for status in [] if address is None else get_json(address, "/status", list[PartitionTierStatus]) or []:
             if (status.topic, status.partition) in led and status.cold_bytes is not None:
                 cold[status.topic, status.partition] = status.cold_bytes
     return local, cold

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import OFFSETS_TOPIC
-from broker.metadata.records import NO_LEADER, Listener
+from broker.metadata.records import NO_LEADER, Endpoint
 from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
@@ -133,7 +133,7 @@ def test_a_leader_without_the_clients_listener_cannot_be_reached() -> None:
         answer = await _metadata(life, "far", version=5, peer=peer)
         assert answer.topics[0].partitions[0].error_code == NO_LEADER_NOW
         two = neighbour(life, 2)
-        await commit(life, replace(two, listeners=(*two.listeners, Listener("OTHER", "x2", 7))))
+        await commit(life, replace(two, listeners=(*two.listeners, Endpoint("OTHER", "x2", 7))))
         answer = await _metadata(life, "far", peer=peer)
         assert [(each.node_id, each.host, each.port) for each in answer.brokers][1] == (2, "x2", 7)
         assert answer.topics[0].partitions[0].leader_id == 2

@@ -21,7 +21,7 @@ from broker.controller.decisions.fitness import FIT, Fitness
 from broker.controller.remote_controller import RemoteController
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from broker.metadata.records import Listener
+from broker.metadata.records import Endpoint
 from broker.peers.links import Links
 from broker.replication.isr_policy import PartitionProposal
 from logformat.errors import Retryable
@@ -35,7 +35,7 @@ REGISTRATION = SessionRequest(
     incarnation="0123456789abcdef0123456789abcdef",
     directory_id=uuid_text(bytes(range(16))),
     boot_id="boot-1",
-    listeners=(Listener("OUTER", "db7.example", 65_535), Listener("BROKERS", "10.0.0.7", 1)),
+    listeners=(Endpoint("OUTER", "db7.example", 65_535), Endpoint("BROKERS", "10.0.0.7", 1)),
     rack="north",
     previous_broker_epoch=1 << 40,
     lost_logs=((T1, 0), (T1, 3), (T2, 1)),

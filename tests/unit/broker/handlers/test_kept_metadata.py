@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.following.response_cache import ANSWERS_MAX, BYTES_MAX, BYTES_MIN
-from broker.metadata.records import NO_LEADER, Listener, RowsSet
+from broker.metadata.records import NO_LEADER, Endpoint, RowsSet
 from broker.net.dispatch import Peer
 from broker.wire.apis import APIS, ApiKey
 from broker.wire.codec import decode_response, encode_response
@@ -35,7 +35,7 @@ async def _long(place: Place) -> Life:
     life = await place.start()
     await join(life, 2, 3)
     two = neighbour(life, 2)
-    await commit(life, replace(two, listeners=(*two.listeners, Listener("OTHER", "x2", 7))))
+    await commit(life, replace(two, listeners=(*two.listeners, Endpoint("OTHER", "x2", 7))))
     rows = [row(1) for _ in range(OWN)]
     rows += [row(2 + at % 2, 3 - at % 2, 1, epoch=at % 5) for at in range(OWN, LONG - 2)]
     rows += [row(3, 2, leader=NO_LEADER, in_sync=(3,), epoch=7), row(2, 3, in_sync=(2,))]

@@ -11,7 +11,7 @@ import pytest
 from crc32c import crc32c
 
 from broker import app
-from broker.app import Exit
+from broker.app import ServeExit
 from broker.membership.lease_watch import Lease
 from broker.membership.session import Refused
 from broker.net.dispatch import CloseConnection
@@ -153,7 +153,7 @@ def test_design_c31_the_replaced_broker_answers_nothing_and_exits_3() -> None:
             await old.produce("log", b"a")
             new = await place.start(directory="b", take_over=True)
             async with asyncio.timeout(10):
-                assert await task == Exit.REFUSED
+                assert await task == ServeExit.REFUSED
             with pytest.raises(CloseConnection):
                 old.dispatcher._responder._framed(None, [])  # type: ignore[arg-type]
             await new.stop()
@@ -180,7 +180,7 @@ def test_design_c31_two_brokers_give_no_offset_twice() -> None:
             new = await place_start
             first = (await new.produce("log", b"new")).base_offset
             assert first > max(answer.base_offset for answer in given)
-            assert await task == Exit.REFUSED
+            assert await task == ServeExit.REFUSED
             assert (first, b"new") in await new.read_all("log")
             await new.stop()
 
@@ -234,7 +234,7 @@ def test_design_c19_a_zombie_never_writes_the_lease_back() -> None:
         async with running(place) as (old, task):
             await asyncio.sleep(1)
             new = await place.start(directory="b", take_over=True)
-            assert await task == Exit.REFUSED
+            assert await task == ServeExit.REFUSED
             assert (await lease_of(place)).controller_epoch == new.context.controller.epoch
             assert (await lease_of(place)).incarnation != old.broker.components.session.incarnation  # type: ignore[union-attr]
             await new.stop()
@@ -529,7 +529,7 @@ def test_a_refusal_is_exit_code_3() -> None:
             second = place.make(directory="b")
             config, world = second.broker._config, second.broker._world
             code = await app.run(config, world, asyncio.Event(), lambda _: None, open_bucket=lambda _, __: place.store)
-            assert code == Exit.REFUSED
+            assert code == ServeExit.REFUSED
 
     play(scenario())
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.app import Exit
+from broker.app import ServeExit
 from broker.controller.broker_rpc import SessionRequest
 from broker.controller.decisions.registrations import session_records
 from broker.error_codes import ErrorCode
@@ -16,7 +16,7 @@ from broker.membership.identity import Standing, standing
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import Listener, NodeGone, RowsSet, TopicCreated
+from broker.metadata.records import Endpoint, NodeGone, RowsSet, TopicCreated
 from broker.metadata.rows import new_rows
 from coldstore.keys import cluster_key, lease_key
 from tests.support.brokers.broker_kit import LEASE_S, Life, Place, play
@@ -31,7 +31,7 @@ async def another_controller(place: Place, life: Life) -> ClusterRoot:
     """Node 2 commits the next controller epoch, beats its lease while `life` lives, and does nothing else."""
     cluster = cluster_root(place.memory, "other")
     assert await cluster.load() is not None
-    other = SessionRequest(OTHER, "", "other", "other-directory", "boot", (Listener("PLAINTEXT", "other", 9),))
+    other = SessionRequest(OTHER, "", "other", "other-directory", "boot", (Endpoint("PLAINTEXT", "other", 9),))
     await cluster.claim("", Controller(OTHER, "other"), lambda image: session_records(image, other))
     controller_lease = ControllerLease(place.memory, life.broker._world, "other", lease_s=LEASE_S, interval_s=3)
 
@@ -115,7 +115,7 @@ def test_session_lost_to_another_process_is_the_end_of_this_one() -> None:
             again = SessionRequest(1, "", "another process", image.nodes[1].directory_id, "boot", ())
             await cluster.commit(session_records(image, again))
             async with asyncio.timeout(10):
-                assert await task == Exit.REFUSED
+                assert await task == ServeExit.REFUSED
             assert not life.context.gate.is_open()
 
     play(scenario())
@@ -132,7 +132,7 @@ def test_a_newer_program_that_wrote_cluster_json_ends_this_one() -> None:
             data = old.data.replace(b'"format_version":2', b'"format_version":3')
             place.memory.objects[cluster_key()] = StoredObject(data, "newer", None)
             async with asyncio.timeout(10):
-                assert await task == Exit.REFUSED
+                assert await task == ServeExit.REFUSED
 
     play(scenario())
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.metadata.cluster_content import ClusterContent, Controller, PagePointer, decode_page, image_of
+from broker.metadata.cluster_content import ClusterContent, ClusterPage, Controller, decode_page, image_of
 from broker.metadata.cluster_root import ClusterRoot, CommitTooLarge
 from broker.metadata.image import ClusterImage, Topic, check
 from broker.metadata.producer_ids import PER_EPOCH, ProducerIds, first_epoch_above
@@ -560,7 +560,7 @@ def test_fuzz_a_bucket_cannot_name_a_path(topic_id: str, name: str, partitions: 
     nodes = {1: session()}
     for image in (ClusterImage({topic_id: topic}, nodes=nodes), ClusterImage(deleted={topic_id: topic}, nodes=nodes)):
         data = msgspec.json.encode(image)
-        page = PagePointer("page", 0, 0, len(data))
+        page = ClusterPage("page", 0, 0, len(data))
         with pytest.raises(Corrupt, match="impossible"):
             image_of(ClusterContent("c", Controller(1, "i"), page), zlib.compress(data))
     with pytest.raises(Corrupt, match="impossible"):
@@ -573,7 +573,7 @@ def test_a_page_says_how_long_it_is_and_no_more_is_inflated() -> None:
     data = zlib.compress(b" " * (1 << 26))
     for said in (10, (1 << 26) - 1, 1 << 62):
         with pytest.raises(Corrupt, match="does not hold"):
-            decode_page(data, PagePointer("page", len(data), 0, said))
+            decode_page(data, ClusterPage("page", len(data), 0, said))
 
 
 def test_a_batch_that_makes_the_impossible_is_refused_before_anything_is_written() -> None:

@@ -10,7 +10,7 @@ import pytest
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import ConfigsSet, Listener, Node, Row, TopicCreated
+from broker.metadata.records import ConfigsSet, Endpoint, Node, Row, TopicCreated
 from broker.observe.cluster_status import AnsweringBroker, cluster_status, partition_row
 from broker.observe.sources import StartupSources
 from broker.observe.views import operator_views
@@ -23,7 +23,7 @@ ASKED = AnsweringBroker("c", CONTROLLER, 61.5, 9, "BROKERS")
 
 
 def node(node_id: int, *, active: bool = True) -> Node:
-    listeners = (Listener("PLAINTEXT", "out", 9090 + node_id), Listener("BROKERS", "::1", 7000 + node_id))
+    listeners = (Endpoint("PLAINTEXT", "out", 9090 + node_id), Endpoint("BROKERS", "::1", 7000 + node_id))
     return Node(node_id, node_id + 10, f"d{node_id}", f"p{node_id}", "boot", listeners, f"r{node_id}", active)
 
 

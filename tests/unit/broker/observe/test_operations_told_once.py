@@ -9,7 +9,12 @@ from itertools import pairwise
 import pytest
 
 from broker.metrics.outage_log import LOG_AGAIN_MAX_S, OutageLog
-from broker.partition.leading.produce_backpressure import REFUSALS_END_S, REFUSALS_OVER_S, ProduceBackpressure, Refusal
+from broker.partition.leading.produce_backpressure import (
+    REFUSALS_END_S,
+    REFUSALS_OVER_S,
+    AppendRefusal,
+    ProduceBackpressure,
+)
 from coldstore.object_store import StoreUnavailable
 from hotstore.errors import LogFull
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place, play
@@ -138,7 +143,7 @@ def test_refused_produces_are_counted_each_and_told_once(caplog: pytest.LogCaptu
         full = LogFull("log-0: no space left; free space below /data, appends go on by themselves")
         for _ in range(1000):
             throttle.refuse(full)
-        assert throttle.refused == {Refusal.DISK_FULL: 1000}
+        assert throttle.refused == {AppendRefusal.DISK_FULL: 1000}
         assert [r.levelname for r in caplog.records] == ["ERROR"]
         assert "free space below /data" in caplog.text
         throttle.appended(life.partition("log"))

@@ -29,7 +29,7 @@ from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, play, 
 from tests.unit.broker.observe.test_broker_observe import metrics_of, sources_of, value
 from thermocline.cli.clients.bootstrap import bootstrap_addresses
 from thermocline.cli.clients.statuses import BrokerStatus as ReadStatus
-from thermocline.cli.clients.statuses import PartitionStatus
+from thermocline.cli.clients.statuses import PartitionTierStatus
 from thermocline.cli.terminal.outcome import CommandFailed
 from thermocline.cli.tier.status import Offsets, broker_lines, rows
 from tiering.expiry.disk_quota import cache_room, excess_bytes
@@ -177,7 +177,7 @@ def test_the_broker_has_a_line_and_each_condition_one() -> None:
 def test_the_remote_end_stays_when_all_of_it_expired() -> None:
     """ListOffsets names no record then (−1); the broker knows the end."""
     asked = ({("log", 0): 1}, Offsets({}, {}, {}, {("log", 0): -1}), {})
-    (row,) = rows(*asked, [PartitionStatus("log", 0, remote_end_offset=70)], {})
+    (row,) = rows(*asked, [PartitionTierStatus("log", 0, remote_end_offset=70)], {})
     assert row.remote_end_offset == 70
     (row,) = rows(*asked, [], {})
     assert row.remote_end_offset == 0

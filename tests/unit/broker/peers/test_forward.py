@@ -14,7 +14,7 @@ from broker.following.metadata_cache import MetadataCache
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import Listener, Node
+from broker.metadata.records import Endpoint, Node
 from broker.net.dispatch import Peer
 from broker.peers import forward
 from broker.peers.forward import Forward
@@ -52,7 +52,7 @@ class Cluster:
 
     def obeys(self, position: int, controller: int, epoch: int = 1) -> None:
         """The image of `position` is there, in which this node is the controller."""
-        nodes = {at: Node(at, at, "d", f"i{at}", "boot", (Listener("INNER", "127.0.0.1", 9500 + at),)) for at in (2, 3)}
+        nodes = {at: Node(at, at, "d", f"i{at}", "boot", (Endpoint("INNER", "127.0.0.1", 9500 + at),)) for at in (2, 3)}
         at = ControllerAt(controller, f"i{controller}", epoch)
         assert self.feed.take(ImageAt(position, ClusterImage(nodes=nodes), at))
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from broker.error_codes import ErrorCode
-from broker.metadata.records import Listener, Node
+from broker.metadata.records import Endpoint, Node
 from broker.peers.links import Links, NoWayThere
 from broker.wire.apis import ApiKey
 from broker.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -18,7 +18,7 @@ from tests.support.brokers.broker_kit import Place, play
 
 
 def node(node_id: int = 2, broker_epoch: int = 5, port: int = 9500, listener: str = "INNER") -> Node:
-    listeners = (Listener("OUTER", "127.0.0.1", 1), Listener(listener, "127.0.0.1", port))
+    listeners = (Endpoint("OUTER", "127.0.0.1", 1), Endpoint(listener, "127.0.0.1", port))
     return Node(node_id, broker_epoch, "directory", "incarnation", "boot", listeners)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from broker.following.changes import changes
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.records import NO_LEADER, Listener, Node, Row
+from broker.metadata.records import NO_LEADER, Endpoint, Node, Row
 from broker.read_only.archive import ArchiveImages
 
-ME = Node(9, 0, "", "", "", (Listener("PLAINTEXT", "here", 9092),))
+ME = Node(9, 0, "", "", "", (Endpoint("PLAINTEXT", "here", 9092),))
 OWNERS = {node_id: Node(node_id, node_id, "d", "i", "b", ()) for node_id in (1, 2, 9)}
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
-from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, Controller, PagePointer
+from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, ClusterPage, Controller
 from coldstore.keys import METADATA_PREFIX, cluster_key, manifest_key, metadata_key
 from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.roots.root import RootStore
@@ -77,7 +77,7 @@ async def fill(path: Path) -> Filled:
     return Filled(path, segments, str(orphan.key), str(pending.key))
 
 
-async def write_cluster(store: DirectoryStore, page: PagePointer | None) -> None:
+async def write_cluster(store: DirectoryStore, page: ClusterPage | None) -> None:
     """`cluster.json` naming no page of metadata, or this one."""
     content = ClusterContent("cluster", Controller(1, "i"), page)
     root = RootStore(store, cluster_key(), CLUSTER_FORMAT, SeededRng(3), SystemClock())
@@ -193,7 +193,7 @@ async def put_cluster(path: Path, page: bytes) -> str:
     workers = ThreadWorkers()
     store = DirectoryStore(PosixDisk(), workers, str(path), SeededRng(1))
     key = metadata_key(1, 1, UUID(int=1, version=4))
-    await write_cluster(store, PagePointer(key, len(page), crc32c(page), 2))
+    await write_cluster(store, ClusterPage(key, len(page), crc32c(page), 2))
     await store.put_segment(key, upload_of(page))
     await store.close()
     workers.close()

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from broker.observe.cluster_status import BrokerRow, PartitionRow
 from broker.observe.standing import InCluster, LateReplica
-from thermocline.cli.clients.statuses import Condition
+from thermocline.cli.clients.statuses import ShownCondition
 from thermocline.cli.cluster.findings import findings, notes
 from thermocline.cli.cluster.forget import plan
 from thermocline.cli.cluster.status import Cluster, ClusterState, json_lines, picture
@@ -108,7 +108,7 @@ def test_many_partitions_are_named_by_three_and_shown_by_twenty() -> None:
 
 def test_who_decides_and_who_does_not_answer() -> None:
     """A controller without a session; brokers in session that are stopped; what a broker says of itself."""
-    held = Condition("store_unreachable", "the bucket does not answer")
+    held = ShownCondition("store_unreachable", "the bucket does not answer")
     seen = ClusterState(CLUSTER, away(1), [], {2: "no answer from 127.0.0.1:9093"}, conditions={3: (held,)})
     found = findings(seen)
     assert [one.name for one in found] == ["no_controller", "broker_away", "broker_silent", "store_unreachable"]
@@ -132,7 +132,9 @@ def test_a_broker_that_was_given_up_is_not_waited_for() -> None:
 
 def test_what_all_brokers_say_is_one_finding() -> None:
     """The bucket is away from everybody: three sentences said the same. What must not be done now is said too."""
-    held = {node: (Condition("store_unreachable", f"the bucket does not answer; {node} tries"),) for node in (1, 2, 3)}
+    held = {
+        node: (ShownCondition("store_unreachable", f"the bucket does not answer; {node} tries"),) for node in (1, 2, 3)
+    }
     (found,) = findings(ClusterState(CLUSTER, BROKERS, [LOG], conditions=held))
     assert found.what == "broker 1 (and 2, 3): store_unreachable: the bucket does not answer; 1 tries"
     assert found.do.endswith("restart no broker meanwhile")
@@ -143,7 +145,7 @@ def test_what_all_brokers_say_is_one_finding() -> None:
 def test_nothing_is_said_twice() -> None:
     """A broker whose session ended is away, though the one that was asked first still lists it; and a condition that
     the image shows is the image's."""
-    held = Condition("under_replicated", "log-0: fewer in-sync replicas")
+    held = ShownCondition("under_replicated", "log-0: fewer in-sync replicas")
     seen = ClusterState(CLUSTER, away(2), [], {2: "no answer"}, conditions={1: (held,)})
     assert [one.name for one in findings(seen)] == ["broker_away"]
 

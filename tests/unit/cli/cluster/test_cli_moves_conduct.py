@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thermocline.cli.cluster.client import Reassignment, Refusal
+from thermocline.cli.cluster.client import MoveRefusal, Reassignment
 from thermocline.cli.cluster.moves.pacer import MovePacer
 from thermocline.cli.cluster.moves.plan import Move
 
@@ -40,7 +40,7 @@ def test_a_bounded_number_moves_at_a_time() -> None:
 def test_what_is_refused_is_left_out_and_what_is_refused_for_now_is_asked_again() -> None:
     conduct = MovePacer.of(moves(3), at_once=4)
     batch = conduct.next_batch()
-    conduct.answered(batch, {("log", 0): Refusal("no such topic", False), ("log", 1): Refusal("not now", True)})
+    conduct.answered(batch, {("log", 0): MoveRefusal("no such topic", False), ("log", 1): MoveRefusal("not now", True)})
     assert conduct.refused == {("log", 0): "no such topic"} and list(conduct.running) == names(2)
     assert [move.partition for move in conduct.next_batch()] == [1]
     assert conduct.hot_bytes == 200

@@ -11,7 +11,7 @@ import pytest
 
 from broker.metadata.image import check
 from broker.metadata.rebuilt import EPOCHS_ABOVE, UNKNOWN_REPLICA, is_rebuilt, said_to_hold
-from broker.metadata.records import NO_LEADER, Listener, Node
+from broker.metadata.records import NO_LEADER, Endpoint, Node
 from coldstore.keys import MetadataKey, PageKey, SegmentKey, manifest_key
 from coldstore.manifest.manifest import Manifest, new_manifest
 from logformat.record_batch import INT32_MAX
@@ -142,7 +142,7 @@ def test_configs_are_those_of_the_manifest_that_was_claimed_last() -> None:
 def test_a_broker_that_has_the_log_becomes_a_replica_beside_the_mark() -> None:
     """Once, and only of partitions that nobody is known to hold."""
     image = rebuild_plan([found(A, "log"), found(A, "log", 1)], {}, 0).image()
-    one = Node(1, image.next_broker_epoch, "d", "i", "boot", (Listener("PLAINTEXT", "h", 1),))
+    one = Node(1, image.next_broker_epoch, "d", "i", "boot", (Endpoint("PLAINTEXT", "h", 1),))
     began = image.with_records([one])
     places = {(str(A), 1), (str(B), 0)}
     after = began.with_records(said_to_hold(began, 1, places))

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from thermocline.cli.cluster.client import Name, Reassignment, Refusal
+from thermocline.cli.cluster.client import MoveRefusal, Name, Reassignment
 from thermocline.cli.cluster.moves.plan import Move
 
 
@@ -42,7 +42,7 @@ class MovePacer:
             return []
         return [self.waiting.popleft() for _ in range(max(0, min(room, len(self.waiting))))]
 
-    def answered(self, batch: Sequence[Move], refusals: Mapping[Name, Refusal]) -> None:
+    def answered(self, batch: Sequence[Move], refusals: Mapping[Name, MoveRefusal]) -> None:
         """Record the response to a batch. Retriable refusals wait for another request."""
         for move in batch:
             name = move.topic, move.partition

@@ -18,7 +18,7 @@ from broker.groups.records import OffsetRecord, parse
 from broker.internal_topics.batches import batches_in
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import Listener
+from broker.metadata.records import Endpoint
 from broker.observe.cluster_status import BrokerRow, PartitionRow, broker_row, partition_row
 from coldstore.keys import CLUSTER_KEY
 from coldstore.manifest.manifest import Manifest
@@ -54,7 +54,7 @@ class ClusterSnapshot:
             for index in range(topic.partitions)
         }
 
-    def listener(self, node: int) -> Listener | None:
+    def listener(self, node: int) -> Endpoint | None:
         """Where clients reach a broker, as it said."""
         return next(iter(self.image.nodes[node].listeners), None)
 

@@ -23,7 +23,7 @@ from thermocline.cli.clients.wire_client import (
     WireClient,
     by_topic,
 )
-from thermocline.cli.cluster.client import MOVES_MAX, Refusal, alter, unregister
+from thermocline.cli.cluster.client import MOVES_MAX, MoveRefusal, alter, unregister
 from thermocline.cli.cluster.reader import copied_bytes
 from thermocline.cli.cluster.restore.bucket_state import BucketState, ClusterSnapshot
 from thermocline.cli.cluster.restore.plan import LastSession, Replicas, Step, next_step
@@ -109,11 +109,11 @@ class LiveBrokers:
         time.
         """
 
-        def ask(some: Sequence[Partition]) -> dict[Partition, Refusal]:
+        def ask(some: Sequence[Partition]) -> dict[Partition, MoveRefusal]:
             with connect(self._asked(addresses)) as client:
                 return alter(client, {place: moves[place] for place in some})
 
-        refused: dict[Partition, Refusal] = {}
+        refused: dict[Partition, MoveRefusal] = {}
         places = list(moves)
         for at in range(0, len(places), MOVES_MAX):
             refused |= await asyncio.to_thread(ask, places[at : at + MOVES_MAX])
