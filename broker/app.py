@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class ServeExit(IntEnum):
-    """ServeExit codes of `serve` (cli.md)."""
+    """Exit codes of `serve` (cli.md)."""
 
     CLEAN = 0
     FAILED = 1

@@ -11,8 +11,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import (
@@ -162,6 +163,10 @@ class ClusterControl:
             )
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
+        answer = await self._answer(asked)
+        return replace(answer, boottime_ms=int(self._clock.boottime_s() * 1000))  # when it is sent: see `AnsweredAt`
+
+    async def _answer(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
         sessions = self._there()
         if not sessions.heartbeat(asked.node_id, asked.broker_epoch, self._clock.monotonic_s()):
             assert self._at is not None
@@ -175,22 +180,18 @@ class ClusterControl:
         if asked.wants_shutdown:
             await self._end(((asked.node_id, asked.broker_epoch),))
             log.info("broker %d left", asked.node_id)
-            return self._response(may_stop=True)
+            return SessionHeartbeatResponse(self._commit_queue.epoch, may_stop=True)
         is_new = self.record_fitness(asked.node_id, asked.broker_epoch, asked.fitness)
         await self._news_for(asked.position, until_moved=is_new)
         if self._sessions is None:
             raise not_controller()
         if self._is_away():
             if self.is_disputed:  # the broker must not rely on this: it may have a session with another controller
-                return self._response(is_disputed=True)
-            return self._response(store_away=True)
+                return SessionHeartbeatResponse(self._commit_queue.epoch, is_disputed=True)
+            return SessionHeartbeatResponse(self._commit_queue.epoch, store_away=True)
         newest = self._root.encoded
         root = None if newest is None or newest[0] <= asked.position else newest[1]
-        return self._response(root=root, lease_counter=self._lease_counter)
-
-    def _response(self, **said: Any) -> SessionHeartbeatResponse:
-        boottime_ms = int(self._clock.boottime_s() * 1000)
-        return SessionHeartbeatResponse(self._commit_queue.epoch, boottime_ms=boottime_ms, **said)
+        return SessionHeartbeatResponse(self._commit_queue.epoch, root, lease_counter=self._lease_counter)
 
     # ── health reports ───────────────────────────────────────────────────────────────────────────────────────────
     def record_fitness(self, node_id: int, broker_epoch: int, fitness: Fitness) -> bool:

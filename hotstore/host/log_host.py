@@ -459,11 +459,11 @@ class LogHost:
             check()
             local = opened.log
             local.check_start(offset)
-            local.coming_start_offset = offset
+            local.pending_start_offset = offset
             try:
                 await self._note_start(opened)
             finally:
-                local.coming_start_offset = 0
+                local.pending_start_offset = 0
             check()
             local.advance_log_start(offset)
 

@@ -111,7 +111,7 @@ class OffsetCheckpoints:
         for log in logs:
             key = TopicPartition(log.topic, log.partition)
             self._note(RECOVERY_POINT_FILE, key, log.recovery_point)
-            self._note(LOG_START_FILE, key, log.durable_start)
+            self._note(LOG_START_FILE, key, log.start_to_checkpoint)
         for key, offset in (high_watermarks or {}).items():
             self._note(REPLICATION_FILE, key, offset)
         return CheckpointJob(self, CHECKPOINTS)
@@ -127,7 +127,7 @@ class OffsetCheckpoints:
     def sample_start(self, log: PartitionLog) -> CheckpointJob:
         """Sample one log's start, on the loop: local bytes may be deleted after the job ran. It writes nothing if the
         file has the value already, so a full disk does not prevent deleting copied segments."""
-        self._note(LOG_START_FILE, TopicPartition(log.topic, log.partition), log.durable_start)
+        self._note(LOG_START_FILE, TopicPartition(log.topic, log.partition), log.start_to_checkpoint)
         return CheckpointJob(self, (LOG_START_FILE,))
 
     def save(self, names: tuple[str, ...] = CHECKPOINTS) -> None:

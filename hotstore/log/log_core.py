@@ -59,7 +59,7 @@ class LogCore:
         self.reserved_end: int = INT64_MAX
         """End of the offsets that may be assigned; set from outside (design 6, reservation)."""
         self.log_start_offset = found.log_start_offset
-        self.coming_start_offset = 0
+        self.pending_start_offset = 0
         """The log start while it becomes durable: every checkpoint names it, no reader sees it yet."""
         self.owner: LogOwner = UNOWNED
         """The current role, which is called for events."""

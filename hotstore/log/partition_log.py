@@ -242,9 +242,9 @@ class PartitionLog(LogAppend, LogCut):
             del self._leaving[:1]
 
     @property
-    def durable_start(self) -> int:
+    def start_to_checkpoint(self) -> int:
         """The log start that a checkpoint names: also one that readers do not see yet."""
-        return max(self.log_start_offset, self.coming_start_offset)
+        return max(self.log_start_offset, self.pending_start_offset)
 
     # --- closed -------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ HOUR_S = 3600.0
 def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often a background job began, by its kind, a log was sampled, a checkpoint written."""
     counted: Counter[str] = Counter()
-    start, sample, save = WorkQueue._start_next, vars(PartitionLog)["durable_start"].fget, OffsetCheckpoints._save
+    start, sample, save = WorkQueue._start_next, vars(PartitionLog)["start_to_checkpoint"].fget, OffsetCheckpoints._save
 
     def started(self: WorkQueue) -> None:
         job: Job = self._ready[0]
@@ -42,7 +42,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         save(self, name)
 
     monkeypatch.setattr(WorkQueue, "_start_next", started)
-    monkeypatch.setattr(PartitionLog, "durable_start", property(sampled))
+    monkeypatch.setattr(PartitionLog, "start_to_checkpoint", property(sampled))
     monkeypatch.setattr(OffsetCheckpoints, "_save", saved)
     return counted
 

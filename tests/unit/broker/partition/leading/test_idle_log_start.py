@@ -80,7 +80,7 @@ def test_a_checkpoint_beside_a_start_that_becomes_durable_does_not_take_it_back(
         replicas, partition = life.broker.components.replicas, life.partition("log")
         assert replicas is not None
         raising = asyncio.get_running_loop().create_task(partition.tier.delete_records(2))
-        while partition.log.coming_start_offset != 2:
+        while partition.log.pending_start_offset != 2:
             await asyncio.sleep(0)
         assert partition.log_start_offset == 0
         await asyncio.gather(raising, replicas.checkpointing.checkpoint())
