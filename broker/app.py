@@ -27,7 +27,7 @@ from broker.read_only.handlers import ReadOnlyAuthorizer
 from broker.read_only.start import ReadOnlyStart, read_only_config
 from broker.read_only.views import ReadOnlySources, read_only_views
 from broker.security.authorizer import Authorizer
-from broker.start import BrokerStart, StoreOpener
+from broker.start import BrokerStart, EngineMaker, StoreOpener
 from broker.startup.components import Components, Shutdown
 from broker.startup.listeners import Listeners
 from coldstore.inspection.probe import StoreRefused
@@ -35,6 +35,7 @@ from coldstore.object_store import AccessRefused, ObjectStore
 from coldstore.roots.root import NewerFormat
 from coldstore.stores.opening import open_store
 from coldstore.url import parse_bucket_url
+from hotstore.cleaning.engine_process import ProcessEngine
 from hotstore.errors import DataDirLocked
 from logformat.errors import Corrupt, StorageFailed, ThermoclineError
 from seams.files.disk import is_full
@@ -62,9 +63,10 @@ async def run(
     announce: Callable[[str], None],
     *,
     open_bucket: StoreOpener | None = None,
+    make_engine: EngineMaker | None = None,
 ) -> int:
     """Serve until `stop` is set or the broker ends by itself. `announce` gets the ready line. Returns the exit code."""
-    broker = Broker(config, world, open_bucket or open_configured_bucket)
+    broker = Broker(config, world, open_bucket or open_configured_bucket, make_engine or ProcessEngine)
     try:
         await broker.start(stop)
         if not stop.is_set():
@@ -89,13 +91,20 @@ def open_configured_bucket(config: BrokerConfig, world: World) -> ObjectStore:
 class Broker:
     """One broker. BrokerStart once, serve, close once."""
 
-    def __init__(self, config: BrokerConfig, world: World, open_bucket: StoreOpener) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        world: World,
+        open_bucket: StoreOpener,
+        make_engine: EngineMaker = ProcessEngine,
+    ) -> None:
         if config.read_only:
             config = read_only_config(config)
         self._config = config
         self._world = world
         self.components = Components()
         self._tasks = Tasks(self._report)
+        self._make_engine = make_engine
         self._superseded = asyncio.Event()
         self._clean_stop = False
         self.health = Health()
@@ -124,6 +133,7 @@ class Broker:
             LiveConfig(config),
             world,
             open_bucket,
+            self._make_engine,
             Listeners(config, world, dispatcher, self.views, self._report),
             dispatcher,
             self.components,

@@ -21,6 +21,8 @@ from broker.net.dispatch import Peer
 from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
 from broker.peers.forward import Forward
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.interfaces import TransactionOutcomes, TransactionVerifier
 from hotstore.host.residency import Residency
 from seams.loop.tasks import Tasks
 from seams.world import World
@@ -50,6 +52,10 @@ class Context:
     forward: Forward
     quiet: ProduceIdle = field(default_factory=ProduceIdle)
     brokers: BrokerRpc | None = None
+    transactions: TransactionCoordinator | None = None
+    """None while transactions are not served."""
+    verifier: TransactionVerifier | None = None
+    outcomes: TransactionOutcomes | None = None
 
     @property
     def config(self) -> BrokerConfig:

@@ -35,6 +35,10 @@ from broker.handlers.produce import produce
 from broker.handlers.produce.fast_path import FastPath
 from broker.handlers.produce.flow import ProduceFlow
 from broker.handlers.responder import Responder
+from broker.handlers.transactions import admin as transaction_admin
+from broker.handlers.transactions import coordinator as transactions
+from broker.handlers.transactions import markers
+from broker.handlers.transactions import offsets as transaction_offsets
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.peers.forward import FORWARDED
 from broker.security.authorizer import Authorizer
@@ -68,7 +72,9 @@ def _group_handler(handle: Callable[[GroupCoordinator, Any, int, groups.ClientIn
 
 def _find_coordinator(context: Context, request: Any, call: Call) -> Awaitable[Message]:
     broker_of = partial(cluster_view.broker_at, context, call.peer.listener)
-    return groups.handle_find_coordinator(context.groups, request, call.version, _client(call), broker_of)
+    return groups.handle_find_coordinator(
+        context.groups, request, call.version, _client(call), broker_of, context.transactions
+    )
 
 
 HANDLERS: Final[dict[int, Handler]] = {
@@ -92,11 +98,12 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.DESCRIBE_ACLS: acls.handle_describe_acls,
     ApiKey.CREATE_ACLS: acls.handle_create_acls,
     ApiKey.DELETE_ACLS: acls.handle_delete_acls,
+    ApiKey.WRITE_TXN_MARKERS: markers.handle_write_txn_markers,
     ApiKey.DESCRIBE_PRODUCERS: producers.handle_describe_producers,
     ApiKey.DESCRIBE_LOG_DIRS: log_dirs.handle_describe_log_dirs,
     ApiKey.ALTER_REPLICA_LOG_DIRS: log_dirs.handle_alter_replica_log_dirs,
     ApiKey.DESCRIBE_CLUSTER: cluster.handle_describe_cluster,
-    ApiKey.INIT_PRODUCER_ID: cluster.handle_init_producer_id,
+    ApiKey.INIT_PRODUCER_ID: transactions.handle_init_producer_id,
     ApiKey.FIND_COORDINATOR: _find_coordinator,
     ApiKey.JOIN_GROUP: _group_handler(groups.handle_join_group),
     ApiKey.SYNC_GROUP: _group_handler(groups.handle_sync_group),
@@ -108,6 +115,12 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.DESCRIBE_GROUPS: _group_handler(group_admin.handle_describe_groups),
     ApiKey.DELETE_GROUPS: _group_handler(group_admin.handle_delete_groups),
     ApiKey.OFFSET_DELETE: _group_handler(group_admin.handle_offset_delete),
+    ApiKey.ADD_PARTITIONS_TO_TXN: transactions.handle_add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: transactions.handle_add_offsets_to_txn,
+    ApiKey.END_TXN: transactions.handle_end_txn,
+    ApiKey.TXN_OFFSET_COMMIT: transaction_offsets.handle_txn_offset_commit,
+    ApiKey.DESCRIBE_TRANSACTIONS: transaction_admin.handle_describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: transaction_admin.handle_list_transactions,
     ApiKey.BROKER_REGISTRATION: brokers.handle_broker_registration,
     ApiKey.BROKER_HEARTBEAT: brokers.handle_broker_heartbeat,
     ApiKey.ALTER_PARTITION: brokers.handle_alter_partition,
@@ -128,6 +141,7 @@ REFUSALS: Final[dict[int, Refuse]] = {
     ApiKey.BROKER_HEARTBEAT: _error_only(wire.BrokerHeartbeatResponse),
     ApiKey.ALTER_PARTITION: _error_only(wire.AlterPartitionResponse),
     ApiKey.ENVELOPE: _error_only(wire.EnvelopeResponse),
+    ApiKey.ADD_PARTITIONS_TO_TXN: _error_only(wire.AddPartitionsToTxnResponse),
 }
 """The response of each API that the authorizer may refuse."""
 
@@ -234,7 +248,7 @@ class BrokerDispatcher:
             self._note(_PRODUCE, self._now_s() - began_s, count)
         return count, pos, answer
 
-    async def _wide(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
+    async def _wide(self, header: RequestHeader, call: Call, request: Message) -> Answer:
         """Handle a produce or fetch of very many partitions, in turns with other work."""
         await next_turn()  # decoding it took long enough
         if header.api_key == _PRODUCE:
@@ -251,7 +265,7 @@ class BrokerDispatcher:
             return self._responder.now(header, fetching.response(result))
         return LongPoll(self.context, fetching, result, partial(self._responder.complete, header)).answer
 
-    async def _after_gate(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
+    async def _after_gate(self, header: RequestHeader, call: Call, request: Message) -> Answer:
         await self.context.gate.opened()
         if is_wide(request):
             return await self._wide(header, call, request)
@@ -261,7 +275,7 @@ class BrokerDispatcher:
             answer = self._fetch(header, call, cast(FetchRequest, request))
         else:
             return await self._handle(header, call, request)
-        return await answer.future if isinstance(answer, Later) else answer
+        return answer
 
     async def _refused(self, header: RequestHeader, request: Message, refusal: ErrorCode) -> list[Part] | None:
         return await self._responder.in_turns(header, await self._refusals[header.api_key](request, refusal))

@@ -11,11 +11,16 @@ from broker.error_codes import ErrorCode
 from broker.wire.errors import MalformedFrame
 from coldstore.object_store import AccessRefused, ObjectMissing
 from hotstore.errors import (
+    CoordinatorFenced,
     DuplicateSequence,
     InvalidProducerEpoch,
+    InvalidTransactionState,
     OffsetOutOfRange,
     OutOfOrderSequence,
     RecordListTooLarge,
+    TooManyTransactions,
+    TransactionNotVerified,
+    TransactionUndecided,
 )
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable, StorageFailed
 from logformat.record_batch import (
@@ -49,6 +54,11 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (DuplicateSequence, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
     (InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (CoordinatorFenced, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+    (InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),
+    (TransactionNotVerified, ErrorCode.INVALID_TXN_STATE),
+    (TooManyTransactions, ErrorCode.CONCURRENT_TRANSACTIONS),
+    (TransactionUndecided, ErrorCode.CONCURRENT_TRANSACTIONS),
     (RecordListTooLarge, ErrorCode.RECORD_LIST_TOO_LARGE),
     (InvalidTopicName, ErrorCode.INVALID_TOPIC_EXCEPTION),
     (InvalidConfig, ErrorCode.INVALID_CONFIG),

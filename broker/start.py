@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
@@ -28,7 +29,7 @@ from broker.membership.session import Session, StartedSession
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.producer_ids import ProducerIds
 from broker.metadata.rebuilt import is_rebuilt
-from broker.metadata.records import Endpoint
+from broker.metadata.records import Endpoint, Node
 from broker.metrics.counters import BrokerMetrics
 from broker.metrics.outage_log import OutageLog
 from broker.observe.sources import Sources
@@ -40,10 +41,20 @@ from broker.startup.components import Components
 from broker.startup.directory_claim import claim_directory
 from broker.startup.limits import tier_limits
 from broker.startup.listeners import Listeners
-from broker.startup.offsets_topic import ClusterOffsetsTopic
+from broker.startup.offsets_topic import ClusterOffsetsTopic, ClusterTransactionsTopic
 from broker.startup.wiring import MetadataWiring, wire_metadata
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.interfaces import TransactionalPartition
+from broker.transactions.marker_sender import MarkerSender
+from broker.transactions.open_ended import OpenEnded
+from broker.transactions.peers import CoordinatorOutcomes, Coordinators, CoordinatorVerifier
+from broker.transactions.pending_markers import DELETED
+from broker.wire.apis import TRANSACTIONS_SERVED
+from broker.wire.primitives import ZERO_UUID
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
+from hotstore.cleaning.engine import CleanerEngine
+from hotstore.cleaning.log_cleaner import LogCleaner
 from hotstore.host.data_dir import DataDir
 from hotstore.host.log_host import LogHost
 from hotstore.host.residency import Residency
@@ -57,6 +68,7 @@ _FRESH_S: Final = 10.0
 that one slow poll delays nothing. Other brokers may lead earlier, at once where this broker's port refuses. Their
 claims fence this broker, and what it deletes until then follows its newest configs."""
 
+EngineMaker = Callable[[], CleanerEngine]
 StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
 
 
@@ -69,6 +81,7 @@ class BrokerStart:
     live: LiveConfig
     world: World
     open_bucket: StoreOpener
+    make_engine: EngineMaker
     listening: Listeners
     dispatcher: BrokerDispatcher
     components: Components
@@ -113,6 +126,8 @@ class BrokerStart:
             is_fresh=lambda: world.clock.boottime_s() - session.fresh.confirmed_s <= _FRESH_S,
             is_complete=lambda: not is_rebuilt(following.metadata.image),
             ahead=ahead,
+            engine=self.make_engine(),
+            cleaner=lambda: self.live.now.cleaner,
         )
         assert joined.identity.cluster_id is not None
         following = wire_metadata(
@@ -131,9 +146,12 @@ class BrokerStart:
         self.components.replicas = following.replicas
         for name, service in following.services.items():
             self._spawn_service(name, service)
+        self.components.cleaner = cleaner = LogCleaner(logs, world, lambda: self.live.now.cleaner, self.make_engine)
         await tiers.start()
         fitness = BrokerFitness(following.registry.log_failures, lambda: logs.ballast.is_short)
         await self._publish(following, session, tiers, joined, fitness)
+        for name, service in cleaner.services().items():
+            self._spawn_service(name, service)
         ahead.forget()
         self.tasks.spawn("cluster defaults", self._commit_defaults(following))
         context = self._context(following, joined, session, tiers)
@@ -157,6 +175,8 @@ class BrokerStart:
             cluster,
             following.brokers,
             following.turnover,
+            cleaner,
+            self.components.transaction_snapshots,
         )
 
     async def _commit_defaults(self, following: MetadataWiring) -> None:
@@ -240,11 +260,72 @@ class BrokerStart:
         self._spawn_service("group rewrites", Rewrites(groups.log).keep)
         return groups
 
+    def _transactions(
+        self, following: MetadataWiring, session: Session, producer_ids: ProducerIds
+    ) -> TransactionCoordinator:
+        config, world, links = self.live.now, self.world, self.components.links
+        registry, metadata, replicas = following.registry, following.metadata, following.replicas
+        assert links is not None
+
+        def node_of(node_id: int) -> Node | None:
+            node = metadata.image.nodes.get(node_id)
+            return node if node is not None and node.active else None
+
+        def leader_of(partition: TransactionalPartition) -> int:
+            topic = metadata.image.topics.get(str(partition.topic_id))
+            gone = topic is None or partition.partition >= topic.partitions
+            return DELETED if topic is None or gone else topic.rows[partition.partition].leader
+
+        def topic_id_of(name: str) -> UUID:
+            facts = metadata.facts(name)
+            return ZERO_UUID if facts is None else facts.topic_id
+
+        self.components.transactions = transactions = TransactionCoordinator(
+            ClusterTransactionsTopic(following.controller, registry, metadata, config),
+            world.clock,
+            world.rng,
+            config.transactions,
+            self.tasks,
+            producer_ids.give,
+            lambda ended: MarkerSender(links, node_of, leader_of, world.clock, self.tasks, ended),
+            topic_id_of=topic_id_of,
+            keep_objects=world.keep_objects,
+            in_session=lambda: session.fresh.is_in_session,
+        )
+        following.feed.watch(lambda _: transactions.sender.image_changed())
+        self.components.transaction_snapshots = snapshots = Snapshots(transactions.log, world.clock)
+        watcher = InternalTopicWatcher(transactions.log, world.clock, world.workers)
+        replicas.watch(watcher)
+        for partition in registry.partitions.values():
+            watcher.led(partition)
+        transactions.start()
+        self._spawn_service("transaction snapshots", snapshots.keep)
+        self._spawn_service("transaction rewrites", Rewrites(transactions.log).keep)
+        return transactions
+
+    def _coordinators(self, following: MetadataWiring, transactions: TransactionCoordinator) -> Coordinators:
+        links, metadata = self.components.links, following.metadata
+        assert links is not None
+
+        def node_of(node_id: int) -> Node | None:
+            node = metadata.image.nodes.get(node_id)
+            return node if node is not None and node.active else None
+
+        return Coordinators(transactions, links, self.live.now.node_id, node_of)
+
     def _context(
         self, following: MetadataWiring, joined: StartedSession, session: Session, tiers: TierService
     ) -> Context:
         config, world = self.live.now, self.world
         self.components.residency = residency = Residency(world.workers, report=self.report)
+        producer_ids = ProducerIds(joined.broker_epoch)
+        transactions = self._transactions(following, session, producer_ids) if TRANSACTIONS_SERVED else None
+        coordinators = None if transactions is None else self._coordinators(following, transactions)
+        outcomes = None if coordinators is None else CoordinatorOutcomes(coordinators)
+        if outcomes is not None:
+            partitions, live = following.registry.partitions, self.live
+            ended = OpenEnded(partitions, outcomes, world.clock, lambda: live.now.transactions.timeout_max_ms)
+            self._spawn_service("transactions that nobody ends", ended.keep)
         return Context(
             live=self.live,
             world=world,
@@ -254,8 +335,11 @@ class BrokerStart:
             metadata=following.metadata,
             controller=following.controller,
             brokers=following.brokers,
-            producer_ids=ProducerIds(joined.broker_epoch),
+            producer_ids=producer_ids,
             groups=self._groups(following, session),
+            transactions=transactions,
+            verifier=None if coordinators is None else CoordinatorVerifier(coordinators),
+            outcomes=outcomes,
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
             response_cache=ResponseCache(),
             gate=session.gate,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from logformat.errors import Corrupt, Fenced, InvalidRequest, StorageFailed
+from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable, StorageFailed
 from seams.files.disk import is_full
 
 
@@ -34,6 +34,29 @@ class DuplicateSequence(InvalidRequest):
 
 class InvalidProducerEpoch(Fenced):
     """A newer epoch of this producer has written. INVALID_PRODUCER_EPOCH."""
+
+
+class CoordinatorFenced(Fenced):
+    """A newer leader of the transaction's coordinator partition has written a marker of this producer (TX2).
+    TRANSACTION_COORDINATOR_FENCED."""
+
+
+class InvalidTransactionState(InvalidRequest):
+    """A batch outside of its producer's open transaction. INVALID_TXN_STATE."""
+
+
+class TransactionNotVerified(InvalidRequest):
+    """The first batch of a transaction that its coordinator did not confirm, or a marker came since (TX4).
+    INVALID_TXN_STATE; TRANSACTION_ABORTABLE from Produce 11 on."""
+
+
+class TooManyTransactions(Retryable):
+    """As many transactions are open in this log as it remembers. CONCURRENT_TRANSACTIONS."""
+
+
+class TransactionUndecided(Retryable):
+    """A declared gap lies within the producer's transaction, and its outcome is not known yet (T14).
+    CONCURRENT_TRANSACTIONS."""
 
 
 class LeaderEpochFenced(Fenced):
@@ -81,6 +104,8 @@ class DamagedLog(Corrupt):
         self.file = file
         self.position = position
         self.offset = offset
+        self.what = what
+        self.hint = hint
 
 
 class MissingSegments(DamagedLog):

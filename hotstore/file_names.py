@@ -67,9 +67,10 @@ def _is_ours(name: str) -> bool:
     return parse_offset_file(name) is not None or name in (EPOCHS_FILE, "partition.metadata")
 
 
-def is_swap(name: str) -> bool:
-    """Whether `name` is an unfinished replacement of a compacted segment. Only Kafka can finish it."""
-    return name.endswith(SWAP) and parse_offset_file(name.removesuffix(SWAP)) is not None
+def swap_base(name: str) -> int | None:
+    """Base offset of a cleaned segment that replaces others (`.log.swap`); None for any other name."""
+    place = parse_offset_file(name.removesuffix(SWAP)) if name.endswith(SWAP) else None
+    return place[0] if place is not None and place[1] == LOG else None
 
 
 def partition_dir(topic: str, partition: int) -> str:

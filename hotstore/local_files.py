@@ -1,5 +1,5 @@
 """Files of a log directory: which names are segments and leftovers, and removal in an order that survives a crash.
-Unknown names are left alone. A log that Kafka was compacting is refused. A file is renamed to `.deleted` before it is
+Unknown names are left alone. A file is renamed to `.deleted` before it is
 unlinked. The names of one segment are durable before the next segment is touched, so a power cut leaves a contiguous
 run of segments. Removals block. Source: Kafka's LocalLog.deleteSegmentFiles."""
 
@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from hotstore.errors import DamagedLog
 from hotstore.file_names import (
     DELETED,
     LOG,
@@ -18,7 +17,6 @@ from hotstore.file_names import (
     SEGMENT_SUFFIXES,
     SNAPSHOT,
     is_leftover,
-    is_swap,
     offset_file,
     parse_offset_file,
 )
@@ -74,17 +72,8 @@ class DirectoryPlan(NamedTuple):
     leftovers: list[str]
 
 
-def plan_directory(path: str, names: Sequence[str]) -> DirectoryPlan:
-    """Raises DamagedLog for `.swap`."""
-    swaps = [name for name in names if is_swap(name)]
-    if swaps:
-        raise DamagedLog(
-            f"{path}/{swaps[0]}",
-            0,
-            0,
-            "Kafka was compacting this log",
-            "start and stop Kafka on it once, then come back",
-        )
+def plan_directory(names: Sequence[str]) -> DirectoryPlan:
+    """What a start finds, once interrupted swaps are finished (`recovery.segment_swap`)."""
     places = {name: place for name in names if (place := parse_offset_file(name)) is not None}
     bases = sorted(offset for offset, suffix in places.values() if suffix == LOG)
     orphans = [n for n, (offset, suffix) in places.items() if suffix in SEGMENT_SUFFIXES and offset not in bases]

@@ -20,6 +20,8 @@ from logformat.values import NewerFormat, TopicPartition, is_topic_name, uuid_fr
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
 REPLICATION_FILE: Final = "replication-offset-checkpoint"
 LOG_START_FILE: Final = "log-start-offset-checkpoint"
+CLEANER_FILE: Final = "cleaner-offset-checkpoint"
+"""First dirty offset of each compacted log."""
 SEEN_EPOCH_FILE: Final = "leader-epoch-seen-checkpoint"
 """An offset checkpoint with leader epochs instead of offsets. Not Kafka's."""
 PARTITION_METADATA_FILE: Final = "partition.metadata"

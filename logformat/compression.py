@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import traceback
 import zlib
-from typing import Final
+from typing import Final, NamedTuple
 
 import cramjam
 import lz4.frame
@@ -32,6 +32,17 @@ _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = struct.Struct(">8sii")
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _INT32: Final = struct.Struct(">i")
+
+
+_LZ4_DEFAULT: Final = 9  # Kafka's default is not lz4's level 9, but its fast compressor
+_LZ4_LEVEL_MAX: Final = 16  # of the frame library; Kafka's 17 is the strongest there is
+
+
+class Compression(NamedTuple):
+    """A codec and its level, in the units of Kafka's compression.{gzip,lz4,zstd}.level; snappy has none."""
+
+    codec: Codec
+    level: int = 0
 
 
 class DecompressedTooLarge(CorruptBatch):
@@ -64,6 +75,21 @@ def compress(codec: Codec, data: Buffer) -> bytes:
         return framed
     # No content size, as a streaming producer writes it: readers must not need one.
     return zstandard.ZstdCompressor(write_content_size=False).compress(data)
+
+
+def compress_at(compression: Compression, data: Buffer) -> bytes:
+    """`compress` at a level."""
+    codec, level = compression
+    if codec is Codec.GZIP:
+        compressor = zlib.compressobj(level, wbits=_GZIP)
+        return compressor.compress(data) + compressor.flush()
+    if codec is Codec.LZ4:
+        lz4_level = 0 if level == _LZ4_DEFAULT else min(level, _LZ4_LEVEL_MAX)
+        framed: bytes = lz4.frame.compress(data, compression_level=lz4_level, block_linked=False, store_size=False)
+        return framed
+    if codec is Codec.ZSTD:
+        return zstandard.ZstdCompressor(level=level, write_content_size=False).compress(data)
+    return compress(codec, data)
 
 
 def _decompressed(codec: Codec, data: memoryview, cap: int) -> bytes:

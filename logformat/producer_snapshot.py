@@ -65,17 +65,38 @@ class ProducerState:
     end_offset: int
     producers: tuple[ProducerEntry, ...]
 
-    def as_of(self, offset: int) -> tuple[ProducerEntry, ...]:
+    def as_of(self, offset: int, transactions: Iterable[tuple[int, int, int, int]] = ()) -> tuple[ProducerEntry, ...]:
         """The part about batches below `offset`: of each producer what was remembered before it; producers without such
-        batches are left out."""
+        batches are left out, unless a transaction is open.
+
+        `transactions`: (producer id, epoch, first offset, marker's offset) of those that are known to be decided. One
+        is open at `offset` if it spans it, or is open at the end and began below (T6). A commit within is not known:
+        its marker then finds nothing open."""
         if offset >= self.end_offset:
             return self.producers
+        spanning = {
+            producer_id: (epoch, first)
+            for producer_id, epoch, first, marker in transactions
+            if first < offset <= marker
+        }
         found = []
         for entry in self.producers:
             before = tuple(batch for batch in entry.batches if batch.last_offset < offset)
-            if before:
-                found.append(replace(entry, batches=before, last_timestamp=before[-1].timestamp))
-        return tuple(found)
+            epoch, first = spanning.pop(entry.producer_id, (entry.epoch, -1))
+            if 0 <= entry.current_txn_first_offset < offset:
+                epoch, first = entry.epoch, entry.current_txn_first_offset
+            if before or first >= 0:
+                found.append(
+                    replace(
+                        entry,
+                        epoch=entry.epoch if before or epoch < 0 else epoch,
+                        batches=before,
+                        last_timestamp=before[-1].timestamp if before else entry.last_timestamp,
+                        current_txn_first_offset=first,
+                    )
+                )
+        found += [ProducerEntry(of, max(epoch, 0), (), -1, first) for of, (epoch, first) in spanning.items()]
+        return tuple(sorted(found, key=_producer_id))
 
 
 def encode_kafka_snapshot(producers: Iterable[ProducerEntry]) -> bytes:

@@ -1,8 +1,8 @@
 """Records inside a batch: reading, writing and validating them one by one.
-Used where records are needed: ListOffsets by time, `thermocline.validate.records=true`, compacted topics, batches
-without a maximum timestamp, the command line, tests; never for an ordinary produce or fetch. Every length is checked
-against the available bytes before it is used. Readers raise CorruptBatch only. Speed: about 0.2 M records/s. Source:
-Kafka's DefaultRecord and LogValidator; varints are zig-zag (docs/formats/record-batch.md)."""
+Used where records are needed: ListOffsets by time, `thermocline.validate.records=true`, batches without a maximum
+timestamp, the command line, tests; never for an ordinary produce or fetch; for compacted topics see `key_check`. Every
+length is checked against the available bytes before it is used. Readers raise CorruptBatch only. Speed: about 0.2 M
+records/s. Source: Kafka's DefaultRecord and LogValidator; varints are zig-zag (docs/formats/record-batch.md)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LOOKUP_BYTES_MAX: Final = 16 << 20
 thousand times as large."""
 RECORD_BYTES_MIN: Final = 7  # length and six one-byte fields
 _VARINT_BYTES_MAX: Final = 5
-_VARLONG_BYTES_MAX: Final = 10
+VARLONG_BYTES_MAX: Final = 10
 
 Header = tuple[str, bytes | None]
 
@@ -73,7 +73,7 @@ def iter_records(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_
 
     Raises CorruptBatch: no batch, another codec than it claims, more than `bytes_max` decompressed, fewer or more
     records than the header counts, offsets that do not grow within the batch's range."""
-    header, records = _records_bytes(batch, pos, bytes_max)
+    header, records = records_bytes(batch, pos, bytes_max)
     if header.record_count < 0 or header.record_count > len(records) // RECORD_BYTES_MIN:
         raise CorruptBatch(f"batch claims {header.record_count} records in {len(records)} bytes")
     stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -96,16 +96,15 @@ def validate_records(
     batch: Buffer,
     pos: int = 0,
     *,
-    compacted: bool = False,
     timestamp_min: int = NO_TIMESTAMP,
     timestamp_max: int = INT64_MAX,
     bytes_max: int = RECORDS_BYTES_MAX,
 ) -> int:
     """Read every record of a produced batch that `check_batch` passed; returns the greatest timestamp (ms, or −1).
 
-    Raises InvalidRecord (not CorruptBatch: Kafka's clients resend a "corrupt" batch for ever) for unparseable records,
-    offset deltas other than 0..n−1 and, if `compacted`, a null key; InvalidTimestamp for a record outside
-    `timestamp_min`..`timestamp_max`. Memory: one decompressed batch, at most `bytes_max`."""
+    Raises InvalidRecord (not CorruptBatch: Kafka's clients resend a "corrupt" batch for ever) for unparseable records
+    and offset deltas other than 0..n−1; InvalidTimestamp for a record outside `timestamp_min`..`timestamp_max`. Memory:
+    one decompressed batch, at most `bytes_max`."""
     index = 0
     greatest = NO_TIMESTAMP
     header = read_header(batch, pos)
@@ -115,8 +114,6 @@ def validate_records(
             timestamp = record.timestamp
             if record.offset != base_offset + index:
                 raise InvalidRecord(index, f"offset delta {record.offset - base_offset}, must be {index}")
-            if compacted and record.key is None:
-                raise InvalidRecord(index, "a compacted topic takes no record without key")
             if timestamp != NO_TIMESTAMP and not timestamp_min <= timestamp <= timestamp_max:
                 raise InvalidTimestamp(
                     f"record {index}: timestamp {timestamp} ms outside {timestamp_min}..{timestamp_max}"
@@ -134,7 +131,7 @@ def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYT
 
     Reads only length and timestamp of a record. Raises CorruptBatch: no batch, another codec than it claims, more than
     `bytes_max` decompressed, records that do not fill the batch as it claims."""
-    header, data = _records_bytes(batch, pos, bytes_max)
+    header, data = records_bytes(batch, pos, bytes_max)
     count, end_of_all = header.record_count, len(data)
     if count < 0 or count > end_of_all // RECORD_BYTES_MIN:
         raise CorruptBatch(f"batch claims {count} records in {end_of_all} bytes")
@@ -148,12 +145,12 @@ def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYT
                 size = (byte >> 1) ^ -(byte & 1)
                 at += 1
             else:
-                size, at = _read_varint(data, at)
+                size, at = read_varint(data, at)
             end = at + size
             if size < RECORD_BYTES_MIN - 1 or end > end_of_all:
                 raise CorruptBatch(f"record at byte {start} claims {size} bytes, {end_of_all - at} are there")
             byte = data[at + 1]  # behind the attributes
-            delta = (byte >> 1) ^ -(byte & 1) if byte < 0x80 else _read_varint(data, at + 1, _VARLONG_BYTES_MAX)[0]
+            delta = (byte >> 1) ^ -(byte & 1) if byte < 0x80 else read_varint(data, at + 1, VARLONG_BYTES_MAX)[0]
             if delta < least:
                 least = delta
             if delta > greatest:
@@ -248,7 +245,8 @@ def encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> by
     return _varint(len(body)) + bytes(body)
 
 
-def _records_bytes(batch: Buffer, pos: int, bytes_max: int) -> tuple[BatchHeader, bytes]:
+def records_bytes(batch: Buffer, pos: int, bytes_max: int) -> tuple[BatchHeader, bytes]:
+    """Header and decompressed records of the batch at `pos`. Raises CorruptBatch."""
     header = read_header(batch, pos)
     if header.magic != MAGIC or not HEADER_SIZE <= header.size <= len(batch) - pos:
         raise CorruptBatch(f"no whole batch at position {pos}: length {header.length}, magic {header.magic}")
@@ -265,18 +263,18 @@ def _read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | 
     elsewhere than the record's length says. Both are detected here (twice as fast as checking each field)."""
     start = at
     try:
-        size, at = _read_varint(data, at)
+        size, at = read_varint(data, at)
         end = at + size
         if size < RECORD_BYTES_MIN - 1 or end > len(data):
             raise CorruptBatch(f"record at byte {start} claims {size} bytes, {len(data) - at} are there")
-        timestamp_delta, at = _read_varint(data, at + 1, _VARLONG_BYTES_MAX)
-        offset_delta, at = _read_varint(data, at)
+        timestamp_delta, at = read_varint(data, at + 1, VARLONG_BYTES_MAX)
+        offset_delta, at = read_varint(data, at)
         key, at = _read_bytes(data, at)
         value, at = _read_bytes(data, at)
         header_count = data[at]
         headers: tuple[Header, ...] = ()
         if header_count:
-            headers, at = _read_headers(data, at, end)
+            headers, at = read_headers(data, at, end)
         else:
             at += 1
     except IndexError:
@@ -286,8 +284,9 @@ def _read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | 
     return timestamp_delta, offset_delta, key, value, headers, end
 
 
-def _read_headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
-    count, at = _read_varint(data, at)
+def read_headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
+    """The headers of the record that ends at `end`, and the position after them."""
+    count, at = read_varint(data, at)
     if count < 0 or count > (end - at) // 2:
         raise CorruptBatch(f"record claims {count} headers in {end - at} bytes")
     headers: list[Header] = []
@@ -307,7 +306,7 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
         at += 1
         size = (size >> 1) ^ -(size & 1)
     else:
-        size, at = _read_varint(data, at)
+        size, at = read_varint(data, at)
     if size < 0:
         if size != -1:
             raise CorruptBatch(f"field at byte {at} claims {size} bytes")
@@ -316,7 +315,7 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     return data[at:end], end
 
 
-def _read_varint(data: bytes, at: int, bytes_max: int = _VARINT_BYTES_MAX) -> tuple[int, int]:
+def read_varint(data: bytes, at: int, bytes_max: int = _VARINT_BYTES_MAX) -> tuple[int, int]:
     """A zig-zag varint of at most `bytes_max` bytes (5: int32, 10: int64). Raises IndexError beyond the data's end."""
     byte = data[at]
     if byte < 0x80:  # most are one byte long

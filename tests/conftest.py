@@ -1,6 +1,7 @@
 """Settings every test shares, and the order of the tests."""
 
 import gc
+import inspect
 import os
 import signal
 from collections.abc import Iterator
@@ -88,6 +89,19 @@ def pytest_collection_finish() -> None:
     again and again (50 simulated seeds: 44 s of CPU instead of 23)."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest itself refuses coroutines
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A coroutine test runs in virtual time: at most an hour of it, or what its mark `virtual_s` says."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    from tests.support.fast_loop import HOUR_S, run_fast  # not in the start of those who collect other tests
+
+    mark = pyfuncitem.get_closest_marker("virtual_s")
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    run_fast(pyfuncitem.obj(**given), timeout_s=HOUR_S if mark is None else mark.args[0])
+    return True
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Jobs of one partition: claim and reservation, copy, expiry, gc; and when each runs next.
+"""Jobs of one partition: claim and reservation, copy, expiry, gc, compaction of the bucket; and when each runs next.
 Nothing here blocks the loop, and no produce or hot fetch waits for it. A full disk is a state that is reported and
 retried; the queue retries other failures."""
 
@@ -16,7 +16,8 @@ from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.record_batch import INT64_MAX
 from seams.files.disk import is_full
 from seams.loop.workers import Lane
-from tiering.copying.copier import Copier
+from tiering.cleaning.cold_cleaner import ColdCleaner
+from tiering.copying.copier import Copier, ReplacedMeanwhile
 from tiering.copying.copy_plan import CopyRange, NoCopy, next_copy, seal_in_ms
 from tiering.expiry.collector import AGAIN_S, Collector
 from tiering.expiry.expirer import Expirer
@@ -43,6 +44,7 @@ class PartitionJobs:
         collector: Collector,
         copier: Copier,
         expirer: Expirer,
+        cleaner: ColdCleaner,
         note: Callable[[], None],
     ) -> None:
         self._partition = partition
@@ -54,6 +56,9 @@ class PartitionJobs:
         self._upkeep: Job = queues.commits.add(f"upkeep {partition.name}", self._with_room("upkeep", self._keep_up))
         self._copying: Job = queues.copies.add(f"copy {partition.name}", self._with_room("copy", self._copy_next))
         self._expiring: Job = queues.expiry.add(f"expire {partition.name}", self._with_room("expire", expirer.run))
+        self._cleaner = cleaner
+        cleaner.on_replaced = self.expire
+        self._cleaning: Job = queues.cleaning.add(f"clean {partition.name}", self._with_room("clean", cleaner.run))
         self._collecting: Job = queues.gc.add(f"gc {partition.name}", self._collect)
         self._progress = asyncio.Event()
         self._broken: Exception | None = None
@@ -70,6 +75,8 @@ class PartitionJobs:
 
     async def close(self) -> None:
         """Stop them; gc deletes what is being copied."""
+        await self._queues.cleaning.remove(self._cleaning)
+        self._cleaner.forget()
         await self._queues.copies.remove(self._copying)
         await self._queues.expiry.remove(self._expiring)
         await self._queues.gc.remove(self._collecting)
@@ -87,6 +94,7 @@ class PartitionJobs:
             self.keep_up()
             self.copy()
             self.expire()
+            self._clean()
 
     def copy(self) -> None:
         """There may be a segment to seal or to copy."""
@@ -102,6 +110,11 @@ class PartitionJobs:
         else:
             self._queues.expiry.wake(self._expiring)
 
+    def _clean(self) -> None:
+        """Look whether the bucket's part is to be compacted; nothing is queued for a topic that is not."""
+        if self._is_started and self._cleaner.is_wanted:
+            self._queues.cleaning.wake(self._cleaning)
+
     @property
     def _limits(self) -> TierLimits:
         return self._partition.limits
@@ -115,6 +128,7 @@ class PartitionJobs:
         if not self._is_started:
             return
         self._queues.copies.wake(self._copying)
+        self._clean()
         self._queues.expiry.wake_in(self._expiring, min(1.0, self._limits.retention_check_interval_ms / 1000))
         if self._partition.epoch == 0:
             return  # no object is of an earlier epoch
@@ -220,6 +234,7 @@ class PartitionJobs:
                     partition.blocks.pop(over, None)
                 self._report_progress()
                 self._queues.expiry.wake_in(self._expiring, 0.0)
+                self._clean()
                 return 0.0
             case NoCopy.UNSTABLE:
                 if local.flushed_end_offset < local.active_info().base_offset:
@@ -322,6 +337,16 @@ class PartitionJobs:
                     await progress.wait()
             except TimeoutError:
                 continue
+        while not await self._all_verified():
+            partition.check_not_fenced()
+
+    async def _all_verified(self) -> bool:
+        """Verify what the bucket holds of the local log. False: compaction replaced some meanwhile; ask again."""
+        partition = self._partition
         async for segment in partition.manifests.segments(partition.log.local_log_start_offset):
             if segment not in partition.verified:
-                await self._copier.verify(segment)
+                try:
+                    await self._copier.verify(segment)
+                except ReplacedMeanwhile:
+                    return False
+        return True

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
+from typing import Any
 from uuid import UUID
 
-from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest import Manifest, RemoteSegment
 from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore
 from coldstore.roots.root import RootVanished
@@ -89,6 +90,9 @@ class TieredPartition:
         self.config = config
         self.limits = limits
         self.visible_end: Callable[[], int] = lambda: log.stable_end_offset
+        """The last stable offset: nothing at or above it is copied."""
+        self.committed_end: Callable[[], int] = lambda: log.stable_end_offset
+        """The high watermark: retention of what is not copied does not wait for open transactions, as in Kafka."""
         self.rate = AppendRate()
         self.blocks: dict[Block, str] = {}
         self.local_gaps: tuple[tuple[int, int], ...] | None = None  # None: not looked for yet
@@ -189,18 +193,38 @@ class TieredPartition:
         configs that make that due, which are compared at each send too, because sends may go on for half a minute.
         Raises Fenced if a newer leader exists, also right after our commit; Retryable if the configs were changed."""
 
+        return await self._fencing(self.manifests.commit(edit, self._may_send(due_by) if releases else None))
+
+    async def replace(
+        self,
+        old: Sequence[RemoteSegment],
+        new: Sequence[RemoteSegment],
+        also: Callable[[Manifest], Manifest] | None,
+        *,
+        due_by: TierConfig,
+    ) -> Manifest:
+        """See `ManifestStore.replace`; each send calls `check_fresh` and compares the configs. Raises as `commit`."""
+        now_ms = self.world.clock.wall_ms()
+        return await self._fencing(self.manifests.replace(old, new, now_ms, self._may_send(due_by), also))
+
+    def _may_send(self, due_by: TierConfig | None) -> Callable[[], None]:
         def may_send() -> None:
             self.check_fresh()
             if due_by is not None and due_by != self.config:
                 raise Retryable(f"{self.name}: its configs were changed; what is due is decided anew")
 
-        self.check_not_fenced()
+        return may_send
+
+    async def _fencing(self, committing: Coroutine[Any, Any, Manifest]) -> Manifest:
         try:
-            manifest = await self.manifests.commit(edit, may_send if releases else None)
+            self.check_not_fenced()
+            manifest = await committing
         except LeaseOver:
             raise  # the role is over; no root fenced it
         except Fenced as fenced:
             raise self.fence(fenced) from fenced
+        finally:
+            committing.close()
         self.check_not_fenced()
         return manifest
 

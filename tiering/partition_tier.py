@@ -8,6 +8,8 @@ import asyncio
 import logging
 
 from logformat.errors import Fenced, ThermoclineError
+from tiering.cleaning.cold_cleaner import ColdCleaner
+from tiering.cleaning.scratch import ColdCleaning
 from tiering.copying.backlog import Backlog
 from tiering.copying.copier import Copier, CopyCounters
 from tiering.copying.copy_plan import copy_lag
@@ -38,6 +40,7 @@ class PartitionTier:
         copy_counters: CopyCounters,
         expire_counters: ExpireCounters,
         backlog: Backlog,
+        cleaning: ColdCleaning | None = None,
     ) -> None:
         self.partition_state = partition
         self.lost: tuple[int, int] | None = None
@@ -46,8 +49,9 @@ class PartitionTier:
         self._cold = cold
         copier = Copier(partition, copy_counters)
         self.expirer = Expirer(partition, copier, expire_counters, cold.forget)
+        self.cleaner = ColdCleaner(partition, copier, cleaning)
         self._jobs = PartitionJobs(
-            partition, queues, collector, copier, self.expirer, note=lambda: self._backlog.note(self)
+            partition, queues, collector, copier, self.expirer, self.cleaner, note=lambda: self._backlog.note(self)
         )
 
     def start(self) -> None:
@@ -229,4 +233,7 @@ class PartitionTier:
             remote_end_offset=partition.remote_end_offset,
             log_end_offset=local.log_end_offset,
             reserved_end_offset=local.reserved_end,
+            compaction=self.cleaner.forecast(),
+            replaced_bytes=0 if manifest is None else sum(each.object_bytes for each in manifest.replaced),
+            uncompacted_why=self.cleaner.stands_still or "",
         )

@@ -11,12 +11,15 @@ from typing import Final
 from uuid import UUID
 
 from coldstore.object_store import ObjectStore
+from hotstore.cleaning.cleaner_config import CleanerConfig
+from hotstore.cleaning.engine import CleanerEngine
 from hotstore.flush.sync_rounds import SyncTimes
 from hotstore.host.lease import Lease
 from hotstore.host.log_host import LogHost
 from logformat.errors import Retryable
 from seams.loop.tasks import Tasks, supervise
 from seams.world import World
+from tiering.cleaning.scratch import SCRATCH_DIRECTORY, ColdCleaning
 from tiering.copying.backlog import Backlog, lag_message
 from tiering.copying.copier import CopyCounters
 from tiering.expiry.cold_expirer import ExpireCounters
@@ -37,6 +40,7 @@ log = logging.getLogger(__name__)
 COMMITS_MAX: Final = 16  # short requests on small objects
 EXPIRIES_MAX: Final = 4
 GC_MAX: Final = 1
+CLEANINGS_MAX: Final = 1  # of the bucket: one engine, one budget
 SEALS_MAX: Final = 64  # partitions that wait in `seal_all` at once; copies_max bounds the work
 LOG_LAG_EVERY_S: Final = 60.0
 CACHE_DIRECTORY: Final = "thermocline-cache"  # chunks of cold segments, in the data directory
@@ -44,7 +48,8 @@ CACHE_DIRECTORY: Final = "thermocline-cache"  # chunks of cold segments, in the 
 
 class TierService:
     """One per broker. `is_fresh`: whether its metadata image is the newest (R23); `is_complete`: whether all topics and
-    configs are known (R29); `ahead`: what was prefetched of lost logs."""
+    configs are known (R29); `ahead`: what was prefetched of lost logs; `engine`: cleans the bucket, None: nobody does,
+    with the local cleaner's configs `cleaner`."""
 
     def __init__(
         self,
@@ -58,6 +63,8 @@ class TierService:
         is_fresh: Callable[[], bool] = lambda: True,
         is_complete: Callable[[], bool] = lambda: True,
         ahead: ReadAhead | None = None,
+        engine: CleanerEngine | None = None,
+        cleaner: Callable[[], CleanerConfig] = CleanerConfig,
     ) -> None:
         self._store = store
         self._world = world
@@ -71,10 +78,12 @@ class TierService:
         self._queues = Queues(
             *(
                 WorkQueue(places, backoff, world.rng, tasks, recovery)
-                for places in (COMMITS_MAX, limits.copy_partitions_max, EXPIRIES_MAX, GC_MAX)
+                for places in (COMMITS_MAX, limits.copy_partitions_max, EXPIRIES_MAX, GC_MAX, CLEANINGS_MAX)
             )
         )
         self._collector = Collector(store, world, limits.upload_timeout_s)
+        scratch, budget = f"{logs.path}/{SCRATCH_DIRECTORY}", limits.cold_compaction_bytes_per_hour
+        self.cleaning = None if engine is None else ColdCleaning(world, tasks, scratch, engine, cleaner, budget)
         self._attached = attached = AttachedTiers(
             store, world, logs, limits, self._make_tier, is_fresh, is_complete, ahead
         )
@@ -93,6 +102,8 @@ class TierService:
         """Check disk space, empty the chunk cache, begin to watch disk and backlog."""
         await self.watch.check_space()
         await self.cold.start()
+        if self.cleaning is not None:
+            await self.cleaning.start()
         for name, service in (("disk watch", self.watch.run), ("backlog watch", self._watch_backlog)):
             self._tasks.spawn(name, supervise(name, service, self._world.rng, self._report))
 
@@ -102,6 +113,8 @@ class TierService:
         await self._attached.close()
         for queue in self._queues:
             queue.close()
+        if self.cleaning is not None:
+            await self.cleaning.close()
         await self.cold.close()
 
     # ── partitions ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -129,6 +142,7 @@ class TierService:
             self.copy_counters,
             self.expire_counters,
             self._backlog,
+            self.cleaning,
         )
 
     async def seal_all(self, topics: Collection[str] | None) -> None:

@@ -4,9 +4,11 @@ Kafka."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
+
+from tiering.cleaning.cold_plan import ColdForecast
 
 NO_SESSION: Final = -1
 
@@ -70,6 +72,8 @@ class TierLimits:
     interval_ms_max: int = 30_000
     retention_check_interval_ms: int = 300_000
     gc_grace_ms: int = 600_000
+    cold_compaction_grace_ms: int = 86_400_000
+    cold_compaction_bytes_per_hour: int = 10 << 30  # 0: the bucket is not compacted
     reservation_offsets: int = 1 << 20
     local_bytes_max: int | None = None
     local_space_ratio_max: float = 0.8
@@ -89,7 +93,8 @@ class TierLimits:
 class TierStatus:
     """One partition's, for people. `copy_lag_*`: sealed and not in the manifest; `seal_age_ms`: of the oldest unsealed
     record. `gaps`: declared ones, [first, end). `blocked_by`: why copies make no progress, None if they do;
-    `blocked_why`: its last error."""
+    `blocked_why`: its last error. `compaction`: of the bucket's part, the next pass; `replaced_bytes`: of objects in
+    the grace; `uncompacted_why`: why the last pass could not clean."""
 
     enabled: bool
     copy_lag_bytes: int
@@ -106,3 +111,6 @@ class TierStatus:
     remote_end_offset: int
     log_end_offset: int
     reserved_end_offset: int
+    compaction: ColdForecast = field(default_factory=ColdForecast)
+    replaced_bytes: int = 0
+    uncompacted_why: str = ""

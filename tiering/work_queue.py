@@ -254,3 +254,4 @@ class Queues(NamedTuple):
     copies: WorkQueue
     expiry: WorkQueue
     gc: WorkQueue
+    cleaning: WorkQueue

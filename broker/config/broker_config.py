@@ -11,6 +11,8 @@ from typing import Annotated, get_origin, get_type_hints
 from broker.config.groups import GroupConfig
 from broker.config.listeners import ListenerConfig
 from broker.config.times import ClusterTimes
+from broker.config.transactions import TransactionConfig
+from hotstore.cleaning.cleaner_config import CleanerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,11 @@ class BrokerConfig:
         int, "thermocline.brokers.on.disk"
     ]  # brokers that share that file system, this one among them
 
-    # groups
+    cleaner: CleanerConfig
+
+    # groups and transactions
     groups: GroupConfig
+    transactions: TransactionConfig
 
     # tiering
     tiering_enabled: Annotated[bool, "remote.log.storage.system.enable"]
@@ -90,6 +95,8 @@ class BrokerConfig:
     copy_backoff_ms_max: Annotated[int, "remote.log.manager.task.retry.backoff.max.ms"]
     copy_backoff_jitter: Annotated[float, "remote.log.manager.task.retry.jitter"]
     gc_grace_ms: Annotated[int, "thermocline.gc.grace.ms"]
+    cold_compaction_grace_ms: Annotated[int, "thermocline.cold.compaction.grace.ms"]
+    cold_compaction_bytes_per_hour: Annotated[int, "thermocline.cold.compaction.bytes.per.hour"]
     reservation_offsets: Annotated[int, "thermocline.reservation.offsets"]
 
     # the cold tier

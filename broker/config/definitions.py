@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from broker.config.kafka import kafka_names
+from broker.config.kafka.at_run_time import OF_ANY, OF_ONE
 from broker.config.kafka.honoured import BROKER_NAMES, DYNAMIC_NAMES, TOPIC_NAMES, Honoured
 from broker.config.kafka.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPIC_REASONS, reason_of
 from broker.config.own import OWN
@@ -72,6 +73,9 @@ def _registry() -> dict[str, Definition]:
     found = _read_table(kafka_names.BROKER, BROKER_NAMES, reason_of)
     for name, known in _read_table(kafka_names.DYNAMIC, DYNAMIC_NAMES, reason_of).items():
         found[name] = replace(known, dynamic=True)
+    for name in OF_ANY | OF_ONE:
+        assert not found[name].honoured, f"{name} has an effect: say whether it is dynamic in `honoured`"
+        found[name] = replace(found[name], dynamic=True)
     for name in _AUTHORIZER:
         found[name] = Definition(name, ConfigType.STRING, None, doc=f"Accepted without effect: {reason_of(name)}")
     return found | {own.name: own for own in OWN}

@@ -9,9 +9,11 @@ import logging
 from collections.abc import Callable, Mapping
 
 from broker.config.broker_config import BrokerConfig
+from broker.config.cleaner import cleaner_refusal
 from broker.config.definitions import BROKER
 from broker.config.kafka.without_effect import reason_of
 from broker.config.resolve import with_overrides
+from broker.config.sources import Explicit
 from broker.config.values import InvalidConfig
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,8 @@ class LiveConfig:
         for name in sorted(now.configured.keys() - self.now.configured.keys()):
             if not BROKER[name].honoured:
                 log.warning("%s is set, and has no effect here: %s", name, reason_of(name))
+        if refusal := cleaner_refusal(Explicit(now.configured)):
+            log.error("dynamic configs of the log cleaner have no effect together: %s", refusal)
         self.now = now
         for subscriber in self._subscribers:
             subscriber(now)

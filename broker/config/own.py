@@ -96,6 +96,21 @@ OWN: tuple[Definition, ...] = (
         "0..",
         "Time between moving a log's start and deleting the objects below it: present readers finish.",
     ),
+    _own(
+        "cold.compaction.bytes.per.hour",
+        _LONG,
+        "10737418240",
+        "0..",
+        "Budget of the bucket's compaction: bytes that this broker reads from the bucket and writes to it in an hour. "
+        "0: the bucket's part of compacted topics is not rewritten.",
+    ),
+    _own(
+        "cold.compaction.grace.ms",
+        _LONG,
+        "86400000",
+        "0..",
+        "Objects that compaction replaced stay in the bucket this long: present readers finish, such as Spark jobs.",
+    ),
     _own("offsets.snapshot.interval.ms", _LONG, "10000", "1..", "Time between two snapshots of the group offsets."),
     # reading the cold tier
     _own("cache.bytes", _LONG, "1073741824", "0..", "Disk space for chunks of cold segments read from the bucket."),

@@ -12,13 +12,15 @@ from types import MappingProxyType
 from typing import Any
 
 from broker.config.broker_config import BrokerConfig, configs_of
+from broker.config.cleaner import check_cleaner_change, cleaner_config, cleaner_refusal
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS
 from broker.config.groups import GroupConfig
 from broker.config.kafka.honoured import RACK_SELECTOR
-from broker.config.kafka.without_effect import check_local_retention, check_refused, check_served
+from broker.config.kafka.without_effect import check_local_retention, check_refused
 from broker.config.places import Launch, addresses, bucket_url, data_dir_of
 from broker.config.sources import ConfigError, Explicit, from_environment, from_sets, merge
 from broker.config.times import cluster_times
+from broker.config.transactions import TransactionConfig
 from broker.config.units import parse_size
 from coldstore.url import DirectoryUrl
 from logformat.errors import InvalidRequest
@@ -91,7 +93,9 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
         flush_sync=values.text("thermocline.flush") == "sync",
         local_bytes_max=local_bytes_max,
         local_space_ratio_max=local_space_ratio_max,
+        cleaner=cleaner_config(values),
         groups=_groups(values),
+        transactions=TransactionConfig(**_read(TransactionConfig, values)),
         times=cluster_times(
             session_ms=number("broker.session.timeout.ms"),
             parked_ms=number("broker.heartbeat.interval.ms"),
@@ -129,17 +133,19 @@ def with_overrides(
     """The configuration of a broker started with `started`, under overrides: its own over the cluster's over the
     start's.
 
-    Raises InvalidConfig when a value cannot be read; with `check`, also when values that topics inherit contradict each
-    other.
+    Raises InvalidConfig when a value cannot be read; with `check`, also when values that topics inherit, or the
+    cleaner's, contradict each other. Without it the cleaner keeps its configuration then.
     """
     values = Explicit(merge([started.static, cluster_overrides, own_overrides]))
     if check:
         _check_topic_defaults(values)
+        check_cleaner_change(started.configured, started.cleaner, values)
     return replace(
         started,
         configured=MappingProxyType(dict(values.configured)),
         cluster_overrides=MappingProxyType(dict(cluster_overrides)),
         own_overrides=MappingProxyType(dict(own_overrides)),
+        cleaner=started.cleaner if cleaner_refusal(values) else cleaner_config(values),
         **_dynamic(values),
     )
 
@@ -156,7 +162,6 @@ def _check_topic_defaults(values: Explicit) -> None:
             text = values.configured.get(synonym.name)
             if text is not None and BROKER[synonym.name].honoured and synonym.scale == 1:
                 TOPIC[topic_name].parse(text)
-    check_served(values.texts("log.cleanup.policy"), values.text("compression.type"))
     for unit in ("ms", "bytes"):
         local, total = f"log.local.retention.{unit}", f"log.retention.{unit}"
         if local in values.configured and total in values.configured:

@@ -87,6 +87,14 @@ class Explicit:
         assert isinstance(value, int), name
         return value
 
+    def fraction(self, name: str) -> float:
+        value = self.value(name)
+        assert isinstance(value, float), name
+        return value
+
+    def flag(self, name: str) -> bool:
+        return self.value(name) is True
+
     def text(self, name: str) -> str:
         value = self.value(name)
         return value if isinstance(value, str) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import IntEnum
 
 from broker.config.units import parse_duration_ms, parse_size
@@ -38,6 +39,15 @@ _REPLICA = re.compile(r"\d+:\d+", re.ASCII)
 
 def _shown(limit: float) -> str:
     return str(int(limit)) if limit == int(limit) else str(limit)
+
+
+def double_text(number: float) -> str:
+    """As Java prints a double: `0.5`, `1.0`, `5.0E-4`."""
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        return repr(number)
+    digits, _, exponent = f"{Decimal(repr(number)):e}".partition("e")
+    whole, _, fraction = digits.partition(".")
+    return f"{whole}.{fraction.rstrip('0') or '0'}E{int(exponent)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +154,16 @@ class Definition:
             raise self._refuse(text, refusal)
         return text
 
+    def canonical(self, text: str | None) -> str | None:
+        """The text as Kafka shows a parsed double or list; others as they are. Unreadable texts too."""
+        try:
+            value = self.parse(text) if self.type in (ConfigType.DOUBLE, ConfigType.LIST) else None
+        except InvalidConfig:
+            return text
+        if isinstance(value, tuple):
+            return ",".join(dict.fromkeys(value))
+        return double_text(value) if isinstance(value, float) else text
+
     def _boolean(self, text: str) -> bool:
         if text.lower() not in ("true", "false"):
             raise self._refuse(text, "Expected value to be either true or false")
@@ -161,14 +181,17 @@ class Definition:
     def _double(self, text: str) -> float:
         if not _FLOAT.fullmatch(text):
             raise self._refuse(text, "Not a number of type DOUBLE")
-        if refusal := self.valid.refusal_of_number(float(text)):
-            raise self._refuse(text, refusal)
-        return float(text)
+        number = float(text)
+        if refusal := self.valid.refusal_of_number(number):
+            raise self._refuse(double_text(number), refusal)
+        return number
 
     def _list(self, text: str) -> tuple[str, ...]:
         items = tuple(item.strip() for item in text.split(",")) if text else ()
         if self.valid.replicas and items and items != ("*",) and not all(map(_REPLICA.fullmatch, items)):
             raise self._refuse(text, "must be the literal '*' or a list of partition:broker pairs")
+        if self.valid.one_of and "" in items:
+            raise InvalidConfig(f"Configuration '{self.name}' values must not be empty.")
         for item in items:
             if refusal := self.valid.refusal_of_text(item):
                 raise self._refuse(item, refusal)

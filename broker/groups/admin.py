@@ -179,7 +179,7 @@ class GroupAdmin:
                     await group.writes.settled()
             except TimeoutError:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        while group.offsets.count > _TOMBSTONES_PER_TURN:
+        while group.offsets.positions_count > _TOMBSTONES_PER_TURN:
             error = await self._forget(shard, group, _first(group, _TOMBSTONES_PER_TURN), until_s)
             if error is not ErrorCode.NONE:
                 return error
@@ -250,4 +250,4 @@ class GroupAdmin:
 
 
 def _first(group: Group, count: int) -> list[TopicPosition]:
-    return [(topic, partition) for topic, partition, _ in islice(group.offsets, count)]
+    return list(islice(group.offsets.positions(), count))

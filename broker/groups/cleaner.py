@@ -125,7 +125,7 @@ class Cleaner:
         if changes or rule is None:
             return changes
         gone = group.offsets.expired(rule, self._clock.wall_ms(), self._config.offsets_retention_ms)
-        stays = len(gone) < group.offsets.count or (group.offsets.is_pending and not gone)
+        stays = len(gone) < group.offsets.positions_count or (group.offsets.is_pending and not gone)
         if not stays and group.machine.is_idle and group.record is not None and not group.record_writes:
             shard.write_group(group, stored_group_record(group.group_id, None), lambda _: None)
         return _tombstones(gone)

@@ -9,6 +9,8 @@ from typing import TypeAlias
 
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
+from broker.internal_topics.appender import TransactionEnded
+from hotstore.errors import InvalidProducerEpoch
 from logformat.errors import Fenced, InvalidRequest, StorageFailed
 
 Write: TypeAlias = "asyncio.Future[Exception | None]"
@@ -38,6 +40,10 @@ async def outcome_of(write: Write, until_s: float) -> ErrorCode:
 def group_code_of(failure: Exception, too_large: ErrorCode) -> ErrorCode:
     """The error when a group's state could not be stored (as Kafka translates append errors for groups). Not
     `broker.errors.code_of`: a client must look for the coordinator, not for a partition's leader."""
+    if isinstance(failure, InvalidProducerEpoch):
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if isinstance(failure, TransactionEnded):
+        return ErrorCode.TRANSACTION_ABORTABLE
     if isinstance(failure, Fenced | StorageFailed):
         return ErrorCode.NOT_COORDINATOR
     if isinstance(failure, InvalidRequest):

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from broker.config.groups import GroupConfig, is_too_long
@@ -27,7 +27,7 @@ from broker.groups.offset_requests import OffsetRequests
 from broker.groups.offsets import any_topic
 from broker.groups.records import partition_of
 from broker.groups.shard import Group, GroupShard, MemoryUsage
-from broker.internal_topics.interfaces import LogLimits
+from broker.internal_topics.interfaces import InternalTopic, LogLimits
 from broker.internal_topics.internal_log import InternalLog
 from broker.internal_topics.led_shard import Shard
 from broker.internal_topics.shard_life import ShardState
@@ -41,22 +41,7 @@ from seams.rng import Rng
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
-class OffsetsTopic(Protocol):
-    """`__consumer_offsets` as a topic (design 5). Partitions count from 0."""
-
-    @property
-    def partitions(self) -> int:
-        """offsets.topic.num.partitions; constant for the life of the topic."""
-
-    def is_offline(self, index: int) -> bool:
-        """Whether this broker should lead the partition and cannot: it is damaged, or its log failed."""
-
-    def leader(self, index: int) -> int:
-        """The partition's leader, which coordinates its groups; NO_LEADER while there is none."""
-
-    async def ensure_created(self) -> None:
-        """Returns when the topic exists and its partitions are led as far as they could be opened; cheap afterwards.
-        Raises Retryable (try again later), Fenced, InvalidRequest."""
+OffsetsTopic = InternalTopic
 
 
 log = logging.getLogger(__name__)
@@ -205,6 +190,10 @@ class GroupCoordinator:
     def node_of(self, group_id: str) -> int:
         """The broker that coordinates the group (NO_LEADER: none), by this broker's image."""
         return self._topic.leader(self._index_of(group_id))
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` that has the group."""
+        return self._index_of(group_id)
 
     # ---- shards ----------------------------------------------------------------------------------------------------
 

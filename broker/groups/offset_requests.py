@@ -4,8 +4,8 @@ and of a shard that is still led when they are sent."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
@@ -25,6 +25,7 @@ from broker.groups.offsets import (
 )
 from broker.groups.records import NO_EXPIRY, CommittedOffset
 from broker.groups.shard import GroupShard, MemoryUsage
+from broker.internal_topics.batches import Producer
 from broker.metadata.image import TopicLookup
 from broker.wire.primitives import ZERO_UUID
 from seams.clock import Clock
@@ -79,14 +80,17 @@ def judge(
             assert facts is not None
             value = CommittedOffset(row.offset, row.leader_epoch, row.metadata, now_ms, expire_at_ms, facts.topic_id)
             values.append(((row.topic, row.partition), value))
-            if held.get(row.topic, row.partition) is None:
+            if not held.holds((row.topic, row.partition)):
                 growth += OFFSET_OVERHEAD_BYTES + len(row.metadata)
                 more += 1
-    if more and (held.count + more > config.group_positions_max or is_full(growth)):
+    if more and (held.positions_count + more > config.group_positions_max or is_full(growth)):
         full = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         return Judged([full if code is ErrorCode.NONE else code for code in codes], [])
     return Judged(codes, values)
 
+
+Verify: TypeAlias = Callable[[int], Awaitable[ErrorCode]]
+"""The answer of a transaction's coordinator about that partition of `__consumer_offsets`."""
 
 ShardOf: TypeAlias = Callable[[str], tuple[GroupShard | None, ErrorCode]]
 """The shard of a group, or why it is not available now."""
@@ -147,8 +151,68 @@ class OffsetRequests:
             codes = [failure if code is ErrorCode.NONE else code for code in codes]
         return codes
 
+    async def commit_in_transaction(
+        self,
+        group_id: str,
+        member: AdmitCommit,
+        rows: Sequence[CommitRow],
+        producer: Producer,
+        verify: Verify,
+        *,
+        until_s: float,
+    ) -> list[ErrorCode]:
+        """As `commit`, for offsets that count when the producer's transaction commits (KIP-98). `verify` asks its
+        coordinator whether the partition of `__consumer_offsets` belongs to it (KIP-890)."""
+        shard, error = self._shard_of(group_id)
+        if shard is None:
+            return [error] * len(rows)
+        if len(rows) > self._config.commit_rows_max:
+            return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
+        guard = shard.guard(producer.producer_id)
+        try:
+            error = await verify(shard.partition)
+            if error is ErrorCode.NONE and (is_over(until_s) or self._shard_of(group_id)[0] is not shard):
+                error = ErrorCode.NOT_COORDINATOR
+            if error is not ErrorCode.NONE:
+                return [error] * len(rows)
+            group = shard.groups.get(group_id)
+            if group is None:
+                if member.generation >= 0:
+                    return [ErrorCode.ILLEGAL_GENERATION] * len(rows)
+                if self._memory.is_full(0, new_group=True):
+                    return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
+                group = shard.create(group_id)
+            future: asyncio.Future[AdmitReply] = asyncio.get_running_loop().create_future()
+            self._effects.step(shard, group, replace(member, token=future, is_transactional=True))
+            error = future.result().error
+            codes, write = [error] * len(rows), None
+            if error is ErrorCode.NONE:
+                is_full = partial(self._memory.is_full, new_group=False)
+                codes, values = judge(
+                    rows,
+                    group.offsets,
+                    self._topics,
+                    self._config,
+                    is_full,
+                    now_ms=self._clock.wall_ms(),
+                    retention_ms=-1,
+                )
+                write = shard.write_open(group, producer, values, guard) if values else None
+            shard.settle(group)
+            if write is not None:
+                failure = await outcome_of(write, until_s)
+                codes = [failure if code is ErrorCode.NONE else code for code in codes]
+            return codes
+        finally:
+            guard.release()
+
     async def fetch(
-        self, group_id: str, wanted: Sequence[Wanted] | None, *, until_s: float | None = None
+        self,
+        group_id: str,
+        wanted: Sequence[Wanted] | None,
+        *,
+        until_s: float | None = None,
+        require_stable: bool = False,
     ) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
         """Durable positions; `wanted` None: all. An unknown group has none, without an error. `until_s`: of the whole
         request, as `deadline`. Waits for commits accepted before it, so that the next owner of a partition never starts
@@ -170,4 +234,4 @@ class OffsetRequests:
             group = shard.groups.get(group_id)
         if group is None:
             return ErrorCode.NONE, GroupOffsets().fetch(wanted)
-        return ErrorCode.NONE, group.offsets.fetch(wanted, self._topics)
+        return ErrorCode.NONE, group.offsets.fetch(wanted, self._topics, require_stable=require_stable)

@@ -1,7 +1,7 @@
-"""Committed offsets of one group: durable positions, and pending writes.
+"""Committed offsets of one group: durable positions, those of open transactions (`open_offsets`), pending writes.
 
-- `fetch` shows durable positions only. A position with a pending write never expires, so its tombstone cannot follow a
-  newer commit into the log.
+- `fetch` shows durable, committed positions only. A position with a pending write never expires, so its tombstone
+  cannot follow a newer commit into the log.
 - A position belongs to the topic that had the name at its commit, and is never shown as a later topic's (topic ids,
   KIP-516).
 """
@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 from broker.error_codes import ErrorCode
 from broker.groups.machine.classic import ClassicGroup
 from broker.groups.machine.events import GroupState
+from broker.groups.open_offsets import OpenOffsets
 from broker.groups.records import NO_EXPIRY, CommittedOffset
 from broker.metadata.image import TopicFacts, TopicLookup
 from broker.wire.primitives import ZERO_UUID
@@ -22,6 +23,7 @@ from broker.wire.primitives import ZERO_UUID
 # A position without its metadata (measured: 0.19 KB in a topic of many, 0.47 KB alone in its topic, CPython 3.11).
 OFFSET_OVERHEAD_BYTES: Final = 500
 NO_OFFSET: Final = CommittedOffset(-1, -1, "", -1)  # the answer for a partition without a commit
+UNSTABLE: Final = CommittedOffset(-1, -1, "", -2)  # a transaction may change it: the answer if a stable one is required
 
 TopicPosition: TypeAlias = tuple[str, int]
 
@@ -70,8 +72,30 @@ class GroupOffsets:
         self._topics: dict[str, dict[int, CommittedOffset]] = {}
         self._pending: dict[TopicPosition, int] = {}
         self._adopted: set[TopicPosition] = set()  # whose topic id is not in the log yet
-        self.count = 0
-        self.size_bytes = 0
+        self.open = OpenOffsets()
+        self.count = 0  # committed ones
+        self._size_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes + self.open.count * OFFSET_OVERHEAD_BYTES + self.open.metadata_bytes
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.count or self._pending or self.open.count)
+
+    @property
+    def positions_count(self) -> int:
+        """At least as many as `positions` returns."""
+        return self.count + self.open.count
+
+    def positions(self) -> Iterator[TopicPosition]:
+        """Of committed offsets, then those of open transactions only."""
+        for topic, partition, _ in self:
+            yield topic, partition
+        for topic, partition in self.open.positions():
+            if self.get(topic, partition) is None:
+                yield topic, partition
 
     @property
     def is_pending(self) -> bool:
@@ -87,7 +111,8 @@ class GroupOffsets:
 
     def holds(self, position: TopicPosition) -> bool:
         """Whether a tombstone would delete something, now or when it reaches the log."""
-        return position in self._pending or position[1] in self._topics.get(position[0], {})
+        is_held = position in self._pending or self.open.holds(position)
+        return is_held or position[1] in self._topics.get(position[0], {})
 
     def begin(self, positions: Iterable[TopicPosition]) -> None:
         for position in positions:
@@ -104,22 +129,40 @@ class GroupOffsets:
 
     def apply(self, topic: str, partition: int, value: CommittedOffset | None) -> None:
         """A durable record, None a tombstone, in the log's order. A smaller offset is allowed."""
+        self.open.override((topic, partition))
+        self._put(topic, partition, value)
+
+    def end_transaction(self, producer_id: int, producer_epoch: int, *, is_commit: bool) -> list[TopicPosition]:
+        """A marker: what its producer has open is committed or forgotten. Returns the positions."""
+        ended = self.open.end(producer_id, producer_epoch)
+        for position, found in ended if is_commit else ():
+            self.open.override(position, found.order)
+            self._put(*position, found.value)
+        return [position for position, _ in ended]
+
+    def _put(self, topic: str, partition: int, value: CommittedOffset | None) -> None:
         partitions = self._topics.setdefault(topic, {})
         previous = partitions.pop(partition, None)
         if previous is not None:
             self.count -= 1
-            self.size_bytes -= OFFSET_OVERHEAD_BYTES + len(previous.metadata)
+            self._size_bytes -= OFFSET_OVERHEAD_BYTES + len(previous.metadata)
         if value is not None:
             partitions[partition] = value
             self.count += 1
-            self.size_bytes += OFFSET_OVERHEAD_BYTES + len(value.metadata)
+            self._size_bytes += OFFSET_OVERHEAD_BYTES + len(value.metadata)
         elif not partitions:
             del self._topics[topic]
         if self._adopted:
             self._adopted.discard((topic, partition))
 
-    def fetch(self, wanted: Sequence[Wanted] | None, topics: TopicLookup = any_topic) -> tuple[FetchedOffset, ...]:
-        """Durable positions, NO_OFFSET where there is none; `wanted` None: all."""
+    def fetch(
+        self, wanted: Sequence[Wanted] | None, topics: TopicLookup = any_topic, *, require_stable: bool = False
+    ) -> tuple[FetchedOffset, ...]:
+        """Durable positions, NO_OFFSET where there is none; `wanted` None: all. `require_stable`: UNSTABLE where an
+        open transaction has an offset."""
+        if require_stable and self.open.count:
+            fetched = self.fetch(wanted, topics)
+            return tuple(FetchedOffset(topic, tuple(self._stable(topic, rows, topics))) for topic, rows in fetched)
         if wanted is None:
             found = ((topic, self._of(topic, topics)) for topic in self._topics)
             return tuple(FetchedOffset(topic, tuple(held.items())) for topic, held in found if held)
@@ -128,6 +171,14 @@ class GroupOffsets:
             held = self._of(topic, topics)
             rows.append(FetchedOffset(topic, tuple((index, held.get(index, NO_OFFSET)) for index in indexes)))
         return tuple(rows)
+
+    def _stable(
+        self, topic: str, rows: Iterable[tuple[int, CommittedOffset]], topics: TopicLookup
+    ) -> Iterator[tuple[int, CommittedOffset]]:
+        facts = topics(topic)
+        for partition, value in rows:
+            may_change = any(belongs(one, facts) for one in self.open.of((topic, partition)))
+            yield partition, UNSTABLE if may_change else value
 
     def _of(self, topic: str, topics: TopicLookup) -> dict[int, CommittedOffset]:
         held = self._topics.get(topic)
@@ -175,7 +226,8 @@ class GroupOffsets:
         """Expired positions. An explicit expiry (OffsetCommit v2–4) overrides the retention."""
         gone = []
         for topic, partition, value in self:
-            if topic in rule.subscribed or (topic, partition) in self._pending:
+            at = (topic, partition)
+            if topic in rule.subscribed or at in self._pending or self.open.holds(at):
                 continue
             if value.expire_at_ms != NO_EXPIRY:
                 over = now_ms >= value.expire_at_ms

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from broker.groups.machine.events import GroupMetadata, MemberMetadata
 from broker.internal_topics.batches import KeyValue
+from broker.internal_topics.partitioning import partition_of as partition_of
 from broker.wire.codec import decode_record, encode_record, record_version
 from broker.wire.messages import (
     GroupMetadataKey,
@@ -66,17 +67,6 @@ class GroupRecord(NamedTuple):
 
 
 Parsed: TypeAlias = OffsetRecord | GroupRecord
-
-
-def partition_of(group_id: str, partitions: int) -> int:
-    """Kafka's partition of a group: the magnitude of Java's String.hashCode (Utils.abs), modulo `partitions`."""
-    value = 0
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    for i in range(0, len(units), 2):
-        value = (31 * value + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
-    # Utils.abs: the magnitude as an int32, and 0 for the one without.
-    magnitude = value if value < 0x80000000 else (0x100000000 - value) & 0x7FFFFFFF
-    return magnitude % partitions
 
 
 def offset_record(key: OffsetKey, value: CommittedOffset | None) -> KeyValue:

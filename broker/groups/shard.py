@@ -20,9 +20,11 @@ from broker.groups.records import (
     parse,
     stored_group_record,
 )
-from broker.internal_topics.batches import KeyValue
+from broker.internal_topics.appender import Guard
+from broker.internal_topics.batches import KeyValue, Producer
 from broker.internal_topics.interfaces import Live
 from broker.internal_topics.led_shard import Shard
+from logformat.transaction_marker import TransactionMarker
 from seams.clock import Clock
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ class Group:
     def is_gone(self) -> bool:
         """Nothing would be lost by forgetting it."""
         offsets = self.offsets
-        busy = offsets.count or offsets.is_pending or self.record is not None or self.record_writes
+        busy = not offsets.is_empty or self.record is not None or self.record_writes
         return not busy and self.machine.is_idle
 
 
@@ -119,22 +121,31 @@ class GroupShard:
         self._memory = memory
         self._owner = owner
         self._loaded: dict[str, GroupMetadata | None] = {}
+        self._open: dict[int, set[str]] = {}  # groups with offsets in a producer's open transaction
+        self._resolved: dict[tuple[str, TopicPosition], None] | None = None  # by markers while a rewrite is under way
 
     @property
     def is_ready(self) -> bool:
         return self._shard.is_ready
 
+    def guard(self, producer_id: int) -> Guard:
+        return self._shard.guard(producer_id)
+
     # ---- as the log's state ----------------------------------------------------------------------------------------
 
     def apply(self, records: Sequence[KeyValue]) -> None:
-        for key, value in records:
+        for key, value, producer in records:
             record = parse(key, value)
             if record is None:
                 continue
             if isinstance(record, OffsetRecord):
                 group = self.create(record.key.group_id)
-                group.offsets.apply(record.key.topic, record.key.partition, record.value)
-            else:
+                where = (record.key.topic, record.key.partition)
+                if producer is None or record.value is None:
+                    group.offsets.apply(*where, record.value)
+                else:
+                    self._open_offset(group, producer, where, record.value)
+            elif producer is None:
                 group = self.create(record.group_id)
                 group.record = record.raw
                 self._loaded[record.group_id] = record.metadata
@@ -152,13 +163,81 @@ class GroupShard:
             yield
         self._loaded.clear()
 
+    def end_transaction(self, marker: TransactionMarker) -> None:
+        producer_id = marker.producer_id
+        groups = self._open.pop(producer_id, set())
+        for group_id in groups:
+            group = self.groups.get(group_id)
+            if group is None:
+                continue
+            ended = group.offsets.end_transaction(producer_id, marker.producer_epoch, is_commit=marker.is_commit)
+            if self._resolved is not None and marker.is_commit:
+                self._resolved.update(dict.fromkeys((group_id, position) for position in ended))
+            if group.offsets.open.is_open(producer_id):  # of a later epoch: this marker comes again, or late
+                self._open.setdefault(producer_id, set()).add(group_id)
+            self.settle(group)
+
+    def lost(self) -> None:
+        """What the log lacks cannot be known: an offset that is set back is read again."""
+
+    def _open_offset(self, group: Group, producer: Producer, where: TopicPosition, value: CommittedOffset) -> None:
+        group.offsets.open.put(producer, where, value)
+        self._open.setdefault(producer.producer_id, set()).add(group.group_id)
+
     def live(self) -> Live:
-        groups = [(g.group_id, g.record, list(g.offsets)) for g in self.groups.values()]
-        count = sum((record is not None) + len(offsets) for _, record, offsets in groups)
+        groups = [(g.group_id, g.record, list(g.offsets), g.offsets.open.in_order()) for g in self.groups.values()]
+        count = sum((record is not None) + len(offsets) + len(opened) for _, record, offsets, opened in groups)
         return Live(count, _live_records(groups))
 
-    def live_again(self) -> Iterator[KeyValue]:
-        yield stored_group_record("", None)  # no such group exists: members have to name theirs
+    def live_again(self) -> Iterator[KeyValue | None]:
+        """Committed positions, then open ones, which are newer. What a marker commits meanwhile comes last."""
+        self._resolved = {}
+        try:
+            yield stored_group_record("", None)  # no such group exists: members have to name theirs
+            yield from self._committed_again()
+            yield from self._opened_again()
+            while self._resolved:
+                (group_id, (topic, partition)), _ = self._resolved.popitem()
+                group = self.groups.get(group_id)
+                value = None if group is None else group.offsets.get(topic, partition)
+                if group is not None and value is not None:
+                    yield offset_record(OffsetKey(group_id, topic, partition), value)
+                    yield from self._opened_at(group, (topic, partition))
+        finally:
+            self._resolved = None
+
+    def _opened_again(self) -> Iterator[KeyValue | None]:
+        """By producer, so that few batches are made. Where several have one position they come in the log's order."""
+        shared: list[tuple[str, TopicPosition]] = []
+        for producer_id in list(self._open):
+            yield None
+            for group_id in list(self._open.get(producer_id, ())):
+                group = self.groups.get(group_id)
+                for position in group.offsets.open.positions_of(producer_id) if group is not None else ():
+                    assert group is not None
+                    held = group.offsets.open.at(position)
+                    if len(held) > 1:
+                        shared.append((group_id, position))
+                    elif held and held[0][1].producer_id == producer_id:
+                        yield _open_record(group_id, position, held[0])
+        for group_id, position in shared:
+            group = self.groups.get(group_id)
+            if group is not None:
+                yield from self._opened_at(group, position)
+
+    def _opened_at(self, group: Group, position: TopicPosition) -> Iterator[KeyValue | None]:
+        """One record a batch. A newer one that is appended meanwhile is repeated after these: the order stays."""
+        last = 0
+        while newer := [found for found in group.offsets.open.at(position) if found[0] > last]:
+            yield None
+            # Read again: the one before is appended, and markers may have ended this one.
+            newer = [found for found in group.offsets.open.at(position) if found[0] > last]
+            if newer:
+                last = newer[0][0]
+                yield _open_record(group.group_id, position, newer[0])
+        yield None
+
+    def _committed_again(self) -> Iterator[KeyValue]:
         for group in list(self.groups.values()):
             if self.groups.get(group.group_id) is not group:
                 continue
@@ -174,6 +253,7 @@ class GroupShard:
         for group in self.groups.values():
             group.accounted = self._memory.resize(group.accounted, 0)
         self.groups.clear()
+        self._open.clear()
 
     # ---- groups ----------------------------------------------------------------------------------------------------
 
@@ -216,6 +296,37 @@ class GroupShard:
         self._shard.submit(records, done)
         return write
 
+    def write_open(
+        self,
+        group: Group,
+        producer: Producer,
+        values: Sequence[tuple[TopicPosition, CommittedOffset]],
+        guard: Guard | None,
+    ) -> asyncio.Future[Exception | None]:
+        """As `write_positions`, for offsets of a transaction: they count when its marker commits them. `guard`: as
+        `Shard.submit`."""
+        positions = [position for position, _ in values]
+        records = [
+            offset_record(OffsetKey(group.group_id, *position), value)._replace(producer=producer)
+            for position, value in values
+        ]
+        write: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        group.writes.begin()
+        group.offsets.begin(positions)
+
+        def done(failure: Exception | None) -> None:
+            group.offsets.end(positions)
+            if failure is None and self.groups.get(group.group_id) is group:
+                for position, value in values:
+                    self._open_offset(group, producer, position, value)
+            group.writes.end()
+            if not write.done():
+                write.set_result(failure)
+            self.settle(group)
+
+        self._shard.submit(records, done, guard)
+        return write
+
     def write_group(self, group: Group, record: KeyValue, then: Callable[[Exception | None], None]) -> None:
         """Queue a metadata record or tombstone. `then` gets the outcome after the group was updated."""
         group.record_writes += 1
@@ -230,9 +341,24 @@ class GroupShard:
         self._shard.submit([record], done)
 
 
-def _live_records(groups: list[tuple[str, bytes | None, list[tuple[str, int, CommittedOffset]]]]) -> Iterator[KeyValue]:
-    for group_id, record, offsets in groups:
+def _open_record(group_id: str, position: TopicPosition, held: tuple[int, Producer, CommittedOffset]) -> KeyValue:
+    return offset_record(OffsetKey(group_id, *position), held[2])._replace(producer=held[1])
+
+
+_Held = tuple[
+    str,
+    bytes | None,
+    list[tuple[str, int, CommittedOffset]],
+    list[tuple[Producer, TopicPosition, CommittedOffset]],
+]
+
+
+def _live_records(groups: list[_Held]) -> Iterator[KeyValue]:
+    for group_id, record, offsets, _ in groups:
         if record is not None:
             yield stored_group_record(group_id, record)
         for topic, partition, value in offsets:
             yield offset_record(OffsetKey(group_id, topic, partition), value)
+    for group_id, _, _, opened in groups:
+        for producer, (topic, partition), value in opened:
+            yield offset_record(OffsetKey(group_id, topic, partition), value)._replace(producer=producer)

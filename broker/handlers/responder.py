@@ -6,10 +6,11 @@ its connection.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 
 from broker.membership.serving_gate import ServingGate
-from broker.net.dispatch import AnswerFuture, CloseConnection, Later, Part
+from broker.net.dispatch import Answer, CloseConnection, Later, Part
 from broker.wire import scatter
 from broker.wire.apis import response_header_version
 from broker.wire.codec import encode_response, encode_response_in_steps
@@ -67,9 +68,10 @@ class Responder:
         else:
             later.answer(parts)
 
-    def later(self, work: Awaitable[list[Part] | None], *, blocks: bool = True) -> Later:
-        """Run `work` as a task and send its result. With `blocks`, the connection's next request waits until then."""
-        task: AnswerFuture = self._tasks.spawn("request", work, awaited=True)  # type: ignore[arg-type]
+    def later(self, work: Awaitable[Answer], *, blocks: bool = True) -> Later:
+        """Run `work` as a task and send its result. With `blocks`, the connection's next request waits until the task
+        is over."""
+        task: asyncio.Future[Answer] = self._tasks.spawn("request", work, awaited=True)  # type: ignore[arg-type]
         return Later.of(task, blocks=blocks)
 
     def _check_gate(self) -> None:

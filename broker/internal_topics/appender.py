@@ -2,6 +2,8 @@
 
 - Writes are applied in the order of submission. Each write's `done` is called exactly once.
 - Writes gather while a batch is made durable, so hundreds share one flush without any linger.
+- Records of one batch have the same producer. Markers of transactions are appended by others (`marked`). They are
+  applied when they are committed, in the log's order with the batches of this appender.
 - After `resign` nothing is appended, and the outcome of a batch in flight is ignored: its writes failed, and the next
   epoch's replay decides (KAFKA-20634).
 """
@@ -14,14 +16,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from broker.internal_topics.batches import BATCH_BYTES_MAX, KeyValue, batch_of
+from broker.internal_topics.batches import BATCH_BYTES_MAX, KeyValue, Producer, batch_of
 from broker.internal_topics.interfaces import LogLimits, ShardLog
 from logformat.errors import Fenced, InvalidRequest, Retryable, ThermoclineError
+from logformat.transaction_marker import TransactionMarker
 from seams.clock import Clock
 from seams.loop.tasks import Tasks, tell
 
 log = logging.getLogger(__name__)
 
+MARKER_BYTES: Final = 78
+_MARKERS_WAIT_S: Final = 30.0
 _RECORD_OVERHEAD_BYTES: Final = 64  # of lengths, deltas and the batch's header, at most 20 are used
 
 
@@ -34,25 +39,72 @@ Cut = Callable[[], Sequence[KeyValue]]
 """The records to append, read at the time of the call; may be empty."""
 
 
+class TransactionEnded(Retryable):
+    """A marker of the producer was appended after its transaction was verified: nothing more belongs to that one."""
+
+
+class Guard:
+    """Between the verification of a producer's transaction and the append of its records (KIP-890). A marker of the
+    producer voids it, also one that is not committed yet."""
+
+    __slots__ = ("_guards", "is_void", "producer_id")
+
+    def __init__(self, producer_id: int, guards: dict[int, set[Guard]]) -> None:
+        self.producer_id = producer_id
+        self.is_void = False
+        self._guards = guards
+        guards.setdefault(producer_id, set()).add(self)
+
+    def release(self) -> None:
+        held = self._guards.get(self.producer_id)
+        if held is not None:
+            held.discard(self)
+            if not held:
+                del self._guards[self.producer_id]
+
+
 class _Write(NamedTuple):
     records: Sequence[KeyValue]
     size: int
     done: Done
+    guard: Guard | None = None
     cut: Cut | None = None
     begins_rewrite: bool = False
 
 
+class _Marked(NamedTuple):
+    """A marker at `offset` of the log. `batches`: begun before it; they are applied first, or failed."""
+
+    offset: int
+    marker: TransactionMarker
+    batches: int
+
+
 class Appender:
-    """`appended(end_offset, size)` is called for every durable batch, before its writes' `done`."""
+    """`appended(end_offset, size)` is called for every durable batch, before its writes' `done`, and for every
+    committed marker before `end_transaction(marker)`."""
 
     def __init__(
-        self, shard_log: ShardLog, clock: Clock, limits: LogLimits, tasks: Tasks, appended: Callable[[int, int], None]
+        self,
+        shard_log: ShardLog,
+        clock: Clock,
+        limits: LogLimits,
+        tasks: Tasks,
+        appended: Callable[[int, int], None],
+        end_transaction: Callable[[TransactionMarker], None],
     ) -> None:
         self._shard_log = shard_log
         self._clock = clock
         self._limits = limits
         self._tasks = tasks
         self._appended = appended
+        self._end_transaction = end_transaction
+        self._markers: deque[_Marked] = deque()
+        self._guards: dict[int, set[Guard]] = {}
+        self._begun = 0  # batches
+        self._ended = 0
+        self._moved = asyncio.Event()  # a batch ended, or markers were applied
+        self._applies_markers: bool | None = None  # None: not before the log is loaded
         self._queue: deque[_Write] = deque()
         self._queued_bytes = 0
         self._under_way: list[_Write] = []
@@ -63,7 +115,10 @@ class Appender:
     def is_idle(self) -> bool:
         return not self._is_running
 
-    def submit(self, records: Sequence[KeyValue], done: Done) -> None:
+    def guard(self, producer_id: int) -> Guard:
+        return Guard(producer_id, self._guards)
+
+    def submit(self, records: Sequence[KeyValue], done: Done, guard: Guard | None = None) -> None:
         """Queue a write. It is refused, by a later `done`, when too many writes wait."""
         size = sum(record.size for record in records)
         refusal = self._resigned or self._refusal(len(records), size)
@@ -71,7 +126,7 @@ class Appender:
             # Not at once: the caller may be performing effects.
             asyncio.get_running_loop().call_soon(done, refusal)
             return
-        self._queue.append(_Write(records, size, done))
+        self._queue.append(_Write(records, size, done, guard))
         self._queued_bytes += size
         self._run()
 
@@ -81,8 +136,62 @@ class Appender:
         if self._resigned is not None:
             asyncio.get_running_loop().call_soon(done, self._resigned)
             return
-        self._queue.append(_Write((), 0, done, cut, begins_rewrite))
+        self._queue.append(_Write((), 0, done, None, cut, begins_rewrite))
         self._run()
+
+    # ---- markers ---------------------------------------------------------------------------------------------------
+
+    def marked(self, marker: TransactionMarker, offset: int) -> None:
+        """The marker was appended at `offset`, by whoever; called in that turn of the loop."""
+        for guard in self._guards.get(marker.producer_id, ()):
+            guard.is_void = True
+        if self._resigned is None:
+            self._markers.append(_Marked(offset, marker, self._begun))
+            self._await_markers()
+
+    def loaded(self, end_offset: int) -> None:
+        """All below `end_offset` is applied, also its markers."""
+        while self._markers and self._markers[0].offset < end_offset:
+            self._markers.popleft()
+        self._applies_markers = False
+        self._await_markers()
+
+    def _await_markers(self) -> None:
+        if self._markers and self._applies_markers is False:
+            try:
+                self._tasks.spawn(f"markers {self._shard_log.name}", self._apply_committed())
+            except RuntimeError:  # the broker ends; the next load reads them
+                return
+            self._applies_markers = True
+
+    async def _apply_committed(self) -> None:
+        """Wait for each marker until it is committed and the batches before it are decided. Ends with the epoch."""
+        try:
+            while self._markers and self._resigned is None:
+                first = self._markers[0]
+                try:
+                    await self._shard_log.committed(first.offset + 1)
+                except Retryable as late:
+                    log.warning("%s: a marker at %d is not committed yet: %s", self._shard_log.name, first.offset, late)
+                    continue
+                except (ThermoclineError, OSError) as over:
+                    log.warning("%s: markers are applied no more: %s", self._shard_log.name, over)
+                    return  # the epoch ends: the next load reads them
+                while self._ended < first.batches and self._resigned is None:
+                    self._moved.clear()
+                    await self._moved.wait()
+                self._apply_markers(first.offset + 1)
+        finally:
+            self._applies_markers = False
+
+    def _apply_markers(self, below: int) -> None:
+        while self._markers and self._markers[0].offset < below and self._resigned is None:
+            offset, marker, _ = self._markers.popleft()
+            self._appended(offset + 1, MARKER_BYTES)
+            self._end_transaction(marker)
+        self._moved.set()
+
+    # ---- appending -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         if not self._is_running:
@@ -106,6 +215,8 @@ class Appender:
         self._resigned = why
         self._settle(why)
         self._fail_queued(why)
+        self._markers.clear()
+        self._moved.set()
 
     async def _drain(self) -> None:
         try:
@@ -126,7 +237,10 @@ class Appender:
         writes: list[_Write] = []
         size = 0
         room = self._limits.append_batch_bytes_max
+        producer = _producer_of(first)
         while self._queue and self._queue[0].cut is None and (not writes or size + self._queue[0].size <= room):
+            if _producer_of(self._queue[0]) != producer:
+                break
             write = self._queue.popleft()
             writes.append(write)
             size += write.size
@@ -135,13 +249,21 @@ class Appender:
 
     async def _append_next(self) -> None:
         failure: Exception | None = Retryable("the append was interrupted; its outcome is unknown")
-        self._under_way = writes = self._take()
+        self._under_way = writes = self._still_valid(self._take())
+        if not writes:
+            return
+        self._begun += 1
+        is_cut = writes[0].cut is not None
+        at_once = is_cut or any(write.guard is not None for write in writes)
         try:
+            if is_cut:
+                await self._all_markers_applied()
             records = [record for write in writes for record in (write.cut() if write.cut else write.records)]
             if records:
                 batch = batch_of(records, self._clock.wall_ms(), begins_rewrite=writes[0].begins_rewrite)
-                last_offset = await self._shard_log.append(batch)
+                last_offset = await self._shard_log.append(batch, may_wait=not at_once)
                 if self._resigned is None:
+                    self._apply_markers(last_offset + 1 - len(records))
                     self._appended(last_offset + 1, len(batch))
             failure = None
         except (ThermoclineError, OSError) as refused:  # TimeoutError is an OSError
@@ -150,6 +272,29 @@ class Appender:
             failure = refused
         finally:
             self._settle(failure)
+            self._ended += 1
+            self._moved.set()
+
+    def _still_valid(self, writes: list[_Write]) -> list[_Write]:
+        valid = [write for write in writes if write.guard is None or not write.guard.is_void]
+        for write in writes if len(valid) < len(writes) else ():
+            if write.guard is not None and write.guard.is_void:
+                tell(write.done, TransactionEnded("its transaction ended meanwhile"), "the writer of an append")
+        return valid
+
+    async def _all_markers_applied(self) -> None:
+        """Before records of open transactions are read: behind its marker one would open a transaction again. Nothing
+        is appended meanwhile, so few markers follow. Raises TimeoutError."""
+        self._ended += 1  # a marker that is appended meanwhile does not wait for this batch, nor this batch for itself
+        try:
+            async with asyncio.timeout(_MARKERS_WAIT_S):
+                while self._markers and self._resigned is None:
+                    self._moved.clear()
+                    await self._moved.wait()
+        finally:
+            self._ended -= 1
+        if self._resigned is not None:
+            raise self._resigned
 
     def _settle(self, failure: Exception | None) -> None:
         """Notify the writes of the batch in flight, unless they were notified."""
@@ -161,3 +306,7 @@ class Appender:
         self._queued_bytes = 0
         while self._queue:
             tell(self._queue.popleft().done, failure, "the writer of an append")
+
+
+def _producer_of(write: _Write) -> Producer | None:
+    return write.records[0].producer if write.records else None

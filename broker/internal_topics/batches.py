@@ -1,5 +1,5 @@
-"""Records of an internal topic, to and from batches. Pure. A batch counts only with a correct CRC. Control batches (a
-gap, a marker) and transactional ones are skipped."""
+"""Records of an internal topic, to and from batches. Pure. A batch counts only with a correct CRC. Control batches have
+no records: a marker ends a transaction, a gap says that records may be missing."""
 
 from __future__ import annotations
 
@@ -7,18 +7,29 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from logformat.errors import Corrupt
-from logformat.record_batch import check_stored, walk
+from logformat.gap import gap_range
+from logformat.record_batch import BatchHeader, check_stored, walk
 from logformat.records import Header, Record, encode_batch, iter_records
+from logformat.transaction_marker import TransactionMarker, marker_of
 
 BATCH_BYTES_MAX: Final = 16 << 20  # of an append: the topic's max.message.bytes must not be below it
 _REWRITE: Final[Header] = ("thermocline.rewrite", None)
 
 
+class Producer(NamedTuple):
+    """Whose transaction a record belongs to."""
+
+    producer_id: int
+    producer_epoch: int
+
+
 class KeyValue(NamedTuple):
-    """A record before it has an offset; no value is a tombstone."""
+    """A record before it has an offset; no value is a tombstone. `producer`: it counts when that transaction commits;
+    None: at once."""
 
     key: bytes
     value: bytes | None
+    producer: Producer | None = None
 
     @property
     def size(self) -> int:
@@ -26,12 +37,18 @@ class KeyValue(NamedTuple):
 
 
 def batch_of(records: Sequence[KeyValue], now_ms: int, base_offset: int = 0, *, begins_rewrite: bool = False) -> bytes:
-    """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too). `begins_rewrite`: marks its first
-    record, from which on everything live follows."""
-    stamped = [Record(base_offset + i, now_ms, key, value) for i, (key, value) in enumerate(records)]
+    """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too). All records have the same producer:
+    with one the batch is transactional, without a sequence, as Kafka's coordinator writes it. `begins_rewrite`: marks
+    its first record, from which on everything live follows."""
+    stamped = [Record(base_offset + i, now_ms, record.key, record.value) for i, record in enumerate(records)]
     if begins_rewrite:
         stamped[0] = stamped[0]._replace(headers=(_REWRITE,))
-    return encode_batch(stamped)
+    producer = records[0].producer
+    if producer is None:
+        return encode_batch(stamped)
+    return encode_batch(
+        stamped, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transactional=True
+    )
 
 
 def is_begin_of_rewrite(batch: bytes) -> bool:
@@ -41,29 +58,47 @@ def is_begin_of_rewrite(batch: bytes) -> bool:
     return first is not None and _REWRITE in first.headers
 
 
-def batches_in(data: bytes) -> Iterator[tuple[int, Iterator[KeyValue]]]:
-    """For each batch: the offset after it, and its records with a key. Raises Corrupt, also for a wrong CRC or a
-    truncated end. Control batches have no state. Transactional ones need their markers, which are not served here."""
+class ReplayedBatch(NamedTuple):
+    """`next_offset`: the offset after it. `records`: those with a key. `marker`: of a transaction that ends here.
+    `is_gap`: records at its offsets are lost."""
+
+    next_offset: int
+    records: Iterator[KeyValue] = iter(())
+    marker: TransactionMarker | None = None
+    is_gap: bool = False
+
+
+def batches_in(data: bytes) -> Iterator[ReplayedBatch]:
+    """Raises Corrupt, also for a wrong CRC or a truncated end."""
     end = 0
     for position, header in walk(data):
         end = position + header.size
         check_stored(data, position, len(data))
-        says_nothing = header.is_control or header.is_transactional
-        yield header.next_offset, iter(()) if says_nothing else _records(data, position)
+        if header.is_control:
+            marker = marker_of(data, position, header)
+            is_gap = marker is None and gap_range(data, position) is not None
+            yield ReplayedBatch(header.next_offset, marker=marker, is_gap=is_gap)
+        else:
+            yield ReplayedBatch(header.next_offset, _records(data, position, _producer_of(header)))
     if end < len(data):
         raise Corrupt(f"an internal topic: {len(data) - end} bytes behind the last whole batch")
 
 
-def _records(data: bytes, position: int) -> Iterator[KeyValue]:
-    return (KeyValue(r.key, r.value) for r in iter_records(data, position) if r.key is not None)
+def _producer_of(header: BatchHeader) -> Producer | None:
+    return Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
+
+
+def _records(data: bytes, position: int, producer: Producer | None) -> Iterator[KeyValue]:
+    return (KeyValue(r.key, r.value, producer) for r in iter_records(data, position) if r.key is not None)
 
 
 def chunks(records: Iterable[KeyValue], count_max: int, bytes_max: int) -> Iterator[list[KeyValue]]:
-    """`records` in groups that make batches of bounded size (a larger record is alone)."""
+    """`records` in groups that make batches of bounded size (a larger record is alone), of one producer each."""
     chunk: list[KeyValue] = []
     size = 0
     for record in records:
-        if chunk and (len(chunk) >= count_max or size + record.size > bytes_max):
+        is_full = len(chunk) >= count_max or size + record.size > bytes_max
+        if chunk and (is_full or record.producer != chunk[0].producer):
             yield chunk
             chunk, size = [], 0
         chunk.append(record)

@@ -1,4 +1,4 @@
-"""Interfaces of an internal log: its partition's log (`LedPartition`), and the state it replays (groups, later
+"""Interfaces of an internal log: its partition's log (`LedPartition`), and the state it replays (groups,
 transactions)."""
 
 from __future__ import annotations
@@ -8,6 +8,28 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from broker.internal_topics.batches import KeyValue
+from logformat.transaction_marker import TransactionMarker
+
+
+class InternalTopic(Protocol):
+    """An internal topic as a topic of the cluster (design 5). Partitions count from 0."""
+
+    @property
+    def partitions(self) -> int:
+        """Constant for the life of the topic; before it exists, as it would be made."""
+
+    def is_offline(self, index: int) -> bool:
+        """Whether this broker should lead the partition and cannot: it is damaged, or its log failed."""
+
+    def leader(self, index: int) -> int:
+        """The partition's leader, which coordinates what it stores; NO_LEADER while there is none."""
+
+    def leaders(self) -> list[int] | None:
+        """Of all partitions, each once; None while one has none. Empty: the topic does not exist."""
+
+    async def ensure_created(self) -> None:
+        """Returns when the topic exists and its partitions are led as far as they could be opened; cheap afterwards.
+        Raises Retryable (try again later), Fenced, InvalidRequest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +63,16 @@ class ShardLog(Protocol):
     @property
     def leader_epoch(self) -> int: ...
 
-    async def append(self, batch: bytes) -> int:
+    async def append(self, batch: bytes, *, may_wait: bool = True) -> int:
         """Append one batch (base offset 0, epoch −1: to be stamped) and return the offset of its last record. Returns
         when the batch is durable and below the high watermark (acks=all). One call at a time; the call bounds its own
-        wait. Raises Retryable, Fenced, StorageFailed, InvalidRequest (batch too large). After any of them the batch may
+        wait. `may_wait` False: it is appended before this coroutine yields, or not at all. Raises Retryable, Fenced,
+        StorageFailed, InvalidRequest (batch too large). After any of them the batch may
         still be in the log."""
+
+    async def committed(self, end_offset: int) -> None:
+        """Until all below `end_offset` is below the high watermark. Raises Retryable after a while, Fenced,
+        StorageFailed."""
 
     def resign(self) -> None:
         """The leader epoch is over: a waiting append is not made any more."""
@@ -87,15 +114,24 @@ class ReplayedState(Protocol):
     def apply(self, records: Sequence[KeyValue]) -> None:
         """Replayed records, in the log's order, some hundreds at a time. Raises Corrupt."""
 
+    def end_transaction(self, marker: TransactionMarker) -> None:
+        """A committed marker, in the log's order with the records: it ends what its producer has open here."""
+
+    def lost(self) -> None:
+        """While it is replayed: records may be missing before this place (a gap), or replayed ones be older than what
+        clients have seen (a snapshot)."""
+
     def restore(self) -> Iterator[None]:
         """Everything was replayed: restore in steps of about 10 µs. Requests are served after the last one."""
 
     def live(self) -> Live:
         """The content of a snapshot, at the time of the call."""
 
-    def live_again(self) -> Iterator[KeyValue]:
+    def live_again(self) -> Iterator[KeyValue | None]:
         """For a rewrite: first a record without effect, then the live records, each as the state is when it is read.
-        Records that become live meanwhile may be missing, because the log has them above."""
+        None: the next record is of another producer, so it begins a batch. Records that become live meanwhile may be
+        missing, because the log has them above. What a marker makes live meanwhile is there, unless the records of its
+        transaction were read before."""
 
     def unload(self) -> None:
         """No longer led, or never fully loaded: answer waiting requests, drop everything. Called once; pending writes

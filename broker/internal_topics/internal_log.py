@@ -31,6 +31,7 @@ from broker.internal_topics.shard_life import (
     step,
 )
 from logformat.errors import Fenced, Retryable, ThermoclineError
+from logformat.transaction_marker import TransactionMarker
 from seams.clock import Clock
 from seams.loop.tasks import FailureReport, Tasks, supervise
 from seams.rng import Rng
@@ -95,6 +96,13 @@ class InternalLog(Generic[S]):
         for index in tuple(self._partitions):
             self.resign(index)
         self._partitions.clear()
+
+    def marked(self, index: int, leader_epoch: int, marker: TransactionMarker, offset: int) -> None:
+        """A marker was appended to that partition at `offset`, in this turn of the loop. A load that begins later reads
+        it from the log."""
+        partition = self._partitions.get(index)
+        if partition is not None and partition.shard is not None and partition.shard.leader_epoch == leader_epoch:
+            partition.shard.marked(marker, offset)
 
     # ---- queries ---------------------------------------------------------------------------------------------------
 

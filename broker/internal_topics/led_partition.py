@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, Final
 
 from broker.internal_topics.batches import is_begin_of_rewrite
@@ -21,7 +22,7 @@ from broker.partition.leading.leader_replica import LeaderReplica
 from coldstore.manifest.manifest import EditRefused
 from hotstore.errors import ReservationExhausted
 from logformat.errors import Corrupt, Fenced, Retryable
-from logformat.record_batch import check_batch, whole_batches_end
+from logformat.record_batch import read_header, whole_batches_end
 from seams.clock import Clock
 from seams.files.disk import FileRange
 from seams.loop.workers import Lane, Workers
@@ -39,26 +40,32 @@ class LedPartition:
         self.leader_epoch = partition.leader_epoch
         self.is_whole = False
         self._partition = partition
+        self._local = partition.local  # of this leader epoch
         self._clock = clock
         self._workers = workers
         self._is_resigned = False
 
-    async def append(self, batch: bytes) -> int:
+    async def append(self, batch: bytes, *, may_wait: bool = True) -> int:
         try:
             last_offset = self._append(batch)
         except ReservationExhausted as short:
+            if not may_wait:
+                raise Retryable(f"{self.name}: no offsets before the bucket answers: {short}") from short
             # `tier seal` gave them back (ADR 13), or appends outran the bucket: wait as producers do.
             await self._partition.more_offsets(short.end_offset, _RESERVATION_TIMEOUT_S)
             if self._is_resigned:
                 raise Fenced(f"{self.name}: leader epoch {self.leader_epoch} is over") from short
             last_offset = self._append_again(batch)
-        await self._committed(last_offset + 1)
+        await self.committed(last_offset + 1)
         return last_offset
 
     def _append(self, batch: bytes) -> int:
         buffer = memoryview(bytearray(batch))
-        header = check_batch(buffer, 0, len(buffer))
-        return self._partition.append((buffer,), (header,), self._clock.wall_ms()).last_offset
+        header = read_header(buffer)  # made here: a transactional one has no sequence, which producers must have
+        now_ms = self._clock.wall_ms()
+        if header.is_transactional:
+            return self._partition.append_transactional(buffer, header, now_ms, is_verified=True).last_offset
+        return self._partition.append((buffer,), (header,), now_ms).last_offset
 
     def _append_again(self, batch: bytes) -> int:
         try:
@@ -69,7 +76,7 @@ class LedPartition:
     def resign(self) -> None:
         self._is_resigned = True
 
-    async def _committed(self, end_offset: int) -> None:
+    async def committed(self, end_offset: int) -> None:
         deadline_s = asyncio.get_running_loop().time() + _APPEND_TIMEOUT_S
         committed = self._partition.visible(end_offset, deadline_s)
         if committed is not None:
@@ -93,11 +100,11 @@ class LedPartition:
             offset = snapshot[0]
             yield Replayed(offset, snapshot[1], is_snapshot=True)
         end = log.log_end_offset
-        for found in log.batch_ranges(offset, end) if offset < end else ():
+        for found in self._local.batch_ranges(offset, end) if offset < end else ():
             async for batches in self._pieces(FileRange(found.file, found.position, found.length)):
                 yield Replayed(offset, batches)
         # Records above the high watermark may still be truncated: a commit must not be shown and then be gone.
-        await self._committed(end)
+        await self.committed(end)
 
     async def _begins_whole(self) -> bool:
         """Whether all live records were once in the local log from its start on. Raises Corrupt, OSError."""
@@ -105,7 +112,7 @@ class LedPartition:
         start = log.log_start_offset
         if log.local_log_start_offset > start or start == 0:
             return log.local_log_start_offset == 0
-        for found in log.batch_ranges(start, start + 1):
+        for found in self._local.batch_ranges(start, start + 1):
             async for batches in self._pieces(FileRange(found.file, found.position, found.length)):
                 return is_begin_of_rewrite(batches)
         return False
@@ -161,6 +168,7 @@ class InternalTopicWatcher:
 
     def led(self, partition: LeaderReplica) -> None:
         if partition.topic == self._log.name:
+            partition.on_marker = partial(self._log.marked, partition.index, partition.leader_epoch)
             self._log.lead(LedPartition(partition, self._clock, self._workers))
 
     def resigned(self, topic: str, index: int) -> None:

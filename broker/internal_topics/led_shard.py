@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from broker.internal_topics.appender import Appender, Cut, Done
+from broker.internal_topics.appender import Appender, Cut, Done, Guard
 from broker.internal_topics.batches import KeyValue
 from broker.internal_topics.interfaces import LogLimits, ReplayedState, ShardLog
 from broker.internal_topics.loading import SnapshotBook, encode, load
 from logformat.errors import Fenced
+from logformat.transaction_marker import TransactionMarker
 from seams.clock import Clock
 from seams.loop.tasks import Tasks
 
@@ -66,11 +67,18 @@ class Shard(Protocol):
     def index(self) -> int: ...
 
     @property
+    def leader_epoch(self) -> int: ...
+
+    @property
     def is_ready(self) -> bool:
         """Requests may use the state: from the end of its load until it is dropped or the broker stops."""
 
-    def submit(self, records: Sequence[KeyValue], done: Done) -> None:
-        """Append, in one batch with other writes. `done` is called exactly once, never before this returns."""
+    def submit(self, records: Sequence[KeyValue], done: Done, guard: Guard | None = None) -> None:
+        """Append, in one batch with other writes. `done` is called exactly once, never before this returns. `guard`:
+        nothing is appended once it is void; the failure is TransactionEnded."""
+
+    def guard(self, producer_id: int) -> Guard:
+        """Void from the next marker of that producer on. To be released."""
 
 
 class LedShard(Generic[S]):
@@ -87,7 +95,7 @@ class LedShard(Generic[S]):
         self.is_dropped = False
         self._clock = clock
         self._limits = limits
-        self._appender = Appender(shard_log, clock, limits, tasks, self._appended)
+        self._appender = Appender(shard_log, clock, limits, tasks, self._appended, self._end_transaction)
         self.state = make(self)
 
     async def load(self, keep_objects: Callable[[], None]) -> None:
@@ -95,9 +103,24 @@ class LedShard(Generic[S]):
         loaded = await load(self.shard_log, self.state, keep_objects)
         self.book = SnapshotBook(self._clock.monotonic_s(), loaded.end_offset, loaded.snapshot_end)
         self.growth = Growth(loaded.log_bytes, is_whole=self.shard_log.is_whole)
+        self._appender.loaded(loaded.end_offset)
 
-    def submit(self, records: Sequence[KeyValue], done: Done) -> None:
-        self._appender.submit(records, done)
+    def submit(self, records: Sequence[KeyValue], done: Done, guard: Guard | None = None) -> None:
+        self._appender.submit(records, done, guard)
+
+    def guard(self, producer_id: int) -> Guard:
+        return self._appender.guard(producer_id)
+
+    def marked(self, marker: TransactionMarker, offset: int) -> None:
+        """A marker was appended to this partition at `offset`, in this leader epoch and turn of the loop."""
+        self._appender.marked(marker, offset)
+
+    def _end_transaction(self, marker: TransactionMarker) -> None:
+        self.state.end_transaction(marker)
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.shard_log.leader_epoch
 
     @property
     def is_idle(self) -> bool:

@@ -33,16 +33,21 @@ async def load(shard_log: ShardLog, state: ReplayedState, keep_objects: Callable
     end_offset, snapshot_end, log_bytes = 0, None, 0
     turns = Turns(_RECORDS_PER_TURN)
     async for piece in shard_log.replay():
-        for next_offset, records in batches_in(piece.batches):
-            while some := list(islice(records, _RECORDS_PER_TURN)):
+        for batch in batches_in(piece.batches):
+            while some := list(islice(batch.records, _RECORDS_PER_TURN)):
                 state.apply(some)
                 if turns.over(len(some)):
                     keep_objects()
                     await next_turn()
-            end_offset = max(end_offset, next_offset)
+            if batch.marker is not None:
+                state.end_transaction(batch.marker)
+            elif batch.is_gap:
+                state.lost()
+            end_offset = max(end_offset, batch.next_offset)
         end_offset = max(end_offset, piece.end_offset)
         if piece.is_snapshot:
             snapshot_end = piece.end_offset
+            state.lost()
         else:
             log_bytes += len(piece.batches)
     for _ in state.restore():

@@ -4,6 +4,8 @@
   newer is below it in the log.
 - When the last batch is committed, the log start moves to the first one. If that is not possible now, nothing is
   rewritten for it: the root of a replicated log names the start, which must not pass its snapshot.
+- Records of open transactions are appended again as such. Their markers lie behind them then: no batch is read while
+  a marker of the log is not applied.
 - An interrupted rewrite changed nothing and starts over. A shard delays no other.
 """
 
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 5.0
 _RECORDS_PER_BATCH: Final = 200  # 20 µs each, encoded
+_END: Final = KeyValue(b"", None)
 
 
 class Rewrites:
@@ -65,7 +68,7 @@ class Rewrites:
                 shard.book.hurry()  # after losing all disks the log begins where the root says, with the snapshot
 
     async def _write(self, shard: LedShard[Any]) -> None:
-        live: Iterator[KeyValue] = shard.state.live_again()
+        live: Iterator[KeyValue | None] = shard.state.live_again()
         bytes_before, live_bytes = shard.growth.log_bytes, 0
         bytes_max = self._log.limits.append_batch_bytes_max
         start, records = await shard.append_cut(lambda: _take(live, bytes_max), begins_rewrite=True)
@@ -77,16 +80,17 @@ class Rewrites:
         shard.growth.rewritten(start, bytes_before, live_bytes)
 
 
-def _take(live: Iterator[KeyValue], bytes_max: int) -> list[KeyValue]:
-    """The next records, none of them read before, because it might have changed since."""
+def _take(live: Iterator[KeyValue | None], bytes_max: int) -> list[KeyValue]:
+    """The next batch. None of its records was read before, because it might have changed since."""
     records: list[KeyValue] = []
     size = 0
     while len(records) < _RECORDS_PER_BATCH and size < bytes_max:
-        record = next(live, None)
-        if record is None:
+        record = next(live, _END)
+        if record is _END or (record is None and records):
             break
-        records.append(record)
-        size += record.size
+        if record is not None:
+            records.append(record)
+            size += record.size
     return records
 
 

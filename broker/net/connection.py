@@ -59,7 +59,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         made, shared, life = cast(asyncio.Transport, transport), self._shared, self._life
         send = TransportWriter(shared.net, shared.wide_buffers, shared.counters, made, self._advance, life)
-        self._outbox = Outbox(shared.limits.answers_in_flight_max, send, self._answer_ready, self._answer_failed)
+        self._outbox = Outbox(
+            shared.limits.answers_in_flight_max, send, self._answer_ready, self._released, self._answer_failed
+        )
         life.begin(made, self._outbox)
         address = transport.get_extra_info("peername")
         if address:
@@ -229,12 +231,20 @@ class Connection(asyncio.BufferedProtocol):
         """A response arrived that others, or the next frame, wait for. Others of the same turn leave with it."""
         self._shared.afterwards.do(self._progress)
 
+    def _released(self, _: Later) -> None:
+        """The request that the next frame waits for is under way; its response comes later."""
+        self._shared.afterwards.do(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._life.state not in OVER and self._outbox.unblock():
+            self._reader.release()
+            self._advance()
+
     def _progress(self) -> None:
         if self._life.state in OVER:
             return
         outbox = self._outbox
-        if outbox.awaited is not None and outbox.awaited.is_done:
-            outbox.awaited = None
+        if outbox.unblock():
             self._reader.release()
         ready = outbox.pop_ready()
         if ready:

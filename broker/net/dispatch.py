@@ -20,7 +20,7 @@ and never hand over a slice of the request's frame (its buffer is reused). A mem
 
 
 AnswerFuture = asyncio.Future["list[Part] | None"]
-"""Resolves to a response's parts; None: there is no response. The form in which a task gives or awaits a `Later`."""
+"""Resolves to a response's parts; None: there is no response. The form in which a task awaits a `Later`."""
 
 
 class Later:
@@ -32,10 +32,11 @@ class Later:
     future or a turn of the loop in between (0.3 µs).
 
     `blocks=True`: until it is done the connection's next frame is not dispatched, and this frame stays valid (Kafka's
-    muted channel). `blocks=False`: later frames are dispatched meanwhile, and this frame is already invalid.
+    muted channel). `blocks=False`: later frames are dispatched meanwhile, and this frame is already invalid. A task's
+    `Later` stops blocking before it is done when the task returns another `Later`.
     """
 
-    __slots__ = ("_listeners", "blocks", "failure", "is_done", "parts")
+    __slots__ = ("_listeners", "_released", "blocks", "failure", "is_done", "parts")
 
     def __init__(self, *, blocks: bool) -> None:
         self.blocks = blocks
@@ -43,10 +44,11 @@ class Later:
         self.parts: list[Part] | None = None
         self.failure: BaseException | None = None
         self._listeners: list[Callable[[Later], object]] = []
+        self._released: Callable[[Later], object] | None = None
 
     @classmethod
-    def of(cls, future: AnswerFuture, *, blocks: bool) -> Later:
-        """The result of a future or task."""
+    def of(cls, future: asyncio.Future[Answer], *, blocks: bool) -> Later:
+        """The result of a future or task. When that is a `Later`, the request blocks no longer, and has its result."""
         later = cls(blocks=blocks)
         future.add_done_callback(later._settle)
         return later
@@ -75,9 +77,19 @@ class Later:
         else:
             self._listeners.append(listener)
 
+    def hear(self, listener: Callable[[Later], object]) -> None:
+        """`when_done`, unless `listener` waits for it already."""
+        if listener not in self._listeners:
+            self.when_done(listener)
+
+    def when_released(self, listener: Callable[[Later], object]) -> None:
+        """Call `listener` if it stops blocking before it is done. One listener at most."""
+        self._released = listener
+
     def forget(self, listener: Callable[[Later], object]) -> None:
         """Remove `listener`, however often it was added."""
         self._listeners = [one for one in self._listeners if one != listener]
+        self._released = None
 
     def _tell(self) -> None:
         self.is_done = True
@@ -85,12 +97,33 @@ class Later:
         for listener in listeners:
             listener(self)
 
-    def _settle(self, future: AnswerFuture) -> None:
+    def _settle(self, future: asyncio.Future[Answer]) -> None:
         failure = asyncio.CancelledError() if future.cancelled() else future.exception()
-        if failure is None:
-            self.answer(future.result())
-        else:
+        if failure is not None:
             self.fail(failure)
+        elif isinstance(result := future.result(), Later):
+            self._follow(result)
+        else:
+            self.answer(result)
+
+    def _follow(self, other: Later) -> None:
+        if not other.is_done:
+            if other.blocks:
+                other.when_released(self._release)
+            else:
+                self._release(other)
+        other.when_done(self._take)
+
+    def _release(self, _: Later) -> None:
+        self.blocks = False
+        if (released := self._released) is not None:
+            released(self)
+
+    def _take(self, other: Later) -> None:
+        if other.failure is None:
+            self.answer(other.parts)
+        else:
+            self.fail(other.failure)
 
 
 def _copy(future: AnswerFuture, later: Later) -> None:

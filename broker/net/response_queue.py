@@ -79,6 +79,11 @@ class ResponseQueue:
             entries.popleft()
         return ready
 
+    def remove_last(self, answer: AwaitedAnswer) -> None:
+        """Remove `answer`, behind which there is none. No effect when the queue was emptied before."""
+        if self.entries and self.entries[-1] is answer:
+            self.entries.pop()
+
     def drain(self) -> list[AwaitedAnswer]:
         """Empty the queue; returns the responses that were not ready."""
         waiting = [] if self.entries is None else [entry for entry in self.entries if not isinstance(entry, list)]
@@ -94,22 +99,25 @@ def _memory(parts: list[Part]) -> int:
 
 class Outbox:
     """`progress` is called on the event loop when the response arrives that others, or the next frame, wait for.
+    `released` when the next frame waits no longer, though there is no response yet.
     `failed` is called once when a response will never arrive: earlier ones leave, it and later ones do not. Its third
     argument is the failure when that is a bug."""
 
-    __slots__ = ("_failed", "_progress", "answers", "awaited", "send")
+    __slots__ = ("_failed", "_progress", "_released", "answers", "awaited", "send")
 
     def __init__(
         self,
         answers_max: int,
         send: TransportWriter,
         progress: Callable[[Later], None],
+        released: Callable[[Later], None],
         failed: Callable[[CloseReason, str, BaseException | None], None],
     ) -> None:
         self.answers = ResponseQueue(answers_max)
         self.send = send
         self.awaited: Later | None = None  # of a request that blocks
         self._progress = progress
+        self._released = released
         self._failed = failed
 
     @property
@@ -123,9 +131,22 @@ class Outbox:
         answers.add(later)
         if later.blocks and not later.is_done:
             self.awaited = later
+            later.when_released(self._released)
             if len(answers) > 1:
                 later.when_done(self._progress)
         return self.pop_ready() if len(answers) == 1 else []
+
+    def unblock(self) -> bool:
+        """Whether the response that the next frame waits for arrived, or blocks no longer. If it failed, `failed` is
+        called now: the next frame must not be dispatched, though earlier responses have yet to leave."""
+        awaited = self.awaited
+        if awaited is None or (awaited.blocks and not awaited.is_done):
+            return False
+        self.awaited = None
+        if awaited.failure is not None:
+            self.answers.remove_last(awaited)
+            self._answer_failed(awaited.failure)
+        return True
 
     def drop(self) -> None:
         for waiting in self.answers.drain():
@@ -145,14 +166,13 @@ class Outbox:
         if head is None:
             pass
         elif not head.is_done:
-            head.when_done(self._progress)
+            head.hear(self._progress)
         else:
-            self._answer_failed(head)
+            self.drop()
+            self._answer_failed(head.failure)
         return ready
 
-    def _answer_failed(self, later: Later) -> None:
-        failure = later.failure
-        self.drop()
+    def _answer_failed(self, failure: BaseException | None) -> None:
         if isinstance(failure, CloseConnection):
             self._failed(CloseReason.REFUSED, failure.reason, None)
         else:

@@ -35,6 +35,8 @@ class Condition(Enum):
     LOG_OFFLINE = "log_offline"  # a write or sync failed, or a log did not open
     UNFIT = "unfit"  # other brokers lead where they can
     COPY_STOPPED = "copy_stopped"  # of a partition that another broker leads
+    UNCLEANABLE = "uncleanable"  # compacted logs that the cleaner gave up
+    BUCKET_UNCLEANABLE = "bucket_uncleanable"  # compacted topics whose part in the bucket cannot be rewritten
     DISK_FULL = "disk_full"
     PRODUCES_REFUSED = "produces_refused"  # local logs are over their limit and nothing may be deleted
     PRODUCES_SLOWED = "produces_slowed"
@@ -43,6 +45,7 @@ class Condition(Enum):
     RESERVATION = "reservation"  # offsets are used up and the bucket does not answer
     BROKER_AWAY = cluster_findings.BROKER_AWAY  # reported by the controller
     UNDER_REPLICATED = cluster_findings.UNDER_REPLICATED
+    TRANSACTION_OVERDUE = "transaction_overdue"
     UPLOAD_LAGS = "upload_lags"
     CACHE_REDUCED = "cache_reduced"
 
@@ -58,9 +61,12 @@ class Facts:
     offline: tuple[str, ...] = ()
     unfit_because: str = ""
     copies_stopped: tuple[str, ...] = ()  # partition and why
+    uncleanable: tuple[str, ...] = ()  # partition and why
+    bucket_uncleaned: tuple[str, ...] = ()  # partition and why, with the object's name
     silent_ms: int = 0  # since the controller's last answer
     controller: int | None = None
     cluster: tuple[Finding, ...] = ()  # findings that this broker reports
+    overdue_transactions: tuple[str, ...] = ()  # transactional id and why
     full: tuple[str, ...] = ()
     out_of_offsets: tuple[str, ...] = ()
     disk_free_bytes: int = 0
@@ -121,6 +127,21 @@ def _of_broker(facts: Facts) -> dict[Condition, str]:
         said[Condition.COPY_STOPPED] = (
             f"{_named(facts.copies_stopped)}: no longer copied; check the disk and the log, then restart "
             "unless it is retried automatically"
+        )
+    if facts.uncleanable:
+        said[Condition.UNCLEANABLE] = (
+            f"{_named(facts.uncleanable)}: not compacted, so it grows; it is served, and tried again every five "
+            "minutes; mend what its reason names"
+        )
+    if facts.bucket_uncleaned:
+        said[Condition.BUCKET_UNCLEANABLE] = (
+            f"{_named(facts.bucket_uncleaned)}: its part in the bucket is not compacted, so it grows; it is served, "
+            "and tried again every five minutes; restore the object from a copy or version"
+        )
+    if facts.overdue_transactions:
+        said[Condition.TRANSACTION_OVERDUE] = (
+            f"{_named(facts.overdue_transactions)}: read_committed consumers wait behind it, and nothing above it is "
+            "copied; see `thermocline txn describe`, and whether the partition's leader is well"
         )
     return said
 

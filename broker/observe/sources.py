@@ -21,6 +21,7 @@ from broker.observe.metrics.process import LoopLag
 from broker.observe.standing import InCluster, LateReplica
 from broker.observe.status import Health
 from coldstore.stores.metered import MeteredStore
+from hotstore.cleaning.log_cleaner import LogCleaner
 from logformat.values import TopicPartition
 from tiering.service import TierService
 
@@ -53,6 +54,8 @@ class Sources:
     cluster: ClusterRoot
     cluster_control: ClusterControl
     turnover: Turnover
+    cleaner: LogCleaner
+    transaction_snapshots: Snapshots | None = None
 
 
 def in_cluster(sources: Sources, late: list[LateReplica], strays: list[str]) -> InCluster:

@@ -19,6 +19,7 @@ from broker.observe.sources import Sources, StartupSources, decides, heartbeat_a
 from broker.observe.standing import InCluster, ReadOnly
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.catch_up import bytes_between
+from broker.transactions.open_ended import OVERDUE_MS
 from coldstore.stores.metered import MeteredStore
 from hotstore.log.partition_log import LogState
 from tiering.partition_state import Block
@@ -31,7 +32,8 @@ _DISK_BLOCKS: Final = {LogState.FULL: "disk full", LogState.FAILED: "log offline
 
 class PartitionStatus(msgspec.Struct):
     """One line of `tier status --json`. `gaps`: [first, end) of declared gaps. `hot_bytes` (HTTP only): bytes that a
-    new replica copies because the bucket lacks them."""
+    new replica copies because the bucket lacks them. `stale_bytes`: what the next compaction of the bucket frees, an
+    estimate, with `rewrite_requests` and `rewrite_bytes` (read and written); `replaced_bytes`: in their grace."""
 
     topic: str
     partition: int
@@ -50,6 +52,10 @@ class PartitionStatus(msgspec.Struct):
     gaps: list[tuple[int, int]]
     blocked_by: str | None
     hot_bytes: int = 0
+    stale_bytes: int = 0
+    rewrite_requests: int = 0
+    rewrite_bytes: int = 0
+    replaced_bytes: int = 0
 
 
 def status_json(sources: Sources) -> bytes:
@@ -79,6 +85,10 @@ def _status(sources: Sources, partition: LeaderReplica) -> PartitionStatus:
         gaps=list(tier.gaps),
         blocked_by=_DISK_BLOCKS.get(partition.log.state, tier.blocked_by),
         hot_bytes=bytes_between(log.segments_between(hot_start, end), hot_start, end),
+        stale_bytes=tier.compaction.stale_bytes,
+        rewrite_requests=tier.compaction.requests,
+        rewrite_bytes=tier.compaction.moved_bytes,
+        replaced_bytes=tier.replaced_bytes,
     )
 
 
@@ -201,7 +211,9 @@ def facts(sources: Sources, seen: PartitionFigures | None = None, cluster: Clust
     """The input of the conditions. `seen`, `cluster`: walks that were just done."""
     cluster = cluster_now(sources) if cluster is None else cluster
     controller = sources.context.metadata.controller
+    transactions = sources.context.transactions
     offline, full, out_of_offsets, blocked = [str(place) for place in sources.damaged], [], [], []
+    bucket_uncleaned: list[str] = []
     lag_bytes = lag_ms = 0
     for partition, tier in (collect_figures(sources.context.registry) if seen is None else seen).found:
         name = f"{partition.topic}-{partition.index}"
@@ -213,6 +225,8 @@ def facts(sources: Sources, seen: PartitionFigures | None = None, cluster: Clust
             out_of_offsets.append(name)
         if tier.blocked_by is not None:
             blocked.append(f"{name} by {tier.blocked_by}")
+        if tier.uncompacted_why:
+            bucket_uncleaned.append(f"{name} ({tier.uncompacted_why[:_WHY_CHARS]})")
         lag_bytes += tier.copy_lag_bytes
         lag_ms = max(lag_ms, tier.copy_lag_ms)
     disk, outage = sources.tiers.watch.disk, sources.session.outage
@@ -221,10 +235,16 @@ def facts(sources: Sources, seen: PartitionFigures | None = None, cluster: Clust
         data_dir=sources.context.config.data_dir,
         offline=tuple(offline),
         copies_stopped=_stopped_copies(sources),
+        uncleanable=tuple(f"{place} ({found.why})" for place, found in sources.cleaner.uncleanable.items()),
+        bucket_uncleaned=tuple(bucket_uncleaned),
         unfit_because=sources.session.unfit_because,
         silent_ms=int(heartbeat_age_s(sources) * 1000),
         controller=None if controller is None else controller.node_id,
         cluster=tuple(cluster.findings()),
+        overdue_transactions=(
+            *(() if transactions is None else transactions.metrics().overdue),
+            *_held_back(sources),
+        ),
         full=tuple(full),
         out_of_offsets=tuple(out_of_offsets),
         disk_free_bytes=disk.free,
@@ -241,3 +261,16 @@ def facts(sources: Sources, seen: PartitionFigures | None = None, cluster: Clust
         cache_limit_bytes=sources.tiers.cold.cache_limit_bytes,
         cache_bytes_max=cache_max,  # a directory bucket is read in place
     )
+
+
+def _held_back(sources: Sources) -> list[str]:
+    """Transactions that are open in partitions led here for longer than any time-out allows, by producer id."""
+    context = sources.context
+    before_ms = context.world.clock.wall_ms() - context.config.transactions.timeout_max_ms - OVERDUE_MS
+    found = []
+    for partition in context.registry.partitions.values():
+        opened = partition.log.producers.transactions
+        for producer_id in opened.begun_before(before_ms) if opened.first_offsets else ():
+            name, first_offset = f"{partition.topic}-{partition.index}", opened.first_offsets[producer_id]
+            found.append(f"producer {producer_id} (open in {name} since offset {first_offset})")
+    return found

@@ -65,8 +65,9 @@ def operator_views(startup: StartupSources, serving: Callable[[], Sources | None
         sources = serving()
         if sources is None:
             raise Retryable("not ready yet")
-        if topic in (None, sources.snapshots.topic):
-            await sources.snapshots.write_changed()  # snapshots are the copy of an internal topic in the bucket
+        for snapshots in (sources.snapshots, sources.transaction_snapshots):
+            if snapshots is not None and topic in (None, snapshots.topic):
+                await snapshots.write_changed()  # snapshots are the copy of an internal topic in the bucket
         await sources.tiers.seal_all(None if topic is None else [topic])
 
     return Views(

@@ -12,7 +12,7 @@ from typing import Final, TypeVar, TypeVarTuple
 from hotstore.errors import DamagedLog
 from hotstore.host.lease import Lease
 from hotstore.host.residency import Residency
-from hotstore.log.locator import LogSlice
+from hotstore.log.locator import ByteRange, LogSlice
 from hotstore.log.timestamps import TimestampedOffset
 from seams.loop.workers import Lane
 
@@ -40,8 +40,9 @@ class LocalReads:
     ) -> LogSlice | asyncio.Future[None] | None:
         """Local bytes below `end_offset` from the batch that holds `offset`, ready to be sent; None: there are none
         yet. A future: read again when it is done, because an index, a check or the bytes come from the disk first.
-        `end_offset` is the high watermark, except for replicas. Raises as `PartitionLog.read`, Retryable, and the
-        OSError that a worker met for an earlier call."""
+        `end_offset` is the high watermark, except for replicas. Raises LeaseOver, because the log may be closed then;
+        as `PartitionLog.read`; Retryable; and the OSError that a worker met for an earlier call."""
+        self._lease.check()
         log = self._log
         if not log.is_cheap(offset) and offset not in self._prepared:
             return residency.once(f"index of {self._name} at", offset, partial(self._call, self._load_index, offset))
@@ -60,6 +61,17 @@ class LocalReads:
             check = partial(self._call, log.check, found)
             return residency.once(f"check of {self._name} at", found.segment_base, check)
         return found
+
+    def aborted_in(self, found: LogSlice, offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """See `ReadableLocal`. Raises LeaseOver."""
+        self._lease.check()
+        log = self._log
+        return [(of.producer_id, of.first_offset) for of in log.aborted_between(offset, log.end_of(found, end_offset))]
+
+    def batch_ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
+        """See `PartitionLog.batch_ranges`. The files stay readable after the role. Raises LeaseOver."""
+        self._lease.check()
+        return self._log.batch_ranges(start_offset, end_offset)
 
     async def max_timestamp(self) -> TimestampedOffset | None:
         """The first local record with the greatest timestamp. Raises LeaseOver, DamagedLog, OSError."""

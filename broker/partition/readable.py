@@ -5,7 +5,7 @@ is looked up first."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 from uuid import UUID
 
@@ -57,6 +57,10 @@ class ReadableLocal(Protocol):
     def read(
         self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool
     ) -> LogSlice | asyncio.Future[None] | None: ...
+    def aborted_in(self, found: LogSlice, offset: int, end_offset: int) -> Iterable[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that overlap a slice that was read at `offset` with
+        `end_offset`."""
+
     async def max_timestamp(self) -> TimestampedOffset | None: ...
     async def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None: ...
 

@@ -17,6 +17,7 @@ from broker.partition.readable import ReadableLog, ReadableTier
 from coldstore.manifest.manifest import Manifest, RemoteSegment
 from coldstore.manifest.manifest_store import ManifestStore
 from hotstore.host.residency import Residency
+from hotstore.log.locator import LogSlice
 from logformat.leader_epochs import EpochEnd, LeaderEpochs
 from tiering.reading.batch_slices import ColdSlice
 from tiering.reading.cold_reader import ColdReader
@@ -30,6 +31,9 @@ class NothingLocal:
 
     def read(self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool) -> None:
         return None
+
+    def aborted_in(self, found: LogSlice, offset: int, end_offset: int) -> tuple[()]:
+        return ()
 
     async def max_timestamp(self) -> None:
         return None

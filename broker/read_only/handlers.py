@@ -34,6 +34,11 @@ _CODES: Final = {
     int(ApiKey.PRODUCE): OF_TOPICS,
     int(ApiKey.DELETE_RECORDS): OF_TOPICS,
     int(ApiKey.INIT_PRODUCER_ID): OF_CLUSTER,
+    int(ApiKey.ADD_PARTITIONS_TO_TXN): OF_CLUSTER,
+    int(ApiKey.ADD_OFFSETS_TO_TXN): OF_CLUSTER,
+    int(ApiKey.END_TXN): OF_CLUSTER,
+    int(ApiKey.WRITE_TXN_MARKERS): OF_CLUSTER,
+    int(ApiKey.TXN_OFFSET_COMMIT): OF_CLUSTER,
 }
 
 
@@ -93,10 +98,76 @@ async def _init_producer_id(request: wire.InitProducerIdRequest, code: ErrorCode
     return wire.InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 
+async def _add_partitions(request: wire.AddPartitionsToTxnRequest, code: ErrorCode) -> wire.AddPartitionsToTxnResponse:
+    """Brokers' versions have an error of the whole answer, clients' one a partition."""
+    return wire.AddPartitionsToTxnResponse(
+        error_code=code,
+        results_by_topic_v3_and_below=[
+            wire.AddPartitionsToTxnResponseTopic(
+                name=topic.name,
+                results_by_partition=[
+                    wire.AddPartitionsToTxnResponsePartition(partition_index=index, partition_error_code=code)
+                    for index in topic.partitions
+                ],
+            )
+            for topic in request.v3_and_below_topics
+        ],
+    )
+
+
+async def _add_offsets(_: wire.AddOffsetsToTxnRequest, code: ErrorCode) -> wire.AddOffsetsToTxnResponse:
+    return wire.AddOffsetsToTxnResponse(error_code=code)
+
+
+async def _end_transaction(_: wire.EndTxnRequest, code: ErrorCode) -> wire.EndTxnResponse:
+    return wire.EndTxnResponse(error_code=code)
+
+
+async def _write_markers(request: wire.WriteTxnMarkersRequest, code: ErrorCode) -> wire.WriteTxnMarkersResponse:
+    return wire.WriteTxnMarkersResponse(
+        markers=[
+            wire.WriteTxnMarkersResponseMarker(
+                producer_id=marker.producer_id,
+                topics=[
+                    wire.WriteTxnMarkersResponseTopic(
+                        name=topic.name,
+                        partitions=[
+                            wire.WriteTxnMarkersResponsePartition(partition_index=index, error_code=code)
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+async def _commit_in_transaction(request: wire.TxnOffsetCommitRequest, code: ErrorCode) -> wire.TxnOffsetCommitResponse:
+    return wire.TxnOffsetCommitResponse(
+        topics=[
+            wire.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    wire.TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=code)
+                    for row in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.DELETE_RECORDS: _delete_records,
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions,
+    ApiKey.ADD_OFFSETS_TO_TXN: _add_offsets,
+    ApiKey.END_TXN: _end_transaction,
+    ApiKey.WRITE_TXN_MARKERS: _write_markers,
+    ApiKey.TXN_OFFSET_COMMIT: _commit_in_transaction,
 }
 """Added to the dispatcher's."""
 

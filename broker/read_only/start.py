@@ -215,9 +215,12 @@ class MemoryPartition:
     def __init__(self) -> None:
         self._end = 0
 
-    async def append(self, batch: bytes) -> int:
+    async def append(self, batch: bytes, *, may_wait: bool = True) -> int:
         self._end += read_header(batch).last_offset_delta + 1
         return self._end - 1
+
+    async def committed(self, end_offset: int) -> None:
+        """There is no other replica."""
 
     def resign(self) -> None:
         """Nothing waits."""
@@ -249,6 +252,9 @@ class MemoryOffsetsTopic:
 
     def leader(self, index: int) -> int:
         return self._node_id
+
+    def leaders(self) -> list[int]:
+        return [self._node_id]
 
     async def ensure_created(self) -> None:
         """There is nothing to create."""

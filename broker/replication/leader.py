@@ -139,11 +139,6 @@ class Leader:
         return -1 if report is None else report.end_offset
 
     @property
-    def last_stable_offset(self) -> int:
-        """All transactions below are decided: every one, until transactions are served."""
-        return self.high_watermark
-
-    @property
     def is_end_known(self) -> bool:
         """Whether clients may get the log end; OFFSET_NOT_AVAILABLE before (KIP-207)."""
         return self.high_watermark >= self.epoch_start

@@ -1,7 +1,8 @@
 """The authorizer: decides for every request, before its handler, whether the peer may make it.
 
-There are no ACLs: clients may make every request of a client. Requests of brokers, and fetches and epoch look-ups as a
-replica, are allowed on the brokers' listener only. A refused request changes nothing.
+There are no ACLs: clients may make every request of a client. Requests of brokers, fetches and epoch look-ups as a
+replica, and additions to transactions of others, are allowed on the brokers' listener only. A refused request changes
+nothing.
 
 Hot path: two look-ups for most requests, 0.1 µs. The fast path of Produce (`handlers.produce.fast_path`) does not ask
 again: it repeats what the same principal was allowed on the same listener, topic by topic. An authorizer that depends
@@ -17,9 +18,13 @@ from broker.error_codes import ErrorCode
 from broker.net.dispatch import Peer
 from broker.wire.apis import BROKERS_ONLY, ApiKey
 from broker.wire.message import Message
-from broker.wire.messages import FetchRequest, OffsetForLeaderEpochRequest
+from broker.wire.messages import AddPartitionsToTxnRequest, FetchRequest, OffsetForLeaderEpochRequest
 
-_RESTRICTED: Final = BROKERS_ONLY | {int(ApiKey.FETCH), int(ApiKey.OFFSET_FOR_LEADER_EPOCH)}
+_RESTRICTED: Final = BROKERS_ONLY | {
+    int(ApiKey.FETCH),
+    int(ApiKey.OFFSET_FOR_LEADER_EPOCH),
+    int(ApiKey.ADD_PARTITIONS_TO_TXN),
+}
 _CONSUMERS: Final = (-1, -2)  # replica ids of ordinary and debugging consumers
 _NOT_REQUESTED: Final = -(1 << 31)
 
@@ -33,6 +38,8 @@ class Authorizer:
     def refusal(self, peer: Peer, api_key: int, request: Message) -> ErrorCode | None:
         """The error to answer with; None when the request is allowed."""
         if api_key not in _RESTRICTED or peer.listener == self._brokers_listener:
+            return None
+        if isinstance(request, AddPartitionsToTxnRequest) and not request.transactions:
             return None
         if isinstance(request, FetchRequest) and not is_from_follower(request):
             return None

@@ -18,7 +18,9 @@ from broker.observe.http import HttpServer
 from broker.observe.status import Waits
 from broker.partition.replica_manager import ReplicaManager
 from broker.peers.links import Links
+from broker.transactions.coordinator import TransactionCoordinator
 from coldstore.stores.metered import MeteredStore
+from hotstore.cleaning.log_cleaner import LogCleaner
 from hotstore.host.data_dir import DataDir
 from hotstore.host.residency import Residency
 from logformat.errors import ThermoclineError
@@ -40,11 +42,14 @@ class Components:
     links: Links | None = None
     session: Session | None = None
     residency: Residency | None = None
+    cleaner: LogCleaner | None = None
     tiers: TierService | None = None
     cold: ColdReader | None = None  # of a broker that only reads
     replicas: ReplicaManager | None = None
     groups: GroupCoordinator | None = None
     snapshots: Snapshots | None = None
+    transactions: TransactionCoordinator | None = None
+    transaction_snapshots: Snapshots | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ class Shutdown:
             await self._stop_serving(components.server, drain=drain)
         if components.groups is not None:
             await components.groups.close()
+        if components.transactions is not None:
+            await components.transactions.close()
         if clean and components.replicas is not None:
             await self._hand_over()
         elif components.replicas is not None:
@@ -81,6 +88,8 @@ class Shutdown:
         if components.http is not None:
             await components.http.close()
         await self.tasks.close()
+        if components.cleaner is not None:
+            await components.cleaner.close()
         if clean and components.session is not None:
             # Last: the next broker may start as soon as it reads this.
             await components.session.release()
@@ -107,6 +116,8 @@ class Shutdown:
         assert components.tiers is not None and components.replicas is not None and components.data_dir is not None
         if components.snapshots is not None:
             await self._last_write("group snapshots", components.snapshots.write_all())
+        if components.transaction_snapshots is not None:
+            await self._last_write("transaction snapshots", components.transaction_snapshots.write_all())
         if self.config.seal_on_shutdown:
             most_s = self.config.store_upload_timeout_ms / 1000
             with waits.reporting(lambda: f"stopping: sealing, and copying to the bucket, for at most {most_s:.0f} s"):

@@ -36,6 +36,8 @@ def tier_limits(config: BrokerConfig, probed: ProbeReport | None) -> TierLimits:
         interval_ms_max=config.tiering_interval_ms_max,
         retention_check_interval_ms=config.retention_check_interval_ms,
         gc_grace_ms=config.gc_grace_ms,
+        cold_compaction_grace_ms=config.cold_compaction_grace_ms,
+        cold_compaction_bytes_per_hour=config.cold_compaction_bytes_per_hour,
         reservation_offsets=config.reservation_offsets,
         local_bytes_max=config.local_bytes_max,
         local_space_ratio_max=config.local_space_ratio_max,

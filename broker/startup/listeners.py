@@ -18,6 +18,7 @@ from broker.net.dispatch import Dispatcher
 from broker.net.server import Bind, Server
 from broker.observe.http import HttpServer, Views
 from broker.startup.limits import net_limits
+from broker.startup.ready_words import path_word, url_word
 from seams.loop.tasks import FailureReport
 from seams.world import World
 
@@ -69,6 +70,11 @@ class Listeners:
             "listeners": self._shown(),
             "thermocline.internal": "" if internal is None else show_address(*self.server.addresses[internal.name]),
         }
+        if self._config.configured.get("advertised.listeners"):
+            told = self.advertised
+            found["advertised.listeners"] = ",".join(
+                f"{one.name}://{show_address(*told[one.name])}" for one in self._config.listeners
+            )
         if self.http is not None:
             found["thermocline.http"] = show_address(*self.http.address)
         return found
@@ -94,7 +100,7 @@ class Listeners:
         http = "-" if self.http is None else show_address(*self.http.address)
         line = (
             f"ready kafka={show_address(*self.server.addresses[first.name])} http={http} node={self._config.node_id} "
-            f"cluster={cluster_id} data={self._config.data_dir} bucket={bucket_url}"
+            f"cluster={cluster_id} data={path_word(self._config.data_dir)} bucket={url_word(bucket_url)}"
         )
         return f"{line} listeners={self._shown()}" if others else line
 

@@ -1,8 +1,9 @@
-"""Creates `__consumer_offsets` at the first use of groups, and locates its partitions."""
+"""Creates the internal topics at the first use of groups and of transactions, and locates their partitions."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from broker.config.broker_config import BrokerConfig
@@ -11,65 +12,129 @@ from broker.following.metadata_cache import MetadataCache
 from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.metadata.records import NO_LEADER
 from broker.partition.registry import Registry
+from broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from logformat.errors import Retryable
 
 _CREATE_TIMEOUT_S: Final = 5.0
 
 
-class ClusterOffsetsTopic:
-    """`broker.groups.coordinator.OffsetsTopic`, by the controller and the image."""
+class ClusterInternalTopic:
+    """`broker.internal_topics.interfaces.InternalTopic`, by the controller and the image. `partitions`, `replicas` and
+    `configs`: when it is created."""
 
     def __init__(
-        self, controller: ControllerRequests, registry: Registry, metadata: MetadataCache, config: BrokerConfig
+        self,
+        controller: ControllerRequests,
+        registry: Registry,
+        metadata: MetadataCache,
+        node_id: int,
+        name: str,
+        partitions: int,
+        replicas: int,
+        configs: Mapping[str, str],
     ) -> None:
         self._controller = controller
         self._metadata = metadata
         self._registry = registry
-        self._config = config
+        self._node_id = node_id
+        self._name = name
+        self._partitions = partitions
+        self._replicas = replicas
+        self._configs = configs
 
     @property
     def partitions(self) -> int:
-        topic = self._metadata.topic_named(OFFSETS_TOPIC)
-        return self._config.offsets_topic_partitions if topic is None else topic.partitions
+        topic = self._metadata.topic_named(self._name)
+        return self._partitions if topic is None else topic.partitions
 
     def is_offline(self, index: int) -> bool:
-        """This broker leads the partition and opened others of the topic, but not this one: its groups stay offline."""
-        topic = self._metadata.topic_named(OFFSETS_TOPIC)
-        if topic is None or OFFSETS_TOPIC not in self._registry.topics or index >= topic.partitions:
+        """This broker leads the partition and opened others of the topic, but not this one: its keys stay offline."""
+        topic = self._metadata.topic_named(self._name)
+        if topic is None or self._name not in self._registry.topics or index >= topic.partitions:
             return False
-        is_ours = topic.rows[index].leader == self._config.node_id
-        return is_ours and (OFFSETS_TOPIC, index) not in self._registry.partitions
+        is_ours = topic.rows[index].leader == self._node_id
+        return is_ours and (self._name, index) not in self._registry.partitions
 
     def leader(self, index: int) -> int:
-        topic = self._metadata.topic_named(OFFSETS_TOPIC)
+        topic = self._metadata.topic_named(self._name)
         return NO_LEADER if topic is None or index >= topic.partitions else topic.rows[index].leader
+
+    def leaders(self) -> list[int] | None:
+        topic = self._metadata.topic_named(self._name)
+        found = sorted({row.leader for row in topic.rows}) if topic is not None else []
+        return None if NO_LEADER in found else found
 
     def _is_there(self) -> bool:
         """The topic exists, and this broker's partitions of it are open, if it has any."""
-        if OFFSETS_TOPIC in self._registry.topics:
+        if self._name in self._registry.topics:
             return True
-        topic = self._metadata.topic_named(OFFSETS_TOPIC)
-        return topic is not None and all(row.leader != self._config.node_id for row in topic.rows)
+        topic = self._metadata.topic_named(self._name)
+        return topic is not None and all(row.leader != self._node_id for row in topic.rows)
 
     async def ensure_created(self) -> None:
-        """Create the topic, as Kafka does at the first group. Raises Retryable after 5 s (a full disk). The creation
+        """Create the topic, as Kafka does at its first use. Raises Retryable after 5 s (a full disk). The creation
         continues; the client retries, so that other requests of its connection are answered."""
         if self._is_there():
             return
-        configs = {
-            # The minimum for any topic; Kafka allows less for this one.
-            "segment.bytes": str(max(self._config.offsets_topic_segment_bytes, 1 << 20)),
-            "retention.ms": "-1",
-            "max.message.bytes": str(32 * 1024 * 1024),
-        }
         try:
             async with asyncio.timeout(_CREATE_TIMEOUT_S):
                 await self._controller.create_if_missing(
-                    OFFSETS_TOPIC,
-                    self._config.offsets_topic_partitions,
-                    configs,
-                    replication_factor=self._config.offsets_topic_replication_factor,
+                    self._name,
+                    self._partitions,
+                    self._created_with(),
+                    replication_factor=self._replicas,
                     internal=True,
                 )
         except TimeoutError as late:
-            raise Retryable(f"{OFFSETS_TOPIC} is still being made after {_CREATE_TIMEOUT_S:.0f} s") from late
+            raise Retryable(f"{self._name} is still being made after {_CREATE_TIMEOUT_S:.0f} s") from late
+
+    def _created_with(self) -> dict[str, str]:
+        return {**self._configs, "retention.ms": "-1", "max.message.bytes": str(32 * 1024 * 1024)}
+
+
+class ClusterOffsetsTopic(ClusterInternalTopic):
+    """`__consumer_offsets`."""
+
+    def __init__(
+        self, controller: ControllerRequests, registry: Registry, metadata: MetadataCache, config: BrokerConfig
+    ) -> None:
+        super().__init__(
+            controller,
+            registry,
+            metadata,
+            config.node_id,
+            OFFSETS_TOPIC,
+            config.offsets_topic_partitions,
+            config.offsets_topic_replication_factor,
+            {"segment.bytes": _segment_bytes(config.offsets_topic_segment_bytes)},
+        )
+
+
+class ClusterTransactionsTopic(ClusterInternalTopic):
+    """`__transaction_state`."""
+
+    def __init__(
+        self, controller: ControllerRequests, registry: Registry, metadata: MetadataCache, config: BrokerConfig
+    ) -> None:
+        limits = config.transactions
+        self._min_in_sync = min(limits.topic_min_in_sync, limits.topic_replication_factor)
+        super().__init__(
+            controller,
+            registry,
+            metadata,
+            config.node_id,
+            TRANSACTIONS_TOPIC,
+            limits.topic_partitions,
+            limits.topic_replication_factor,
+            {"segment.bytes": _segment_bytes(limits.topic_segment_bytes)},
+        )
+
+    def _created_with(self) -> dict[str, str]:
+        # As many replicas are made as there are brokers: more of them in sync would never be reached.
+        brokers = sum(node.active for node in self._metadata.image.nodes.values())
+        return {**super()._created_with(), "min.insync.replicas": str(max(1, min(self._min_in_sync, brokers)))}
+
+
+def _segment_bytes(wanted: int) -> str:
+    """The minimum for any topic; Kafka allows less for these."""
+    return str(max(wanted, 1 << 20))

@@ -115,9 +115,11 @@ class GcPlan:
 def named_by(manifest: Manifest, live: Iterable[RemoteSegment], page_keys: Iterable[str]) -> NamedKeys:
     """Everything that `manifest`, its `live` segments (tail and pages) and its page keys name.
 
-    Segments between the deletion cursor and the log start are live: only the claimed writer deletes them."""
+    Objects that compaction replaced stay named until their grace is over. Segments between the deletion cursor and the
+    log start are live: only the claimed writer deletes them."""
     place = (manifest.topic_id, manifest.partition)
     keys = {str(segment.key(*place)) for segment in live} | set(page_keys)
+    keys |= {str(each.key(*place)) for each in manifest.replaced}
     if manifest.snapshot is not None:
         keys.add(str(manifest.snapshot.key(*place)))
     return NamedKeys(manifest.leader_epoch, frozenset(keys))

@@ -21,10 +21,12 @@ from coldstore.manifest.manifest_entries import (
     ZERO_HASH,
     PagePointer,
     RemoteSegment,
+    ReplacedObject,
     SnapshotPointer,
     Totals,
     check_page,
     check_ranges,
+    check_replaced,
     check_segment,
     hash_of,
     join_gaps,
@@ -57,7 +59,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `log_start_offset`: first readable offset in any tier. `deletion_cursor`: end of the last segment whose object was
     deleted; entries at or below it are dead, even if an immutable page lists them. `remote_end_offset`: exclusive end
     of what is held. `reserved_end_offset`: offsets below it may have been assigned. `pages`: level 1 first, then level
-    0, by offset; `tail`: the newest segments, by offset."""
+    0, by offset; `tail`: the newest segments, by offset. `clean_end_offset`: compaction took from the segments below it
+    what records below it supersede. `replaced`: objects that compaction replaced and nobody deleted yet; edits of both
+    are in `replacement`."""
 
     topic_id: UUID
     topic: str
@@ -76,6 +80,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pages: tuple[PagePointer, ...] = ()
     tail: tuple[RemoteSegment, ...] = ()
     snapshot: SnapshotPointer | None = None
+    clean_end_offset: int = 0
+    replaced: tuple[ReplacedObject, ...] = ()
 
     # ── offsets ──────────────────────────────────────────────────────────────────────────────────────────────────
     @property
@@ -95,6 +101,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def bucket_end_offset(self) -> int:
         """A log restored from the bucket alone continues here, or at the reserved end if that is higher."""
         return max(self.remote_end_offset, self.log_start_offset, self.snapshot.end_offset if self.snapshot else 0)
+
+    def was_replaced(self, uuid: UUID) -> bool:
+        """Whether compaction replaced the object, and its grace is not over."""
+        return any(each.uuid == uuid for each in self.replaced)
 
     def tail_index(self, offset: int) -> int:
         """Index in `tail` of the first segment that ends above `offset`; its length if none does."""
@@ -212,12 +222,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise EditRefused(f"{self._name}: the live segments changed while they were withdrawn")
         start = self.log_start_offset
         holder = next((segment for segment in live if segment.end_offset > start), None)
+        remote_end = self.remote_end_offset if holder is None else min(holder.base_offset, start)
         return replace(
             self,
             removed=self.removed + self.live,
             live=Totals(),
             live_hash=ZERO_HASH,
-            remote_end_offset=self.remote_end_offset if holder is None else min(holder.base_offset, start),
+            remote_end_offset=remote_end,
+            clean_end_offset=min(self.clean_end_offset, remote_end),
             gaps=(),
             pages=(),
             tail=(),
@@ -322,6 +334,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise Corrupt(f"manifest of {self._name}: epoch {self.leader_epoch} is out of range")
         if self.deletion_cursor > min(self.log_start_offset, self.remote_end_offset):
             raise Corrupt(f"manifest of {self._name}: objects at or above the log start are marked deleted")
+        if not 0 <= self.clean_end_offset <= self.remote_end_offset:
+            raise Corrupt(f"manifest of {self._name}: it is clean below {self.clean_end_offset}, beyond its end")
+        check_replaced(self.replaced, f"manifest of {self._name}")
         self._check_tiles()
         self._check_books()
         check_ranges(self.gaps, 0, self.remote_end_offset, f"gaps of {self._name}")

@@ -19,13 +19,15 @@ HASH_MODULUS: Final = 2**128
 ZERO_HASH: Final = "0" * 32
 RANGES_MAX: Final = 1024  # epochs, and gaps, of one segment: an entry must fit a root whatever its history
 GAPS_IN_ROOT_MAX: Final = 256  # the newest; older ones stay in their segments' entries
+REPLACED_MAX: Final = 256  # objects that compaction replaced and that the grace keeps: about 20 KB of a root
 
 
 class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One segment object: offsets `[base_offset, end_offset)`. `log_bytes` of batches, `object_bytes` with the footer.
 
-    `leader_epoch` is the writer's, as in the object's key. `epochs` are (epoch, start offset) of the batches, the first
-    start raised to the base. `gaps` are declared gaps, `[first, end)` (design 6)."""
+    `leader_epoch` is the writer's, as in the object's key. `decided`: transactions that only the object's footer names
+    (section 7); without its footer a reader of committed records cannot do (T25). `epochs` are (epoch, start offset) of
+    the batches, the first start raised to the base. `gaps` are declared gaps, `[first, end)` (design 6)."""
 
     uuid: UUID
     base_offset: int
@@ -39,6 +41,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     crc32c: int
     epochs: tuple[tuple[int, int], ...] = ()
     gaps: tuple[tuple[int, int], ...] = ()
+    decided: int = 0
 
     def key(self, topic_id: UUID, partition: int) -> SegmentKey:
         return SegmentKey(topic_id, partition, self.base_offset, self.leader_epoch, self.uuid)
@@ -86,6 +89,21 @@ class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
 
     def key(self, topic_id: UUID, partition: int) -> SnapshotKey:
         return SnapshotKey(topic_id, partition, self.end_offset, self.epoch, self.uuid)
+
+
+class ReplacedObject(msgspec.Struct, frozen=True, array_like=True):
+    """A segment object that compaction replaced at `since_ms` (wall clock): readers of older roots may still want it.
+
+    Base offset and epoch are those of its key."""
+
+    uuid: UUID
+    base_offset: int
+    leader_epoch: int
+    object_bytes: int
+    since_ms: int
+
+    def key(self, topic_id: UUID, partition: int) -> SegmentKey:
+        return SegmentKey(topic_id, partition, self.base_offset, self.leader_epoch, self.uuid)
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,8 +180,20 @@ def check_segment(segment: RemoteSegment) -> None:
         raise Corrupt(f"{name}: {segment.records} records in [{segment.base_offset}, {segment.end_offset})")
     if not NO_TIMESTAMP <= segment.min_timestamp_ms <= segment.max_timestamp_ms <= INT64_MAX:
         raise Corrupt(f"{name}: timestamps {segment.min_timestamp_ms}..{segment.max_timestamp_ms}")
+    if segment.decided < 0:
+        raise Corrupt(f"{name}: {segment.decided} decided transactions")
     check_ranges(segment.gaps, segment.base_offset, segment.end_offset, f"gaps of {name}")
     _check_epochs(segment)
+
+
+def check_replaced(replaced: Sequence[ReplacedObject], name: str) -> None:
+    """Raises Corrupt unless the list of replaced objects is a possible one."""
+    if len(replaced) > REPLACED_MAX or len({each.uuid for each in replaced}) != len(replaced):
+        raise Corrupt(f"{name}: {len(replaced)} replaced objects, or one comes twice")
+    for each in replaced:
+        numbers = (each.base_offset, each.object_bytes, each.since_ms)
+        if not all(0 <= number <= INT64_MAX for number in numbers) or not 0 <= each.leader_epoch <= INT32_MAX:
+            raise Corrupt(f"{name}: replaced object {each} is out of range")
 
 
 def _check_epochs(segment: RemoteSegment) -> None:

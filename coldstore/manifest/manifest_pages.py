@@ -28,6 +28,7 @@ _FORMAT_KEY: Final = b"thermocline.format_version"
 _LEVEL_KEY: Final = b"thermocline.level"
 _ROWS_AT_ONCE: Final = 256  # Python objects made from a table at a time
 
+_DECIDED: Final = "decided"
 _POINTER_COLUMNS: Final = tuple(name for name in PagePointer.__struct_fields__)
 
 
@@ -106,6 +107,7 @@ def _segment_schema() -> pa.Schema:
             pa.field("crc32c", pa.int64(), False),  # unsigned 32 bits; engines without unsigned types read it too
             pa.field("epochs", pa.list_(pa.field("element", epoch, False)), False),
             pa.field("gaps", pa.list_(pa.field("element", gap, False)), False),
+            pa.field(_DECIDED, pa.int64(), False),  # left out of a page without any
         ]
     )
 
@@ -137,6 +139,16 @@ def segment_table(segments: Sequence[RemoteSegment], before: SegmentPage | None 
     return table if before is None else pa.concat_tables([before.table, table])
 
 
+def table_with(page: SegmentPage, old: Sequence[RemoteSegment], new: Sequence[RemoteSegment]) -> pa.Table | None:
+    """The rows of `page` with `new` in place of `old`; None if it does not hold exactly those."""
+    import pyarrow as pa
+
+    at = page.index(old[0].base_offset)
+    if list(page.rows(at, at + len(old))) != list(old):
+        return None
+    return pa.concat_tables([page.table.slice(0, at), segment_table(new), page.table.slice(at + len(old))])
+
+
 def pointer_table(pointers: Sequence[PagePointer], before: PointerPage | None = None) -> pa.Table:
     """Rows for `pointers`, after those of `before`."""
     import pyarrow as pa
@@ -152,7 +164,10 @@ def encode_page(table: pa.Table, level: int, uuid: UUID, epoch: int) -> tuple[Pa
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    named = table.replace_schema_metadata({_FORMAT_KEY: str(FORMAT_VERSION), _LEVEL_KEY: str(level)})
+    written = table
+    if level == 0 and not any(table.column(_DECIDED).to_pylist()):
+        written = table.drop_columns([_DECIDED])
+    named = written.replace_schema_metadata({_FORMAT_KEY: str(FORMAT_VERSION), _LEVEL_KEY: str(level)})
     pq.write_table(named, sink, compression="zstd", write_statistics=True, store_schema=True)
     data: bytes = sink.getvalue().to_pybytes()
     first, end = table.column("first_offset" if level else "base_offset"), table.column("end_offset")
@@ -210,6 +225,8 @@ def _read_table(data: bytes, pointer: PagePointer, name: str) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as broken:
         raise Corrupt(f"{name} is not readable: {broken}") from broken
     expected = _pointer_schema() if pointer.level else _segment_schema()
+    if pointer.level == 0 and _DECIDED not in table.column_names:
+        table = table.append_column(expected.field(_DECIDED), pa.array([0] * table.num_rows, pa.int64()))
     missing = [field.name for field in expected if field.name not in table.column_names]
     if missing:
         raise Corrupt(f"{name} has no columns {missing}")

@@ -19,9 +19,11 @@ from coldstore.manifest.manifest_pages import (
     encode_page,
     pointer_table,
     segment_table,
+    table_with,
 )
 from coldstore.manifest.manifest_reader import check_manifest_root
 from coldstore.manifest.page_reader import PageCache, PageReader
+from coldstore.manifest.replacement import PageMove, replace_segments
 from coldstore.object_store import ObjectMissing, ObjectStore, StoreError, StoreUnavailable, Upload
 from coldstore.roots.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootStore, RootTooLarge
 from logformat.errors import Corrupt, Fenced, InvalidRequest
@@ -35,6 +37,7 @@ POINTERS_IN_ROOT_MAX: Final = 32  # level-0 pointers (~450 bytes each) a root ho
 UNNAMED_MAX: Final = 10_000  # names remembered for deletion; gc deletes the others
 CLAIM_BYTES: Final = 8192  # topic name and configs
 _FOLD_TRIES: Final = 4
+_REPLACE_TRIES: Final = 3
 
 Edit = Callable[[Manifest], Manifest]
 MaySend = Callable[[], None]
@@ -168,6 +171,72 @@ class ManifestStore:
         epoch = self._claimed()
         async with self._commits:
             return (await self._commit(edit, epoch, may_send=may_send)).content
+
+    async def replace(
+        self,
+        old: Sequence[RemoteSegment],
+        new: Sequence[RemoteSegment],
+        now_ms: int,
+        may_send: MaySend | None = None,
+        also: Edit | None = None,
+    ) -> Manifest:
+        """Name `new` instead of the consecutive live segments `old` of one page or of the tail, whose pages are written
+        anew, and make the edit `also` in the same write. Errors: as `commit`, EditRefused also if `old` are not live or
+        lie in two pages."""
+        epoch = self._claimed()
+        async with self._commits:
+            for attempt in range(_REPLACE_TRIES):
+                before = self.manifest
+                if before is None:
+                    raise InvalidRequest(f"{self._root.key} is not loaded")
+                move, dropped, written = await self._moved_page(before, old, new, epoch)
+
+                def edit(manifest: Manifest, move: PageMove | None = move) -> Manifest:
+                    edited = replace_segments(manifest, old, new, move, now_ms)
+                    return edited if also is None else also(edited)
+
+                try:
+                    root = await self._commit(edit, epoch, may_send=may_send)
+                except EditRefused:
+                    if self._root.settled:
+                        for key in written:
+                            self._drop(key)
+                    if attempt + 1 == _REPLACE_TRIES or self.manifest == before:
+                        raise
+                    continue  # the tail moved into a page meanwhile
+                for key in dropped:
+                    self._drop(key)
+                return root.content
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _moved_page(
+        self, manifest: Manifest, old: Sequence[RemoteSegment], new: Sequence[RemoteSegment], epoch: int
+    ) -> tuple[PageMove | None, list[str], list[str]]:
+        """The page, written anew, of `old`; the key of a page below it that is named no more; the keys written. (None,
+        [], []): they are in the tail."""
+        tail = manifest.tail
+        if tail and old[0].base_offset >= tail[0].base_offset:
+            return None, [], []
+        top = _first_ending_above(manifest.pages, old[0].base_offset)
+        leaf, upper = top, None
+        if top is not None and top.level:
+            upper = await self._reader.pointers(top)
+            leaf = _first_ending_above(upper.pointers, old[0].base_offset)
+        if top is None or leaf is None:
+            raise EditRefused(f"{self._root.key}: no page holds offset {old[0].base_offset}")
+        page = await self._reader.segments(leaf)
+        table = await self._reader.blocking(table_with, page, old, new)
+        if table is None:
+            raise EditRefused(f"{self._root.key}: page {leaf.uuid} does not hold what is to be replaced")
+        place = (self._topic_id, self._partition)
+        after = await self._put_page(lambda: table, 0, epoch)
+        written = [str(after.key(*place))]
+        reach("cold.page_written")
+        if upper is None:
+            return PageMove(top, after), [], written
+        pointers = [after if pointer.uuid == leaf.uuid else pointer for pointer in upper.pointers]
+        above = await self._put_page(lambda: pointer_table(pointers), 1, epoch)
+        return PageMove(top, above), [str(leaf.key(*place))], [*written, str(above.key(*place))]
 
     async def may_delete(self, key: SegmentKey) -> bool:
         """Whether the object under `key`, written by this process and unwanted, can never become part of the log.
@@ -375,6 +444,12 @@ class ManifestStore:
             if segment.max_timestamp_ms >= timestamp_ms:
                 return segment
         return None
+
+    async def leaves(self) -> AsyncIterator[PagePointer]:
+        """The pages of segments, of the manifest known when this begins. Raises as `find`."""
+        if (manifest := self.manifest) is not None:
+            async for pointer in self._reader.leaves(manifest.pages, manifest.deletion_cursor):
+                yield pointer
 
     async def segments(self, from_offset: int = 0) -> AsyncIterator[RemoteSegment]:
         """Live segments that end above `from_offset`, in order, of the manifest known when this begins."""

@@ -5,11 +5,12 @@ worse than the local log's."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from coldstore.keys import SegmentKey
 from coldstore.segments.packed_indexes import PACKED_ENTRIES_MIN, THIN_BYTES, pack, thinned
-from coldstore.segments.segment_object import sections_beside_indexes
+from coldstore.segments.segment_object import DecidedTransaction, sections_beside_indexes
 from coldstore.segments.segment_scanner import CHUNK_BYTES, Scan, interval_of
 from coldstore.segments.segment_sections import footer_bytes
 from logformat.indexes.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
@@ -36,6 +37,7 @@ def footer_room(
     *,
     lineage: LeaderEpochs,
     producers: ProducerState,
+    transactions: Sequence[DecidedTransaction] = (),
     indexes: tuple[OffsetIndex, TimeIndex] | None = None,
 ) -> int:
     """Bytes for the footer of `log_bytes` of log up to `end_offset`, exclusive.
@@ -60,7 +62,7 @@ def footer_room(
         chunk_crcs=(0,) * -(-log_bytes // CHUNK_BYTES),
         log_crc32c=2**32 - 1,
     )
-    sections = sections_beside_indexes(key, topic, widest, lineage, producers)
+    sections = sections_beside_indexes(key, topic, widest, lineage, producers, transactions)
     return footer_bytes((0, 0, _index_room(log_bytes, indexes), *map(len, sections.values())))
 
 

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -32,6 +33,7 @@ from coldstore.segments.segment_sections import (
 from logformat.errors import Corrupt
 from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.time_index import TimeIndex
+from logformat.indexes.transaction_index import AbortedIndex, AbortedTransaction
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerState, decode_producer_state, encode_producer_state
 
@@ -66,6 +68,14 @@ class DecidedTransaction(NamedTuple):
     outcome: TransactionOutcome
 
 
+class Compacted(NamedTuple):
+    """Of an object that compaction wrote: records below `clean_end` superseded what it lacks; `replaces`: the objects
+    whose range it took over, which may still be there (a manifest that is rebuilt names only one of them)."""
+
+    clean_end: int
+    replaces: tuple[UUID, ...]
+
+
 class SegmentStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The statistics section, JSON: which log and range, who wrote it, and what it contains.
 
@@ -86,6 +96,13 @@ class SegmentStatistics(msgspec.Struct, frozen=True, kw_only=True):
     max_timestamp_ms: int
     gaps: tuple[tuple[int, int], ...] = ()
     epochs: tuple[tuple[int, int], ...] = ()
+    clean_end_offset: int | msgspec.UnsetType = msgspec.UNSET
+    replaces: tuple[UUID, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether compaction wrote the object: records and batches are missing, and fillers are in their place."""
+        return self.clean_end_offset is not msgspec.UNSET
 
 
 _STATISTICS: Final = msgspec.json.Decoder(SegmentStatistics)
@@ -116,6 +133,7 @@ def build_footer(
     producers: ProducerState,
     transactions: Sequence[DecidedTransaction] = (),
     size: int | None = None,
+    compacted: Compacted | None = None,
 ) -> bytes:
     """The footer of the object `key` for the log bytes of `scan`.
 
@@ -130,7 +148,7 @@ def build_footer(
     sections = {
         Section.OFFSET_INDEX: offset_index.to_bytes(),
         Section.TIME_INDEX: time_index.to_bytes(),
-        **sections_beside_indexes(key, topic, scan, lineage, producers, transactions),
+        **sections_beside_indexes(key, topic, scan, lineage, producers, transactions, compacted),
     }
     if packed:
         sections[Section.PACKED_INDEXES] = packed
@@ -145,6 +163,7 @@ def sections_beside_indexes(
     lineage: LeaderEpochs,
     producers: ProducerState,
     transactions: Sequence[DecidedTransaction] = (),
+    compacted: Compacted | None = None,
 ) -> dict[Section, bytes]:
     """All sections except the indexes, in the order of `Section`."""
     statistics = SegmentStatistics(
@@ -163,6 +182,8 @@ def sections_beside_indexes(
         max_timestamp_ms=scan.max_timestamp_ms,
         gaps=scan.gaps,
         epochs=scan.epochs,
+        clean_end_offset=msgspec.UNSET if compacted is None else compacted.clean_end,
+        replaces=msgspec.UNSET if compacted is None else compacted.replaces,
     )
     return {
         Section.CHUNK_CRCS: _encode_chunks(scan.chunk_bytes, scan.chunk_crcs),
@@ -189,6 +210,9 @@ class SegmentFooter:
     chunk_crcs: array[int]
     lineage: LeaderEpochs
     transactions: tuple[DecidedTransaction, ...]
+    """In the order of their markers."""
+    aborted: AbortedIndex | None
+    """Those of them that were aborted; None: none."""
     producer_bytes: bytes
     log_bytes: int
     object_bytes: int
@@ -212,6 +236,7 @@ class SegmentFooter:
         statistics = _decode_statistics(sections[Section.STATISTICS], trailer)
         chunk_bytes, crcs = _decode_chunks(sections[Section.CHUNK_CRCS], trailer)
         offset_index, time_index = _decode_indexes(sections, statistics)
+        transactions = _decode_transactions(sections[Section.DECIDED_TRANSACTIONS])
         footer = cls(
             statistics=statistics,
             offset_index=offset_index,
@@ -219,7 +244,8 @@ class SegmentFooter:
             chunk_bytes=chunk_bytes,
             chunk_crcs=crcs,
             lineage=LeaderEpochs.from_bytes(bytes(sections[Section.LEADER_EPOCHS])),
-            transactions=_decode_transactions(sections[Section.DECIDED_TRANSACTIONS]),
+            transactions=transactions,
+            aborted=_aborted_index(transactions),
             producer_bytes=bytes(sections[Section.PRODUCER_STATE]),
             log_bytes=trailer.log_bytes,
             object_bytes=object_bytes,
@@ -232,6 +258,7 @@ class SegmentFooter:
     def nbytes(self) -> int:
         """Approximate memory, for a cache's budget."""
         indexes = 8 * len(self.offset_index) + 12 * len(self.time_index) + 4 * len(self.chunk_crcs)
+        indexes += 200 * len(self.transactions)
         return indexes + len(self.producer_bytes) + 64 * len(self.lineage.entries) + 4096
 
     def producer_state(self) -> ProducerState:
@@ -274,6 +301,7 @@ def entry_from_footer(footer: SegmentFooter, key: SegmentKey) -> RemoteSegment:
         crc32c=footer.crc32c,
         epochs=said.epochs,
         gaps=said.gaps,
+        decided=len(footer.transactions),
     )
     check_segment(segment)
     return segment
@@ -320,6 +348,15 @@ def _encode_transactions(transactions: Sequence[DecidedTransaction]) -> bytes:
     return _TRANSACTIONS.pack(len(transactions)) + b"".join(packed)
 
 
+def _aborted_index(transactions: Sequence[DecidedTransaction]) -> AbortedIndex | None:
+    found = AbortedIndex(
+        AbortedTransaction(of.producer_id, of.first_offset, of.marker_offset, of.marker_offset + 1)
+        for of in transactions
+        if of.outcome is TransactionOutcome.ABORTED
+    )
+    return found if len(found) else None
+
+
 def _decode_transactions(payload: memoryview) -> tuple[DecidedTransaction, ...]:
     count = _TRANSACTIONS.unpack_from(payload)[0] if len(payload) >= _TRANSACTIONS.size else -1
     if len(payload) != _TRANSACTIONS.size + count * _TRANSACTION.size:
@@ -329,4 +366,11 @@ def _decode_transactions(payload: memoryview) -> tuple[DecidedTransaction, ...]:
         if outcome not in (TransactionOutcome.COMMITTED, TransactionOutcome.ABORTED) or not 0 <= first <= marker:
             raise Corrupt(f"segment footer: transaction of producer {producer_id} at {first}, marker {marker}")
         decided.append(DecidedTransaction(producer_id, epoch, first, marker, TransactionOutcome(outcome)))
+    decided.sort(key=_marker_of)
+    if any(before.marker_offset == after.marker_offset for before, after in pairwise(decided)):
+        raise Corrupt("segment footer: two transactions with one marker")
     return tuple(decided)
+
+
+def _marker_of(transaction: DecidedTransaction) -> int:
+    return transaction.marker_offset

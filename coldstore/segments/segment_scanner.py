@@ -23,6 +23,7 @@ from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import (
     ATTRIBUTES_AT,
     CONTROL_BIT,
+    DELETE_HORIZON_BIT,
     HEADER,
     HEADER_SIZE,
     INT32_MAX,
@@ -228,7 +229,8 @@ class SegmentScanner:
                 max_timestamp, self._max_timestamp_offset = max_ts, base + delta
             if max_ts > NO_TIMESTAMP:
                 first_ts = max_ts if attributes & TIMESTAMP_TYPE_BIT else min(base_ts, max_ts)
-                if first_ts < 0:  # the first record has no timestamp, a later one has, of any age
+                # The first record has no timestamp and a later one has, or the base is a delete horizon: of any age.
+                if first_ts < 0 or attributes & DELETE_HORIZON_BIT:
                     first_ts = 0
                 if first_ts < min_timestamp or min_timestamp == NO_TIMESTAMP:
                     min_timestamp = first_ts

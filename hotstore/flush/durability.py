@@ -10,9 +10,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hotstore.file_names import EPOCHS_FILE, OFFSET_INDEX, PRODUCERS, SNAPSHOT, TEMPORARY, TIME_INDEX, offset_file
+from hotstore.file_names import (
+    EPOCHS_FILE,
+    OFFSET_INDEX,
+    PRODUCERS,
+    SNAPSHOT,
+    TEMPORARY,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    offset_file,
+)
 from hotstore.log.producer_state import ProducersAt
 from hotstore.log.segment import Segment
+from logformat.indexes.transaction_index import encode_aborted
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import encode_kafka_snapshot, encode_producer_state
 from seams import crash_points
@@ -64,7 +74,10 @@ class SealJob(NamedTuple):
         for segment, producers in self.seals:
             if segment is not None:
                 segment.trim()
-                write_index_files(segment)
+                if segment.indexer is not None:
+                    write_index_files(segment)
+                else:  # recovery found only this one missing
+                    write_transaction_index(segment)
             if producers is not None:
                 write_producer_files(self.directory, producers)
         if self.seals:
@@ -186,13 +199,26 @@ def write_index_files(segment: Segment) -> None:
     if write_whole(directory, times, indexer.time_index.to_bytes()) and directory.stat(offsets) is not None:
         directory.sync()
     write_whole(directory, offsets, indexer.offset_index.to_bytes())
+    write_transaction_index(segment)
+
+
+def write_transaction_index(segment: Segment) -> None:
+    """Blocking: `.txnindex`, which only segments with an aborted transaction have. It is written before the producers
+    at the segment's end: their file proves that it is there, or that there is nothing to name."""
+    directory, name = segment.directory, segment.name_of(TRANSACTION_INDEX)
+    if segment.aborted is not None:
+        write_whole(directory, name, encode_aborted(segment.aborted))
+    elif directory.stat(name) is not None:
+        directory.unlink(name)
 
 
 def write_producer_files(directory: Directory, producers: ProducersAt) -> None:
-    """Blocking: Kafka's snapshot and ours for one offset, below which everything must be durable."""
+    """Blocking: our file and Kafka's snapshot for one offset, below which everything must be durable.
+
+    Ours first: a kill or a full disk between the two must not leave the file that knows one batch of each producer."""
     state = producers.state()
-    write_whole(directory, offset_file(producers.end_offset, SNAPSHOT), encode_kafka_snapshot(state.producers))
     write_whole(directory, offset_file(producers.end_offset, PRODUCERS), encode_producer_state(state))
+    write_whole(directory, offset_file(producers.end_offset, SNAPSHOT), encode_kafka_snapshot(state.producers))
 
 
 def write_whole(directory: Directory, name: str, data: bytes) -> bool:

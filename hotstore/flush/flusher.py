@@ -107,6 +107,11 @@ class Flusher:
             self._on(FlushEvent.FORCED)
             await self._round_over.wait()
 
+    def fail(self, error: OSError) -> None:
+        """The log's files are in doubt: it is offline from now on."""
+        self._log.fail(error)
+        self._on(FlushEvent.FAILED)
+
     async def close(self) -> None:
         """Start nothing more and wait for running jobs. Afterwards the log may be closed or truncated."""
         self._on(FlushEvent.CLOSE)
@@ -184,8 +189,7 @@ class Flusher:
                     await self._at.call(job.run)
                 except OSError as error:
                     if not is_full(error):
-                        log.fail(error)
-                        self._on(FlushEvent.FAILED)
+                        self.fail(error)
                         return
                     log.ballast.met_full = True
                     # All of it can be written later. Until then the segment may not be deleted.

@@ -1,17 +1,20 @@
 """A lease: the right of one replica role (leader, follower, …) to change an open log.
 A log has at most one active lease. `end` takes effect at once: a later effect through it raises LeaseOver and is
 reported to `World.late_effect` as a defect. The next lease is given after the blocking calls of the last one returned.
-Reading needs no lease. `append_as_leader` and `append_as_follower` are the log's own methods until the end, so a lease
-costs appends nothing."""
+A log may be closed once its lease is over, so a role checks its lease before it reads too (`check`).
+`append_as_leader` and `append_as_follower` are the log's own methods until the end: a lease costs appends nothing."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
+from hotstore.errors import CoordinatorFenced, InvalidProducerEpoch
 from hotstore.host.log_owner import UNOWNED, LogOwner
+from hotstore.log.log_swap import SegmentRun
 from hotstore.log.partition_log import Appended, PartitionLog
 from hotstore.log.segment import Segment
 from hotstore.recovery.log_creation import Begin
@@ -19,6 +22,7 @@ from logformat.errors import Fenced
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry
 from logformat.record_batch import BatchHeader, Fields
+from logformat.transaction_marker import TransactionMarker
 from seams.loop.workers import Lane
 
 if TYPE_CHECKING:
@@ -113,6 +117,18 @@ class Lease:
         self._must_last("a new owner")
         self.log.owner = owner
 
+    def append_transactional(self, batch: memoryview, header: Fields, leader_epoch: int, now_ms: int) -> Appended:
+        """See `LogAppend.append_transactional`."""
+        self._must_last("a batch of a transaction")
+        return self.log.append_transactional(batch, header, leader_epoch, now_ms)
+
+    def append_markers(
+        self, markers: Sequence[TransactionMarker], leader_epoch: int, now_ms: int
+    ) -> list[int | CoordinatorFenced | InvalidProducerEpoch]:
+        """See `LogAppend.append_markers`."""
+        self._must_last("markers")
+        return self.log.append_markers(markers, leader_epoch, now_ms)
+
     def append_gap(self, batch: bytes, now_ms: int) -> Appended:
         """See `LogAppend.append_gap`."""
         self._must_last("a gap")
@@ -188,6 +204,24 @@ class Lease:
         begin = Begin(offset, epochs, tuple(producers))
         await self._to_its_end(self.host.begin_at(self.opened, begin, self.check, forget_start=forget_start))
 
+    async def swap(self, run: SegmentRun, size: int, still: Callable[[], None]) -> bool:
+        """Replace `run` by its cleaned segment of `size` bytes, which is written and synced. Durable when it returns.
+        `still` raises when the log is no longer what the segment was cleaned for; then nothing changes.
+
+        False: the log has other segments by now, and nothing changed. Raises OSError, Corrupt; after an OSError the log
+        may be offline."""
+        self._must_last("a cleaned segment")
+        return await self._to_its_end(self.host.swap(self.opened, run, size, partial(self._check_all, still)))
+
+    async def checkpoint_cleaned(self, offset: int, still: Callable[[], None]) -> None:
+        """Write durably that the log is clean below `offset`. `still` as in `swap`. Raises OSError."""
+        self._must_last("a checkpoint")
+        await self._to_its_end(self.host.checkpoint_cleaned(self.opened, offset, partial(self._check_all, still)))
+
+    def _check_all(self, still: Callable[[], None]) -> None:
+        self.check()
+        still()
+
     async def raise_log_start(self, offset: int) -> None:
         """Make the log start `offset` durable, then hide the records below: what readers were told never comes back
         (G9). Where it is higher already, as `checkpoint_start`. Raises OffsetOutOfRange, OSError; then it did not
@@ -211,10 +245,10 @@ class Lease:
         self._must_last("a seen epoch")
         await self._to_its_end(self.host.note_seen_epoch(self.opened, leader_epoch))
 
-    async def _to_its_end(self, work: Any) -> None:
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.get_running_loop().create_task(work)
         self._count(task)
-        await self.opened.at.wait_for(task)
+        return await self.opened.at.wait_for(task)
 
     def _count(self, task: asyncio.Task[Any]) -> None:
         self._calls[task] = None

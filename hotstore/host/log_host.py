@@ -21,12 +21,14 @@ from hotstore.host.log_directories import LogDirectories
 from hotstore.host.open_log import OpenLog, RefusedLog
 from hotstore.host.place import Place
 from hotstore.log.log_config import LogConfig
+from hotstore.log.log_swap import SegmentRun
 from hotstore.log.partition_log import PartitionLog
 from hotstore.recovery.log_creation import Begin
 from hotstore.recovery.log_loading import make_log, recover_log, recover_sound
 from logformat.checkpoints import PARTITION_METADATA_FILE
 from logformat.values import TopicPartition
 from seams.loop.tasks import FailureReport, log_failure
+from seams.loop.workers import Lane
 from seams.world import World
 
 T = TypeVar("T")
@@ -260,8 +262,9 @@ class LogHost:
             await opened.flusher.flush()
             check()
             opened.is_torn = True  # first: a checkpoint meanwhile would claim offsets that are about to be truncated
+            end = await opened.at.call(opened.log.cut_end, offset)
             async with self._checkpointing:
-                await self._run(checkpoints.lower_recovery_point, opened.place, offset)
+                await self._run(checkpoints.lower_recovery_point, opened.place, end)
             await self._replaced(opened, opened.log.truncate_to, offset, self._world.clock.wall_ms())
 
         await opened.at.alone(cut)
@@ -272,6 +275,10 @@ class LogHost:
         async def begin_elsewhere() -> None:
             check()
             opened.is_torn = True
+            job = self._data_dir.checkpoints.forget_cleaned(opened.place)
+            async with self._checkpointing:
+                if not job.is_done:
+                    await self._run(job.run)
             if forget_start:
                 async with self._checkpointing:
                     await self._run(self._data_dir.checkpoints.forget_log_start, opened.place)
@@ -282,6 +289,45 @@ class LogHost:
                 opened.log.advance_log_start(begin.offset)  # else the next checkpoint claims offsets that no tier holds
 
         await opened.at.alone(begin_elsewhere)
+
+    async def swap(self, opened: OpenLog, run: SegmentRun, size: int, check: Callable[[], None]) -> bool:
+        """See `Lease.swap`. `check` as in `truncate`. Readers and syncs go on meanwhile: a replaced file stays open to
+        those that hold it."""
+
+        async def swap_it() -> bool:
+            check()
+            local = opened.log
+            if not local.holds(run):
+                return False
+            cleaned = await opened.at.call(local.open_cleaned, run, size, lane=Lane.CLEAN)
+            check()
+            if not local.holds(run):  # retention was faster
+                return False
+            local.swap_in(run, cleaned)
+            try:
+                await opened.at.call(local.name_swapped, run, lane=Lane.CLEAN)
+            except OSError as error:
+                opened.flusher.fail(error)  # opening the log again finishes the swap, or undoes it
+                raise
+            cleaned.release_indexes()
+            return True
+
+        return await opened.at.alone(swap_it)
+
+    def cleaned_offset(self, opened: OpenLog) -> int | None:
+        """The log is clean below this offset; None: it was never cleaned."""
+        return self._data_dir.checkpoints.cleaned_offset(opened.place)
+
+    async def checkpoint_cleaned(self, opened: OpenLog, offset: int, check: Callable[[], None]) -> None:
+        """See `Lease.checkpoint_cleaned`. In the place's turn: a truncation lowers it."""
+
+        async def note() -> None:
+            check()
+            job = self._data_dir.checkpoints.sample_cleaned(opened.place, min(offset, opened.log.log_end_offset))
+            async with self._checkpointing:
+                await self._run(job.run)
+
+        await opened.at.alone(note)
 
     async def _replaced(self, opened: OpenLog, work: Callable[[*Ts], None], *args: *Ts) -> None:
         """Change the log's files while no sync, seal job or other call runs, then start a new flusher. The log is torn

@@ -28,6 +28,11 @@ class LogOwner(Protocol):
         """The log start moved."""
         ...
 
+    def cleanable_end(self) -> int:
+        """Compaction may change what lies below: it is committed and, if the log is tiered, in the bucket, which may
+        lack a record only for a newer one that the bucket holds."""
+        ...
+
 
 class _Unowned:
     """No role. An append meanwhile (an opening that closes a gap) waits for its own flush."""
@@ -43,6 +48,9 @@ class _Unowned:
 
     def start_moved(self) -> None:
         pass
+
+    def cleanable_end(self) -> int:
+        return 0
 
 
 UNOWNED: Final[LogOwner] = _Unowned()

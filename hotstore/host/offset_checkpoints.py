@@ -1,4 +1,5 @@
-"""Checkpoints of a data directory, a line a log: recovery points, log starts, high watermarks and seen leader epochs.
+"""Checkpoints of a data directory, a line a log: recovery points, log starts, high watermarks, first dirty offsets, and
+seen leader epochs.
 A seen epoch is the last one in which the log led or agreed with its leader. An entry stays until its log is deleted,
 also while the log is refused, so damage is still measured against it at the next start. A checkpoint whose write failed
 is written by the next job that names it. Log starts are written first: bytes below them may be unlinked afterwards.
@@ -13,6 +14,7 @@ from typing import Final
 from hotstore.file_names import CHECKPOINTS_LOCK_FILE
 from hotstore.log.partition_log import PartitionLog
 from logformat.checkpoints import (
+    CLEANER_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
@@ -26,7 +28,7 @@ from logformat.values import NewerFormat, TopicPartition
 from seams.files.disk import Disk, read_file, replace_file
 
 CHECKPOINTS_WAIT_S: Final = 30.0  # for another job's three fsyncs; beyond it the disk is stuck, which is an OSError
-CHECKPOINTS: Final = (LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE, SEEN_EPOCH_FILE)
+CHECKPOINTS: Final = (LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE, CLEANER_FILE, SEEN_EPOCH_FILE)
 Offsets = dict[TopicPartition, int]
 
 
@@ -81,7 +83,8 @@ class OffsetCheckpoints:
     def _read(self, name: str) -> None:
         file = f"{self._path}/{name}"
         if self._disk.stat(file) is None:
-            self._unsaved.add(name)
+            if name != CLEANER_FILE:  # as in Kafka, the first pass makes it
+                self._unsaved.add(name)
         else:
             self._offsets[name].update(decode_offsets(read_file(self._disk, file), name))
 
@@ -101,6 +104,10 @@ class OffsetCheckpoints:
     def seen_epoch(self, key: TopicPartition) -> int:
         """UNDEFINED_EPOCH if unknown."""
         return self._offsets[SEEN_EPOCH_FILE].get(key, UNDEFINED_EPOCH)
+
+    def cleaned_offset(self, key: TopicPartition) -> int | None:
+        """The log is clean below it; None: it was never cleaned, or started elsewhere since."""
+        return self._offsets[CLEANER_FILE].get(key)
 
     # --- written ------------------------------------------------------------------------------------------------
 
@@ -129,6 +136,18 @@ class OffsetCheckpoints:
         file has the value already, so a full disk does not prevent deleting copied segments."""
         self._note(LOG_START_FILE, TopicPartition(log.topic, log.partition), log.start_to_checkpoint)
         return CheckpointJob(self, (LOG_START_FILE,))
+
+    def sample_cleaned(self, key: TopicPartition, offset: int) -> CheckpointJob:
+        """On the loop: the log is clean below `offset`."""
+        self._note(CLEANER_FILE, key, offset)
+        return CheckpointJob(self, (CLEANER_FILE,))
+
+    def forget_cleaned(self, key: TopicPartition) -> CheckpointJob:
+        """On the loop, before the log starts elsewhere: nothing of it is clean. What a power cut left of the entry
+        would say so of what is copied later."""
+        if self._offsets[CLEANER_FILE].pop(key, None) is not None:
+            self._unsaved.add(CLEANER_FILE)
+        return CheckpointJob(self, (CLEANER_FILE,))
 
     def save(self, names: tuple[str, ...] = CHECKPOINTS) -> None:
         """Write files whose content is outdated. Raises OSError."""
@@ -164,6 +183,8 @@ class OffsetCheckpoints:
             self._note(RECOVERY_POINT_FILE, key, offset)
         if self.high_watermark(key) > offset:
             self._note(REPLICATION_FILE, key, offset)
+        if (self.cleaned_offset(key) or 0) > offset:
+            self._note(CLEANER_FILE, key, offset)
         self.save()  # also after a failed attempt that noted it already
 
     def forget_log_start(self, key: TopicPartition) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -86,6 +86,17 @@ class Locator:
         self._append_ends.clear()
         self._read_ends.clear()
 
+    def swap(self, old: Sequence[Segment], new: Segment) -> None:
+        """`new` replaces the run of sealed segments `old`, whose offsets it covers."""
+        at = self.segments.index(old[0])
+        for segment in old:
+            self.cache.drop(segment)
+        self.segments[at : at + len(old)] = [new]
+        self._bases[at : at + len(old)] = [new.base_offset]
+        for ends in (self._append_ends, self._read_ends):
+            for offset in [offset for offset in ends if new.base_offset <= offset < new.end_offset]:
+                del ends[offset]
+
     def appended(self, end_offset: int, end_position: int) -> None:
         """Batches were written to the active segment up to `end_position`."""
         ends = self._append_ends
@@ -104,6 +115,20 @@ class Locator:
         """The segments that may hold offsets of [start, end)."""
         first = max(bisect_right(self._bases, start) - 1, 0)
         return self.segments[first : bisect_left(self._bases, end)]
+
+    def from_offset(self, offset: int) -> Iterator[Segment]:
+        """The segment that holds `offset`, and those behind it."""
+        first = max(bisect_right(self._bases, offset) - 1, 0)
+        return islice(self.segments, first, None)
+
+    def end_of(self, found: LogSlice, limit_offset: int) -> int:
+        """The offset behind `found`; `limit_offset`, below which it was read, where its segment is another one now."""
+        segment = self.segment_at(found.segment_base)
+        if segment.file is not found.file:
+            return limit_offset
+        stop = found.position + found.length
+        behind = self._batch_at(segment, stop) if stop < segment.size else None
+        return min(segment.end_offset if behind is None else behind[0], limit_offset)
 
     def remembered(self, offset: int) -> int | None:
         position = self._append_ends.get(offset)

@@ -1,18 +1,26 @@
 """Appends to a log: as its leader, or as a follower that copies from one.
 The leader assigns offsets. It is bound by the reservation and by the producers' sequences. A follower is bound by
 neither (D28): it takes offsets, epochs and timestamps as they come, and requires only that the batches continue its
-log. An append is one write of whole batches into one segment, or leaves no trace. Callers check CRCs before. Hot path:
-`append_as_leader` costs 2 µs a run and 0.5 µs a batch besides the pwrite; with producer ids 3.3 and 1 µs (CPython
-3.11). Therefore one write, one update of each part a run, and tuples instead of objects."""
+log. Markers of transactions use offsets that data may not (T4), and the disk space that the ballast kept (T3): without
+them nothing leaves for the bucket. An append is one write of whole batches into one segment, or leaves no trace.
+Callers check CRCs before. Hot path: `append_as_leader` costs 2 µs a run and 0.5 µs a batch besides the pwrite; with
+producer ids 3.3 and 1 µs (CPython 3.11). Therefore one write, one update of each part a run, and tuples instead of
+objects."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from hotstore.errors import ReservationExhausted, RunCrossesSegments
+from hotstore.errors import (
+    CoordinatorFenced,
+    InvalidProducerEpoch,
+    RecordListTooLarge,
+    ReservationExhausted,
+    RunCrossesSegments,
+)
 from hotstore.log.appender import check_continuity, must_roll
 from hotstore.log.log_core import LogCore, LogState
 from hotstore.log.producer_state import Admitted, Resent
@@ -21,20 +29,25 @@ from hotstore.recovery.producer_files import replay
 from logformat.errors import StorageFailed
 from logformat.indexes.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from logformat.record_batch import (
+    BASE_SEQUENCE,
     HEADER,
     LAST_OFFSET_DELTA,
     LEADER_EPOCH,
     LENGTH,
     LOG_OVERHEAD,
     PLACE,
+    PRODUCER_EPOCH,
     PRODUCER_ID,
     BatchHeader,
     Fields,
     read_header,
     stamp_log_append_time,
 )
+from logformat.transaction_marker import TransactionMarker, marker_batch, marker_of, may_be_marker
 from seams import crash_points
 
+ABORTED_MAX: Final = 1 << 15
+"""Aborted transactions of one segment: with as many open ones (`OPEN_MAX`) an object's footer names 65 536 (T24)."""
 _stamp: Final = PLACE.pack_into
 _NOBODY: Final[Admitted] = {}
 
@@ -79,9 +92,11 @@ class LogAppend(LogCore):
         admitted = self.producers.admit(headers, base, now_ms) if has_producer else _NOBODY
         if isinstance(admitted, Resent):
             return Appended(admitted.first_offset, admitted.last_offset, True, -1)
-        if self.ballast.is_short:
+        if self.ballast.is_short and not self.config.uses_ballast:
             raise self._full(OSError(errno.ENOSPC, "No space left on device"))
-        segment = self._segment_for_leader(size, end_offset, leader_epoch, now_ms, len(headers))
+        # One offset for the marker of each open transaction (T4).
+        kept_back = len(self.producers.transactions.first_offsets)
+        segment = self._segment_for_leader(size, end_offset, leader_epoch, now_ms, len(headers), kept_back)
         append_time_ms = now_ms if self.config.log_append_time else -1
         offset = base
         for batch, header in zip(batches, headers, strict=True):
@@ -102,6 +117,82 @@ class LogAppend(LogCore):
             self.producers.record(admitted)
         return _appended((base, end_offset - 1, False, append_time_ms))
 
+    def append_transactional(self, batch: memoryview, header: Fields, leader_epoch: int, now_ms: int) -> Appended:
+        """`append_as_leader` for one batch within a transaction, which begins with it if none is open. A batch without
+        sequence (TxnOffsetCommit) leaves the producer's remembered batches alone. The caller verified the transaction
+        (TX4). Raises as `append_as_leader`, and TooManyTransactions."""
+        producers, producer_id, epoch = self.producers, header[PRODUCER_ID], header[PRODUCER_EPOCH]
+        if header[BASE_SEQUENCE] < 0:
+            producers.check_epoch(producer_id, epoch)
+        if not producers.has_open(producer_id, epoch):
+            producers.check_may_begin(producer_id)
+            marker_end = self.log_end_offset + header[LAST_OFFSET_DELTA] + 2
+            if marker_end > self.assignable_end_offset:
+                raise self._exhausted(marker_end)
+        appended = self.append_as_leader((batch,), (header,), leader_epoch, now_ms)
+        if not appended.duplicate:
+            producers.began(producer_id, epoch, appended.base_offset, now_ms)
+        return appended
+
+    @property
+    def assignable_end_offset(self) -> int:
+        """End of the offsets that data may get: of the reserved ones, one is kept for the marker of each open
+        transaction (T4)."""
+        return self.reserved_end - len(self.producers.transactions.first_offsets)
+
+    def append_markers(
+        self, markers: Sequence[TransactionMarker], leader_epoch: int, now_ms: int
+    ) -> list[int | CoordinatorFenced | InvalidProducerEpoch]:
+        """Write markers as the leader, in as few writes as segments allow; for each its offset, or why it is refused.
+
+        A marker of a producer without an open transaction is written too: it fences lower epochs. The ballast does not
+        bind it. Raises ReservationExhausted, LeaderEpochFenced, LogFull, LogFailed: those before may be written then,
+        and sending all again is harmless."""
+        if self.state is LogState.FAILED:
+            raise self._offline()
+        results: list[int | CoordinatorFenced | InvalidProducerEpoch] = []
+        run: dict[int, TransactionMarker] = {}  # by producer id: each is checked against the state after the one before
+        for marker in markers:
+            if marker.producer_id in run:
+                self._write_markers(tuple(run.values()), leader_epoch, now_ms)
+                run.clear()
+            try:
+                self.producers.check_marker(marker)
+            except (CoordinatorFenced, InvalidProducerEpoch) as refused:
+                results.append(refused)
+            else:
+                results.append(self.log_end_offset + len(run))
+                run[marker.producer_id] = marker
+        if run:
+            self._write_markers(tuple(run.values()), leader_epoch, now_ms)
+        return results
+
+    def _write_markers(self, markers: Sequence[TransactionMarker], leader_epoch: int, now_ms: int) -> None:
+        base = self.log_end_offset
+        batches = [marker_batch(marker, base + at, leader_epoch, now_ms) for at, marker in enumerate(markers)]
+        size, end_offset = sum(map(len, batches)), base + len(batches)
+        try:
+            segment = self._segment_for_leader(size, end_offset, leader_epoch, now_ms, len(batches))
+        except (RunCrossesSegments, RecordListTooLarge):
+            if len(markers) == 1:
+                raise
+            for marker in markers:
+                self._write_markers((marker,), leader_epoch, now_ms)
+            return
+        headers = [read_header(batch) for batch in batches]
+        self._write(segment, batches, size)
+        self._written(segment, headers, size, end_offset, now_ms)
+        if leader_epoch != self.leader_epoch:
+            self._enter_epoch(leader_epoch, base)
+        for at, marker in enumerate(markers):
+            self._end_transaction(marker, base + at, now_ms)
+
+    def _end_transaction(self, marker: TransactionMarker, offset: int, now_ms: int) -> None:
+        """The marker is in the active segment."""
+        aborted = self.producers.end_transaction(marker, offset, now_ms)
+        if aborted is not None:
+            self._active.add_aborted(aborted)
+
     def append_gap(self, batch: bytes, now_ms: int) -> Appended:
         """Write one gap batch (logformat.gap) as the leader of its epoch. It is bound by the reservation and keeps its
         own offsets, which begin at the log's end. Raises as `append_as_leader`."""
@@ -120,10 +211,11 @@ class LogAppend(LogCore):
 
         The first must begin at the log's end, each next one where the last ends, and epochs must not fall. Each new
         epoch enters the lineage with its first batch. Producer sequences are not checked. Raises DivergingAppend,
-        LogFull, LogFailed: nothing was written then."""
+        LogFull, LogFailed, CorruptBatch for a marker that cannot be read: nothing was written then."""
         if self.state is LogState.FAILED:
             raise self._offline()
-        if self.ballast.is_short:
+        markers = _markers_of(records, headers)
+        if self.ballast.is_short and len(markers) < len(headers) and not self.config.uses_ballast:
             raise self._full(OSError(errno.ENOSPC, "No space left on device"))
         size, end_offset = check_continuity(headers, self.log_end_offset, self.leader_epoch)
         # A batch of the leader's log is accepted whatever segment.bytes is now; a larger one gets its own segment.
@@ -131,18 +223,26 @@ class LogAppend(LogCore):
         self._write_as_is(segment, records, headers, size, end_offset, now_ms)
         for header in headers:
             if header[PRODUCER_ID] >= 0:
-                replay(self.producers, header, now_ms)
+                marker = markers.get(header.base_offset)
+                if marker is None:
+                    replay(self.producers, header, now_ms)
+                else:
+                    self._end_transaction(marker, header.base_offset, now_ms)
+
+    def _exhausted(self, end_offset: int) -> ReservationExhausted:
+        return ReservationExhausted(
+            f"{self.topic}-{self.partition}: offsets below {end_offset} wanted, more than are reserved; the bucket "
+            "must answer first",
+            end_offset,
+        )
 
     def _segment_for_leader(
-        self, size: int, end_offset: int, leader_epoch: int, now_ms: int, count: int = 1
+        self, size: int, end_offset: int, leader_epoch: int, now_ms: int, count: int = 1, kept_back: int = 0
     ) -> Segment:
-        """The segment for `count` batches of `size` bytes, offsets from the log's end to `end_offset`."""
-        if end_offset > self.reserved_end:
-            raise ReservationExhausted(
-                f"{self.topic}-{self.partition}: offsets below {end_offset} wanted, more than are reserved; the bucket "
-                "must answer first",
-                end_offset,
-            )
+        """The segment for `count` batches of `size` bytes, offsets from the log's end to `end_offset`; of the reserved
+        offsets `kept_back` are left."""
+        if end_offset + kept_back > self.reserved_end:
+            raise self._exhausted(end_offset + kept_back)
         if leader_epoch < self.leader_epoch:
             raise self._superseded(leader_epoch)
         return self._segment_for(size, end_offset, now_ms, count)
@@ -165,6 +265,8 @@ class LogAppend(LogCore):
             incoming_end=end_offset,
             now_ms=now_ms,
         )
+        aborted = segment.aborted
+        rolls = rolls or (aborted is not None and len(aborted) >= ABORTED_MAX)
         if count > 1 and (
             rolls or (may_fill_index and indexer.is_full(config.segment_index_bytes - count * TIME_ENTRY_SIZE))
         ):  # each batch adds at most one entry
@@ -228,3 +330,24 @@ class LogAppend(LogCore):
             durability.oldest_dirty_ms = now_ms
         if self.state is LogState.FULL:
             self.state = LogState.ONLINE
+
+
+_NO_MARKERS: Final[Mapping[int, TransactionMarker]] = {}
+
+
+def _markers_of(
+    records: Sequence[memoryview | bytes], headers: Sequence[BatchHeader]
+) -> Mapping[int, TransactionMarker]:
+    """By offset: the markers among the batches, whose bytes lie in `records` in any pieces. Raises CorruptBatch."""
+    for header in headers:
+        if may_be_marker(header):
+            break
+    else:
+        return _NO_MARKERS
+    data = records[0] if len(records) == 1 else b"".join(records)
+    found, at = {}, 0
+    for header in headers:
+        if may_be_marker(header) and (marker := marker_of(data, at, header)) is not None:
+            found[header.base_offset] = marker
+        at += header.size
+    return found

@@ -32,6 +32,19 @@ class LogConfig:
     local_retention_bytes: int = AS_TOTAL
     tiered: bool = False
     log_append_time: bool = False
+    uses_ballast: bool = False
+    """Appends take the space that the ballast kept: of internal topics. A transaction that cannot end keeps copying
+    back, and copying gives a full disk space (T3)."""
+    compacts: bool = False
+    """The log is cleaned by key. Internal topics are not: snapshots rewrite them."""
+    min_cleanable_dirty_ratio: float = 0.5
+    """Cleaned once its dirty bytes are more than this share of the clean and dirty ones."""
+    min_compaction_lag_ms: int = 0
+    """A record younger than this stays."""
+    max_compaction_lag_ms: int = NEVER
+    """A record older than this is cleaned whatever the ratio (KIP-354); never below `min_compaction_lag_ms`."""
+    delete_retention_ms: int = 86_400_000
+    """A tombstone stays this long after the pass that found nothing older behind it (KIP-534)."""
 
     def __post_init__(self) -> None:
         # Either index has room for one entry besides the one that rolling writes.
@@ -46,6 +59,13 @@ class LogConfig:
             )
         if self.flush_messages < 1 or self.flush_ms < 0:
             raise ValueError(f"flush.messages {self.flush_messages} or flush.ms {self.flush_ms} out of range")
+        if not (0 <= self.min_compaction_lag_ms <= self.max_compaction_lag_ms and self.delete_retention_ms >= 0):
+            raise ValueError(
+                f"min.compaction.lag.ms {self.min_compaction_lag_ms}, max.compaction.lag.ms "
+                f"{self.max_compaction_lag_ms} or delete.retention.ms {self.delete_retention_ms} out of range"
+            )
+        if not 0 <= self.min_cleanable_dirty_ratio <= 1:
+            raise ValueError(f"min.cleanable.dirty.ratio {self.min_cleanable_dirty_ratio} out of range")
 
     @property
     def waits_for_flush(self) -> bool:

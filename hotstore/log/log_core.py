@@ -74,6 +74,8 @@ class LogCore:
         if found.epochs_unsaved:
             self.durability.epoch_began(found.segments[0].base_offset)
         self.failure = ""  # why it is FAILED
+        self.era = 0
+        """Grows with each truncation and each start elsewhere: what was read before says nothing of the log then."""
         self._leaving: list[int] = []  # bases of dropped segments whose files are not unlinked yet, oldest first
         self._set_epochs(found.epochs)
         self.reconfigure(config)

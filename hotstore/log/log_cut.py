@@ -41,6 +41,16 @@ class LogCut(LogCore):
         if leader_epoch > self.leader_epoch:
             self._enter_epoch(leader_epoch, self.log_end_offset)
 
+    def cut_end(self, offset: int) -> int:
+        """*Blocking*: where the log would end after `truncate_to(offset)`: below it if a batch reaches across it, as a
+        compacted log's fillers may. Raises DamagedLog."""
+        if not self._locator.segments[0].base_offset < offset < self.log_end_offset:
+            return offset
+        last = self._locator.segment_of(offset - 1)
+        if offset >= last.end_offset or (last.damage is not None and last.damage.offset == offset):
+            return offset
+        return last.locate(offset, self._locator.cache).base_offset
+
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """*Blocking*, alone: drop every batch that ends above `offset`, and the epochs that begin at or above the new
         end. Durable when it returns. At or above the log's end only epochs are dropped.
@@ -112,17 +122,23 @@ class LogCut(LogCore):
         active = create_segment(self.directory, end, self.config.index_interval_bytes)
         self.directory.sync()
         segments = [*kept, active]
+        if last.aborted is not None:
+            last.aborted = last.aborted.below(end)
         self._locator.replace(segments)
         self._restart(end, self.epochs.truncate_from_end(end))
+        # Markers below the cut that were not committed may be cut next time.
+        ended = tuple(self.producers.transactions.ended_below(end))
         self.producers = load_producers(
             self.directory, self.directory.list(), segments, end,
             self.config.producer_id_expiration_ms, now_ms, self._locator.cache,
         )  # fmt: skip
+        self.producers.transactions.remember_ended(ended)
         # The producer files of this roll point were removed with the segment that began there.
         self.durability.add_seals([PendingSeal(last if is_cut else None, self.producers.at(end))])
         self._save_epochs()
 
     def _restart(self, end_offset: int, epochs: LeaderEpochs) -> None:
+        self.era += 1
         self.ballast.preallocation.drop(self._active)
         self._active = self._locator.active
         self._sealed_bytes = sum(segment.size for segment in self._locator.segments[:-1])

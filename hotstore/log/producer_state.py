@@ -1,8 +1,8 @@
-"""Sequences, epochs and the last five batches of a log's idempotent producers (KIP-98, KIP-360).
+"""Sequences, epochs, the last five batches and the open transactions of a log's producers (KIP-98, KIP-360).
 Batches are `admit`ted before they are written and `record`ed afterwards, so the state is never ahead of the file. A
 resend of any of the last five batches gets its original offsets. Expiry counts from a batch's arrival, not its
-timestamps, so importing history does not expire its own producer. Source: Kafka's ProducerAppendInfo,
-ProducerStateEntry.
+timestamps, so importing history does not expire its own producer. A producer with an open transaction is never
+forgotten (T8). Source: Kafka's ProducerAppendInfo, ProducerStateEntry.
 
 Hot path: entries are tuples in one dict, ordered by when they were last seen. A snapshot for a roll is one shallow copy
 (100 000 producers: about 1 ms), encoded in a worker. `admit` and `record` cost 1.8 µs a run and 0.6 µs a batch."""
@@ -15,9 +15,19 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from hotstore.errors import DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
+from hotstore.errors import (
+    CoordinatorFenced,
+    DuplicateSequence,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+    TooManyTransactions,
+)
+from hotstore.log.transactions import OPEN_MAX, EndedTransaction, Transactions
+from logformat.indexes.transaction_index import AbortedTransaction
 from logformat.producer_snapshot import BATCHES_MAX, BatchRecord, ProducerEntry, ProducerState
-from logformat.record_batch import INT32_MAX, NO_SEQUENCE, Fields
+from logformat.record_batch import INT32_MAX, NO_SEQUENCE, TRANSACTIONAL_BIT, Fields
+from logformat.transaction_marker import TransactionMarker
 
 PRODUCERS_MAX: Final = 250_000  # about 100 MB; above it the ones silent for longest are forgotten
 _SEEN_MS: Final = attrgetter("last_timestamp")
@@ -50,28 +60,51 @@ class ProducersAt(NamedTuple):
 
     end_offset: int
     entries: dict[int, _Producer]
+    open: dict[int, int]
+    coordinator_epochs: dict[int, int]
 
     def state(self) -> ProducerState:
+        first_of, coordinator_of = self.open.get, self.coordinator_epochs.get
         return ProducerState(
             self.end_offset,
             tuple(
-                ProducerEntry(producer_id, producer.epoch, producer.batches, producer.seen_ms)
+                ProducerEntry(
+                    producer_id,
+                    producer.epoch,
+                    producer.batches,
+                    producer.seen_ms,
+                    first_of(producer_id, -1),
+                    coordinator_of(producer_id, -1),
+                )
                 for producer_id, producer in sorted(self.entries.items())
             ),
         )
 
 
 class Producers:
-    """The producers of one log. `expiration_ms`: how long a silent one is remembered."""
+    """The producers of one log. `expiration_ms`: how long a silent one is remembered. `transactions`: those that keep
+    the last stable offset back; `ended`: of them, those with a marker that may still be truncated."""
 
-    __slots__ = ("_entries", "expiration_ms")
+    __slots__ = ("_coordinator_epochs", "_entries", "_open", "expiration_ms", "transactions")
 
-    def __init__(self, expiration_ms: int, entries: Iterable[ProducerEntry] = ()) -> None:
+    def __init__(
+        self, expiration_ms: int, entries: Iterable[ProducerEntry] = (), ended: Iterable[EndedTransaction] = ()
+    ) -> None:
         self.expiration_ms = expiration_ms
+        known = sorted(entries, key=_SEEN_MS)
         self._entries: dict[int, _Producer] = {
-            entry.producer_id: _Producer(entry.epoch, entry.batches, entry.last_timestamp)
-            for entry in sorted(entries, key=_SEEN_MS)
+            entry.producer_id: _Producer(entry.epoch, entry.batches, entry.last_timestamp) for entry in known
         }
+        self.transactions = Transactions(
+            (
+                (of.producer_id, of.current_txn_first_offset, of.last_timestamp)
+                for of in known
+                if of.current_txn_first_offset >= 0
+            ),
+            ended,
+        )
+        self._open = self.transactions.first_offsets
+        self._coordinator_epochs = {of.producer_id: of.coordinator_epoch for of in known if of.coordinator_epoch >= 0}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -81,14 +114,21 @@ class Producers:
 
         Nothing is remembered until `record`. Resent: all were appended before, write nothing. Raises
         InvalidProducerEpoch, OutOfOrderSequence (also for resends mixed with new batches: clients resend a request as
-        it was), DuplicateSequence for a resend older than what is remembered."""
+        it was), DuplicateSequence for a resend older than what is remembered, InvalidTransactionState for a batch
+        outside of its producer's open transaction (T21)."""
+        if open_ := self._open:
+            for header in headers:
+                if header[9] in open_ and not header[5] & TRANSACTIONAL_BIT:
+                    raise InvalidTransactionState(
+                        f"producer {header[9]} has an open transaction; end it before a batch outside of it"
+                    )
         entries = self._entries
         admitted: Admitted = {}
         resent: list[BatchRecord] = []
         offset = base_offset
         for header in headers:
             _, _, _, _, _, _, delta, _, _, producer_id, epoch, first, _ = header
-            if producer_id >= 0:
+            if producer_id >= 0 and first >= 0:
                 known = admitted.get(producer_id)
                 if known is None and (producer := entries.get(producer_id)) is not None:
                     known = producer[0], [*producer[1]], producer[2]
@@ -115,6 +155,73 @@ class Producers:
             )
         return Resent(resent[0].first_offset, resent[-1].last_offset)
 
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """For a batch without sequence, as of TxnOffsetCommit. Raises InvalidProducerEpoch."""
+        known = self._entries.get(producer_id)
+        if known is not None and epoch < known[0]:
+            raise _superseded(producer_id, epoch, known[0])
+
+    def epoch_of(self, producer_id: int) -> int:
+        """The greatest epoch that wrote or was fenced here; −1: unknown."""
+        known = self._entries.get(producer_id)
+        return -1 if known is None else known[0]
+
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether this very epoch has a transaction open."""
+        return producer_id in self._open and self._entries[producer_id][0] == epoch
+
+    def check_may_begin(self, producer_id: int) -> None:
+        """Raises TooManyTransactions if the producer has none open and none may be opened."""
+        if producer_id not in self._open and len(self._open) >= OPEN_MAX:
+            raise TooManyTransactions(f"{len(self._open)} transactions are open in this partition; try again")
+
+    def began(self, producer_id: int, epoch: int, offset: int, now_ms: int) -> None:
+        """A transactional batch was written, and recorded if it has a sequence."""
+        known = self._entries.get(producer_id)
+        if known is None or known[0] < epoch:
+            self._entries.pop(producer_id, None)
+            self._entries[producer_id] = _producer((epoch, (), now_ms))
+        if producer_id not in self._open:
+            self.transactions.begin(producer_id, offset, now_ms)
+
+    def check_marker(self, marker: TransactionMarker) -> None:
+        """Raises InvalidProducerEpoch, CoordinatorFenced (TX2).
+
+        With transaction version 2 every end has an epoch of its own, above that of the transaction's batches. So a late
+        marker of the transaction before is known by its epoch (T9)."""
+        producer_id, epoch, _, coordinator_epoch, version = marker
+        known_epoch = self.epoch_of(producer_id)
+        if epoch < known_epoch or (epoch == known_epoch and version >= 2 and producer_id in self._open):
+            raise _superseded(producer_id, epoch, known_epoch)
+        known = self._coordinator_epochs.get(producer_id, -1)
+        if coordinator_epoch < known:
+            raise CoordinatorFenced(
+                f"a marker of producer {producer_id} with coordinator epoch {coordinator_epoch}; {known} was here"
+            )
+
+    def coordinator_epoch_of(self, producer_id: int) -> int:
+        """Of its last marker; −1: none is known."""
+        return self._coordinator_epochs.get(producer_id, -1)
+
+    def end_transaction(self, marker: TransactionMarker, offset: int, now_ms: int) -> AbortedTransaction | None:
+        """The marker was written at `offset`. Returns what it aborted; None for a commit and if nothing is open.
+
+        The epoch counts from now on, and another one has no batches yet. A marker that is in the log may name a lower
+        coordinator epoch than an earlier one: the greater stays (T10)."""
+        producer_id, epoch, is_commit, coordinator_epoch, _ = marker
+        known = self._entries.pop(producer_id, None)
+        batches = known[1] if known is not None and known[0] == epoch else ()
+        self._entries[producer_id] = _producer((epoch, batches, now_ms))
+        if coordinator_epoch > self._coordinator_epochs.get(producer_id, -1):
+            self._coordinator_epochs[producer_id] = coordinator_epoch
+        if len(self._entries) > PRODUCERS_MAX:
+            self._forget_oldest()
+        first_offset = self.transactions.end(producer_id, offset)
+        if first_offset is None or is_commit:
+            return None
+        stable = min(self.transactions.first_open, offset + 1)
+        return AbortedTransaction(producer_id, first_offset, offset, stable)
+
     def record(self, admitted: Admitted) -> None:
         """The admitted batches were written."""
         entries = self._entries
@@ -125,8 +232,14 @@ class Producers:
             self._forget_oldest()
 
     def replay(self, header: Fields, now_ms: int) -> None:
-        """Remember a batch that is in the log already, whatever its sequence."""
-        offset, _, _, _, _, _, delta, _, _, producer_id, epoch, first, _ = header
+        """Remember a data batch that is in the log already, whatever its sequence."""
+        offset, _, _, _, _, attributes, delta, _, _, producer_id, epoch, first, _ = header
+        if first >= 0:
+            self._replay_sequences(offset, delta, producer_id, epoch, first, now_ms)
+        if attributes & TRANSACTIONAL_BIT:
+            self.began(producer_id, epoch, offset, now_ms)
+
+    def _replay_sequences(self, offset: int, delta: int, producer_id: int, epoch: int, first: int, now_ms: int) -> None:
         known = self._entries.pop(producer_id, None)
         batches = [*known[1]] if known is not None and known[0] == epoch else []
         batches.append(_record((first, (first + delta) & INT32_MAX, offset, offset + delta, now_ms)))
@@ -135,21 +248,31 @@ class Producers:
             self._forget_oldest()
 
     def expire(self, now_ms: int) -> int:
-        """Forget producers silent for longer than `expiration_ms`; returns how many."""
-        oldest = now_ms - self.expiration_ms
-        expired = [producer_id for producer_id, producer in self._entries.items() if producer[2] < oldest]
-        for producer_id in expired:
-            del self._entries[producer_id]
+        """Forget producers silent for longer than `expiration_ms`, unless a transaction is open (TX13); returns how
+        many."""
+        oldest, open_ = now_ms - self.expiration_ms, self._open
+        expired = [
+            producer_id
+            for producer_id, producer in self._entries.items()
+            if producer[2] < oldest and producer_id not in open_
+        ]
+        self._forget(expired)
         return len(expired)
 
     def at(self, end_offset: int) -> ProducersAt:
         """A frozen copy, for a snapshot at `end_offset`."""
-        return ProducersAt(end_offset, self._entries.copy())
+        return ProducersAt(end_offset, self._entries.copy(), dict(self._open), self._coordinator_epochs.copy())
 
     def _forget_oldest(self) -> None:
-        """Forget a tenth: 25 000 take 2 ms, once in as many new producers."""
-        for producer_id in tuple(islice(self._entries, PRODUCERS_MAX // 10)):
+        """Forget a tenth: 25 000 take 2 ms, once in as many new producers. Open transactions are fewer than
+        all (`OPEN_MAX`)."""
+        open_ = self._open
+        self._forget(tuple(islice((of for of in self._entries if of not in open_), PRODUCERS_MAX // 10)))
+
+    def _forget(self, producer_ids: Iterable[int]) -> None:
+        for producer_id in producer_ids:
             del self._entries[producer_id]
+            self._coordinator_epochs.pop(producer_id, None)
 
 
 def _check_sequence(
@@ -182,12 +305,16 @@ def _check_sequence(
         raise OutOfOrderSequence(
             f"producer {producer_id} sent sequences {first}..{last}, expected {(newest + 1) & INT32_MAX}"
         )
+    if epoch < known_epoch:  # also after silence (T8)
+        raise _superseded(producer_id, epoch, known_epoch)
     if is_silent:
         return None
-    if epoch < known_epoch:
-        raise InvalidProducerEpoch(
-            f"producer {producer_id} epoch {epoch} superseded by {known_epoch}; ask for a new producer id or epoch"
-        )
     if first != 0:
         raise OutOfOrderSequence(f"producer {producer_id} begins epoch {epoch} at sequence {first}, not 0")
     return None
+
+
+def _superseded(producer_id: int, epoch: int, known_epoch: int) -> InvalidProducerEpoch:
+    return InvalidProducerEpoch(
+        f"producer {producer_id} epoch {epoch} superseded by {known_epoch}; ask for a new producer id or epoch"
+    )

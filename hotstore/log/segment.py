@@ -15,6 +15,7 @@ from logformat.errors import Corrupt
 from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.segment_index import SegmentIndexer
 from logformat.indexes.time_index import TimeIndex, TimestampOffset
+from logformat.indexes.transaction_index import AbortedIndex, AbortedTransaction
 from logformat.record_batch import HEADER_SIZE, NO_TIMESTAMP, read_header
 from seams.files.disk import ClosedFile, Directory, File, read_in
 
@@ -66,6 +67,8 @@ class Segment:
     """Preallocated bytes that count against the budget: 0 after the roll."""
     has_preallocated: bool = False
     """Whether blocks may be allocated beyond its end, until `trim`."""
+    aborted: AbortedIndex | None = None
+    """Aborted transactions whose marker lies here; None: none."""
     _max_timestamp: TimestampOffset = field(init=False)
     _checked: _Checked = field(init=False)
 
@@ -91,6 +94,12 @@ class Segment:
         return SegmentInfo(
             self.base_offset, self.end_offset, self.size, self.max_timestamp.timestamp, self.first_append_ms or 0
         )
+
+    def add_aborted(self, transaction: AbortedTransaction) -> None:
+        """Its marker was written behind all others."""
+        if self.aborted is None:
+            self.aborted = AbortedIndex()
+        self.aborted.add(transaction)
 
     def release_file(self) -> None:
         """The log is closed: drop the reference. The last holder closes the file, because a half-sent response must not

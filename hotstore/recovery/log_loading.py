@@ -58,6 +58,7 @@ def recover_log(
         topic_id=topic_id,
         cache=data_dir.indexes,
         ballast=data_dir.ballast,
+        high_watermark=data_dir.checkpoints.high_watermark(place),
     )
 
 

@@ -1,19 +1,25 @@
-"""The producers of a log from its files: the newest readable snapshot, then the batches after it.
-Our five-batch file is preferred to Kafka's `.snapshot` of the same offset. A snapshot that fails its CRC is skipped for
-the next older one: the batches hold the rest. All functions block."""
+"""The producers of a log from its files: the newest readable five-batch file, then the batches after it.
+Open transactions come with them: a marker's body says what it ends (T5). A high watermark below the newest file does
+not change the producers: only transactions with a marker at or above it are looked for from an older file on.
+Kafka's `.snapshot` has one batch of each producer, so it is read only where there is no file of ours. A file that fails
+its CRC is skipped for the next older one: the batches hold the rest. All functions block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from hotstore.file_names import PRODUCERS, SNAPSHOT, offset_file
+from hotstore.file_names import PRODUCERS, SNAPSHOT, TRANSACTION_INDEX, offset_file
 from hotstore.local_files import producer_file_offsets
 from hotstore.log.batch_walk import walk_headers
+from hotstore.log.log_config import NEVER
 from hotstore.log.producer_state import Producers, ProducersAt
 from hotstore.log.segment import IndexCache, Segment
+from hotstore.log.transactions import EndedTransaction
 from logformat.errors import Corrupt
+from logformat.indexes.transaction_index import AbortedIndex, AbortedTransaction, decode_aborted
 from logformat.producer_snapshot import ProducerState, decode_kafka_snapshot, decode_producer_state
-from logformat.record_batch import BatchHeader
+from logformat.record_batch import INT64_MAX, BatchHeader
+from logformat.transaction_marker import TransactionMarker, marker_of, may_be_marker
 from logformat.values import NewerFormat
 from seams.files.disk import Directory, read_in
 
@@ -64,36 +70,111 @@ def load_producers(
     now_ms: int,
     cache: IndexCache,
     passed: list[ProducersAt] | None = None,
+    high_watermark: int = INT64_MAX,
 ) -> Producers:
-    """The producers at exactly `end_offset`: the newest readable snapshot at or below it, then the headers of
-    `segments`.
+    """The producers at exactly `end_offset`: the newest readable file at or below it, then the headers of `segments`.
 
-    They are empty at the first segment if no snapshot is readable. Replayed batches count as seen now. `passed`
-    collects the state at each roll point after that snapshot: its files are missing or unreadable."""
+    They are empty at the first segment if no file is readable. Replayed batches count as seen now. `passed`
+    collects the state at each roll point after that file: its files are missing or unreadable. Transactions with a
+    marker at or above `high_watermark` still keep the last stable offset back (T1)."""
     first = segments[0].base_offset
-    producers = Producers(expiration_ms)
-    replay_from = first
-    for offset in producer_file_offsets(names):
-        if first <= offset <= end_offset:
-            state = read_producers_at(directory, offset)
-            if state is not None:
-                producers = Producers(expiration_ms, state.producers)
-                replay_from = offset
-                break
-    for segment in segments:
-        if passed is not None and replay_from < segment.base_offset <= end_offset:
-            passed.append(producers.at(segment.base_offset))
-        if segment.end_offset <= replay_from or segment.base_offset >= end_offset:
-            continue
-        position = 0 if replay_from <= segment.base_offset else segment.locate(replay_from, cache).position
-        for _, header in walk_headers(segment.file, position, segment.size):
-            if header.base_offset >= end_offset:
-                break
-            replay(producers, header, now_ms)
+    bases = {segment.base_offset for segment in segments}
+    state = _newest(directory, names, bases, first, end_offset)
+    entries = () if state is None else state.producers
+    replay_from = first if state is None else state.end_offset
+    ended: Sequence[EndedTransaction] = ()
+    if replay_from > high_watermark and any(entry.coordinator_epoch >= 0 for entry in entries):
+        older = _newest(directory, names, bases, first, high_watermark)
+        before = Producers(NEVER, () if older is None else older.producers)
+        since = first if older is None else older.end_offset
+        _replay_between(before, segments, since, replay_from, now_ms, cache)
+        ended = [one for one in before.transactions.ended_below(replay_from) if one.marker_offset >= high_watermark]
+    producers = Producers(expiration_ms, entries, ended)
+    _replay_between(producers, segments, replay_from, end_offset, now_ms, cache, passed)
     return producers
 
 
+def _replay_between(
+    producers: Producers,
+    segments: Sequence[Segment],
+    start: int,
+    end: int,
+    now_ms: int,
+    cache: IndexCache,
+    passed: list[ProducersAt] | None = None,
+) -> None:
+    """The batches of [start, end), where one begins."""
+    for segment in segments:
+        if passed is not None and start < segment.base_offset <= end:
+            passed.append(producers.at(segment.base_offset))
+        if segment.end_offset <= start or segment.base_offset >= end:
+            continue
+        position = 0 if start <= segment.base_offset else segment.locate(start, cache).position
+        for _ in _replay_segment(producers, segment, position, end, now_ms):
+            pass
+
+
+def _replay_segment(
+    producers: Producers, segment: Segment, position: int, end_offset: int, now_ms: int
+) -> Iterator[AbortedTransaction]:
+    """Replay the batches from `position` on that begin below `end_offset`; what their markers aborted."""
+    for at, header in walk_headers(segment.file, position, segment.size):
+        if header.base_offset >= end_offset:
+            break
+        if not may_be_marker(header):
+            replay(producers, header, now_ms)
+            continue
+        marker = marker_of(segment.file.read_at(at, header.size))
+        if marker is not None and (aborted := replay_marker(producers, header, marker, now_ms)) is not None:
+            yield aborted
+
+
+def load_aborted(segment: Segment) -> AbortedIndex | None:
+    """The aborted transactions of a sealed segment from its `.txnindex`; None without that file.
+
+    The caller knows that the file was written if there was anything to write. Raises Corrupt, NewerFormat."""
+    try:
+        data = read_in(segment.directory, segment.name_of(TRANSACTION_INDEX))
+    except FileNotFoundError:
+        return None
+    found = AbortedIndex(decode_aborted(segment.base_offset, data)).below(segment.end_offset)
+    return found if len(found) else None
+
+
+def find_aborted(
+    directory: Directory, names: Sequence[str], segments: Sequence[Segment], segment: Segment, cache: IndexCache
+) -> AbortedIndex | None:
+    """The aborted transactions of a segment whose `.txnindex` is missing or damaged, from the log itself."""
+    before = load_producers(directory, names, segments, segment.base_offset, NEVER, 0, cache)
+    found = AbortedIndex(_replay_segment(before, segment, 0, segment.end_offset, 0))
+    return found if len(found) else None
+
+
+def _newest(
+    directory: Directory, names: Sequence[str], bases: Collection[int], first: int, end_offset: int
+) -> ProducerState | None:
+    """The newest readable file of ours. A `.snapshot` above it does not count: a power cut may have kept that one of
+    two files, and its one batch a producer would make a resend of an earlier batch an error.
+
+    Ours counts at the base of a segment only: Kafka, run on this directory, truncates a log without removing it."""
+    offsets = [offset for offset in producer_file_offsets(names) if first <= offset <= end_offset]
+    for offset in offsets:
+        if offset in bases and (own := read_own_producers(directory, offset)) is not None:
+            return own
+    for offset in offsets:
+        if (state := read_producers_at(directory, offset)) is not None:
+            return state
+    return None
+
+
 def replay(producers: Producers, header: BatchHeader, now_ms: int) -> None:
-    """Record a batch that is in the log already."""
-    if header.producer_id >= 0 and not header.is_control and header.base_sequence >= 0:
+    """Record a batch that is in the log already, unless it is a control batch."""
+    if header.producer_id >= 0 and not header.is_control and (header.base_sequence >= 0 or header.is_transactional):
         producers.replay(header, now_ms)
+
+
+def replay_marker(
+    producers: Producers, header: BatchHeader, marker: TransactionMarker, now_ms: int
+) -> AbortedTransaction | None:
+    """Record a marker that is in the log already; returns what it aborted."""
+    return producers.end_transaction(marker, header.base_offset, now_ms)

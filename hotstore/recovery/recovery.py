@@ -7,6 +7,7 @@
 - Sealed segments below are only measured (`segment_end`): the last batch must end at the file's end and at the next
   segment's base. Missing or wrong indexes are rebuilt.
 - The recovery point is the greater of the checkpoint's and what a five-batch file proves (it is written after a sync).
+- A compaction that a crash interrupted is finished or undone (`segment_swap`).
 - What is not proven durable is written again before it is synced: after a failed fsync the kernel marks lost pages
   clean, so a sync alone would not write them (fsyncgate).
 Recovering twice gives the same log. Nothing is changed before a refusal. No free byte is needed: small files that find
@@ -21,7 +22,12 @@ from uuid import UUID
 
 from hotstore.errors import DamagedLog, ForeignLog, MissingSegments
 from hotstore.file_names import LOG, offset_file
-from hotstore.flush.durability import PendingSeal, write_index_files, write_producer_files
+from hotstore.flush.durability import (
+    PendingSeal,
+    write_index_files,
+    write_producer_files,
+    write_transaction_index,
+)
 from hotstore.local_files import (
     DirectoryPlan,
     plan_directory,
@@ -33,13 +39,24 @@ from hotstore.log.log_config import LogConfig
 from hotstore.log.producer_state import Producers, ProducersAt
 from hotstore.log.segment import IndexCache, Segment, create_segment
 from hotstore.log.segment_end import find_end, first_timestamp_ms, resume
-from hotstore.recovery.producer_files import load_producers, proven_end, replay
+from hotstore.recovery.producer_files import (
+    find_aborted,
+    load_aborted,
+    load_producers,
+    proven_end,
+    replay,
+    replay_marker,
+)
 from hotstore.recovery.recovered_epochs import RecoveredEpochs
 from hotstore.recovery.scan import BatchScanner, Damage
+from hotstore.recovery.segment_swap import finish_swaps
 from hotstore.recovery.truncation import finish_restart, pending_restart, restart_at, truncate
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata, encode_partition_metadata
+from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import BatchHeader
+from logformat.transaction_marker import TransactionMarker
+from logformat.values import NewerFormat
 from seams.files.disk import Directory, is_full, read_in, replace_in
 
 Ts = TypeVarTuple("Ts")
@@ -91,18 +108,21 @@ def recover(
     now_ms: int,
     topic_id: bytes | None,
     cache: IndexCache,
+    high_watermark: int = 0,
 ) -> tuple[bytes, Recovered]:
-    """Blocking: (topic id, the log), see the module. Raises DamagedLog, NewerFormat, OSError."""
+    """Blocking: (topic id, the log), see the module. `high_watermark`: a marker at or above it may still be truncated.
+    Raises DamagedLog, NewerFormat, OSError."""
     names = directory.list()
-    plan = plan_directory(directory.path, names)
-    found_id = _topic_id(directory, topic_id, plan.bases)
+    found_id = _topic_id(directory, topic_id, plan_directory(names).bases)
     restart = pending_restart(names)
     if restart is not None:
         finish_restart(directory, restart, config.index_interval_bytes)
         names = directory.list()
-        plan = plan_directory(directory.path, names)
         recovery_point = min(recovery_point, restart)
-    run = _Recovery(directory, config, names, now_ms, cache)
+    elif finish_swaps(directory, names, config.index_interval_bytes):
+        names = directory.list()
+    plan = plan_directory(names)
+    run = _Recovery(directory, config, names, now_ms, cache, high_watermark)
     found = run.open(plan, recovery_point, log_start, clean)
     log_end = found.segments[-1].end_offset
     if found.log_start_offset > log_end:
@@ -143,8 +163,15 @@ class _Recovery:
     """One opening of one log. `open` decides everything before it changes anything."""
 
     def __init__(
-        self, directory: Directory, config: LogConfig, names: Sequence[str], now_ms: int, cache: IndexCache
+        self,
+        directory: Directory,
+        config: LogConfig,
+        names: Sequence[str],
+        now_ms: int,
+        cache: IndexCache,
+        high_watermark: int,
     ) -> None:
+        self._high_watermark = high_watermark
         self._directory = directory
         self._config = config
         self._names = names
@@ -161,7 +188,10 @@ class _Recovery:
         self._rewrites: list[tuple[Segment, int]] = []
         self._scanned_bytes = 0
         self._cut: Damage | None = None
-        self._scanner = BatchScanner(self._on_batch)
+        self._without_aborted: list[Segment] = []
+        """Trusted segments whose `.txnindex` may not have been written, or is damaged."""
+        self._scanned: Segment | None = None
+        self._scanner = BatchScanner(self._on_batch, on_marker=self._on_marker)
 
     def open(self, plan: DirectoryPlan, recovery_point: int, log_start: int | None, clean: bool) -> Recovered:
         durable = max(recovery_point, proven_end(self._directory, self._names))
@@ -180,8 +210,10 @@ class _Recovery:
         self._epochs.load(segments[:trusted], self._last_epochs, scan_start, log_start or 0)
         self._producers = load_producers(
             self._directory, self._names, segments, scan_start, self._config.producer_id_expiration_ms,
-            self._now_ms, self._cache, self._to_snapshot,
+            self._now_ms, self._cache, self._to_snapshot, self._high_watermark,
         )  # fmt: skip
+        for segment in self._without_aborted:
+            segment.aborted = find_aborted(self._directory, self._names, segments, segment, self._cache)
         kept = self._scan(segments, trusted, durable)
         log_end = kept[-1].end_offset
         if log_end < durable:
@@ -219,6 +251,7 @@ class _Recovery:
             if scanned_bytes and following is not None:
                 self._to_index.append(segment)
             self._last_epochs[segment.base_offset] = last.leader_epoch
+            self._load_aborted(segment, following)
         if following is None:
             if segment.indexer is None:
                 resume(segment)
@@ -228,6 +261,18 @@ class _Recovery:
         if segment.end_offset != following:
             what = f"segment ends here, the next one begins at offset {following}"
             raise DamagedLog(segment.file.path, segment.size, segment.end_offset, what, _HINT)
+
+    def _load_aborted(self, segment: Segment, following: int | None) -> None:
+        """A clean stop, or producers at the segment's end, prove that its `.txnindex` is there if it has entries."""
+        if following is not None and following not in self._sealed_ends:
+            self._without_aborted.append(segment)
+            return
+        try:
+            segment.aborted = load_aborted(segment)
+        except NewerFormat:
+            raise
+        except Corrupt:
+            self._without_aborted.append(segment)
 
     def _scan(self, segments: Sequence[Segment], trusted: int, durable: int) -> Sequence[Segment]:
         """Read the segments from number `trusted` on; returns those that stay. Raises DamagedLog if truncating would
@@ -243,6 +288,7 @@ class _Recovery:
             if number > trusted:
                 self._to_index.append(segments[number - 1])
                 self._to_snapshot.append(self._producers.at(end))
+            self._scanned, segment.aborted = segment, None
             scanned = self._scanner.scan(segment, segment.file.size(), durable)
             segment.indexer, segment.size, segment.end_offset = scanned.indexer, scanned.size, scanned.end_offset
             segment.has_preallocated = True  # perhaps: it was active at the kill
@@ -262,6 +308,12 @@ class _Recovery:
         self._epochs.read(header, self._durable)
         if header.producer_id >= 0:
             replay(self._producers, header, self._now_ms)
+
+    def _on_marker(self, header: BatchHeader, marker: TransactionMarker) -> None:
+        aborted = replay_marker(self._producers, header, marker, self._now_ms)
+        if aborted is not None:
+            assert self._scanned is not None
+            self._scanned.add_aborted(aborted)
 
     # --- changing -----------------------------------------------------------------------------------------------
 
@@ -298,8 +350,12 @@ class _Recovery:
                     segment.release_indexes()
                 else:
                     found.unwritten.append(PendingSeal(segment, None))
+        # Before the producers at the segments' ends, which say that these are there.
+        for segment in self._without_aborted:
+            if not _fits(write_transaction_index, segment):
+                found.unwritten.append(PendingSeal(segment, None))
         for producers in self._to_snapshot:
-            if not _fits(write_producer_files, self._directory, producers):
+            if found.unwritten or not _fits(write_producer_files, self._directory, producers):
                 found.unwritten.append(PendingSeal(None, producers))
         self._directory.sync()
         return found

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from hotstore.log.segment import Segment
 from logformat.indexes.segment_index import SegmentIndexer
 from logformat.record_batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD, BatchHeader, CorruptBatch, check_stored
+from logformat.transaction_marker import TransactionMarker, marker_of, may_be_marker
 
 SCAN_BUFFER_BYTES: Final = 8 << 20
 BATCH_BYTES_MAX: Final = 1 << 28  # more than any request may hold: a longer batch is damage
@@ -40,10 +41,17 @@ class Scanned(NamedTuple):
 
 
 class BatchScanner:
-    """Scans segments one after the other; `on_batch` gets every valid header, and raises CorruptBatch to refuse one."""
+    """Scans segments one after the other; `on_batch` gets every valid header, and raises CorruptBatch to refuse one.
+    `on_marker` gets a transaction's marker after its header."""
 
-    def __init__(self, on_batch: Callable[[BatchHeader], None], buffer_bytes: int = SCAN_BUFFER_BYTES) -> None:
+    def __init__(
+        self,
+        on_batch: Callable[[BatchHeader], None],
+        buffer_bytes: int = SCAN_BUFFER_BYTES,
+        on_marker: Callable[[BatchHeader, TransactionMarker], None] = lambda _, __: None,
+    ) -> None:
         self._on_batch = on_batch
+        self._on_marker = on_marker
         self._buffer_bytes = buffer_bytes
         self._buffer = bytearray()
 
@@ -67,6 +75,8 @@ class BatchScanner:
                 if header.base_offset != expected:
                     raise CorruptBatch(f"batch has base offset {header.base_offset}, expected {expected}")
                 on_batch(header)
+                if may_be_marker(header) and (marker := marker_of(self._buffer, at, header)) is not None:
+                    self._on_marker(header, marker)
             except CorruptBatch as error:
                 damage = Damage(start + at, expected, str(error))
                 break

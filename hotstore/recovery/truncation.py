@@ -11,7 +11,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from hotstore.file_names import EPOCHS_FILE, SEGMENT_SUFFIXES, STAGED_PRODUCERS, offset_file, parse_offset_file
+from hotstore.file_names import (
+    EPOCHS_FILE,
+    SEGMENT_SUFFIXES,
+    STAGED_PRODUCERS,
+    offset_file,
+    parse_offset_file,
+    swap_base,
+)
 from hotstore.flush.durability import write_producer_files, write_whole
 from hotstore.local_files import drop_segment_files, producer_files_above, remove_files
 from hotstore.log.log_config import NEVER
@@ -50,6 +57,8 @@ def finish_restart(directory: Directory, offset: int, interval_bytes: int) -> Se
     write_whole(directory, EPOCHS_FILE, epochs.to_bytes())
     for name in directory.list():
         place = parse_offset_file(name)
+        if swap_base(name) is not None:
+            directory.unlink(name)  # a cleaned segment of the old log, of a swap that failed
         # An old segment may have the same base: its file is not empty, its indexes would not fit.
         if place is not None and (place[0] != offset or place[1] in SEGMENT_SUFFIXES):
             directory.unlink(name)

@@ -1,12 +1,14 @@
 """Kafka's `.txnindex`: aborted transactions of a segment, 34-byte entries.
-Not used until transactions are served. An entry is version int16 (0), then four int64: producer id, first offset of the
-transaction, offset of its abort marker, last stable offset when the marker was written. Markers' offsets grow strictly.
-No checksum. Source: KIP-98; Kafka's AbortedTxn and TransactionIndex."""
+An entry is version int16 (0), then four int64: producer id, first offset of the transaction, offset of its abort
+marker, last stable offset when the marker was written. Markers' offsets grow strictly. No checksum. `AbortedIndex` has
+the entries of one segment in memory, 32 bytes each. Source: KIP-98; Kafka's AbortedTxn and TransactionIndex."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from logformat.errors import Corrupt
@@ -16,6 +18,7 @@ from logformat.values import NewerFormat
 ENTRY_SIZE: Final = 34
 VERSION: Final = 0
 _ENTRY: Final = struct.Struct(">hqqqq")
+_BLOCK: Final = 64  # entries that `AbortedIndex.overlapping` skips at once
 
 
 class AbortedTransaction(NamedTuple):
@@ -62,3 +65,64 @@ def overlapping(
         if entry.last_stable_offset >= end:
             return tuple(found), True
     return tuple(found), False
+
+
+class AbortedIndex:
+    """The aborted transactions whose marker lies in one segment, in the order of their markers.
+
+    A look-up skips blocks of entries that begin at or above its range, so a transaction that was open for long does not
+    make every fetch below its marker read all later entries."""
+
+    __slots__ = ("_firsts", "_lasts", "_least_firsts", "_producer_ids", "_stable")
+
+    def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
+        self._producer_ids = array("q")
+        self._firsts = array("q")
+        self._lasts = array("q")
+        self._stable = array("q")
+        self._least_firsts = array("q")  # of each block
+        for entry in entries:
+            self.add(entry)
+
+    def __len__(self) -> int:
+        return len(self._lasts)
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        columns = zip(self._producer_ids, self._firsts, self._lasts, self._stable, strict=True)
+        return (AbortedTransaction(*entry) for entry in columns)
+
+    def add(self, entry: AbortedTransaction) -> None:
+        """Its marker lies behind all others."""
+        assert not self._lasts or entry.last_offset > self._lasts[-1], entry
+        if len(self._lasts) % _BLOCK == 0:
+            self._least_firsts.append(entry.first_offset)
+        elif entry.first_offset < self._least_firsts[-1]:
+            self._least_firsts[-1] = entry.first_offset
+        self._producer_ids.append(entry.producer_id)
+        self._firsts.append(entry.first_offset)
+        self._lasts.append(entry.last_offset)
+        self._stable.append(entry.last_stable_offset)
+
+    def overlapping(self, first: int, end: int) -> Iterator[AbortedTransaction]:
+        """Those that overlap [first, end)."""
+        firsts, least_firsts = self._firsts, self._least_firsts
+        at, count = bisect_left(self._lasts, first), len(firsts)
+        while at < count:
+            after = min((at // _BLOCK + 1) * _BLOCK, count)
+            if least_firsts[at // _BLOCK] < end:
+                for place in range(at, after):
+                    if firsts[place] < end:
+                        yield AbortedTransaction(
+                            self._producer_ids[place], firsts[place], self._lasts[place], self._stable[place]
+                        )
+            at = after
+
+    def completes(self, end: int) -> bool:
+        """Whether no transaction that began below `end` has its marker behind this segment: the last entry says so."""
+        return bool(self._stable) and self._stable[-1] >= end
+
+    def below(self, end: int) -> AbortedIndex:
+        """The entries whose marker lies below `end`."""
+        if not self._lasts or self._lasts[-1] < end:
+            return self
+        return AbortedIndex(entry for entry in self if entry.last_offset < end)

@@ -1,9 +1,11 @@
-"""Which bytes of a file are in the kernel's page cache: cachestat(2), Linux 6.5."""
+"""Which bytes of a file are in the kernel's page cache: cachestat(2), Linux 6.5. And letting go of them."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
+import os
 from typing import Final
 
 from seams.files import syscalls
@@ -34,15 +36,26 @@ def is_cached(fd: int, position: int, length: int) -> bool:
 
     Its pages may still be being read (readahead), or be left by a failed read. False if unknown: an empty range, an
     older kernel, another system, a sandbox."""
+    return is_cold(fd, position, length) is False
+
+
+def is_cold(fd: int, position: int, length: int) -> bool | None:
+    """Whether the page cache lacks some of the range; None where `is_cached` does not know."""
     if length <= 0 or not syscalls.MACHINE:
-        return False
+        return None
     found = _Found()
     try:
         syscalls.call(
             _CACHESTAT, ctypes.c_uint(fd), ctypes.byref(_Range(position, length)), ctypes.byref(found), ctypes.c_uint(0)
         )
     except OSError:
-        return False
+        return None
     pages: int = (position + length - 1) // mmap.PAGESIZE - position // mmap.PAGESIZE + 1
     cached: int = found.cached
-    return cached >= pages
+    return cached < pages
+
+
+def drop(fd: int, position: int, length: int) -> None:
+    """Let go of the range's pages (0: to the end of the file); those that are not written yet stay. A hint."""
+    with contextlib.suppress(OSError):
+        os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from seams.crash_points import POINTS
 from tests.support.clients.steady_load import SteadyLoad, assert_kept
@@ -36,8 +36,9 @@ from tests.support.store.bucket_books import by_names, orphans
 from tests.support.store.buckets import DirectoryBucket
 from tests.support.waiting import wait_until
 
-KEPT, BRIEF, DOOMED = "kept", "brief", "doomed"
+KEPT, BRIEF, DOOMED, TABLE = "kept", "brief", "doomed", "table"
 SETTINGS = {**QUICK, "thermocline.reservation.offsets": 200, "thermocline.seal.on.shutdown": "true"}
+CLEANING = {"log.cleaner.backoff.ms": 100, "thermocline.cold.compaction.grace.ms": 500}
 DEATH_S = 60.0
 
 
@@ -83,10 +84,66 @@ def _switch_off(broker: BrokerProcess) -> None:
     alter_topic(broker.kafka, DOOMED, remote_storage_enable="false", remote_log_delete_on_disable="true")
 
 
+def _fill_table(broker: BrokerProcess) -> None:
+    """A compacted topic with few keys, whose cleaner always finds something."""
+    config = {"cleanup.policy": "compact", "internal.segment.bytes": "8192", "min.cleanable.dirty.ratio": "0.01"}
+    _fill(broker, config)
+
+
+def _fill(broker: BrokerProcess, config: dict[str, str], records: int = 1_000_000) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    admin.create_topics([NewTopic(TABLE, 1, 1, config=config)])[TABLE].result(20)
+    producer = Producer({"bootstrap.servers": broker.kafka, "acks": "all"})
+    for number in range(records):
+        producer.produce(TABLE, b"v%d" % number + b"x" * 100, b"k%d" % (number % 7))
+        producer.poll(0)
+        if number % 20 == 19:  # a batch is within a segment
+            producer.flush(20)
+
+
+def _fill_cold_table(broker: BrokerProcess) -> None:
+    """The same, tiered: the bucket's cleaner finds something after each copy."""
+    config = {
+        "cleanup.policy": "compact",
+        "internal.segment.bytes": "8192",
+        "min.cleanable.dirty.ratio": "0.01",
+        "remote.storage.enable": "true",
+    }
+    _fill(broker, config)
+
+
+def _fold_then_compact(broker: BrokerProcess) -> None:
+    """Hundreds of entries in a page, then what they name is compacted."""
+    config = {"internal.segment.bytes": "3500", "remote.storage.enable": "true"}
+    _fill(broker, config, records=9_000)
+    alter_topic(broker.kafka, TABLE, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
+
+
+def _check_table(broker: BrokerProcess) -> None:
+    """A compacted log that was killed within a pass: offsets grow, keys agree with their values, none is missing."""
+    records = read_confluent(broker.kafka, TABLE, end_offsets(broker.kafka, TABLE, 1))
+    offsets = [record.offset for record in records]
+    assert offsets == sorted(set(offsets))
+    assert {record.key for record in records} == {b"k%d" % number for number in range(7)}
+    for record in records:
+        assert record.key is not None and record.value is not None
+        assert int(record.value.rstrip(b"x")[1:]) % 7 == int(record.key[1:])
+
+
+TABLES = (_fill_table, _fill_cold_table, _fold_then_compact)
 CASES: dict[str, Case] = {
     "append.written": Case(at=60),
     "flush.synced": Case(at=25),
     "roll.created": Case(at=4),
+    "clean.written": Case(at=2, also=_fill_table),
+    "clean.committed": Case(at=2, also=_fill_table),
+    "clean.replaced": Case(at=2, also=_fill_table),
+    "cold.read": Case(at=2, also=_fill_cold_table),
+    "cold.written": Case(at=3, also=_fill_cold_table),
+    "cold.uploaded": Case(at=3, also=_fill_cold_table),
+    "cold.page_written": Case(also=_fold_then_compact),
+    "cold.committed": Case(at=3, also=_fill_cold_table),
+    "cold.replaced_deleted": Case(at=2, also=_fill_cold_table),
     "copy.checked": Case(at=3),
     "copy.uploaded": Case(at=3),
     "copy.page_written": Case(also=_tiny_segments),
@@ -179,7 +236,7 @@ CELLS = [
 def test_sigkill_at(point: str, site: Site, life_before: Life) -> None:
     """Nothing acknowledged under sync with acks=all is missing; what is left over is exactly what gc lists."""
     case = CASES[point]
-    site.settings = dict(SETTINGS)
+    site.settings = SETTINGS | (CLEANING if case.also in TABLES else {})
     site.bucket.load(life_before.objects)
     shutil.copytree(life_before.data_dir, site.data_dir())
     if case.lose_disk:
@@ -191,6 +248,8 @@ def test_sigkill_at(point: str, site: Site, life_before: Life) -> None:
     _check_bucket(site)
     with site.broker() as broker:
         _check_log(broker, acked)
+        if case.also in TABLES:
+            _check_table(broker)
         with SteadyLoad(broker.kafka, (KEPT,)) as load:
             wait_until(lambda: load.acked_count >= 20, "the broker takes writes again")
             load.stop(30)

@@ -17,7 +17,7 @@ from broker.wire.apis import APIS, Api
 from tests.fuzz.kept import keep, kept
 from tests.fuzz.targets.answers_in_proportion import NAME, packed
 from tests.reliability.results import merge_rows
-from tests.support.brokers.broker_kit import play
+from tests.support.fast_loop import run_fast
 from tests.support.wire.hostile_frames import Recipe, recipes, versions
 from tests.support.wire.proportion import BYTES_MAX, CALLS_MAX, HOLD_S_MAX, Cost, Crowd
 
@@ -41,7 +41,7 @@ def main() -> int:
     for api in APIS.values():
         if chosen and api.name not in chosen:
             continue
-        found = play(_dearest(api, newest=options.newest), timeout_s=1e9)
+        found = run_fast(_dearest(api, newest=options.newest), timeout_s=1e9)
         rows.append(_row(api, found))
         print(
             "{api:30}{hold_ms:8.1f} ms{calls:>10,} calls{memory_mib:8.1f} MiB  {frame}".format(**rows[-1]), flush=True

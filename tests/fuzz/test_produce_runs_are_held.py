@@ -17,7 +17,8 @@ from tests.differential.batches import batch, plain
 from tests.differential.brokers import Wires
 from tests.differential.requests import Part, Style, produce
 from tests.sim.world.clock import EPOCH_MS
-from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place
+from tests.support.fast_loop import HOUR_S, run_fast
 from tests.support.wire.proportion import BYTES_MAX, CALLS_MAX, HOLD_S_MAX, Cost, _metered
 
 MIB = 1 << 20
@@ -95,7 +96,7 @@ def test_a_mebibyte_of_requests_is_in_proportion(stream: Callable[[int], bytes],
         await life.crash()
         return cost, answered
 
-    cost, answered = play(scenario())
+    cost, answered = run_fast(scenario(), timeout_s=HOUR_S)
     assert answered or acks == 0
     assert cost.calls <= CALLS_MAX, cost
     assert cost.bytes <= BYTES_MAX + 2 * MIB, cost  # the simulated disk keeps what was appended
@@ -119,4 +120,4 @@ def test_heads_that_nobody_repeats_are_bounded() -> None:
         await life.crash()
         return grown
 
-    assert play(scenario()) < 64 * MIB
+    assert run_fast(scenario(), timeout_s=HOUR_S) < 64 * MIB

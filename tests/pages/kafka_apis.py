@@ -102,7 +102,6 @@ TABLE: Final = tuple(
 )
 
 _SECURITY: Final = "authentication is not served yet"
-_TRANSACTIONS: Final = "transactions are not served yet; InitProducerId with a transactional id is refused"
 _GROUPS: Final = "the consumer groups of KIP-848 are not served yet; clients use the classic protocol"
 _SHARE: Final = "share groups are not served"
 _STREAMS: Final = "the streams groups of KIP-1071 are not served"
@@ -119,13 +118,6 @@ LEFT_OUT: Final[dict[str, str]] = {
     "DescribeDelegationToken": _SECURITY,
     "DescribeUserScramCredentials": _SECURITY,
     "AlterUserScramCredentials": _SECURITY,
-    "AddPartitionsToTxn": _TRANSACTIONS,
-    "AddOffsetsToTxn": _TRANSACTIONS,
-    "EndTxn": _TRANSACTIONS,
-    "WriteTxnMarkers": _TRANSACTIONS,
-    "TxnOffsetCommit": _TRANSACTIONS,
-    "DescribeTransactions": _TRANSACTIONS,
-    "ListTransactions": _TRANSACTIONS,
     "DescribeClientQuotas": _QUOTAS,
     "AlterClientQuotas": _QUOTAS,
     "DescribeQuorum": _QUORUM,

@@ -31,17 +31,22 @@ async def create_topics(
     partitions: Mapping[str, int],
     segment_bytes: int,
     more: Mapping[str, str] = MappingProxyType({}),
+    tables: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
-    """`log`: kept for ever, tiered at once. `kept`: retention by size. `more`: configs of both, before these."""
+    """`log`: kept for ever, tiered at once. `kept`: retention by size. `more`: configs of both, before these. `tables`:
+    others, of one partition, with configs of their own."""
     segment = {"internal.segment.bytes": str(segment_bytes), "remote.storage.enable": "true"}
     client = stage.client()
-    for name, configs in (
-        ("log", {"local.retention.bytes": "1", "retention.ms": "-1"}),
-        ("kept", {"local.retention.bytes": "4000", "retention.bytes": "30000"}),
-    ):
+    minimum = {name: value for name, value in more.items() if name == "min.insync.replicas"}
+    made = [
+        ("log", partitions["log"], {**segment, "local.retention.bytes": "1", "retention.ms": "-1", **more}),
+        ("kept", partitions["kept"], {**segment, "local.retention.bytes": "4000", "retention.bytes": "30000", **more}),
+        *((name, 1, {**configs, **minimum}) for name, configs in (tables or {}).items()),
+    ]
+    for name, count, configs in made:
         for _ in range(20):
             try:
-                await client.create_topic(name, partitions[name], {**segment, **configs, **more})
+                await client.create_topic(name, count, configs)
                 break
             except (*NO_ANSWER, ServerError) as failure:
                 if isinstance(failure, ServerError) and failure.code == ErrorCode.TOPIC_ALREADY_EXISTS:

@@ -232,7 +232,7 @@ class Nemesis:
         deadline_s = self.stage.now() + 30.0
         while not node.main.done() and not node.dead and self.stage.now() < deadline_s:
             await asyncio.sleep(0.05)
-        if not node.main.done():
+        if not node.main.done() and not node.dead:  # a swap of the cleaner may be what it was killed in meanwhile
             if self.cluster.late is None:
                 self.stage.unexpected.append(f"{node.name} did not stop within 30 s of SIGTERM")
             self.cluster.kill(node)

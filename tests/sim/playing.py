@@ -26,6 +26,9 @@ from tests.sim import acts
 from tests.sim.actors import Admin, GroupMember, Producer, Reader, Stage
 from tests.sim.checks import checker
 from tests.sim.checks.history import Place
+from tests.sim.checks.tables import check_tables
+from tests.sim.table import DIRTY_S, PLACE, TABLE, IdempotentWriter, PlainWriter, TableAdmin, TableReader, TableShape
+from tests.sim.world import cleaning
 from tests.sim.world.cluster import Cluster, Observed
 from tests.sim.world.loop import Deadlock, Livelock, SimLoop
 from tests.support.unexpected import unexpected_failures
@@ -73,14 +76,22 @@ class Play(ABC):
     several: ClassVar[bool]
 
     def __init__(
-        self, shape: object, load: Load, cluster: Cluster, stage: Stage, partitions: Mapping[str, int]
+        self,
+        shape: object,
+        load: Load,
+        cluster: Cluster,
+        stage: Stage,
+        partitions: Mapping[str, int],
+        table: TableShape | None = None,
     ) -> None:
         self.cluster = cluster
-        self._shape = shape
+        self._seeded = shape
         self._load = load
         self._stage = stage
         self._partitions = partitions
         self._findings: list[checker.Finding] = []
+        self._table = table
+        cluster.map_bytes = 0 if table is None else table.map_bytes
         self._places: list[Place] = [(name, i) for name, count in partitions.items() for i in range(count)]
 
     # --- what differs ---
@@ -123,6 +134,10 @@ class Play(ABC):
         """Whoever else is about while things break, and is cut off then."""
         return ()
 
+    def breaks_cleaning(self) -> cleaning.Breaks | None:
+        """What strikes the cleaner itself."""
+        return None
+
     # --- the acts ---
     def found(self, kind: str, detail: str) -> None:
         self._findings.append(checker.Finding(kind, detail))
@@ -132,11 +147,15 @@ class Play(ABC):
         if not await self.begin():
             return self.outcome()
         stage, load = self._stage, self._load
-        await acts.create_topics(stage, self.found, self._partitions, load.segment_bytes, self.configs())
+        table = None if self._table is None else {TABLE: self._table.configs()}
+        await acts.create_topics(stage, self.found, self._partitions, load.segment_bytes, self.configs(), table)
         member = await self._under_load()
         await acts.read_all(stage, self.found, self._places)
         await acts.read_group(member, self.found)
+        await self._scan("table, final")
+        await self._is_clean()
         await self.end()
+        await self._scan("table, after")
         await _over(watching)
         return self.outcome()
 
@@ -144,14 +163,18 @@ class Play(ABC):
         stage, load, places = self._stage, self._load, self._places
         producers = [Producer(stage, f"p{i}", places[i % len(places)], load.pace_s) for i in range(load.producers)]
         member = GroupMember(stage, "group0", ("log", 0))
-        writing = [asyncio.create_task(producer.run()) for producer in producers]
-        actors: list[Actor] = [*self.readers(), member, self.admin(), *self.others()]
+        writers, tables = self._of_table()
+        writing = [asyncio.create_task(producer.run()) for producer in (*producers, *writers)]
+        actors: list[Actor] = [*self.readers(), member, self.admin(), *self.others(), *tables]
         others = [asyncio.create_task(actor.run()) for actor in actors]
         late = self.cluster.late
         if late is not None:
             late.is_on = True
         breaking = asyncio.create_task(self.break_things())
+        if (breaks := self.breaks_cleaning()) is not None:
+            cleaning.begin_breaking(breaks)
         await asyncio.sleep(load.duration_s)
+        cleaning.stop_breaking()
         stage.stopping.set()
         await breaking
         if late is not None:
@@ -162,6 +185,52 @@ class Play(ABC):
             self.found("writes-stuck", f"{len(late)} producers unanswered {WRITES_RESUME_S} s after the last fault")
         await _over([*writing, *others], [*late, *others])
         return member
+
+    def _of_table(self) -> tuple[list[Actor], list[Actor]]:
+        """Who writes to the compacted topic, who else has to do with it."""
+        stage, shape = self._stage, self._table
+        if shape is None:
+            return [], []
+        writers: list[Actor] = [
+            IdempotentWriter(stage, "t0", PLACE, shape),
+            IdempotentWriter(stage, "t1", PLACE, shape),
+            PlainWriter(stage, "t2", PLACE, shape),
+        ]
+        return writers, [
+            TableReader(stage, "scan0", PLACE),
+            TableReader(stage, "scan1", PLACE),
+            TableAdmin(stage, shape),
+        ]
+
+    async def _scan(self, name: str) -> None:
+        """All of the compacted topic, in quiet times."""
+        if self._table is None:
+            return
+        reader = TableReader(self._stage, name, PLACE)
+        for _ in range(20):
+            if await reader.scan(is_final=True):
+                return
+            await asyncio.sleep(0.5)
+        self.found("unreadable", f"{PLACE} could not be read from start to end ({name})")
+
+    async def _is_clean(self) -> None:
+        """Nothing stays dirty: every broker's cleaner goes on after the last fault."""
+        loop = self.cluster.loop
+        deadline_s = loop.time() + DIRTY_S
+        while (left := self._dirty()) and loop.time() < deadline_s:
+            await asyncio.sleep(0.5)
+        if left:
+            self.found("cleaner-stuck", f"{DIRTY_S:.0f} s after the last write: {left}")
+
+    def _dirty(self) -> list[str]:
+        found = []
+        for node in self.cluster.nodes:
+            cleaner = None if node.dead or node.broker is None else node.broker.components.cleaner
+            for opened, _ in () if cleaner is None else cleaner._candidates():
+                part = cleaner._part(opened)
+                if part.is_due:
+                    found.append(f"{node.name} {opened.place}: {part} {cleaner.uncleanable.get(opened.place)}")
+        return found
 
     async def drained(self, lagging: Callable[[], Sequence[str]]) -> None:
         """Quiescence: what is led is copied, the books of every manifest balance."""
@@ -181,14 +250,17 @@ class Play(ABC):
         found = [*self._findings]
         found += (checker.Finding("unexpected", text) for text in (*stage.unexpected, *cluster.failures))
         found += checker.check(stage.history.events, retained=["kept"], several=self.several)
+        if self._table is not None:
+            found += (checker.Finding(*told) for told in check_tables(stage.history.events, self._table.rules))
         counted = Counter(self.hits)
+        counted.update(cleaning.hits)
         counted.update({f"bucket {fault.value}": count for fault, count in cluster.store.hits.items()})
         counted.update({f"net {name}": count for name, count in cluster.net.hits.items()})
         counted.update({} if cluster.late is None else cluster.late.hits)
         for machine in cluster.machines:
             counted.update({f"disk {name}": n for name, n in machine.disk.hits.items() if name.startswith("fault:")})
         return Outcome(
-            self._shape,
+            self._seeded,
             stage.history.digest(),
             cluster.loop.time(),
             cluster.loop.callbacks,
@@ -222,7 +294,8 @@ def played(make: Callable[[SimLoop], Play]) -> Outcome:
     run: Play | None = None
     try:
         asyncio.set_event_loop(loop)
-        with mock.patch.object(app, "Broker", Observed), mock.patch.object(ahead, "UNIT_BYTES", AHEAD_UNIT_BYTES):
+        seen = mock.patch.object(app, "Broker", Observed), mock.patch.object(ahead, "UNIT_BYTES", AHEAD_UNIT_BYTES)
+        with seen[0], seen[1], cleaning.cleaning_is_seen():
             run = make(loop)
             try:
                 with unexpected_failures() as unexpected:

@@ -17,9 +17,12 @@ from tests.sim import acts
 from tests.sim.actors import Reader, Stage
 from tests.sim.checks.history import History
 from tests.sim.checks.invariants import watch_partitions, watch_roots
-from tests.sim.nemesis import LATER, LEASE_S, Kind, Nemesis
+from tests.sim.nemesis import KEEPS, LATER, LEASE_S, Kind, Nemesis
 from tests.sim.playing import Load, Outcome, Play, played
-from tests.sim.world.cluster import Cluster, Observed
+from tests.sim.table import SETTINGS as TABLE_SETTINGS
+from tests.sim.table import TableShape, table_of
+from tests.sim.world.cleaning import Breaks
+from tests.sim.world.cluster import Cluster, Node, Observed
 from tests.sim.world.late import drawn_chance, late_of
 from tests.sim.world.loop import SimLoop
 from tests.support.store.faulty_store import Fault
@@ -28,6 +31,7 @@ ORPHANS_GO_S = 12.0
 PARTITIONS = {"log": 2, "kept": 1}
 FAULTY = tuple(fault for fault in Fault if fault not in (Fault.OUTAGE, Fault.DENIED, Fault.READ_ONLY))
 
+CODECS = ("gzip", "snappy", "lz4", "zstd")
 BROKER_SETTINGS = (
     f"thermocline.lease.ms={int(LEASE_S * 1000)}",
     "thermocline.lease.interval.ms=800",
@@ -63,6 +67,7 @@ class Shape:
     pace_s: float
     segment_bytes: int
     late: float  # the chance that a call of a worker is; 0: none is
+    table: TableShape
 
 
 def shape_of(seed: int, duration_s: float, *, late: bool = False) -> Shape:
@@ -82,6 +87,7 @@ def shape_of(seed: int, duration_s: float, *, late: bool = False) -> Shape:
         f"thermocline.cache.bytes={(0, 20_000, 1 << 30)[rng.randrange(3)]}",
         f"thermocline.seal.on.shutdown={('true', 'false')[rng.randrange(2)]}",
         f"thermocline.validate.records={('true', 'false')[rng.randrange(2)]}",
+        *codec_of(f"shape/{seed}"),
     )
     return Shape(
         seed,
@@ -95,7 +101,14 @@ def shape_of(seed: int, duration_s: float, *, late: bool = False) -> Shape:
         (0.06, 0.2, 0.6)[rng.randrange(3)],
         (2500, 6000, 20_000)[rng.randrange(3)],
         drawn_chance(f"shape/{seed}", always=late),
+        table_of(f"shape/{seed}"),
     )
+
+
+def codec_of(name: str) -> tuple[str, ...]:
+    """In some runs topics have a codec of their own: what producers send is recompressed (ADR 31)."""
+    drawn = SeededRng(f"{name}/codec").randrange(24)
+    return (f"compression.type={CODECS[drawn]}",) if drawn < len(CODECS) else ()
 
 
 def simulate(seed: int, duration_s: float = 12.0, *, late: bool = False) -> Outcome:
@@ -103,7 +116,7 @@ def simulate(seed: int, duration_s: float = 12.0, *, late: bool = False) -> Outc
     shape = shape_of(seed, duration_s, late=late)
 
     def make(loop: SimLoop) -> OneBroker:
-        settings = [*BROKER_SETTINGS, *shape.settings]
+        settings = [*BROKER_SETTINGS, *TABLE_SETTINGS, *shape.settings]
         name = f"run/{seed}"
         late_work = late_of(loop, name, shape.late)
         cluster = Cluster(loop, name, directory_bucket=shape.directory_bucket, settings=settings, late=late_work)
@@ -121,7 +134,8 @@ class OneBroker(Play):
         node = cluster.start("a")
         stage = Stage(cluster, History(), lambda: self._nemesis.node, asyncio.Event(), [], {})
         load = Load(shape.duration_s, shape.producers, shape.pace_s, shape.segment_bytes)
-        super().__init__(shape, load, cluster, stage, PARTITIONS)
+        super().__init__(shape, load, cluster, stage, PARTITIONS, shape.table)
+        self._shape = shape
         self._nemesis = Nemesis(stage, node, list(shape.kinds), list(shape.faults), sync=shape.sync)
 
     @property
@@ -146,6 +160,16 @@ class OneBroker(Play):
             Reader(stage, "tail0", ("log", 0), again=False),
             Reader(stage, "tail2", ("kept", 0), again=False),
         ]
+
+    def breaks_cleaning(self) -> Breaks | None:
+        if Kind.KILL not in self._shape.kinds:
+            return None
+        keep = self._stage.rng("kept of a swap")
+
+        def cut_power(_: Node) -> None:
+            self.cluster.power_cut(KEEPS[keep.randrange(len(KEEPS))], keep)
+
+        return Breaks(self._stage.rng("swaps"), self.cluster.kill, cut_power if self._shape.sync else None)
 
     async def break_things(self) -> None:
         await self._nemesis.run()

@@ -27,6 +27,7 @@ _NOUNS: Final = {
     "produce": f"{_CLI}.records.produce",
     "consume": f"{_CLI}.records.consume",
     "group": f"{_CLI}.group.command",
+    "txn": f"{_CLI}.txn.command",
     "config": f"{_CLI}.config",
     "cluster": f"{_CLI}.cluster.command",
     "tier": f"{_CLI}.tier.command",

@@ -57,6 +57,7 @@ def read(
     late_ms: int | None = None,
     threads: int | None = None,
     fail_on_data_loss: bool = True,
+    isolation_level: str = "read_committed",
 ) -> Reader:
     """Rows of `topic` in the bucket behind the URL, as Arrow batches with the columns of Spark's Kafka source.
 
@@ -69,8 +70,10 @@ def read(
 
     Raises MissingExtra, InvalidRequest (URL, topic, column, partition), DataLoss for missing or damaged history (also
     while reading), StoreError, AccessRefused. With `fail_on_data_loss=False` loss is skipped and listed in
-    `Reader.loss`.
+    `Reader.loss`. `isolation_level="read_uncommitted"` gives the records of aborted transactions too.
     """
+    if isolation_level not in ("read_committed", "read_uncommitted"):
+        raise InvalidRequest(f"isolation_level={isolation_level!r} is neither read_committed nor read_uncommitted")
     require("read", "thermocline.read", "numpy", "numba")
     try:
         schema = schema_of(columns)
@@ -101,7 +104,8 @@ def read(
         history.close()
         raise
     window_bytes = WINDOW_BYTES if far else NEAR_WINDOW_BYTES
-    return Reader(history, splits, schema, LossPolicy(loss, fail=fail_on_data_loss), threads, window_bytes)
+    damage, read_committed = LossPolicy(loss, fail=fail_on_data_loss), isolation_level == "read_committed"
+    return Reader(history, splits, schema, damage, threads, window_bytes, read_committed=read_committed)
 
 
 class Reader:
@@ -118,12 +122,14 @@ class Reader:
         damage: LossPolicy,
         threads: int,
         window_bytes: int = WINDOW_BYTES,
+        *,
+        read_committed: bool = True,
     ) -> None:
         self.schema = schema
         self.loss = damage.loss
         self.splits = tuple(splits)
         self._pool = ReaderPool(threads, history)
-        self._windows = _windows(history, self.splits, schema.names, damage, window_bytes)
+        self._windows = _windows(history, self.splits, schema.names, damage, window_bytes, read_committed)
         self._started: deque[WindowRows] = deque()
         self._limit = threads + WINDOWS_AHEAD
         self._failed: BaseException | None = None
@@ -187,7 +193,12 @@ class Reader:
 
 
 def _windows(
-    history: History, splits: Sequence[Split], columns: Sequence[str], damage: LossPolicy, window_bytes: int
+    history: History,
+    splits: Sequence[Split],
+    columns: Sequence[str],
+    damage: LossPolicy,
+    window_bytes: int,
+    read_committed: bool,
 ) -> Generator[WindowRows, None, None]:
     """Windows in the order of delivery, while the footers of later pieces are fetched ahead."""
     pool = ThreadPoolExecutor(PIECES_AHEAD, thread_name_prefix="open")
@@ -198,6 +209,7 @@ def _windows(
                 split,
                 columns,
                 damage,
+                read_committed=read_committed,
                 target_bytes=BATCH_BYTES,
                 window_bytes=window_bytes,
                 footers=history.footers,

@@ -8,6 +8,7 @@ a bad batch, is fetched again and salvaged batch by batch (`salvage.salvage`), b
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,11 +24,12 @@ from coldstore.manifest.manifest_reader import ManifestReader
 from coldstore.object_store import ObjectMissing
 from coldstore.segments.segment_object import SegmentFooter, TransactionOutcome, entry_from_footer
 from logformat.errors import Corrupt
-from logformat.record_batch import read_header
+from logformat.record_batch import check_stored, read_header, walk
 from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished
 from thermocline.pipeline.decode.batches import TARGET_BYTES, BatchDecoder, PoisonBatch
 from thermocline.pipeline.footers import read_footer, rebuild_index
+from thermocline.pipeline.plan import cover
 from thermocline.pipeline.salvage import Lost, salvage
 from thermocline.pipeline.split import VERIFY, Loss, LossPolicy, Split, SplitPart
 from thermocline.pipeline.windows import WINDOW_BYTES, OpenPiece, Window, windows_of
@@ -41,6 +43,8 @@ NEAR_WINDOW_BYTES: Final = 2 * 1024 * 1024
 ANNOUNCED: Final = 4  # windows that the operating system may read ahead from disk
 PIECES_AHEAD: Final = 4  # pieces whose footers are fetched ahead, because small segments are many
 
+MOVES_MAX: Final = 3  # objects replaced one after the other under one read
+
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -53,6 +57,16 @@ class FetchedSplit:
     window: Window
     data: pa.Buffer
     asked: Window
+    run: tuple[int, int] | None = None
+    """Of a window whose object was replaced: where its batches lie in `data`, which is of the new object."""
+
+
+class _Replaced(Exception):
+    """The manifest names another object for the piece `part`."""
+
+    def __init__(self, part: SplitPart) -> None:
+        super().__init__(part)
+        self.part = part
 
 
 class SplitReader:
@@ -90,9 +104,9 @@ class SplitReader:
             self._damage.loss.gaps.append((split.topic, split.partition, first, end))
 
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────────────────────
-    def open(self, piece: SplitPart) -> OpenPiece | None:
-        """Fetch the footer and check the object's identity. None when the piece is lost and counted. Raises DataLoss,
-        StoreError.
+    def open(self, piece: SplitPart, moves: int = 0) -> OpenPiece | None:
+        """Fetch the footer and check the object's identity; of the object that replaced it, if compaction did. None
+        when the piece is lost and counted. Raises DataLoss, StoreError.
         """
         segment = piece.segment
         key = segment.key(self.split.topic_id, self.split.partition)
@@ -108,6 +122,9 @@ class SplitReader:
             except Corrupt as broken:
                 return self._without_footer(piece, key, broken)
         except ObjectMissing as gone:
+            moved = self._moved(piece) if moves < MOVES_MAX else None
+            if moved is not None:
+                return self.open(moved, moves + 1)
             self._missing(piece, key, gone)
             return None
         try:
@@ -118,14 +135,23 @@ class SplitReader:
         if not same:
             self._lost(piece, piece.start_offset, piece.end_offset, why, key)
             return None
+        if moves:
+            log_start, log_end = cover(segment, footer, piece.start_offset, piece.end_offset)
+            piece = replace(piece, log_start=log_start, log_end=log_end)
         end, average = segment.end_offset, footer.log_bytes // max(1, footer.statistics.batches)
         return OpenPiece(piece, key, footer.offset_index, footer.log_bytes, end, _aborted(footer), whole, average)
 
     def _without_footer(self, piece: SplitPart, key: SegmentKey, broken: Corrupt) -> OpenPiece | None:
-        """Report the damage and rebuild an index from the batch headers. Aborted transactions are unknown then."""
+        """Report the damage and rebuild an index from the batch headers. None where the outcome of transactions is lost
+        with it: records of an aborted one are never shown as committed."""
         what = f"the footer is damaged: {broken}"
         if self._damage.fail:
             self._lost(piece, piece.start_offset, piece.end_offset, what, key, broken)
+        if self._read_committed and piece.segment.decided:
+            # Only the footer knows which of them were aborted (T25).
+            what += f"; what became of {piece.segment.decided} transactions stood there only"
+            self._lost(piece, piece.start_offset, piece.end_offset, what, key, broken)
+            return None
         rebuilt = rebuild_index(self._store, key, piece.segment)
         if rebuilt.end_offset <= piece.start_offset:
             self._lost(piece, piece.start_offset, piece.end_offset, f"{what}; {rebuilt.why}", key)
@@ -147,6 +173,39 @@ class SplitReader:
 
     def fetch(self, opened: OpenPiece, window: Window) -> FetchedSplit | None:
         """The window's bytes, or None when they are lost. Raises DataLoss, StoreError, AccessRefused."""
+        try:
+            return self._fetch(opened, window)
+        except _Replaced as replaced:
+            return self._fetch_moved(replaced.part, opened, window)
+
+    def _fetch_moved(self, part: SplitPart, before: OpenPiece, window: Window) -> FetchedSplit | None:
+        """The batches of a window in the object that replaced its own: those whose last offsets are the window's. A
+        batch that survives compaction keeps its last offset, so each is in one window."""
+        first, end = window.offsets
+        for _ in range(MOVES_MAX):
+            opened = self.open(part, 1)
+            if opened is None:
+                return None
+            start = opened.index.lookup(first).position if first > part.segment.base_offset else 0
+            entries = list(opened.index.entries())
+            at = bisect_left(entries, end, key=lambda entry: entry.offset)
+            stop = entries[at].position if at < len(entries) else opened.log_bytes
+            try:
+                data = self._read_bytes(opened, start, stop - start, (first, end))
+            except _Replaced as again:
+                part = again.part
+                continue
+            if data is None:
+                return None
+            found = [pos for pos, header in walk(data) if first <= header.last_offset < end]
+            if not found:
+                return None
+            run = found[0], found[-1] + read_header(data, found[-1]).size
+            return FetchedSplit(opened, window, data, window, run)
+        self._missing(part, before.key, ObjectMissing(f"{before.key} was replaced again and again"))
+        return None
+
+    def _fetch(self, opened: OpenPiece, window: Window) -> FetchedSplit | None:
         data = self._read(opened, window)
         if data is None or window.last is None:
             return None if data is None else FetchedSplit(opened, window, data, window)
@@ -158,15 +217,20 @@ class SplitReader:
 
     def _read(self, opened: OpenPiece, window: Window, behind: int = 0) -> pa.Buffer | None:
         """The window's bytes from byte `behind` on."""
-        start, length = window.start + behind, window.fetch_bytes - behind
+        return self._read_bytes(opened, window.start + behind, window.fetch_bytes - behind, window.offsets)
+
+    def _read_bytes(self, opened: OpenPiece, start: int, length: int, offsets: tuple[int, int]) -> pa.Buffer | None:
         if opened.whole is not None:
             return opened.whole.slice(start, length)
         try:
             return self._store.read(str(opened.key), start, length)
         except ObjectMissing as gone:
+            moved = self._moved(opened.piece)
+            if moved is not None:
+                raise _Replaced(moved) from gone
             self._missing(opened.piece, opened.key, gone)
         except Corrupt as short:
-            self._lost(opened.piece, *window.offsets, str(short), opened.key, short)
+            self._lost(opened.piece, *offsets, str(short), opened.key, short)
         return None
 
     def _fetch_again(self, fetched: FetchedSplit) -> FetchedSplit | None:
@@ -177,6 +241,9 @@ class SplitReader:
     # ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────
     def rows(self, fetched: FetchedSplit) -> Iterator[pa.RecordBatch]:
         """The window's rows. Raises DataLoss behind the rows that precede the damage."""
+        if fetched.run is not None:
+            yield from self._moved_rows(fetched, *fetched.run)
+            return
         window, data = fetched.window, fetched.data
         decoder = self._decoder(fetched.opened)
         given = 0
@@ -195,13 +262,32 @@ class SplitReader:
         if not sound:
             yield from _without(given, self._salvaged(fetched))
 
+    def _moved_rows(self, fetched: FetchedSplit, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Rows of whole batches of another object. Raises DataLoss behind the rows that precede damage."""
+        at = start
+        try:
+            while at < end:
+                at += check_stored(fetched.data, at, end).size
+        except Corrupt as damage:
+            yield from self._run(fetched, start, at)
+            piece = fetched.opened.piece
+            first, after = fetched.asked.offsets
+            self._lost(piece, first, after, f"{damage} (in the object that replaced it)", fetched.opened.key, damage)
+            return
+        yield from self._run(fetched, start, end)
+
     def _decoder(self, opened: OpenPiece) -> BatchDecoder:
-        split = self.split
+        split, piece = self.split, opened.piece
+        rows = replace(  # an object that replaced several is read once for each of their pieces
+            split.rows,
+            start_offset=max(split.rows.start_offset, piece.start_offset),
+            end_offset=min(split.rows.end_offset, piece.end_offset),
+        )
         return BatchDecoder(
             split.topic,
             split.partition,
             self._columns,
-            split.rows,
+            rows,
             aborted=opened.aborted,
             read_committed=self._read_committed,
             target_bytes=self._target_bytes,
@@ -243,6 +329,21 @@ class SplitReader:
         first, end = max(first, piece.start_offset), min(end, piece.end_offset)
         if first < end:
             self._damage.report(self.split.topic, self.split.partition, first, end, what, key=str(key), cause=cause)
+
+    def _moved(self, piece: SplitPart) -> SplitPart | None:
+        """The piece in the object that the newest manifest names for its offsets; None unless that is another one."""
+        split = self.split
+        reader = ManifestReader(self._store, split.topic_id, split.partition)
+        manifest = finished(reader.load())
+        if manifest is None or manifest.log_start_offset > piece.start_offset:
+            return None
+        found = finished(reader.segments(manifest, piece.start_offset, piece.end_offset)).segments
+        if len(found) != 1 or found[0].uuid == piece.segment.uuid:
+            return None
+        if found[0].base_offset > piece.start_offset or found[0].end_offset < piece.end_offset:
+            return None
+        self._store.forget(str(found[0].key(split.topic_id, split.partition)))
+        return SplitPart(found[0], piece.start_offset, piece.end_offset, 0, found[0].log_bytes)
 
     def _missing(self, piece: SplitPart, key: SegmentKey, gone: ObjectMissing) -> None:
         """An object is gone. The newest manifest says whether retention removed it or it is lost."""

@@ -31,6 +31,10 @@ READ_BACK_BYTES: Final = 8 << 20
 GARBAGE_MAX: Final = 100  # failed attempts remembered for deletion; gc deletes the others
 
 
+class ReplacedMeanwhile(Retryable):
+    """Compaction replaced the object while it was verified: verify what took its place."""
+
+
 @dataclass(slots=True)
 class CopyCounters:
     """Totals of a broker, for metrics."""
@@ -92,7 +96,7 @@ class Copier:
             committed = True
         finally:
             if not committed:  # refused, cancelled or unknown: the object may exist, or appear later
-                self._remember_garbage(key)
+                self.remember_garbage(key)
         reach("copy.committed")
         return body.entry
 
@@ -116,8 +120,9 @@ class Copier:
         local = partition.log
         ranges = local.batch_ranges(wanted.start_offset, wanted.end_offset)
         lineage = local.epochs.truncate_from_end(wanted.end_offset)
+        aborted = local.aborted_between(wanted.start_offset, wanted.end_offset)
         return await partition.lease.call(
-            source_of, local, partition.config.topic, ranges, wanted, lineage, lane=Lane.COPY
+            source_of, local, partition.config.topic, ranges, wanted, lineage, aborted, lane=Lane.COPY
         )
 
     async def _upload(self, key: SegmentKey, upload: Upload) -> None:
@@ -154,6 +159,8 @@ class Copier:
                 named = await partition.manifests.find(entry.base_offset)
             partition.check_not_fenced()  # an object that a newer leader expired is no damage
             if named is None or named.uuid != entry.uuid:
+                if (manifest := partition.manifest) is not None and manifest.was_replaced(entry.uuid):
+                    raise ReplacedMeanwhile(f"{partition.name}: {entry.uuid} was replaced while it was verified")
                 raise Corrupt(f"{partition.name}: the manifest does not name {entry.uuid} at {entry.base_offset}")
             key = str(entry.key(partition.topic_id, partition.partition))
             if partition.limits.verify_by_head:
@@ -186,6 +193,8 @@ class Copier:
             raise StoreUnavailable(f"{partition.name}: reading the root took too long") from late
         partition.check_not_fenced()
         if named is None or named.uuid != entry.uuid:
+            if (manifest := partition.manifest) is not None and manifest.was_replaced(entry.uuid):
+                raise ReplacedMeanwhile(f"{partition.name}: {entry.uuid} was replaced while it was verified")
             raise Retryable(f"{partition.name}: {entry.uuid} was expired while it was verified")
 
     async def _verify_whole(self, key: str, entry: RemoteSegment) -> None:
@@ -202,7 +211,8 @@ class Copier:
         if crc != entry.crc32c:
             raise Corrupt(f"object {key} has CRC32C {crc:#010x}, {entry.crc32c:#010x} was written")
 
-    def _remember_garbage(self, key: SegmentKey) -> None:
+    def remember_garbage(self, key: SegmentKey) -> None:
+        """An object that may exist or appear later, and whose commit failed or has an unknown outcome."""
         self._counters.garbage_objects += 1
         if len(self._garbage) < GARBAGE_MAX:
             self._garbage.append(key)

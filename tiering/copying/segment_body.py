@@ -15,18 +15,20 @@ from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest import RemoteSegment
 from coldstore.object_store import Upload
 from coldstore.segments.footer_room import footer_room
-from coldstore.segments.segment_object import build_footer, object_crc32c
+from coldstore.segments.segment_object import DecidedTransaction, build_footer, object_crc32c
 from coldstore.segments.segment_scanner import Scan, SegmentScanner, interval_of
 from hotstore.log.locator import ByteRange
 from hotstore.log.partition_log import PartitionLog
 from logformat.errors import Corrupt
 from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.time_index import TimeIndex
+from logformat.indexes.transaction_index import AbortedTransaction
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerState
 from seams.crash_points import reach
 from seams.files.disk import Buffer, ClosedFile
 from tiering.copying.copy_plan import CopyRange
+from tiering.copying.decided import decided, open_in
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class SegmentSource:
     end_offset: int
     lineage: LeaderEpochs
     producers: ProducerState
+    transactions: tuple[DecidedTransaction, ...] = ()
     indexes: tuple[OffsetIndex, TimeIndex] | None = None
     """The local log's own, if dense enough to predict the footer's length."""
 
@@ -78,13 +81,27 @@ class SegmentSource:
         self.ranges[:] = [each._replace(file=ClosedFile(each.file.path)) for each in self.ranges]
 
     def footer(self, key: SegmentKey, scan: Scan, size: int | None = None) -> bytes:
-        return build_footer(key, self.topic, scan, lineage=self.lineage, producers=self.producers, size=size)
+        return build_footer(
+            key,
+            self.topic,
+            scan,
+            lineage=self.lineage,
+            producers=self.producers,
+            transactions=self.transactions,
+            size=size,
+        )
 
 
 def source_of(
-    local: PartitionLog, topic: str, ranges: Sequence[ByteRange], wanted: CopyRange, lineage: LeaderEpochs
+    local: PartitionLog,
+    topic: str,
+    ranges: Sequence[ByteRange],
+    wanted: CopyRange,
+    lineage: LeaderEpochs,
+    aborted: Sequence[AbortedTransaction] = (),
 ) -> SegmentSource:
-    """Read what the footer needs besides the range's bytes. Raises Corrupt, OSError."""
+    """Read what the footer needs besides the range's bytes. `aborted`: the transactions that overlap the range; all
+    that began in it are decided (TX5). Raises Corrupt, OSError."""
     producers = local.producer_snapshot_at(wanted.end_offset)
     if producers is None:
         # Recovery writes one for every roll point: the file was removed. Records matter more than resends.
@@ -92,10 +109,13 @@ def source_of(
             "%s at %d: no producer state, resends will not be known after a lost disk", local.path, wanted.end_offset
         )
         producers = ProducerState(wanted.end_offset, ())
+    transactions = decided(aborted, producers, local.markers_of(open_in(producers), wanted.end_offset))
     indexes = None
     if len(ranges) == 1:  # as `next_copy` has it
         indexes = local.batch_indexes(ranges[0], interval_of(ranges[0].length) // 4)
-    return SegmentSource(topic, list(ranges), wanted.start_offset, wanted.end_offset, lineage, producers, indexes)
+    return SegmentSource(
+        topic, list(ranges), wanted.start_offset, wanted.end_offset, lineage, producers, transactions, indexes
+    )
 
 
 class Body(NamedTuple):
@@ -119,6 +139,7 @@ class ProvenBody:
             source.log_bytes,
             lineage=source.lineage,
             producers=source.producers,
+            transactions=source.transactions,
             indexes=source.indexes,
         )
         self._entry: RemoteSegment | None = None
@@ -143,7 +164,7 @@ class ProvenBody:
         scan = scanner.finish(self._source.end_offset)
         footer = self._source.footer(self._key, scan, self._room)
         reach("copy.checked")
-        self._entry = entry_of(self._key, scan, footer)
+        self._entry = entry_of(self._key, scan, footer, len(self._source.transactions))
         yield footer
 
 
@@ -156,7 +177,7 @@ def checked_body(key: SegmentKey, source: SegmentSource) -> Body:
         scanner.feed(piece)
     scan = scanner.finish(source.end_offset)
     footer = source.footer(key, scan)
-    entry = entry_of(key, scan, footer)
+    entry = entry_of(key, scan, footer, len(source.transactions))
 
     def again() -> Iterator[Buffer]:
         """Second pass. A change since the first fails the upload's checksum."""
@@ -167,8 +188,8 @@ def checked_body(key: SegmentKey, source: SegmentSource) -> Body:
     return Body(Upload(entry.object_bytes, entry.crc32c, again), entry)
 
 
-def entry_of(key: SegmentKey, scan: Scan, footer: bytes) -> RemoteSegment:
-    """The manifest's entry for an object of `scan`'s bytes and `footer`."""
+def entry_of(key: SegmentKey, scan: Scan, footer: bytes, decided_count: int = 0) -> RemoteSegment:
+    """The manifest's entry for an object of `scan`'s bytes and `footer`, which names so many transactions."""
     return RemoteSegment(
         uuid=key.uuid,
         base_offset=scan.base_offset,
@@ -182,4 +203,5 @@ def entry_of(key: SegmentKey, scan: Scan, footer: bytes) -> RemoteSegment:
         crc32c=object_crc32c(scan.log_crc32c, footer),
         epochs=scan.epochs,
         gaps=scan.gaps,
+        decided=decided_count,
     )

@@ -18,9 +18,10 @@ from typing import Final
 
 from coldstore.keys import SegmentKey, parse_key
 from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment
-from coldstore.object_store import AccessRefused, StoreUnavailable
+from coldstore.manifest.replacement import forget_replaced, restart_graces
+from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable
 from hotstore.log.segment import SegmentInfo
-from logformat.errors import Retryable
+from logformat.errors import Corrupt, Retryable
 from seams.crash_points import reach
 from tiering.partition_state import Block, TieredPartition
 from tiering.tier_config import TierConfig
@@ -31,6 +32,7 @@ DELETE_BATCH: Final = 100  # objects deleted between two moves of the cursor
 GRACES_MAX: Final = 1000
 
 Forget = Callable[[Collection[SegmentKey]], Awaitable[None]]
+Verify = Callable[[RemoteSegment], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -43,19 +45,22 @@ class ExpireCounters:
 
 
 class ColdExpirer:
-    """Cold retention of one partition. `forget` gets the deleted objects."""
+    """Cold retention of one partition. `forget` gets the deleted objects; `verify` sees an object whole."""
 
-    def __init__(self, partition: TieredPartition, counters: ExpireCounters, forget: Forget) -> None:
+    def __init__(self, partition: TieredPartition, counters: ExpireCounters, forget: Forget, verify: Verify) -> None:
         self._partition = partition
+        self._verify = verify
         self._forget = forget
         self._counters = counters
         self._graces: deque[tuple[float, int]] = deque()  # (end, log start): objects at or below it may then be deleted
         self._unnamed: deque[tuple[float, list[str]]] = deque()
+        self._replaced_due_s: float | None = None
 
     @property
     def due_s(self) -> list[float]:
         """When the next graces end, on the monotonic clock."""
-        return [grace[0] for grace in (*list(self._graces)[:1], *list(self._unnamed)[:1])]
+        due_s = [grace[0] for grace in (*list(self._graces)[:1], *list(self._unnamed)[:1])]
+        return due_s if self._replaced_due_s is None else [*due_s, self._replaced_due_s]
 
     async def expire(self) -> Retryable | AccessRefused | None:
         """Expire the cold side; returns the error if the store refuses. Local expiry continues without it: a store
@@ -64,8 +69,11 @@ class ColdExpirer:
             await self._move_start()
             await self._delete_cold()
             await self._withdraw()
+            await self._delete_replaced()
         except (Retryable, AccessRefused) as refused:
             return refused
+        except (Corrupt, ObjectMissing) as damaged:
+            log.error("%s: objects that compaction replaced stay: %s", self._partition.name, damaged)
         return None
 
     # ── the log start ────────────────────────────────────────────────────────────────────────────────────────────
@@ -180,6 +188,31 @@ class ColdExpirer:
         self._unnamed.extend((due_s, keys[at : at + DELETE_BATCH]) for at in range(0, len(keys), DELETE_BATCH))
         self._counters.deleted_objects += len(live)
         self._counters.deleted_cold_bytes += sum(segment.log_bytes for segment in live)
+
+    async def _delete_replaced(self) -> None:
+        """Delete what compaction replaced, after its grace by the root's own times: they outlive a leader. Only if what
+        took its place was seen whole."""
+        partition, self._replaced_due_s = self._partition, None
+        manifest = partition.manifest
+        if manifest is None or not manifest.replaced:
+            return
+        now_ms, grace_ms = partition.world.clock.wall_ms(), partition.limits.cold_compaction_grace_ms
+        if any(each.since_ms > now_ms for each in manifest.replaced):
+            manifest = await partition.commit(lambda m: restart_graces(m, now_ms))
+        due = [each for each in manifest.replaced if now_ms - each.since_ms >= grace_ms][:DELETE_BATCH]
+        for each in due:
+            named = await partition.manifests.find(each.base_offset)
+            if named is not None and named.end_offset > manifest.log_start_offset and named not in partition.verified:
+                await self._verify(named)
+        if due:
+            await self._delete_keys([str(each.key(partition.topic_id, partition.partition)) for each in due])
+            reach("cold.replaced_deleted")
+            uuids = frozenset(each.uuid for each in due)
+            manifest = await partition.commit(lambda m: forget_replaced(m, uuids), releases=True)
+            self._counters.deleted_objects += len(due)
+        if manifest.replaced:
+            wait_ms = min(each.since_ms for each in manifest.replaced) + grace_ms - partition.world.clock.wall_ms()
+            self._replaced_due_s = partition.world.clock.monotonic_s() + max(wait_ms, 0) / 1000
 
     async def _delete_up_to(self, start: int) -> None:
         """Delete the objects that end at or below the log start of a finished grace."""

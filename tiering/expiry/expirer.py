@@ -12,7 +12,7 @@ from typing import Final
 from coldstore.object_store import AccessRefused, ObjectMissing
 from hotstore.log.local_retention import active_expired, expirable
 from logformat.errors import Corrupt, Retryable
-from tiering.copying.copier import Copier
+from tiering.copying.copier import Copier, ReplacedMeanwhile
 from tiering.expiry.cold_expirer import ColdExpirer, ExpireCounters, Forget
 from tiering.opening.log_starts import first_local_offset
 from tiering.partition_state import Block, TieredPartition
@@ -36,7 +36,7 @@ class Expirer:
         self._partition = partition
         self._copier = copier
         self._counters = counters
-        self.cold = ColdExpirer(partition, counters, forget)
+        self.cold = ColdExpirer(partition, counters, forget, copier.verify)
         self._checkpointed_start = -1
         self._seen_end = -1  # of the log, at the last check
         self._is_behind = False  # due segments stayed: not verified, damaged, or their small files are not written yet
@@ -94,7 +94,7 @@ class Expirer:
         partition = self._partition
         partition.lease.check()
         local = partition.log
-        visible = partition.visible_end()
+        visible = partition.committed_end()
         now_ms = partition.world.clock.wall_ms()
         pressure, self.pressure_bytes = self.pressure_bytes, 0
         self._is_behind = False
@@ -158,6 +158,8 @@ class Expirer:
                 covered = segment.end_offset
         except (Corrupt, ObjectMissing) as damaged:
             log.error("%s: local bytes stay: %s", partition.name, damaged)
+        except ReplacedMeanwhile:
+            return covered, None  # the next run verifies what took its place
         except (Retryable, AccessRefused) as refused:
             return covered, refused
         return covered, None

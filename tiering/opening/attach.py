@@ -26,6 +26,7 @@ from logformat.errors import Retryable, ThermoclineError
 from logformat.values import TopicPartition
 from seams.files.disk import is_full
 from seams.world import World
+from tiering.expiry.local_gaps import local_gaps
 from tiering.opening.cold_start import ColdStart, begin_at_end, claim_and_reserve, state_at
 from tiering.opening.log_starts import is_held_below
 from tiering.opening.read_ahead import ReadAhead
@@ -223,6 +224,9 @@ class AttachedTiers:
                 await partition.switch_off()
         if opened.log.reserved_end <= opened.log.log_end_offset:
             await self._reserve_first(partition)
+        if tail.lost is not None or opened.log.producers.transactions.first_offsets:
+            # A gap may lie in a transaction that is open at its beginning.
+            partition.local_gaps = await lease.call(local_gaps, opened.log)
         tier = self._make_tier(partition)
         tier.lost = tail.lost
         self._tiers[key] = tier

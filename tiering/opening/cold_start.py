@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from coldstore.manifest.manifest import Manifest
 from coldstore.manifest.manifest_store import ManifestStore
-from coldstore.object_store import ObjectStore, StoreUnavailable
+from coldstore.object_store import ObjectMissing, ObjectStore, StoreUnavailable
 from coldstore.segments.segment_reader import fetch_footer
 from hotstore.recovery.log_creation import Begin
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry
 from logformat.record_batch import INT64_MAX
+
+MOVES_MAX: Final = 2
 
 
 class ColdStart(NamedTuple):
@@ -44,6 +46,23 @@ async def state_at(
 
     If an object reaches further, later batches of its producers are left out: the replica copies them anyway. Raises
     Retryable (StoreUnavailable), ObjectMissing, Corrupt."""
+    for _ in range(MOVES_MAX):
+        try:
+            return await _state_at(store, manifests, of, offset, deadline_s, since, known)
+        except ObjectMissing:
+            await manifests.reload_if_changed()  # compaction may have replaced the object
+    return await _state_at(store, manifests, of, offset, deadline_s, since, known)
+
+
+async def _state_at(
+    store: ObjectStore,
+    manifests: ManifestStore,
+    of: tuple[UUID, int],
+    offset: int,
+    deadline_s: float,
+    since: int,
+    known: Known | None,
+) -> ColdStart:
     entry = await manifests.find(offset - 1) if offset else None
     if entry is None:
         return ColdStart(LeaderEpochs(), ())
@@ -56,7 +75,11 @@ async def state_at(
     except TimeoutError as late:
         raise StoreUnavailable(f"GET {key}: no answer in {deadline_s} s") from late
     held_bytes = 0 if manifests.manifest is None else _held_between(manifests.manifest, since, offset)
-    return ColdStart(footer.lineage.truncate_from_end(offset), footer.producer_state().as_of(offset), held_bytes)
+    transactions = [
+        (of.producer_id, of.producer_epoch, of.first_offset, of.marker_offset) for of in footer.transactions
+    ]
+    producers = footer.producer_state().as_of(offset, transactions)
+    return ColdStart(footer.lineage.truncate_from_end(offset), producers, held_bytes)
 
 
 async def begin_at_end(

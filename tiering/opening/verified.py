@@ -3,6 +3,7 @@ Pure. They may let local bytes be deleted. Bounded: a forgotten object is verifi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -48,6 +49,12 @@ class Verified:
         """The root names none of them any more: other objects may hold the same offsets later."""
         self.era += 1
         self._objects.clear()
+        self._covered = (-1, -1)
+
+    def forget_objects(self, uuids: Iterable[UUID]) -> None:
+        """The root names others in their place."""
+        for uuid in uuids:
+            self._objects.pop(uuid, None)
         self._covered = (-1, -1)
 
     def forget(self, below: int) -> None:

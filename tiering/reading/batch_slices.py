@@ -32,6 +32,8 @@ class ColdSlice:
 
     length: int
     ranges: tuple[FileRange, ...]
+    aborted: tuple[tuple[int, int], ...] = ()
+    """(producer id, first offset) of the aborted transactions that overlap it, each once."""
 
 
 NOTHING: Final = ColdSlice(0, ())

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Collection
+from contextlib import suppress
 from uuid import UUID
 
 from coldstore.keys import SegmentKey
@@ -25,7 +26,7 @@ from tiering.reading.batch_slices import ColdSlice
 from tiering.reading.by_time import find_by_timestamp
 from tiering.reading.chunk_table import ChunkTable
 from tiering.reading.limits import DEFAULT_LIMITS, ReadLimits, read_limits
-from tiering.reading.loader import Loader, ManifestView
+from tiering.reading.loader import MOVES_MAX, Loader, ManifestView, Moved
 from tiering.reading.plan import Missing, answer
 from tiering.reading.prefetch import Prefetcher
 from tiering.reading.source import ChunkSource
@@ -122,9 +123,13 @@ class ColdReader:
         if manifest is None:
             raise Retryable("the manifest is not loaded yet; ask again")
         try:
-            return await find_by_timestamp(
-                self._loader, manifests, self._workers, timestamp_ms, manifest.log_start_offset, before_offset
-            )
+            start = manifest.log_start_offset
+            for _ in range(MOVES_MAX):
+                with suppress(Moved):
+                    return await find_by_timestamp(
+                        self._loader, manifests, self._workers, timestamp_ms, start, before_offset
+                    )
+            return await find_by_timestamp(self._loader, manifests, self._workers, timestamp_ms, start, before_offset)
         except ThermoclineError as failure:
             raise _of(manifest, manifest.log_start_offset, failure) from failure
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -31,7 +32,12 @@ from tiering.reading.source import ChunkSource
 RECHECK_S: Final = 0.25
 FOR_EVER_S: Final = float("inf")
 
+MOVES_MAX: Final = 3  # objects replaced one after the other under one read
 Key = ChunkId | LogPlace | SegmentId  # a chunk, an offset's place with its first chunk, a segment's footer
+
+
+class Moved(Retryable):
+    """The object is gone, and the manifest names another one at its offsets, or none."""
 
 
 class ManifestView(Protocol):
@@ -101,27 +107,34 @@ class Loader:
 
     # ── places ───────────────────────────────────────────────────────────────────────────────────────────────────
     async def _locate(self, manifests: ManifestView, place: LogPlace) -> None:
-        """Find the batch that holds the offset: by the index, then headers, chunk by chunk, so that a damaged chunk
-        does not fail what lies before it."""
+        """Find the batch that holds the offset; again where an object was replaced meanwhile."""
         began_s = self._clock.monotonic_s()
         try:
-            opened = await self._open_at(manifests, place[2])
-            footer = opened.footer
-            position = index_position(footer, place[2])
-            while position + HEADER_SIZE <= footer.log_bytes:
-                left = footer.chunk_bytes - position % footer.chunk_bytes
-                length = min(BLOCK_BYTES, footer.log_bytes - position, left if left >= HEADER_SIZE else BLOCK_BYTES)
-                found = find_in_block(await self.read(manifests, opened, position, length), position, place[2])
-                if isinstance(found, LocatedBatch):
-                    self._table.places.add(place, opened.entry.uuid.int, found.position)
-                    self._table.chunks.pin(
-                        (opened.entry.uuid.int, opened.chunk_at(found.position)), self._clock.monotonic_s()
-                    )
-                    return
-                position = found
-            raise Corrupt(f"{opened.key}: no batch holds offset {place[2]}")
+            for _ in range(MOVES_MAX):
+                with suppress(Moved):
+                    return await self._locate_once(manifests, place)
+            await self._locate_once(manifests, place)
         finally:
             self._note_time(place, began_s)
+
+    async def _locate_once(self, manifests: ManifestView, place: LogPlace) -> None:
+        """By the index, then headers, chunk by chunk, so that a damaged chunk does not fail what lies before it. Raises
+        Moved."""
+        opened = await self._open_at(manifests, place[2])
+        footer = opened.footer
+        position = index_position(footer, place[2])
+        while position + HEADER_SIZE <= footer.log_bytes:
+            left = footer.chunk_bytes - position % footer.chunk_bytes
+            length = min(BLOCK_BYTES, footer.log_bytes - position, left if left >= HEADER_SIZE else BLOCK_BYTES)
+            found = find_in_block(await self.read(manifests, opened, position, length), position, place[2])
+            if isinstance(found, LocatedBatch):
+                self._table.places.add(place, opened.entry.uuid.int, found.position)
+                self._table.chunks.pin(
+                    (opened.entry.uuid.int, opened.chunk_at(found.position)), self._clock.monotonic_s()
+                )
+                return
+            position = found
+        raise Corrupt(f"{opened.key}: no batch holds offset {place[2]}")
 
     async def read(self, manifests: ManifestView, opened: OpenSegment, position: int, length: int) -> bytes:
         """Log bytes of a segment, off the loop, loading what is missing. Raises what loading raises."""
@@ -145,6 +158,8 @@ class Loader:
         if held is None or not self._table.segments.is_there(opened.entry.uuid.int, self._clock.monotonic_s()):
             await self.flights.finished(chunk_id, lambda: self._load(manifests, opened, index))
             held = self._table.chunks.peek(chunk_id)
+        if held is None and self._table.segments.get(opened.entry.uuid.int) is None:
+            raise Moved(f"{opened.key} was replaced; fetch again")
         if held is None:
             raise Retryable(f"chunk {index} of {opened.key} was pushed out at once; fetch again")
         return held
@@ -160,13 +175,18 @@ class Loader:
         return await self.open(manifests, entry)
 
     async def open(self, manifests: ManifestView, entry: RemoteSegment) -> OpenSegment:
-        """The segment that a manifest names by `entry`, with its footer."""
+        """The segment that a manifest names by `entry`, with its footer. Raises Moved if it names another one now."""
         opened = self._table.segments.get(entry.uuid.int)
         if opened is None:
             manifest = manifests.manifest
             assert manifest is not None, "an entry came from it"
             key = entry.key(manifest.topic_id, manifest.partition)
-            await self.flights.finished(entry.uuid.int, lambda: self._load_footer(key, entry))
+            try:
+                await self.flights.finished(entry.uuid.int, lambda: self._load_footer(key, entry))
+            except ObjectMissing:
+                if await self._is_replaced(manifests, entry):
+                    raise Moved(f"{key} was replaced; fetch again") from None
+                raise
             opened = self._table.segments.get(entry.uuid.int)
         if opened is None:
             raise Retryable(f"segment {entry.uuid} was pushed out at once; fetch again")
@@ -194,19 +214,24 @@ class Loader:
             believed_s = RECHECK_S if self._source.is_directory else FOR_EVER_S
             self._table.segments.seen(opened.entry.uuid.int, self._clock.monotonic_s() + believed_s)
         except ObjectMissing:
-            await self._forget_missing(manifests, opened)
-            raise
+            self._table.chunks.drop_segments({opened.entry.uuid.int})
+            if not await self._is_replaced(manifests, opened.entry):
+                raise  # else whoever waits asks again, and begins at its offset in the other object
         finally:
             self._note_time(chunk_id, began_s)
 
-    async def _forget_missing(self, manifests: ManifestView, opened: OpenSegment) -> None:
-        """A 404 may mean that the manifest changed. If it did, the next read starts from the new one."""
-        self._table.chunks.drop_segments({opened.entry.uuid.int})
+    async def _is_replaced(self, manifests: ManifestView, entry: RemoteSegment) -> bool:
+        """A 404 may mean that the manifest names another object, or none, at its offsets. Then it is forgotten, and
+        the next read starts from the newest manifest."""
         try:
-            if await manifests.reload_if_changed():
-                self._table.forget({opened.entry.uuid.int})
+            await manifests.reload_if_changed()
+            named = await manifests.find(entry.base_offset)
         except ThermoclineError:
-            return  # the reader gets the 404
+            return False  # the reader gets the 404
+        if named is not None and named.uuid == entry.uuid:
+            return False
+        self._table.forget({entry.uuid.int})
+        return True
 
     def _note_time(self, key: ChunkId | LogPlace, began_s: float) -> None:
         if key in self.flights.asked:

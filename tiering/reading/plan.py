@@ -5,9 +5,11 @@ answer of 1 MiB costs about 20 µs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from logformat.errors import InvalidRequest, Retryable
+from logformat.indexes.transaction_index import AbortedIndex
 from seams.files.disk import FileRange
 from tiering.reading.batch_slices import (
     NOTHING,
@@ -97,6 +99,7 @@ def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, no
     opened, position = known
     end = BatchBorder(position, place[2])
     ranges: list[FileRange] = []
+    aborted: dict[tuple[int, int], None] = {}
     total = 0
     while True:
         start = end.position
@@ -107,6 +110,8 @@ def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, no
             break
         span, end = part
         ranges += span.ranges(start, end.position)
+        if opened.footer.aborted is not None:
+            aborted |= dict.fromkeys(_keys(opened.footer.aborted, place[2], end.offset))
         table.chunks.sent(opened, start, end.position)
         total += end.position - start
         if end.position < opened.footer.log_bytes or total >= bytes_max:
@@ -115,7 +120,11 @@ def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, no
         if following is None:
             break
         opened, end = following, BatchBorder(0, end.offset)
-    return Answer(ColdSlice(total, tuple(ranges)) if total else NOTHING, opened, end)
+    return Answer(ColdSlice(total, tuple(ranges), tuple(aborted)) if total else NOTHING, opened, end)
+
+
+def _keys(aborted: AbortedIndex, first: int, end: int) -> Iterator[tuple[int, int]]:
+    return ((entry.producer_id, entry.first_offset) for entry in aborted.overlapping(first, end))
 
 
 def _part(

@@ -6,6 +6,7 @@ place (design 6). `loader` has at most one request for a chunk at a time."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from crc32c import crc32c
@@ -21,6 +22,9 @@ from seams.files.disk import File
 from seams.loop.workers import Lane, Workers
 from tiering.reading.batch_slices import HeldChunk, OpenSegment
 from tiering.reading.limits import RANGE_BYTES_MAX
+
+_PAUSES_S: Final = (0.0, 0.02, 0.04, 0.08)
+"""Before each further load of a chunk that came damaged: five loads within remote.fetch.max.wait.ms."""
 
 _PIECE_BYTES: Final = 1 << 20
 """Read and checked at once. After each piece the worker waits for the GIL, so larger pieces are faster, until they
@@ -47,12 +51,17 @@ class ChunkSource:
     async def load(self, opened: OpenSegment, index: int) -> HeldChunk:
         """The chunk, checked. Raises Corrupt, ObjectMissing, AccessRefused, Retryable, OSError."""
         chunk = chunk_ref(opened.footer, opened.key, index)
-        try:
-            return await self._load(chunk, opened.footer.object_bytes)
-        except Corrupt:
-            # A bit that flipped in transit is right the second time; one that flipped at rest is not.
-            self.retries += 1
-            return await self._load(chunk, opened.footer.object_bytes)
+        # A bit that flipped in transit is right another time; one that flipped at rest is not. A proxy that damages
+        # many answers, or caches one, needs more than a second try.
+        for pause_s in _PAUSES_S:
+            try:
+                return await self._load(chunk, opened.footer.object_bytes)
+            except Corrupt:
+                self.retries += 1
+                if self.is_directory:
+                    break  # the page cache gives the same bytes again
+                await asyncio.sleep(pause_s)
+        return await self._load(chunk, opened.footer.object_bytes)
 
     async def still_there(self, opened: OpenSegment) -> None:
         """Directory bucket: raises ObjectMissing if the object's name is gone, or is another file's."""

@@ -11,6 +11,7 @@ import msgspec
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import BROKER
+from broker.config.kafka.at_run_time import OF_A_LISTENER, OF_ONE
 from broker.config.resolve import with_overrides
 from broker.config.values import ConfigType, InvalidConfig
 from logformat.errors import InvalidRequest
@@ -138,6 +139,15 @@ def _broker_list_before(name: str, operation: AlterOperation) -> str:
 
 
 def _accept(broker: BrokerConfig, explicit: Mapping[str, str], *, own: bool) -> dict[str, str]:
+    if of_a_listener := sorted(OF_A_LISTENER & explicit.keys()):
+        raise InvalidRequest(
+            "These security configs can be dynamically updated only per-listener using the listener prefix: "
+            f"[{', '.join(of_a_listener)}]"
+        )
+    if not own and (of_one := sorted(OF_ONE & explicit.keys())):
+        raise InvalidRequest(
+            f"Cannot update these configs at default cluster level, broker id must be specified: [{', '.join(of_one)}]"
+        )
     fixed = sorted(name for name in explicit if name not in BROKER or not BROKER[name].dynamic)
     if fixed:
         raise InvalidRequest(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")

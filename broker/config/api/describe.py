@@ -64,7 +64,7 @@ def _entry(
 ) -> DescribedConfig:
     return DescribedConfig(
         definition.name,
-        value,
+        definition.canonical(value),
         source,
         read_only=not definition.dynamic,
         sensitive=definition.sensitive,
@@ -112,7 +112,7 @@ def _yielding(
 
 def _topic_synonyms(broker: BrokerConfig, overrides: Mapping[str, str], name: str) -> Iterator[ConfigSynonym]:
     if name in overrides:
-        yield ConfigSynonym(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG)
+        yield ConfigSynonym(name, TOPIC[name].canonical(overrides[name]), ConfigSource.DYNAMIC_TOPIC_CONFIG)
     if names := tuple(synonym.name for synonym in TOPIC_SYNONYMS.get(name, ())):
         yield from _broker_synonyms(broker, names)
 
@@ -154,12 +154,13 @@ def describe_every_broker(broker: BrokerConfig) -> list[DescribedConfig]:
 
 
 def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None) -> list[DescribedConfig]:
-    """Every config with an effect on a broker, and those set only at run time, sorted by name.
+    """Every config with an effect on a broker, and those set at run time, sorted by name.
 
     `live`: values that only the running broker knows, such as `thermocline.http` and `listeners` with the bound port.
     """
     live = live or {}
-    shown = [n for n in BROKER if (n in broker.configured if n in DYNAMIC_ONLY else BROKER[n].honoured)]
+    altered = broker.own_overrides.keys() | broker.cluster_overrides.keys()
+    shown = [n for n in BROKER if n in altered or (n in broker.configured if n in DYNAMIC_ONLY else BROKER[n].honoured)]
     entries = [_broker_entry(broker, live, BROKER[name]) for name in shown]
     return sorted([*entries, _PROTOCOL_VERSION])
 

@@ -131,6 +131,21 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "A replica that lacks what its leader's log held this long ago leaves the in-sync set, a quarter later at most."
     ),
     "producer.id.expiration.ms": D("An idempotent producer silent for this long is forgotten."),
+    # the log cleaner
+    "log.cleaner.enable": H("Compacted topics are cleaned. false: none is, and they grow."),
+    "log.cleaner.threads": D(
+        "Logs cleaned at the same time; at least one. A change at run time at most halves or doubles it."
+    ),
+    "log.cleaner.dedupe.buffer.size": D(
+        "Memory for the keys of all logs that are cleaned at the same time, in bytes; at least 1 MiB for each. A log "
+        "with more keys is cleaned in several passes."
+    ),
+    "log.cleaner.io.buffer.size": D("Memory for their reads and writes, in bytes."),
+    "log.cleaner.io.buffer.load.factor": D(
+        "Share of its part of log.cleaner.dedupe.buffer.size that a pass fills with keys; above 0, at most 1."
+    ),
+    "log.cleaner.io.max.bytes.per.second": D("Bytes that cleaning reads and writes a second, all logs together."),
+    "log.cleaner.backoff.ms": D("Time until the next check when no log is to be cleaned."),
     # groups
     "group.initial.rebalance.delay.ms": H("An empty group's first rebalance waits this long for more members."),
     "group.min.session.timeout.ms": H("The shortest session timeout a member may ask for."),
@@ -145,6 +160,23 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "Replicas of each partition of __consumer_offsets, when it is created; as many as brokers are there, if fewer."
     ),
     "offsets.topic.segment.bytes": H("Segment size of __consumer_offsets."),
+    # transactions
+    "transaction.max.timeout.ms": H("The longest time-out that a transactional producer may ask for."),
+    "transactional.id.expiration.ms": H("A transactional id without a transaction for so long is forgotten."),
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": H(
+        "Time between two checks for transactions beyond their time-out, which are aborted."
+    ),
+    "transaction.remove.expired.transaction.cleanup.interval.ms": H(
+        "Time between two checks for expired transactional ids."
+    ),
+    "transaction.state.log.num.partitions": H("Partitions of __transaction_state, when it is created."),
+    "transaction.state.log.replication.factor": H(
+        "Replicas of each partition of __transaction_state, when it is created; as many as brokers are there, if fewer."
+    ),
+    "transaction.state.log.min.isr": H(
+        "min.insync.replicas of __transaction_state, when it is created; no more than it has replicas."
+    ),
+    "transaction.state.log.segment.bytes": H("Segment size of __transaction_state."),
     # tiering
     "remote.log.storage.system.enable": H(
         "Topics may be tiered. false: new topics stay local and remote.storage.enable=true is refused.",
@@ -183,7 +215,11 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "log.flush.interval.messages": D("Default of flush.messages."),
     "log.flush.interval.ms": D("Default of flush.ms."),
     "log.flush.scheduler.interval.ms": H("Default of flush.ms where log.flush.interval.ms is not set."),
-    "log.cleanup.policy": D("Default of cleanup.policy; compact is refused until compaction is served."),
+    "log.cleanup.policy": D("Default of cleanup.policy."),
+    "log.cleaner.min.cleanable.ratio": D("Default of min.cleanable.dirty.ratio."),
+    "log.cleaner.min.compaction.lag.ms": D("Default of min.compaction.lag.ms."),
+    "log.cleaner.max.compaction.lag.ms": D("Default of max.compaction.lag.ms."),
+    "log.cleaner.delete.retention.ms": D("Default of delete.retention.ms."),
     "log.message.timestamp.type": D("Default of message.timestamp.type."),
     "log.message.timestamp.before.max.ms": D("Default of message.timestamp.before.max.ms."),
     "log.message.timestamp.after.max.ms": D("Default of message.timestamp.after.max.ms."),
@@ -195,7 +231,10 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "unclean.leader.election.enable": D(
         "Default of the topic config of that name, for the whole cluster, as min.insync.replicas."
     ),
-    "compression.type": D("Default of the topic config of that name; only producer is served."),
+    "compression.type": D("Default of the topic config of that name."),
+    "compression.gzip.level": D("Default of the topic config of that name."),
+    "compression.lz4.level": D("Default of the topic config of that name."),
+    "compression.zstd.level": D("Default of the topic config of that name."),
 }
 
 DYNAMIC_NAMES: Mapping[str, Honoured] = {
@@ -208,9 +247,19 @@ DYNAMIC_NAMES: Mapping[str, Honoured] = {
 
 TOPIC_NAMES: Mapping[str, Honoured] = {
     "cleanup.policy": H(
-        "delete: retention deletes old segments; empty: nothing is deleted. compact is not served yet."
+        "delete: retention deletes old segments. compact: the cleaner keeps the newest record of each key, and every "
+        "record needs a key; retention deletes segments only if delete is named too. Empty: nothing is deleted."
     ),
-    "compression.type": H("producer: batches stay as the client compressed them. Nothing else is served."),
+    "compression.type": H(
+        "producer: batches stay as the client compressed them. Else the broker recompresses batches in another codec "
+        "before it stores them, which costs its time."
+    ),
+    "compression.gzip.level": H("Level of gzip where the broker compresses; -1: zlib's default."),
+    "compression.lz4.level": H("Level of lz4 where the broker compresses; 9: its fast compressor, as in Kafka."),
+    "compression.zstd.level": H("Level of zstd where the broker compresses."),
+    "delete.retention.ms": H(
+        "A tombstone (a key without value) stays this long after the first pass that found nothing older of its key."
+    ),
     "flush.messages": H("An fdatasync after this many records, also under thermocline.flush=os."),
     "flush.ms": H("An fdatasync at the latest this long after a write, also under thermocline.flush=os."),
     "follower.replication.throttled.replicas": H(
@@ -228,6 +277,9 @@ TOPIC_NAMES: Mapping[str, Honoured] = {
     "message.timestamp.after.max.ms": H("A record whose timestamp lies further in the future is refused."),
     "message.timestamp.before.max.ms": H("A record whose timestamp lies further in the past is refused."),
     "message.timestamp.type": H("CreateTime: the client's; LogAppendTime: the broker's clock when it appends."),
+    "max.compaction.lag.ms": H("A record older than this is cleaned, whatever min.cleanable.dirty.ratio."),
+    "min.cleanable.dirty.ratio": H("A log is cleaned once more than this share of its bytes is not yet cleaned."),
+    "min.compaction.lag.ms": H("A record younger than this is not cleaned away."),
     "min.insync.replicas": H(
         "With acks=all, a write needs this many in-sync replicas, or all that the topic has where it has fewer."
     ),

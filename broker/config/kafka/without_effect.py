@@ -6,13 +6,12 @@ protection is refused by name (ADR 12).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from broker.config.values import InvalidConfig
 
-_UNCOMPRESSED = "batches stay as clients compressed them, so there is nothing to compress."
-_COMPACTION = "it tunes compaction, which is not served yet (cleanup.policy=compact is refused)."
+_UNCOMPRESSED = "batches of internal topics stay uncompressed, as by Kafka's default."
 _REPLICATION = "how replicas fetch is fixed."
 _LEADERS_RATE = (
     "what leaves a leader is limited where it arrives, by follower.replication.throttled.rate, which Kafka's tools set "
@@ -20,13 +19,6 @@ _LEADERS_RATE = (
 )
 
 TOPIC_REASONS: Mapping[str, str] = {
-    "compression.gzip.level": _UNCOMPRESSED,
-    "compression.lz4.level": _UNCOMPRESSED,
-    "compression.zstd.level": _UNCOMPRESSED,
-    "delete.retention.ms": _COMPACTION,
-    "max.compaction.lag.ms": _COMPACTION,
-    "min.compaction.lag.ms": _COMPACTION,
-    "min.cleanable.dirty.ratio": _COMPACTION,
     "file.delete.delay.ms": "readers keep an expired file open themselves until they are done, so it goes at once.",
     "leader.replication.throttled.replicas": _LEADERS_RATE,
     "preallocate": "files grow as they are written; what a reader sees is the same.",
@@ -37,7 +29,7 @@ TOPIC_REASONS: Mapping[str, str] = {
 _SECURITY = "security protocols are not served yet; only PLAINTEXT listeners start, and only where they are safe."
 _QUORUM = "there is no controller quorum: brokers agree through the bucket."
 _GROUPS = "that kind of group is not served yet."
-_TRANSACTIONS = "transactions are not served yet: their requests are refused."
+_TRANSACTIONS = "a transaction is verified always, without an interval of its own, and ends in one phase."
 _PLUG_IN = "tiering is built in: there is no storage plug-in to configure."
 _METRICS = "metrics are served at /metrics, not through reporters."
 _ONE_DIRECTORY = "there is one log directory: no replica moves between two of them."
@@ -86,8 +78,6 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("remote.log.manager.copy.", "copying takes the bandwidth there is, up to its number of partitions at a time."),
     ("remote.log.manager.fetch.", "cold reads are bounded by number and memory, not by bandwidth."),
     ("remote.log.manager.", _THREADS),
-    ("log.cleaner.", _COMPACTION),
-    ("compression.", _UNCOMPRESSED),
     ("offsets.topic.compression.codec", _UNCOMPRESSED),
     ("metric", _METRICS),
     ("kafka.metrics.", _METRICS),
@@ -160,20 +150,6 @@ def check_refused(configured: Mapping[str, str]) -> None:
     if "broker" not in (role.strip() for role in roles.split(",")):
         raise InvalidConfig(
             f"Invalid value {roles} for configuration {_ROLE}: this process is a broker, and needs no controller"
-        )
-
-
-def check_served(cleanup_policy: Sequence[str], compression_type: str | None) -> None:
-    """Refuse values that Kafka knows and Thermocline does not serve yet."""
-    if "compact" in cleanup_policy:
-        raise InvalidConfig(
-            "Invalid value compact for configuration cleanup.policy: compaction is not served by Thermocline yet; "
-            "use cleanup.policy=delete"
-        )
-    if compression_type not in (None, "producer"):
-        raise InvalidConfig(
-            f"Invalid value {compression_type} for configuration compression.type: batches are kept as the client "
-            "compressed them, so only producer is served; set the client's own compression.type"
         )
 
 

@@ -20,7 +20,7 @@ from broker.config.api.alterations import (
 )
 from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import topic_definition
-from broker.config.kafka.without_effect import check_local_retention, check_served
+from broker.config.kafka.without_effect import check_local_retention
 from broker.config.topic.topic_config import TopicConfig, find_value, resolve_topic, tiered
 from broker.config.values import ConfigType, InvalidConfig
 
@@ -78,7 +78,6 @@ def _accept(
     # Configs stored before there was a limit may shrink.
     check_size(accepted, max(CONFIGS_BYTES_MAX, size_of(existing)))
     config = resolve_topic(broker, accepted, internal=internal)
-    check_served(config.cleanup_policy, accepted.get("compression.type"))
     _check_compaction_lag(broker, accepted)
     if internal:
         return accepted
@@ -101,6 +100,8 @@ def _was_tiered(broker: BrokerConfig, existing: Mapping[str, str]) -> bool:
 
 
 def _check_compaction_lag(broker: BrokerConfig, explicit: Mapping[str, str]) -> None:
+    if not explicit:
+        return  # the broker's own values may contradict each other: Kafka creates a topic that sets none
     low, high = (
         int(find_value(broker, explicit, name).text or 0) for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
     )

@@ -16,7 +16,9 @@ from broker.config.broker_config import BrokerConfig, configs_of
 from broker.config.definitions import TOPIC, TOPIC_SYNONYMS, topic_definition
 from broker.config.values import Value
 from hotstore.log.log_config import LogConfig
+from logformat.compression import Compression
 from logformat.errors import InvalidRequest
+from logformat.recompression import CODECS
 from logformat.record_batch import INT32_MAX
 from logformat.values import TOPIC_NAME_CHARS_MAX
 
@@ -90,6 +92,12 @@ class TopicConfig:
     message_timestamp_after_max_ms: Annotated[int, "message.timestamp.after.max.ms"]
     min_insync_replicas: Annotated[int, "min.insync.replicas"]
     cleanup_policy: tuple[str, ...]
+    compacts: bool  # the cleaner keeps the newest record of each key; snapshots rewrite internal topics instead
+    min_cleanable_dirty_ratio: Annotated[float, "min.cleanable.dirty.ratio"]
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    delete_retention_ms: Annotated[int, "delete.retention.ms"]
+    compression: Compression | None  # of stored batches; None: as the producer compressed them
     flush_sync: bool
     flush_messages: Annotated[int, "flush.messages"]
     flush_ms: Annotated[int, "flush.ms"]
@@ -127,6 +135,12 @@ def log_config_of(config: TopicConfig) -> LogConfig:
         local_retention_bytes=config.local_retention_bytes,
         tiered=config.remote_storage_enable,
         log_append_time=config.log_append_time,
+        uses_ballast=config.internal,
+        compacts=config.compacts,
+        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms=config.min_compaction_lag_ms,
+        max_compaction_lag_ms=config.max_compaction_lag_ms,
+        delete_retention_ms=config.delete_retention_ms,
     )
 
 
@@ -158,7 +172,13 @@ def _default(broker: BrokerConfig, name: str, *, internal: bool) -> str | None:
 
 
 # Group offsets do not expire by retention, and snapshots replace tiering (design 5).
-_INTERNAL = {"segment.bytes": "", "retention.ms": "-1", "retention.bytes": "-1", "remote.storage.enable": "false"}
+_INTERNAL = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "remote.storage.enable": "false",
+}
 
 
 class _Reader:
@@ -201,6 +221,7 @@ def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, interna
     retention_ms = read.number("retention.ms") if expires else -1
     retention_bytes = read.number("retention.bytes") if expires else -1
     segment_bytes = read.value("internal.segment.bytes")
+    min_lag_ms, max_lag_ms = _compaction_lags(read)
     values: dict[str, Any] = {field: read.value(name) for field, name in configs_of(TopicConfig).items()}
     return TopicConfig(
         retention_ms=retention_ms,
@@ -210,6 +231,10 @@ def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, interna
         segment_bytes=segment_bytes if isinstance(segment_bytes, int) else read.number("segment.bytes"),
         message_timestamp_type=MessageTimestampType(read.value("message.timestamp.type")),
         cleanup_policy=cleanup_policy,
+        compacts="compact" in cleanup_policy and not internal,
+        min_compaction_lag_ms=min_lag_ms,
+        max_compaction_lag_ms=max_lag_ms,
+        compression=None if internal else _compression(read),
         flush_sync=broker.flush_sync,
         remote_storage_enable=not internal and tiered(broker, overrides),
         producer_id_expiration_ms=broker.producer_id_expiration_ms,
@@ -238,3 +263,23 @@ def _local(read: _Reader, name: str, retention: int) -> int:
     if found.origin is Origin.TOPIC or retention < 0:
         return value
     return retention if value < 0 else min(value, retention)
+
+
+def _compression(read: _Reader) -> Compression | None:
+    name = read.value("compression.type")
+    if name == "producer":
+        return None
+    level = f"compression.{name}.level"
+    return Compression(CODECS[str(name)], read.number(level) if level in TOPIC else 0)
+
+
+def _compaction_lags(read: _Reader) -> tuple[int, int]:
+    """The least and the greatest lag. When a change of the broker's makes them contradict each other, the value that
+    the topic does not set yields; the greatest one when it sets neither or both."""
+    low, high = read.number("min.compaction.lag.ms"), read.number("max.compaction.lag.ms")
+    if low <= high:
+        return low, high
+    is_low_default = read.found("min.compaction.lag.ms").origin is not Origin.TOPIC
+    if is_low_default and read.found("max.compaction.lag.ms").origin is Origin.TOPIC:
+        return high, high
+    return low, low

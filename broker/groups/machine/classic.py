@@ -164,7 +164,7 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
 
     def _on_admit_commit(self, event: AdmitCommit) -> None:
         error = self._refuses_commit(event)
-        if error is ErrorCode.NONE and self.state in (STABLE, PREPARING):
+        if error is ErrorCode.NONE and self.state in (STABLE, PREPARING) and not event.is_transactional:
             self._start_session_of(event.member_id)  # a commit is a sign of life
         self._reply(event.token, AdmitReply(error))
 
@@ -174,9 +174,11 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
         if event.generation < 0 and self.state is EMPTY:
             return ErrorCode.NONE
         if event.generation < 0 and event.member_id == NO_MEMBER and event.instance_id is None:
+            if event.is_transactional:
+                return ErrorCode.NONE
             return ErrorCode.UNKNOWN_MEMBER_ID  # a consumer outside group management, while the group has members
         error = self._check_identity(event.member_id, event.instance_id, event.generation)
-        if error is ErrorCode.NONE and self.state is COMPLETING:
+        if error is ErrorCode.NONE and self.state is COMPLETING and not event.is_transactional:
             # It knows the new generation but has no assignment in it yet.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return error

@@ -88,12 +88,14 @@ class Leave:
 @dataclass(frozen=True, slots=True)
 class AdmitCommit:
     """Whether this member may commit offsets now. Generation −1 and no member id: a consumer outside group
-    management."""
+    management. `is_transactional`: in a transaction, which says its member and generation since KIP-447 only, and may
+    end while the group rebalances."""
 
     token: object
     member_id: str = NO_MEMBER
     generation: int = NO_GENERATION
     instance_id: str | None = None
+    is_transactional: bool = False
 
 
 class TimerKind(Enum):

@@ -80,7 +80,7 @@ def _checked(context: Context, topic: str, index: int, offset: int) -> tuple[Lea
         raise ApiError(context.registry.refusal(topic, index))
     if partition.config.internal:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal: only the broker deletes its records")
-    if "delete" not in partition.config.cleanup_policy:
+    if partition.config.compacts and not partition.config.deletes:
         raise ApiError(ErrorCode.POLICY_VIOLATION, f"{topic} has no delete in its cleanup.policy")
     high_watermark = partition.high_watermark
     if offset == _HIGH_WATERMARK:

@@ -1,6 +1,7 @@
 """DescribeLogDirs and AlterReplicaLogDirs, as Apache Kafka with one log directory answers them.
 
-They cover the logs of this broker, led or followed. Source: KIP-113, KIP-827.
+They cover the logs of this broker, led or followed. The directory is never cordoned (version 5): there is no other to
+which new logs could go. Source: KIP-113, KIP-827, KIP-1066.
 """
 
 from __future__ import annotations

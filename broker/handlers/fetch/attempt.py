@@ -1,8 +1,9 @@
 """One pass over the partitions of a fetch: what can be read now from either tier, and what is still loading.
 
-Consumers get nothing at or above the high watermark. All partitions together return at most the bytes that the request
-allows, except for the first batch (KIP-74). Record bytes are not read here: the response names file ranges, which the
-socket sends by sendfile.
+Consumers get nothing at or above the high watermark; with isolation.level=read_committed nothing at or above the last
+stable offset, and the aborted transactions among what they get (KIP-98). All partitions together return at most the
+bytes that the request allows, except for the first batch (KIP-74). Record bytes are not read here: the response names
+file ranges, which the socket sends by sendfile.
 
 Hot path: `read` runs once for each partition of a fetch.
 """
@@ -21,6 +22,7 @@ from broker.partition.readable import Readable
 from broker.wire.messages import (
     FetchRequest,
     FetchRequestPartition,
+    FetchResponseAbortedTransaction,
     FetchResponseEpochEndOffset,
     FetchResponsePartition,
 )
@@ -65,12 +67,15 @@ class FetchAttempt:
     def read(self, partition: Readable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
         """Fill `answer`. True when nothing more can be read until the partition moves. Raises ThermoclineError and
         OSError, which refuse the partition and not the fetch."""
-        high_watermark = partition.high_watermark
+        end_offset = partition.high_watermark
         log_start_offset = partition.log_start_offset
-        answer.high_watermark = high_watermark
+        answer.high_watermark = end_offset
         answer.last_stable_offset = partition.last_stable_offset
         answer.log_start_offset = log_start_offset
-        if self._request.isolation_level != _READ_COMMITTED:
+        if self._request.isolation_level == _READ_COMMITTED:
+            end_offset = answer.last_stable_offset
+            answer.aborted_transactions = []
+        else:
             answer.aborted_transactions = None
         if wanted.last_fetched_epoch >= 0 and diverges(partition, wanted, answer):
             self.failed = True
@@ -86,11 +91,11 @@ class FetchAttempt:
             end_offset=partition.log.log_end_offset,
         ):
             case Route.HOT:
-                if offset >= high_watermark:
+                if offset >= end_offset:
                     return True
                 if bytes_max > 0 or self.size == 0:
                     try:
-                        self._read_hot(partition, offset, bytes_max, answer, high_watermark)
+                        self._read_hot(partition, offset, bytes_max, answer, end_offset)
                     except DamagedLog:
                         if offset >= partition.tier.remote_end_offset:
                             raise
@@ -128,6 +133,9 @@ class FetchAttempt:
             self.ready += max(bytes_max - found.length, 0)
         if found.length:
             self.is_behind |= found.sealed
+            if answer.aborted_transactions is not None:
+                aborted = partition.local.aborted_in(found, offset, end_offset)
+                answer.aborted_transactions = [_named(*key) for key in aborted]
             self._take(answer, found.length, (FileRange(found.file, found.position, found.length),))
 
     def _read_cold(self, partition: Readable, offset: int, bytes_max: int, answer: FetchResponsePartition) -> None:
@@ -138,12 +146,18 @@ class FetchAttempt:
             self.loading.append(cold)
         else:
             self.is_behind |= cold.length > 0
+            if answer.aborted_transactions is not None:
+                answer.aborted_transactions = [_named(*key) for key in cold.aborted]
             self._take(answer, cold.length, cold.ranges)
 
     def _take(self, answer: FetchResponsePartition, length: int, ranges: tuple[FileRange, ...]) -> None:
         answer.records = Records(length, ranges)
         self.size += length
         self.ready += length
+
+
+def _named(producer_id: int, first_offset: int) -> FetchResponseAbortedTransaction:
+    return FetchResponseAbortedTransaction(producer_id=producer_id, first_offset=first_offset)
 
 
 def _out_of_range(partition: Readable, offset: int) -> ErrorCode:

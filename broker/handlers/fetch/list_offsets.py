@@ -1,6 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch: log start and end, and offsets by timestamp or epoch.
 
-A response covers one log over both tiers; consumers see nothing above the high watermark. Source: KIP-79, KIP-320,
+A response covers one log over both tiers; consumers see nothing above the high watermark, with
+isolation.level=read_committed nothing above the last stable offset. Source: KIP-79, KIP-320,
 KIP-405, KIP-1005, KIP-1023; docs/design/kafka.md.
 """
 
@@ -28,6 +29,7 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 
+_READ_COMMITTED: Final = 1
 _DEBUGGING: Final = -2  # replica id of debugging clients (Kafka)
 _SETTLE_WAIT_S: Final = 1.0  # for a whole request: a sync takes milliseconds, unless the disk hangs
 _SEAM_LOOKS: Final = 5  # local expiry runs every few minutes, a search takes less than a second
@@ -64,7 +66,8 @@ async def handle_list_offsets(
                 if (topic.name, wanted.partition_index) in twice:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
                 partition = _asked(context, topic.name, wanted.partition_index, request.replica_id)
-                await _list(context, partition, wanted, call, answer)
+                is_committed = request.isolation_level == _READ_COMMITTED
+                await _list(context, partition, wanted, call, answer, is_committed=is_committed)
                 if wanted.timestamp == LATEST and isinstance(partition, FollowerFetch):
                     answer.offset = partition.log.log_end_offset  # of the replica, committed or not
             except (ThermoclineError, OSError, TimeoutError) as refused:
@@ -104,6 +107,8 @@ async def _list(
     wanted: wire.ListOffsetsRequestPartition,
     call: Call,
     answer: wire.ListOffsetsResponsePartition,
+    *,
+    is_committed: bool,
 ) -> None:
     check_leader_epoch(partition, wanted.current_leader_epoch)
     timestamp = wanted.timestamp
@@ -112,11 +117,11 @@ async def _list(
     if timestamp == LATEST:
         _check_end(partition, call)
     if timestamp >= 0:
-        await _by_time(context, partition, timestamp, answer)
+        await _by_time(context, partition, timestamp, answer, is_committed=is_committed)
     elif timestamp == MAX_TIMESTAMP:
-        await _newest(context, partition, answer)
+        await _newest(context, partition, answer, is_committed=is_committed)
     else:
-        answer.offset, answer.leader_epoch = _sentinel(partition, timestamp)
+        answer.offset, answer.leader_epoch = _sentinel(partition, timestamp, is_committed=is_committed)
         return
     if answer.offset < 0:
         _check_end(partition, call)  # the record may be one that the previous leader showed
@@ -130,22 +135,29 @@ def _check_end(partition: Readable, call: Call) -> None:
         raise ApiError(code, f"{partition.topic}-{partition.index}: the new leader has not committed its log yet")
 
 
-async def _newest(context: Context, partition: Readable, answer: wire.ListOffsetsResponsePartition) -> None:
+def _end(partition: Readable, *, is_committed: bool) -> int:
+    """The end of what the client may see."""
+    return partition.last_stable_offset if is_committed else partition.high_watermark
+
+
+async def _newest(
+    context: Context, partition: Readable, answer: wire.ListOffsetsResponsePartition, *, is_committed: bool
+) -> None:
     """The first record with the greatest timestamp, in either tier (Kafka searches local segments only)."""
     local = await partition.local.max_timestamp()
     cold_timestamp = partition.tier.max_timestamp_ms
     if cold_timestamp >= 0 and (local is None or cold_timestamp >= local.timestamp):
-        await _by_time(context, partition, cold_timestamp, answer)
-    elif local is not None and local.offset < partition.high_watermark:
+        await _by_time(context, partition, cold_timestamp, answer, is_committed=is_committed)
+    elif local is not None and local.offset < _end(partition, is_committed=is_committed):
         answer.timestamp, answer.offset, answer.leader_epoch = local
 
 
-def _sentinel(partition: Readable, timestamp: int) -> tuple[int, int]:
+def _sentinel(partition: Readable, timestamp: int, *, is_committed: bool) -> tuple[int, int]:
     """(offset, leader epoch) of a sentinel that needs no search."""
     match timestamp:
         case -1:
             latest = partition.log.epochs.latest
-            return partition.high_watermark, -1 if latest is None else latest.epoch
+            return _end(partition, is_committed=is_committed), -1 if latest is None else latest.epoch
         case -2:
             start = partition.log_start_offset
             return start, _epoch_at(partition, start)
@@ -171,7 +183,12 @@ def _epoch_at(partition: Readable, offset: int) -> int:
 
 
 async def _by_time(
-    context: Context, partition: Readable, timestamp: int, answer: wire.ListOffsetsResponsePartition
+    context: Context,
+    partition: Readable,
+    timestamp: int,
+    answer: wire.ListOffsetsResponsePartition,
+    *,
+    is_committed: bool,
 ) -> None:
     """The first record with a timestamp at or above the one asked for, oldest tier first."""
     for _ in range(_SEAM_LOOKS):
@@ -189,7 +206,7 @@ async def _by_time(
         raise Retryable(
             f"{partition.topic}-{partition.index}: local segments are deleted faster than they can be searched"
         )
-    if found is not None and partition.log_start_offset <= found[1] < partition.high_watermark:
+    if found is not None and partition.log_start_offset <= found[1] < _end(partition, is_committed=is_committed):
         answer.timestamp, answer.offset = found
         answer.leader_epoch = _epoch_at(partition, answer.offset)
 

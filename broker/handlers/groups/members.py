@@ -7,6 +7,7 @@ ends); requests behind it on the connection wait too, as in Kafka. Source: Kafka
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +23,16 @@ GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1
 
 _NO_TRANSACTIONS: Final = "transactions are not served by this broker: remove transactional.id"
+
+
+class Locator(typing.Protocol):
+    """Finds the coordinator of a key: of a group, or of a transactional id."""
+
+    async def find(self, key: str, /) -> ErrorCode:
+        """Make sure that it has one."""
+
+    def node_of(self, key: str, /) -> int:
+        """The broker that is its coordinator; NO_LEADER: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +55,19 @@ async def handle_find_coordinator(
     version: int,
     client: ClientInfo,
     broker_of: Callable[[int], BrokerAt | None],
+    transactions: Locator | None = None,
 ) -> wire.FindCoordinatorResponse:
-    """The leader of the group's partition and its address. Transactions get INVALID_REQUEST with a reason, which
-    clients do not retry. `broker_of`: brokers by id, as reached on the connection's listener."""
+    """The leader of the key's partition and its address. `transactions`: finds coordinators of transactional ids; None:
+    they get INVALID_REQUEST with a reason, which clients do not retry. `broker_of`: brokers by id, as reached on the
+    connection's listener."""
+    locator = coordinator if request.key_type == GROUP_KEY else transactions
     keys = request.coordinator_keys if version >= 4 else [request.key]
     rows = []
     turns = Turns()
     for key in keys:
         if turns.over():
             await next_turn()
-        error, where = await _find(coordinator, request.key_type, key, broker_of)
+        error, where = await _find(locator if request.key_type <= TRANSACTION_KEY else None, key, broker_of)
         rows.append(
             wire.FindCoordinatorResponseCoordinator(
                 key=key,
@@ -61,7 +75,7 @@ async def handle_find_coordinator(
                 host=where.host,
                 port=where.port,
                 error_code=error,
-                error_message=_said(error, request.key_type, version),
+                error_message=_said(error, request.key_type, version, is_served=locator is not None),
             )
         )
     if version >= 4:
@@ -73,21 +87,21 @@ async def handle_find_coordinator(
 
 
 async def _find(
-    coordinator: GroupCoordinator, key_type: int, key: str, broker_of: Callable[[int], BrokerAt | None]
+    locator: Locator | None, key: str, broker_of: Callable[[int], BrokerAt | None]
 ) -> tuple[ErrorCode, BrokerAt]:
-    if key_type != GROUP_KEY:
+    if locator is None:
         return ErrorCode.INVALID_REQUEST, _NOBODY
-    error = await coordinator.find(key)
+    error = await locator.find(key)
     if error is not ErrorCode.NONE:
         return error, _NOBODY
-    found = broker_of(coordinator.node_of(key))
+    found = broker_of(locator.node_of(key))
     return (ErrorCode.COORDINATOR_NOT_AVAILABLE, _NOBODY) if found is None else (ErrorCode.NONE, found)
 
 
-def _said(error: ErrorCode, key_type: int, version: int) -> str:
-    if key_type == TRANSACTION_KEY:
+def _said(error: ErrorCode, key_type: int, version: int, *, is_served: bool) -> str:
+    if key_type == TRANSACTION_KEY and not is_served:
         return _NO_TRANSACTIONS
-    if key_type != GROUP_KEY:
+    if key_type not in (GROUP_KEY, TRANSACTION_KEY):
         return f"there is no coordinator of key type {key_type}"
     return "" if error is ErrorCode.NONE and version >= 4 else error.name
 

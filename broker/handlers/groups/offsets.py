@@ -15,7 +15,8 @@ from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.machine.events import AdmitCommit
 from broker.groups.offset_requests import CommitRow
-from broker.groups.offsets import NO_OFFSET, FetchedOffset, Wanted
+from broker.groups.offsets import NO_OFFSET, UNSTABLE, FetchedOffset, Wanted
+from broker.groups.records import CommittedOffset
 from broker.handlers.groups.members import ClientInfo
 from broker.wire import messages as wire
 from broker.wire.primitives import ZERO_UUID
@@ -103,20 +104,21 @@ async def handle_offset_fetch(
 ) -> wire.OffsetFetchResponse:
     """v8+ asks for several groups (KIP-709); null topics mean all.
 
-    Every offset is stable: commits are visible only when durable, and there are no transactions. A group or partition
-    named twice is answered once (Kafka: twice), so that a response grows only with what is stored.
+    Commits are visible only when durable. Where an open transaction may change an offset, `require_stable` (v7+) is
+    answered with UNSTABLE_OFFSET_COMMIT. A group or partition named twice is answered once (Kafka: twice), so that a
+    response grows only with what is stored.
     """
     room, until_s = _ResponseQuota(), coordinator.deadline()
     if version >= _OFFSET_FETCH_GROUPS_SINCE:
         groups = []
         by_id = version >= _TOPIC_IDS_SINCE
         for group_id, asked in _by_group(coordinator, request.groups, by_id=by_id).items():
-            error, fetched = await _fetch(coordinator, group_id, asked.positions, room, until_s)
+            error, fetched = await _fetch(coordinator, group_id, asked.positions, room, until_s, request.require_stable)
             groups.append(_group_answer(group_id, error, fetched, asked if by_id else None))
             await next_turn()
         return wire.OffsetFetchResponse(groups=groups)
     positions = None if request.topics is None else _by_topic(request.topics)
-    error, fetched = await _fetch(coordinator, request.group_id, positions, room, until_s)
+    error, fetched = await _fetch(coordinator, request.group_id, positions, room, until_s, request.require_stable)
     if error is not ErrorCode.NONE and version < _OFFSET_FETCH_TOP_ERROR_SINCE:
         fetched = tuple(
             FetchedOffset(t, tuple((i, NO_OFFSET) for i in indexes)) for t, indexes in (positions or {}).items()
@@ -179,10 +181,15 @@ class _ResponseQuota:
 
 
 async def _fetch(
-    coordinator: GroupCoordinator, group_id: str, positions: _Positions | None, room: _ResponseQuota, until_s: float
+    coordinator: GroupCoordinator,
+    group_id: str,
+    positions: _Positions | None,
+    room: _ResponseQuota,
+    until_s: float,
+    require_stable: bool,
 ) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
     wanted = None if positions is None else [Wanted(topic, tuple(indexes)) for topic, indexes in positions.items()]
-    error, fetched = await coordinator.offsets.fetch(group_id, wanted, until_s=until_s)
+    error, fetched = await coordinator.offsets.fetch(group_id, wanted, until_s=until_s, require_stable=require_stable)
     await next_turn()
     return (error, fetched) if room.take(fetched) else (ErrorCode.INVALID_REQUEST, ())
 
@@ -196,11 +203,15 @@ def _topic_answer(topic: FetchedOffset, error: ErrorCode) -> wire.OffsetFetchRes
                 committed_offset=value.offset,
                 committed_leader_epoch=value.leader_epoch,
                 metadata=value.metadata,
-                error_code=error,
+                error_code=error or _row_error(value),
             )
             for index, value in topic.partitions
         ],
     )
+
+
+def _row_error(value: CommittedOffset) -> ErrorCode:
+    return ErrorCode.UNSTABLE_OFFSET_COMMIT if value is UNSTABLE else ErrorCode.NONE
 
 
 def _group_answer(
@@ -223,6 +234,7 @@ def _named(topic: FetchedOffset, topic_id: UUID = ZERO_UUID) -> wire.OffsetFetch
                 committed_offset=value.offset,
                 committed_leader_epoch=value.leader_epoch,
                 metadata=value.metadata,
+                error_code=_row_error(value),
             )
             for index, value in topic.partitions
         ],
@@ -232,8 +244,15 @@ def _named(topic: FetchedOffset, topic_id: UUID = ZERO_UUID) -> wire.OffsetFetch
 def _identified(topic: FetchedOffset, asked: _GroupQuery) -> wire.OffsetFetchResponseGroupTopic:
     """The rows whose offsets belong to the requested id: a topic of the name may have been created again meanwhile."""
     topic_id = asked.ids.get(topic.topic, topic.partitions[0][1].topic_id if topic.partitions else ZERO_UUID)
-    rows = tuple((index, value if value.topic_id == topic_id else NO_OFFSET) for index, value in topic.partitions)
+    rows = tuple(
+        (index, value if value is UNSTABLE or value.topic_id == topic_id else NO_OFFSET)
+        for index, value in topic.partitions
+    )
     return _named(FetchedOffset(topic.topic, rows), topic_id)
+
+
+def _is_of(value: CommittedOffset, topic_id: UUID) -> bool:
+    return value is UNSTABLE or value.topic_id == topic_id
 
 
 def _stranger(topic_id: UUID, indexes: Iterable[int]) -> wire.OffsetFetchResponseGroupTopic:

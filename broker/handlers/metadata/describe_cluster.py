@@ -1,6 +1,6 @@
-"""ApiVersions, DescribeCluster, InitProducerId.
+"""ApiVersions, DescribeCluster.
 
-ApiVersions advertises exactly what is served, except for Produce 0–2 (KAFKA-18659). Source: KIP-35, KIP-511, KIP-98,
+ApiVersions advertises exactly what is served, except for Produce 0–2 (KAFKA-18659). Source: KIP-35, KIP-511, KIP-584,
 KIP-700.
 """
 
@@ -15,18 +15,28 @@ from broker.security.authorizer import Operations, authorized_operations
 from broker.wire import messages as wire
 from broker.wire.apis import APIS
 
+TRANSACTION_VERSION: Final = 2
+"""Of the feature `transaction.version`: each end of a transaction takes an epoch (KIP-890 part 2)."""
 _BROKERS_ENDPOINT: Final = 1
 _SOFTWARE_CHARS_MAX: Final = 255  # of its name and version; a connection remembers them
 _ADVERTISED: Final = [
     wire.ApiVersionsResponseApi(api_key=api.key, min_version=api.advertised_min, max_version=api.version_max)
     for api in APIS.values()
-    if not api.brokers_only
+    if api.is_served and not api.brokers_only
 ]
 
 
 def api_versions(error: ErrorCode = ErrorCode.NONE) -> wire.ApiVersionsResponse:
     """The table of the served APIs."""
-    return wire.ApiVersionsResponse(error_code=error, api_keys=_ADVERTISED)
+    return wire.ApiVersionsResponse(
+        error_code=error,
+        api_keys=_ADVERTISED,
+        supported_features=[wire.ApiVersionsResponseSupportedFeature("transaction.version", 0, TRANSACTION_VERSION)],
+        finalized_features_epoch=0,
+        finalized_features=[
+            wire.ApiVersionsResponseFinalizedFeature("transaction.version", TRANSACTION_VERSION, TRANSACTION_VERSION)
+        ],
+    )
 
 
 async def handle_api_versions(
@@ -62,15 +72,3 @@ async def handle_describe_cluster(
             Operations.CLUSTER, asked=request.include_cluster_authorized_operations
         ),
     )
-
-
-async def handle_init_producer_id(
-    context: Context, request: wire.InitProducerIdRequest, call: Call
-) -> wire.InitProducerIdResponse:
-    """A new id for an idempotent producer. Transactions are not served and are refused here."""
-    if request.transactional_id is not None:
-        code = ErrorCode.INVALID_REQUEST if request.transactional_id == "" else ErrorCode.INVALID_TXN_STATE
-        return wire.InitProducerIdResponse(error_code=code, producer_epoch=-1)
-    if (request.producer_id >= 0) != (request.producer_epoch >= 0):
-        return wire.InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
-    return wire.InitProducerIdResponse(producer_id=context.producer_ids.give(), producer_epoch=0)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from broker.context import Context
 from broker.partition.leading.leader_replica import LeaderReplica
+from broker.partition.leading.verification import VerificationGuard
 from hotstore.log.partition_log import Appended
 from logformat.errors import StorageFailed, ThermoclineError
 from logformat.record_batch import RECORD_COUNT, Fields
@@ -31,6 +32,26 @@ def append_checked(
         throttle.refuse(refused)
         raise
     _count(context, partition, batches, headers, appended)
+    return appended
+
+
+def append_in_transaction(
+    context: Context,
+    partition: LeaderReplica,
+    batch: memoryview,
+    header: Fields,
+    now_ms: int,
+    guard: VerificationGuard | None,
+) -> Appended:
+    """`append_checked` for a batch within a transaction. Raises as that, and as `append_transactional`."""
+    throttle = context.throttle
+    try:
+        throttle.check_room()
+        appended = partition.append_transactional(batch, header, now_ms, guard)
+    except StorageFailed as refused:
+        throttle.refuse(refused)
+        raise
+    _count(context, partition, (batch,), (header,), appended)
     return appended
 
 

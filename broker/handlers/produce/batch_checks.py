@@ -3,23 +3,26 @@
 Kafka reads every record. This broker trusts a header, with two exceptions: its greatest timestamp is below the first
 record's (Sarama before 2025 writes −1), or it has the mark of KafkaJS, which writes the last record's. Records of such
 batches are read, so that none is later than the topic's `message.timestamp.*.max.ms`. A forged header harms only its
-producer. `thermocline.validate.records=true` reads the records of every batch.
+producer. `thermocline.validate.records=true` reads the records of every batch. So does a compacted topic: each record
+needs a key, and the cleaner must be able to read it (`logformat.key_check`).
 
 A batch that passes is written as it is; the only repair is a maximum timestamp that cannot be right. The event loop
-reads at most a thousand uncompressed records; a worker reads the rest, at 0.2 µs a record.
+reads a limited number of uncompressed records, for each batch and for each request or run; a worker reads the rest.
 
 Hot path: one header check with CRC a batch. Limits that depend on the partition and the time are computed once a run.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
 from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.partition.leading.leader_replica import LeaderReplica
 from logformat.errors import Corrupt, InvalidRequest, Retryable
+from logformat.key_check import RecordsFound, check_keys
 from logformat.record_batch import (
     ATTRIBUTES,
     BASE_SEQUENCE,
@@ -41,43 +44,83 @@ from logformat.record_batch import (
 )
 from logformat.records import timestamp_range, validate_records
 
-_ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read it back
+ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read it back
 _RECORDS_ON_LOOP_MAX: Final = 1_000
 _VALIDATED_ON_LOOP_MAX: Final = 100  # 5 µs each
+_KEYS_ON_LOOP_MAX: Final = 200  # 1 to 2 µs each
+KEYS_AT_ONCE_MAX: Final = 1_000  # of one request or run
 RECORDS_BYTES_MAX: Final = 32 << 20  # decompressed (or max.message.bytes): beyond it a zip bomb is refused
+_NAMED_MAX: Final = 3  # in the message, as in Kafka
 
-
-class TimestampRange(NamedTuple):
-    """The least and the greatest timestamp of a batch's records (ms, −1: none)."""
-
-    least: int
-    greatest: int
-
-
-Inspection = TimestampRange | InvalidRequest
-"""The timestamps found in the records, or why the batch is refused."""
+Inspection = RecordsFound | InvalidRequest
+"""What was found in the records, or why the batch is refused."""
 
 
 class NeedsWorker(Retryable):
     """A worker has to inspect this batch before its append."""
 
 
-def must_inspect(header: BatchHeader, *, validates: bool, stamps: bool) -> bool:
-    """`validates`: every record is to be checked; `stamps`: the broker's time replaces the producer's."""
-    return validates or (header.lacks_max_timestamp and not stamps)
+class KeylessRecords(ApiError):
+    """A batch for a compacted topic has records without key: nothing of it is written. In Kafka's words."""
+
+    def __init__(self, partition: LeaderReplica, found: RecordsFound) -> None:
+        self.reason = (
+            f"Compacted topic cannot accept message without key in topic partition {partition.topic}-{partition.index}"
+        )
+        self.indexes: Sequence[int] = found.keyless
+        self.log_start_offset = partition.log_start_offset
+        named = ", ".join(
+            f"RecordError(batchIndex={index}, message='{self.reason}')" for index in found.keyless[:_NAMED_MAX]
+        )
+        super().__init__(
+            ErrorCode.INVALID_RECORD,
+            f"One or more records have been rejected due to {found.keyless_count} record errors in total, and only "
+            f"showing the first three errors at most: [{named}]",
+        )
 
 
-def inspects_on_loop(header: BatchHeader, *, validates: bool) -> bool:
-    records_max = _VALIDATED_ON_LOOP_MAX if validates else _RECORDS_ON_LOOP_MAX
-    return not header.attributes & CODEC_MASK and header.record_count <= records_max
+class LoopBudget:
+    """How many more records of batches for compacted topics the event loop may read for one request or run; the fast
+    path sets `records` anew for each run."""
+
+    __slots__ = ("records",)
+
+    def __init__(self) -> None:
+        self.records = KEYS_AT_ONCE_MAX
+
+    def takes(self, header: BatchHeader) -> bool:
+        """Whether the loop may read this batch; counts its records."""
+        if header.record_count > self.records:
+            return False
+        self.records -= header.record_count
+        return True
 
 
-def inspect_records(batch: memoryview, bytes_max: int, *, validates: bool) -> Inspection:
+def must_inspect(header: BatchHeader, *, validates: bool, stamps: bool, compacts: bool) -> bool:
+    """`validates`: every record is to be checked; `stamps`: the broker's time replaces the producer's; `compacts`: the
+    topic is compacted."""
+    return validates or compacts or (header.lacks_max_timestamp and not stamps)
+
+
+def inspects_on_loop(header: BatchHeader, budget: LoopBudget, *, validates: bool, compacts: bool) -> bool:
+    """Whether the event loop reads the records, not a worker; counts those of a compacted topic."""
+    if header.attributes & CODEC_MASK:
+        return False
+    if validates:
+        return header.record_count <= _VALIDATED_ON_LOOP_MAX
+    if compacts:
+        return header.record_count <= _KEYS_ON_LOOP_MAX and budget.takes(header)
+    return header.record_count <= _RECORDS_ON_LOOP_MAX
+
+
+def inspect_records(batch: memoryview, bytes_max: int, *, validates: bool, compacts: bool) -> Inspection:
     """Inspect the records of a batch whose CRC was checked. *Blocking* in proportion to the records."""
     try:
         if validates:
             validate_records(batch, bytes_max=bytes_max)
-        return TimestampRange(*timestamp_range(batch, bytes_max=bytes_max))
+        if compacts:
+            return check_keys(batch, bytes_max=bytes_max)
+        return RecordsFound(*timestamp_range(batch, bytes_max=bytes_max))
     except InvalidRequest as refused:
         return refused
     except Corrupt as unreadable:
@@ -95,9 +138,13 @@ class BatchChecks:
     __slots__ = (
         "_acks",
         "_broker_config",
+        "_budget",
         "_bytes_max",
+        "_codec",
+        "_compacts",
         "_config",
         "_live",
+        "_looks_closer",
         "_records_bytes_max",
         "_stamps",
         "_timestamp_max",
@@ -107,7 +154,9 @@ class BatchChecks:
         "partition",
     )
 
-    def __init__(self, context: Context, partition: LeaderReplica, version: int, acks: int, now_ms: int) -> None:
+    def __init__(
+        self, context: Context, partition: LeaderReplica, version: int, acks: int, now_ms: int, budget: LoopBudget
+    ) -> None:
         config = partition.config
         if config.internal:
             raise ApiError(
@@ -127,8 +176,12 @@ class BatchChecks:
         self._bytes_max = config.max_message_bytes
         self._records_bytes_max = max(RECORDS_BYTES_MAX, self._bytes_max)
         self._stamps = config.log_append_time
-        self._zstd_refused = version < _ZSTD_SINCE
+        self._zstd_refused = version < ZSTD_SINCE
         self._validates_records = context.config.validate_records
+        self._compacts = config.compacts
+        self._codec = None if config.compression is None else config.compression.codec
+        self._looks_closer = self._validates_records or config.compacts or self._codec is not None
+        self._budget = budget
         self._timestamp_min, self._timestamp_max = NO_TIMESTAMP, INT64_MAX
         self.renew(now_ms)
 
@@ -143,37 +196,52 @@ class BatchChecks:
             return False
         return config is self._config and self._live.now is self._broker_config
 
-    def check(self, view: memoryview, pos: int, end: int, seen: Inspection | None = None) -> Fields:
+    def check(
+        self,
+        view: memoryview,
+        pos: int,
+        end: int,
+        seen: Inspection | None = None,
+        *,
+        recompressed: bool = False,
+        allow_transactional: bool = False,
+    ) -> Fields:
         """The header of the batch that fills `view[pos:end]`. Raises ThermoclineError when it may not be appended.
 
-        `seen`: what a worker found in its records; raises NeedsWorker when that is missing. A maximum timestamp that
+        `seen`: what a worker found in its records; raises NeedsWorker when that is missing, or when the batch has
+        another codec than its topic and is not `recompressed`. A maximum timestamp that
         cannot be right is repaired in place, with the CRC: checked again, the batch passes.
         """
-        fields = check_fields(view, pos, end, self._bytes_max, self._timestamp_min, self._timestamp_max)
+        fields = check_fields(
+            view, pos, end, self._bytes_max, self._timestamp_min, self._timestamp_max, allow_transactional
+        )
         if fields[LENGTH] + LOG_OVERHEAD != end - pos:
             raise ApiError(ErrorCode.INVALID_RECORD, "more than one record batch for a partition in a produce request")
-        if self._zstd_refused and fields[ATTRIBUTES] & CODEC_MASK == Codec.ZSTD:
+        if self._zstd_refused and not recompressed and fields[ATTRIBUTES] & CODEC_MASK == Codec.ZSTD:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or above (KIP-110)")
-        # Nearly every batch has none of the three reasons for which `must_inspect` is true.
-        if self._validates_records or fields[MAX_TIMESTAMP] < fields[BASE_TIMESTAMP] or fields[BASE_SEQUENCE] == 0:
+        # Nearly every batch of a topic that is not compacted has no reason for which `must_inspect` is true.
+        if self._looks_closer or fields[MAX_TIMESTAMP] < fields[BASE_TIMESTAMP] or fields[BASE_SEQUENCE] == 0:
+            if self._codec is not None and fields[ATTRIBUTES] & CODEC_MASK != self._codec and not recompressed:
+                raise NeedsWorker("a worker recompresses this batch for its topic (compression.type); send it again")
             return self._inspect(view[pos:end], seen)
         return fields
 
     def _inspect(self, batch: memoryview, seen: Inspection | None) -> Fields:
         header = read_header(batch)
-        if must_inspect(header, validates=self._validates_records, stamps=self._stamps):
-            found = self._timestamps(batch, header, seen)
+        if must_inspect(header, validates=self._validates_records, stamps=self._stamps, compacts=self._compacts):
+            found = self._found(batch, header, seen)
             if header.lacks_max_timestamp:
                 stamp_max_timestamp(batch, 0, found.greatest)
                 return read_header(batch)
         return header
 
-    def _timestamps(self, batch: memoryview, header: BatchHeader, seen: Inspection | None) -> TimestampRange:
+    def _found(self, batch: memoryview, header: BatchHeader, seen: Inspection | None) -> RecordsFound:
+        validates, compacts = self._validates_records, self._compacts
         if seen is None:
-            if not inspects_on_loop(header, validates=self._validates_records):
+            if not inspects_on_loop(header, self._budget, validates=validates, compacts=compacts):
                 raise NeedsWorker("a worker inspects the records of this batch; send it again")
-            seen = inspect_records(batch, self._records_bytes_max, validates=self._validates_records)
-        if not isinstance(seen, TimestampRange):
+            seen = inspect_records(batch, self._records_bytes_max, validates=validates, compacts=compacts)
+        if not isinstance(seen, RecordsFound):
             raise seen
         low, high = self._timestamp_min, self._timestamp_max
         if not (low <= seen.least or seen.least == NO_TIMESTAMP) or seen.greatest > high:
@@ -181,4 +249,6 @@ class BatchChecks:
                 f"records have timestamps {seen.least}..{seen.greatest} ms, outside {low}..{high} "
                 "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
             )
+        if compacts and seen.keyless_count:
+            raise KeylessRecords(self.partition, seen)
         return seen

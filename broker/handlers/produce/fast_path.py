@@ -23,7 +23,7 @@ from functools import partial
 
 from broker.context import Context
 from broker.handlers.produce.append import Refused
-from broker.handlers.produce.batch_checks import BatchChecks
+from broker.handlers.produce.batch_checks import KEYS_AT_ONCE_MAX, BatchChecks, LoopBudget
 from broker.handlers.produce.frame_parser import BATCHES_MAX, REQUESTS_MAX, Head, Row, rows, walk_alike
 from broker.handlers.produce.produce import PendingAcks
 from broker.handlers.produce.routes import ProduceRoute, Routes
@@ -42,6 +42,7 @@ class FastPath:
         self._context = context
         self._partitions = context.registry.partitions
         self._frame_bytes_max = context.config.request_bytes_max
+        self._budget = LoopBudget()  # of one run
         self.routes = Routes(self._partitions)
 
     def answer(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
@@ -51,9 +52,10 @@ class FastPath:
         if route.principal != peer.principal or context.throttle.is_busy or not context.gate.is_open():
             return 0, pos, None
         now_ms = context.world.clock.wall_ms()
+        self._budget.records = KEYS_AT_ONCE_MAX
         run: AlikeRun | MixedRun | None = self._alike(route, view, pos, end, now_ms)
         if run is None and (route.alike is None or not route.alike.begins(view, pos, end)):
-            run = MixedWalk(context, route.head, now_ms).run(route, view, pos, end)
+            run = MixedWalk(context, route.head, now_ms, self._budget).run(route, view, pos, end)
         if run is None:
             return 0, pos, None
         acks = route.head.acks
@@ -113,10 +115,11 @@ class FastPath:
 class MixedWalk:
     """Collects the requests that begin alike, for any partitions, into a share a partition."""
 
-    __slots__ = ("_context", "_head", "_now_ms", "_partitions", "_shares")
+    __slots__ = ("_budget", "_context", "_head", "_now_ms", "_partitions", "_shares")
 
-    def __init__(self, context: Context, head: Head, now_ms: int) -> None:
+    def __init__(self, context: Context, head: Head, now_ms: int, budget: LoopBudget) -> None:
         self._context = context
+        self._budget = budget
         self._partitions: Mapping[tuple[str, int], LeaderReplica] = context.registry.partitions
         self._head = head
         self._now_ms = now_ms
@@ -183,7 +186,7 @@ class MixedWalk:
             return None
         head = self._head
         try:
-            checks = BatchChecks(self._context, partition, head.version, head.acks, self._now_ms)
+            checks = BatchChecks(self._context, partition, head.version, head.acks, self._now_ms, self._budget)
         except ThermoclineError:
             return None
         return PartitionBatches(checks, [], [])

@@ -1,7 +1,9 @@
-"""Order of a produce request: wait for backpressure and offsets, inspect records in a worker, append, wait for acks.
+"""Order of a produce request: wait for backpressure and offsets, inspect its records in a worker, verify that a
+transaction that begins is its coordinator's, recompress in workers, append, wait for acks.
 
-A request that need not wait is appended while it is dispatched. A request of very many partitions is appended in
-pieces, in its order; the event loop runs other work in between.
+A request that need not wait is appended while it is dispatched. A request of very many partitions, or with batches to
+recompress, is appended in pieces, in its order; the event loop runs other work in between. The connection's next
+request is dispatched once all of it is appended: it does not wait for the acks.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from functools import partial
 from typing import Final
 
 from broker.context import Call, Context
-from broker.handlers.produce import produce
+from broker.handlers.produce import produce, recompression
+from broker.handlers.produce.verification import Verification, unverified, verify
+from broker.handlers.request_limits import deadline_s
 from broker.handlers.responder import Responder
-from broker.net.dispatch import Answer, CloseConnection, Later, Part
+from broker.net.dispatch import Answer, CloseConnection
 from broker.wire.framing import RequestHeader
 from broker.wire.messages import ProduceRequest, ProduceRequestTopic, ProduceResponse
 from logformat.errors import StorageFailed
@@ -27,31 +31,71 @@ class ProduceFlow:
     def __init__(self, context: Context, responder: Responder) -> None:
         self._context = context
         self._responder = responder
+        self._recompressor = recompression.Recompressor(context)
 
     def answer(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
         """Append now unless the request has to wait. Raises CloseConnection for a refused batch with acks=0."""
+        if recompression.jobs(self._context, request, call.version):
+            return self._responder.later(self.answer_wide(header, call, request))
         wait, uninspected = self._wait_for_room(request), produce.uninspected(self._context, request)
-        if wait is not None or uninspected:
+        if wait is not None or uninspected or unverified(self._context, request):
             return self._responder.later(self._after(wait, uninspected, header, call, request))
         return self._append(header, call, request)
 
-    async def answer_wide(self, header: RequestHeader, call: Call, request: ProduceRequest) -> list[Part] | None:
+    async def answer_wide(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
         """Append piece by piece, in order. The connection's next request waits until all pieces are appended."""
-        context = self._context
+        context, until_s = self._context, deadline_s(request.timeout_ms)
         response = ProduceResponse()
         pending = produce.PendingAcks()
-        for piece in pieces(request):
+        recompresses = bool(recompression.jobs(context, request, call.version))
+        for piece in pieces(request, recompression.BATCHES_MAX if recompresses else ROWS_PER_TURN):
+            if response.responses:
+                await next_turn()
             inspections = await self._ready(self._wait_for_room(piece), produce.uninspected(context, piece))
             if not context.gate.is_open():
                 await context.gate.opened()
-            join(response, produce.append_all(context, call, piece, pending, inspections))
-            await next_turn()
+            verification = await self._verified(call, piece)
+            try:
+                appended = await self._append_piece(call, piece, pending, inspections, verification, until_s)
+            finally:
+                if verification is not None:
+                    verification.end()
+            join(response, appended)
         if request.acks == 0:
             _check_unacknowledged(response)
             return None
         if pending:
-            return await produce.later(response, pending, partial(self._responder.complete, header)).future
+            return produce.later(response, pending, partial(self._responder.complete, header))
         return await self._responder.in_turns(header, response)
+
+    async def _append_piece(
+        self,
+        call: Call,
+        piece: ProduceRequest,
+        pending: produce.PendingAcks,
+        inspections: produce.Inspections,
+        verification: Verification | None,
+        until_s: float,
+    ) -> ProduceResponse:
+        """Append one piece, in the codecs of its topics. A batch that waited for its turn to be recompressed until
+        `until_s` is refused."""
+        append = partial(
+            produce.append_all, self._context, call, piece, pending, inspections, verification=verification
+        )
+        jobs = recompression.jobs(self._context, piece, call.version)
+        if not jobs:
+            return append()
+        try:
+            recompressed = await self._recompressor.run(jobs, until_s)
+        except TimeoutError:
+            late = TimeoutError("not recompressed within the request's time; nothing of it is written, send it again")
+            return append(
+                {id(job.data): recompression.Recompressed(job.partition, job.leader_epoch, late) for job in jobs}
+            )
+        try:
+            return append(recompressed)
+        finally:
+            self._recompressor.release(jobs)
 
     def _wait_for_room(self, request: ProduceRequest) -> Awaitable[object] | None:
         """The backpressure or reservation that the request has to wait for; None when there is none."""
@@ -67,9 +111,10 @@ class ProduceFlow:
         call: Call,
         request: ProduceRequest,
         inspections: produce.Inspections = produce.NO_INSPECTIONS,
+        verification: Verification | None = None,
     ) -> Answer:
         pending = produce.PendingAcks()
-        response = produce.append_all(self._context, call, request, pending, inspections)
+        response = produce.append_all(self._context, call, request, pending, inspections, verification=verification)
         if request.acks == 0:
             _check_unacknowledged(response)
             return None
@@ -84,10 +129,19 @@ class ProduceFlow:
         header: RequestHeader,
         call: Call,
         request: ProduceRequest,
-    ) -> list[Part] | None:
+    ) -> Answer:
         inspections = await self._ready(throttled, uninspected)
-        answer = self._append(header, call, request, inspections)
-        return await answer.future if isinstance(answer, Later) else answer
+        verification = await self._verified(call, request)
+        try:
+            return self._append(header, call, request, inspections, verification)
+        finally:
+            if verification is not None:
+                verification.end()
+
+    async def _verified(self, call: Call, request: ProduceRequest) -> Verification | None:
+        """What coordinators say about transactions that begin here; None where nothing is to be asked. A marker
+        before the append voids it."""
+        return await verify(self._context, call, request) if unverified(self._context, request) else None
 
     async def _ready(
         self, throttled: Awaitable[object] | None, uninspected: produce.Uninspected
@@ -107,17 +161,17 @@ def _check_unacknowledged(response: ProduceResponse) -> None:
         raise CloseConnection(f"produce with acks=0 failed: {failed[0].error_message}")
 
 
-def pieces(request: ProduceRequest) -> Iterator[ProduceRequest]:
-    """The request in parts of at most `ROWS_PER_TURN` partitions, in its order."""
+def pieces(request: ProduceRequest, rows_max: int = ROWS_PER_TURN) -> Iterator[ProduceRequest]:
+    """The request in parts of at most `rows_max` partitions, in its order."""
     topics: list[ProduceRequestTopic] = []
-    room = ROWS_PER_TURN
+    room = rows_max
     for topic in request.topic_data:
         rows = topic.partition_data
-        for start in range(0, len(rows), ROWS_PER_TURN) or (0,):
-            part = rows[start : start + ROWS_PER_TURN]
+        for start in range(0, len(rows), rows_max) or (0,):
+            part = rows[start : start + rows_max]
             if topics and len(part) + 1 > room:
                 yield _piece(request, topics)
-                topics, room = [], ROWS_PER_TURN
+                topics, room = [], rows_max
             topics.append(ProduceRequestTopic(name=topic.name, partition_data=part))
             room -= len(part) + 1
     yield _piece(request, topics)

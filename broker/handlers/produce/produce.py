@@ -17,15 +17,19 @@ from typing import Final
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.handlers.produce.append import append_checked
+from broker.handlers.produce.append import append_checked, append_in_transaction
 from broker.handlers.produce.batch_checks import (
     RECORDS_BYTES_MAX,
     BatchChecks,
     Inspection,
+    KeylessRecords,
+    LoopBudget,
     inspect_records,
     inspects_on_loop,
     must_inspect,
 )
+from broker.handlers.produce.recompression import Recompressed
+from broker.handlers.produce.verification import Verification, not_verified
 from broker.handlers.request_limits import deadline_s
 from broker.net.dispatch import Later
 from broker.partition.leading.leader_replica import LeaderReplica
@@ -34,10 +38,12 @@ from broker.wire.messages import (
     ProduceRequestPartition,
     ProduceResponse,
     ProduceResponsePartition,
+    ProduceResponseRecordError,
     ProduceResponseTopic,
 )
+from hotstore.errors import TransactionNotVerified
 from logformat.errors import ThermoclineError
-from logformat.record_batch import HEADER_SIZE, read_header
+from logformat.record_batch import ATTRIBUTES, HEADER_SIZE, TRANSACTIONAL_BIT, read_header
 from seams.loop.workers import Lane
 
 Finish = Callable[[Later, ProduceResponse], None]
@@ -83,32 +89,39 @@ class PendingAcks:
 Inspections = Mapping[int, Inspection]
 """Results of the workers, by `id` of the request's `ProduceRequestPartition`."""
 
-Uninspected = list[tuple[ProduceRequestPartition, int]]
-"""Batches to inspect, each with the most bytes it may have decompressed."""
+Uninspected = list[tuple[ProduceRequestPartition, int, bool]]
+"""Batches to inspect, each with the most bytes it may have decompressed, and whether its topic is compacted."""
+
+RECORD_ERRORS_MAX: Final = 1_000
+"""Refused records that one response names, 0.3 KB each; Kafka names all. The error message has the count."""
 
 NO_INSPECTIONS: Final[Inspections] = {}
+
+Recompressions = Mapping[int, Recompressed]
+"""Batches in their topic's codec, by the same ids."""
+
+NO_RECOMPRESSIONS: Final[Recompressions] = {}
 
 
 def uninspected(context: Context, request: ProduceRequest) -> Uninspected:
     """The batches of the request whose records a worker has to inspect."""
     found = []
-    validates = context.config.validate_records
+    validates, budget = context.config.validate_records, LoopBudget()
     for topic in request.topic_data:
         for data in topic.partition_data:
-            if data.records is None or len(data.records) < HEADER_SIZE:
-                continue
-            header = read_header(data.records)
-            if not (validates or header.lacks_max_timestamp) or inspects_on_loop(header, validates=validates):
-                continue
             partition = context.registry.partitions.get((topic.name, data.index))
-            if (
-                partition is None
-                or header.size != len(data.records)
-                or header.size > partition.config.max_message_bytes
+            if partition is None or data.records is None or len(data.records) < HEADER_SIZE:
+                continue
+            config, header = partition.config, read_header(data.records)
+            if not must_inspect(header, validates=validates, stamps=config.log_append_time, compacts=config.compacts):
+                continue
+            # The loop would read the batch as it is stored: compressed, if its topic has a codec.
+            if config.compression is None and inspects_on_loop(
+                header, budget, validates=validates, compacts=config.compacts
             ):
-                continue  # the append refuses it by its header
-            if must_inspect(header, validates=validates, stamps=partition.config.log_append_time):
-                found.append((data, max(RECORDS_BYTES_MAX, partition.config.max_message_bytes)))
+                continue
+            if header.size == len(data.records) <= config.max_message_bytes:  # else the append refuses it
+                found.append((data, max(RECORDS_BYTES_MAX, config.max_message_bytes), config.compacts))
     return found
 
 
@@ -116,10 +129,10 @@ async def inspect_in_worker(context: Context, batches: Uninspected) -> Inspectio
     """Inspect these batches in a worker, one after the other: each may take its whole size in memory."""
     validates = context.config.validate_records
     inspections: dict[int, Inspection] = {}
-    for data, bytes_max in batches:
+    for data, bytes_max, compacts in batches:
         assert data.records is not None
-        one = partial(inspect_records, data.records, bytes_max, validates=validates)
-        inspections[id(data)] = await context.world.workers.run(one, lane=Lane.FILES)
+        one = partial(inspect_records, data.records, bytes_max, validates=validates, compacts=compacts)
+        inspections[id(data)] = await context.world.workers.run(one, lane=Lane.RECORDS)
     return inspections
 
 
@@ -129,15 +142,19 @@ def append_all(
     request: ProduceRequest,
     pending: PendingAcks,
     inspections: Inspections = NO_INSPECTIONS,
+    recompressions: Recompressions = NO_RECOMPRESSIONS,
+    verification: Verification | None = None,
 ) -> ProduceResponse:
-    """Append every batch of the request now; `pending` counts those whose commit the response has to wait for."""
+    """Append every batch of the request now; `pending` counts those whose commit the response has to wait for.
+    `verification`: what coordinators said in this turn of the event loop."""
     refusal = None
     if request.acks not in ACKS:
         refusal = ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}; known are -1 (all), 0 and 1")
-    elif request.transactional_id is not None:
+    elif request.transactional_id is not None and context.verifier is None:
         refusal = ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not served; produce without transactional.id")
     response = ProduceResponse()
-    now_ms = context.world.clock.wall_ms()
+    now_ms, budget = context.world.clock.wall_ms(), LoopBudget()
+    names_left = RECORD_ERRORS_MAX
     for topic in request.topic_data:
         answers = []
         for data in topic.partition_data:
@@ -145,9 +162,13 @@ def append_all(
             try:
                 if refusal is not None:
                     raise refusal
-                _append(context, call, request, topic.name, data, answer, pending, now_ms, inspections.get(id(data)))
+                seen, made = inspections.get(id(data)), recompressions.get(id(data))
+                clues = seen, made, verification
+                _append(context, call, request, topic.name, data, answer, pending, now_ms, budget, *clues)
             except (ThermoclineError, OSError) as refused:
                 refuse(answer, refused)
+                if isinstance(refused, KeylessRecords):
+                    names_left -= _name_records(answer, refused, names_left)
                 context.metrics.failed_produce_requests += 1
             answers.append(answer)
         response.responses.append(ProduceResponseTopic(name=topic.name, partition_responses=answers))
@@ -163,7 +184,10 @@ def _append(
     answer: ProduceResponsePartition,
     pending: PendingAcks,
     now_ms: int,
+    budget: LoopBudget,
     seen: Inspection | None,
+    made: Recompressed | None,
+    verification: Verification | None,
 ) -> None:
     """Check and append one batch, and fill `answer`. Raises ThermoclineError or OSError when nothing was written."""
     partition = context.registry.partitions.get((topic, data.index))
@@ -172,9 +196,24 @@ def _append(
         raise ApiError(refusal, f"this broker does not lead {topic}-{data.index}")
     if data.records is None or not len(data.records):
         raise ApiError(ErrorCode.INVALID_RECORD, "a produce request must carry one record batch a partition")
-    batch = data.records
-    header = BatchChecks(context, partition, call.version, request.acks, now_ms).check(batch, 0, len(batch), seen)
-    appended = append_checked(context, partition, (batch,), (header,), now_ms)
+    batch = data.records if made is None else made.batch_for(partition)
+    checks = BatchChecks(context, partition, call.version, request.acks, now_ms, budget)
+    header = checks.check(
+        batch,
+        0,
+        len(batch),
+        seen,
+        recompressed=made is not None,
+        allow_transactional=request.transactional_id is not None,
+    )
+    if header[ATTRIBUTES] & TRANSACTIONAL_BIT:
+        guard = None if verification is None else verification.guard(data)
+        try:
+            appended = append_in_transaction(context, partition, batch, header, now_ms, guard)
+        except TransactionNotVerified as refused:
+            raise not_verified(call.version, str(refused)) from refused
+    else:
+        appended = append_checked(context, partition, (batch,), (header,), now_ms)
     answer.base_offset = appended.base_offset
     answer.log_append_time_ms = appended.log_append_time_ms
     answer.log_start_offset = partition.log_start_offset
@@ -199,7 +238,7 @@ def short_of_offsets(context: Context, request: ProduceRequest) -> dict[LeaderRe
             if count != header.record_count or count > _COUNT_BELIEVED_MAX:
                 continue
             end_offset = ends.get(partition, partition.log.log_end_offset) + count
-            if end_offset > partition.log.reserved_end:
+            if end_offset > partition.log.assignable_end_offset:
                 ends[partition] = end_offset
     return ends
 
@@ -219,6 +258,16 @@ def refuse(answer: ProduceResponsePartition, refused: Exception) -> None:
     answer.error_code = code_of(refused)
     answer.error_message = str(refused)
     answer.base_offset = answer.log_append_time_ms = -1
+
+
+def _name_records(answer: ProduceResponsePartition, refused: KeylessRecords, count_max: int) -> int:
+    """Add up to `count_max` of the records that a batch is refused for. Returns how many."""
+    answer.log_start_offset = refused.log_start_offset
+    named = refused.indexes[:count_max]
+    answer.record_errors = [
+        ProduceResponseRecordError(batch_index=index, batch_index_error_message=refused.reason) for index in named
+    ]
+    return len(named)
 
 
 def unsupported_version(request: ProduceRequest) -> ProduceResponse:

@@ -49,7 +49,7 @@ class PartitionBatches:
         self.headers = headers
         self.counts = [header[RECORD_COUNT] for header in headers]
         log = partition.log
-        self.offsets_left = log.reserved_end - log.log_end_offset
+        self.offsets_left = log.assignable_end_offset - log.log_end_offset
         """Offsets that the log may assign without a new reservation."""
         self.end_offset = 0
         """Set by the append: all batches are committed when the high watermark is at or above it."""

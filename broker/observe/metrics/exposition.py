@@ -19,11 +19,13 @@ from broker.net.dispatch import CloseReason
 from broker.net.server import Server
 from broker.observe.cluster_summary import ClusterSummary
 from broker.observe.conditions import Condition, conditions
+from broker.observe.metrics.cleaning import cleaning_metrics, cold_cleaning_metrics
 from broker.observe.metrics.cluster import cluster_metrics
 from broker.observe.metrics.families import counter, counters, gauge, gauges, histogram
 from broker.observe.metrics.process import process_metrics
 from broker.observe.metrics.tiering import store_metrics, tiering_metrics
 from broker.observe.metrics.topics import PartitionFigures, collect_figures
+from broker.observe.metrics.transactions import transaction_metrics
 from broker.observe.sources import Sources, StartupSources
 from broker.observe.tier_view import cluster_now, facts, facts_at_start
 from broker.partition.leading.produce_backpressure import AppendRefusal
@@ -88,7 +90,12 @@ class _BrokerCollector:
             yield from _room(sources)
             yield from network_metrics(sources.server)
             yield from seen.families()
+            yield from cleaning_metrics(sources.cleaner)
+            if sources.tiers.cleaning is not None:
+                yield from cold_cleaning_metrics(sources.tiers.cleaning)
             yield from tiering_metrics(sources, sum(tier.cold_bytes for _, tier in seen.found))
+            if (transactions := sources.context.transactions) is not None:
+                yield from transaction_metrics(transactions.metrics())
         if self._groups is not None:
             yield from group_metrics(self._groups)
 

@@ -61,7 +61,12 @@ class FollowerFetch(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        return self.follower.high_watermark
+        """By its own log up to its own high watermark (TX8). What it deleted was decided (T7)."""
+        high_watermark = self.follower.high_watermark
+        stable = self.log.last_stable_offset(high_watermark)
+        if stable < high_watermark:
+            stable = min(max(stable, self.log_start_offset, self.tier.remote_end_offset), high_watermark)
+        return stable
 
     @property
     def log_start_offset(self) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from itertools import takewhile
 from typing import Any, Final
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Tak
 from broker.wire.messages import FetchResponsePartition
 from hotstore.errors import LogFailed, LogFull
 from hotstore.host.lease import Lease, LeaseOver
+from logformat.compaction.filler import filler_from
 from logformat.errors import StorageFailed, ThermoclineError
 from logformat.leader_epochs import EpochEnd
 from logformat.record_batch import (
@@ -37,6 +39,7 @@ from logformat.record_batch import (
     CorruptBatch,
     check_stored,
 )
+from logformat.transaction_marker import may_be_marker
 from seams.clock import Clock
 from seams.files.disk import is_full
 from seams.loop.tasks import Tasks, failure_of_task
@@ -158,6 +161,7 @@ class FollowerReplica:
         # Checked before the machine moves: a response that cannot be taken changes nothing.
         try:
             records = memoryview(answer.records or b"")  # type: ignore[arg-type]  # decoded: a memoryview or None
+            records = filler_from(records, asked.offset)  # its leader's cleaner got further than its own
             headers = _checked(records, self._least_offset(asked))
         except CorruptBatch as corrupt:
             self._batch_damaged(asked.offset, corrupt)
@@ -223,6 +227,11 @@ class FollowerReplica:
         return 0 if asked.offset == self.log.log_end_offset == self.log.active_segment.base_offset else asked.offset
 
     def _append(self, records: memoryview, headers: list[BatchHeader]) -> bool:
+        if self.log.ballast.is_short:
+            # Markers find room (T3): without them nothing is copied, and no space comes back.
+            markers = list(takewhile(may_be_marker, headers))
+            if markers:
+                records, headers = records[: sum(header.size for header in markers)], markers
         try:
             self.lease.append_as_follower((records,), headers, self._clock.wall_ms())
         except LogFailed as failed:
@@ -335,9 +344,14 @@ class FollowerReplica:
         if self.reads is not None:
             self.reads.advanced()
 
+    def cleanable_end(self) -> int:
+        """As the leader's; `verified_end` is what it saw in the bucket."""
+        return min(self.high_watermark, self.verified_end) if self.log.config.tiered else self.high_watermark
+
     # ── ticks ────────────────────────────────────────────────────────────────────────────────────────────────────
     def tick(self, now_ms: int, now_s: float) -> bool:
         self.opened.flusher.tick(now_ms)
+        self.log.last_stable_offset(self.high_watermark)  # forgets what is committed
         return self.log.dirty_bytes > 0
 
 

@@ -21,7 +21,8 @@ from broker.metadata.row_steps import holds_alone, is_alone
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.leading.publication import Publication
 from broker.partition.roles import Roles
-from broker.replication.in_sync import applied_row
+from broker.replication.in_sync import AppliedRow, applied_row
+from broker.wire import apis
 from coldstore.roots.root import RootVanished
 from hotstore.errors import DamagedLog, ForeignLog, may_pass
 from hotstore.host.lease import Lease
@@ -29,6 +30,7 @@ from hotstore.host.open_log import OpenLog
 from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed
 from logformat.values import TopicPartition
 from seams.loop.tasks import supervise
+from tiering.partition_tier import PartitionTier
 from tiering.tier_config import NO_SESSION, Lead
 
 log = logging.getLogger(__name__)
@@ -253,6 +255,15 @@ class LeaderRole:
         if lead.unclean_after is not None:  # the damage is truncated
             roles.registry.log_failures.over((topic.topic_id, self.index))
         row = applied_row(topic, self.index, roles.metadata.image)
+        partition = self._leading(lease, tier, row, before)
+        gaps = tier.partition_state.local_gaps or ()
+        partition.found_gaps(gaps, is_new=tier.lost is not None and apis.TRANSACTIONS_SERVED)
+        return partition
+
+    def _leading(
+        self, lease: Lease, tier: PartitionTier, row: AppliedRow, before: LeaderReplica | None
+    ) -> LeaderReplica:
+        roles, topic = self._roles, self.topic
         if before is not None:
             before.lead(lease, tier, row)
             return before

@@ -28,7 +28,7 @@ class ProduceRequestTopic(Message):
 
 
 class ProduceRequest(Message):
-    """Versions 0-9, flexible from 9."""
+    """Versions 0-12, flexible from 9."""
 
     transactional_id: str | None = None  # 3+
     acks: int = 0
@@ -43,6 +43,13 @@ class ProduceResponseRecordError(Message):
     batch_index_error_message: str | None = None
 
 
+class ProduceResponseLeaderIdAndEpoch(Message):
+    """Tagged `current_leader` of ProduceResponsePartition."""
+
+    leader_id: int = -1
+    leader_epoch: int = -1
+
+
 class ProduceResponsePartition(Message):
     """`partition_responses` of ProduceResponseTopic."""
 
@@ -53,6 +60,7 @@ class ProduceResponsePartition(Message):
     log_start_offset: int = -1  # 5+
     record_errors: list[ProduceResponseRecordError] = []  # 8+
     error_message: str | None = None  # 8+
+    current_leader: ProduceResponseLeaderIdAndEpoch | None = None  # 10+
 
 
 class ProduceResponseTopic(Message):
@@ -62,11 +70,21 @@ class ProduceResponseTopic(Message):
     partition_responses: list[ProduceResponsePartition] = []
 
 
+class ProduceResponseNodeEndpoint(Message):
+    """`node_endpoints` of ProduceResponse."""
+
+    node_id: int = 0
+    host: str = ""
+    port: int = 0
+    rack: str | None = None
+
+
 class ProduceResponse(Message):
-    """Versions 0-9, flexible from 9."""
+    """Versions 0-12, flexible from 9."""
 
     responses: list[ProduceResponseTopic] = []
     throttle_time_ms: int = 0  # 1+
+    node_endpoints: list[ProduceResponseNodeEndpoint] = []  # 10+
 
 
 class FetchRequestReplicaState(Message):
@@ -297,7 +315,7 @@ class OffsetForLeaderEpochResponse(Message):
 
 
 class InitProducerIdRequest(Message):
-    """Versions 0-4, flexible from 2."""
+    """Versions 0-5, flexible from 2."""
 
     transactional_id: str | None = ""
     transaction_timeout_ms: int = 0
@@ -306,7 +324,7 @@ class InitProducerIdRequest(Message):
 
 
 class InitProducerIdResponse(Message):
-    """Versions 0-4, flexible from 2."""
+    """Versions 0-5, flexible from 2."""
 
     throttle_time_ms: int = 0
     error_code: int = 0
@@ -1230,7 +1248,7 @@ class DescribeLogDirsRequestTopic(Message):
 
 
 class DescribeLogDirsRequest(Message):
-    """Versions 1-4, flexible from 2."""
+    """Versions 1-5, flexible from 2."""
 
     topics: list[DescribeLogDirsRequestTopic] | None = []
 
@@ -1259,10 +1277,11 @@ class DescribeLogDirsResponseLogDir(Message):
     topics: list[DescribeLogDirsResponseTopic] = []
     total_bytes: int = -1  # 4+
     usable_bytes: int = -1  # 4+
+    is_cordoned: bool = False  # 5+
 
 
 class DescribeLogDirsResponse(Message):
-    """Versions 1-4, flexible from 2."""
+    """Versions 1-5, flexible from 2."""
 
     throttle_time_ms: int = 0
     error_code: int = 0  # 3+
@@ -1817,6 +1836,287 @@ class BrokerHeartbeatResponse(Message):
     boottime_ms: int = 0
 
 
+class AddPartitionsToTxnRequestTransactionTopic(Message):
+    """`topics` of AddPartitionsToTxnRequestTransaction."""
+
+    name: str = ""
+    partitions: list[int] = []
+    topic_id: UUID = ZERO_UUID  # 4+
+
+
+class AddPartitionsToTxnRequestTransaction(Message):
+    """`transactions` of AddPartitionsToTxnRequest."""
+
+    transactional_id: str = ""
+    producer_id: int = 0
+    producer_epoch: int = 0
+    verify_only: bool = False
+    topics: list[AddPartitionsToTxnRequestTransactionTopic] = []
+
+
+class AddPartitionsToTxnRequestTopic(Message):
+    """`v3_and_below_topics` of AddPartitionsToTxnRequest."""
+
+    name: str = ""
+    partitions: list[int] = []
+
+
+class AddPartitionsToTxnRequest(Message):
+    """Versions 0-5, flexible from 3."""
+
+    transactions: list[AddPartitionsToTxnRequestTransaction] = []  # 4+
+    v3_and_below_transactional_id: str = ""  # 0-3
+    v3_and_below_producer_id: int = 0  # 0-3
+    v3_and_below_producer_epoch: int = 0  # 0-3
+    v3_and_below_topics: list[AddPartitionsToTxnRequestTopic] = []  # 0-3
+
+
+class AddPartitionsToTxnResponseResultPartition(Message):
+    """`results_by_partition` of AddPartitionsToTxnResponseResultTopic."""
+
+    partition_index: int = 0
+    partition_error_code: int = 0
+
+
+class AddPartitionsToTxnResponseResultTopic(Message):
+    """`topic_results` of AddPartitionsToTxnResponseResult."""
+
+    name: str = ""
+    results_by_partition: list[AddPartitionsToTxnResponseResultPartition] = []
+
+
+class AddPartitionsToTxnResponseResult(Message):
+    """`results_by_transaction` of AddPartitionsToTxnResponse."""
+
+    transactional_id: str = ""
+    topic_results: list[AddPartitionsToTxnResponseResultTopic] = []
+
+
+class AddPartitionsToTxnResponsePartition(Message):
+    """`results_by_partition` of AddPartitionsToTxnResponseTopic."""
+
+    partition_index: int = 0
+    partition_error_code: int = 0
+
+
+class AddPartitionsToTxnResponseTopic(Message):
+    """`results_by_topic_v3_and_below` of AddPartitionsToTxnResponse."""
+
+    name: str = ""
+    results_by_partition: list[AddPartitionsToTxnResponsePartition] = []
+
+
+class AddPartitionsToTxnResponse(Message):
+    """Versions 0-5, flexible from 3."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0  # 4+
+    results_by_transaction: list[AddPartitionsToTxnResponseResult] = []  # 4+
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnResponseTopic] = []  # 0-3
+
+
+class AddOffsetsToTxnRequest(Message):
+    """Versions 0-4, flexible from 3."""
+
+    transactional_id: str = ""
+    producer_id: int = 0
+    producer_epoch: int = 0
+    group_id: str = ""
+
+
+class AddOffsetsToTxnResponse(Message):
+    """Versions 0-4, flexible from 3."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+
+
+class EndTxnRequest(Message):
+    """Versions 0-5, flexible from 3."""
+
+    transactional_id: str = ""
+    producer_id: int = 0
+    producer_epoch: int = 0
+    committed: bool = False
+
+
+class EndTxnResponse(Message):
+    """Versions 0-5, flexible from 3."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    producer_id: int = -1  # 5+
+    producer_epoch: int = -1  # 5+
+
+
+class WriteTxnMarkersRequestTopic(Message):
+    """`topics` of WriteTxnMarkersRequestMarker."""
+
+    name: str = ""
+    partition_indexes: list[int] = []
+    topic_id: UUID = ZERO_UUID  # 1+
+
+
+class WriteTxnMarkersRequestMarker(Message):
+    """`markers` of WriteTxnMarkersRequest."""
+
+    producer_id: int = 0
+    producer_epoch: int = 0
+    transaction_result: bool = False
+    topics: list[WriteTxnMarkersRequestTopic] = []
+    coordinator_epoch: int = 0
+    transaction_version: int = 0  # 2+
+
+
+class WriteTxnMarkersRequest(Message):
+    """Versions 1-2, flexible from 1."""
+
+    markers: list[WriteTxnMarkersRequestMarker] = []
+
+
+class WriteTxnMarkersResponsePartition(Message):
+    """`partitions` of WriteTxnMarkersResponseTopic."""
+
+    partition_index: int = 0
+    error_code: int = 0
+
+
+class WriteTxnMarkersResponseTopic(Message):
+    """`topics` of WriteTxnMarkersResponseMarker."""
+
+    name: str = ""
+    partitions: list[WriteTxnMarkersResponsePartition] = []
+
+
+class WriteTxnMarkersResponseMarker(Message):
+    """`markers` of WriteTxnMarkersResponse."""
+
+    producer_id: int = 0
+    topics: list[WriteTxnMarkersResponseTopic] = []
+
+
+class WriteTxnMarkersResponse(Message):
+    """Versions 1-2, flexible from 1."""
+
+    markers: list[WriteTxnMarkersResponseMarker] = []
+
+
+class TxnOffsetCommitRequestPartition(Message):
+    """`partitions` of TxnOffsetCommitRequestTopic."""
+
+    partition_index: int = 0
+    committed_offset: int = 0
+    committed_leader_epoch: int = -1  # 2+
+    committed_metadata: str | None = ""
+
+
+class TxnOffsetCommitRequestTopic(Message):
+    """`topics` of TxnOffsetCommitRequest."""
+
+    name: str = ""
+    partitions: list[TxnOffsetCommitRequestPartition] = []
+
+
+class TxnOffsetCommitRequest(Message):
+    """Versions 0-5, flexible from 3."""
+
+    transactional_id: str = ""
+    group_id: str = ""
+    producer_id: int = 0
+    producer_epoch: int = 0
+    generation_id: int = -1  # 3+
+    member_id: str = ""  # 3+
+    group_instance_id: str | None = None  # 3+
+    topics: list[TxnOffsetCommitRequestTopic] = []
+
+
+class TxnOffsetCommitResponsePartition(Message):
+    """`partitions` of TxnOffsetCommitResponseTopic."""
+
+    partition_index: int = 0
+    error_code: int = 0
+
+
+class TxnOffsetCommitResponseTopic(Message):
+    """`topics` of TxnOffsetCommitResponse."""
+
+    name: str = ""
+    partitions: list[TxnOffsetCommitResponsePartition] = []
+
+
+class TxnOffsetCommitResponse(Message):
+    """Versions 0-5, flexible from 3."""
+
+    throttle_time_ms: int = 0
+    topics: list[TxnOffsetCommitResponseTopic] = []
+
+
+class DescribeTransactionsRequest(Message):
+    """Versions 0, flexible from 0."""
+
+    transactional_ids: list[str] = []
+
+
+class DescribeTransactionsResponseTopic(Message):
+    """`topics` of DescribeTransactionsResponseState."""
+
+    topic: str = ""
+    partitions: list[int] = []
+    topic_id: UUID = ZERO_UUID
+
+
+class DescribeTransactionsResponseState(Message):
+    """`transaction_states` of DescribeTransactionsResponse."""
+
+    error_code: int = 0
+    transactional_id: str = ""
+    transaction_state: str = ""
+    transaction_timeout_ms: int = 0
+    transaction_start_time_ms: int = 0
+    producer_id: int = 0
+    producer_epoch: int = 0
+    topics: list[DescribeTransactionsResponseTopic] = []
+
+
+class DescribeTransactionsResponse(Message):
+    """Versions 0, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    transaction_states: list[DescribeTransactionsResponseState] = []
+
+
+class ListTransactionsRequest(Message):
+    """Versions 0-2, flexible from 0."""
+
+    state_filters: list[str] = []
+    producer_id_filters: list[int] = []
+    duration_filter: int = -1  # 1+
+    transactional_id_pattern: str | None = None  # 2+
+    partition_topic_id: UUID = ZERO_UUID  # 2+
+    partition_index: int = -1  # 2+
+
+
+class ListTransactionsResponseState(Message):
+    """`transaction_states` of ListTransactionsResponse."""
+
+    transactional_id: str = ""
+    producer_id: int = 0
+    transaction_state: str = ""
+    producer_epoch: int = -1  # 2+
+    client_version: int = 0  # 2+
+    has_partition: bool = False  # 2+
+
+
+class ListTransactionsResponse(Message):
+    """Versions 0-2, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    unknown_state_filters: list[str] = []
+    transaction_states: list[ListTransactionsResponseState] = []
+    led_partitions: list[int] = []  # 2+
+
+
 class OffsetCommitKey(Message):
     """Versions 0-1."""
 
@@ -1865,3 +2165,33 @@ class GroupMetadataValue(Message):
     leader: str | None = None
     current_state_timestamp: int = -1  # 2+
     members: list[GroupMetadataValueMember] = []
+
+
+class TransactionLogKey(Message):
+    """Versions 0."""
+
+    transactional_id: str = ""
+
+
+class TransactionLogValuePartitions(Message):
+    """`transaction_partitions` of TransactionLogValue."""
+
+    topic: str = ""
+    partition_ids: list[int] = []
+    topic_id: UUID = ZERO_UUID  # 1+
+
+
+class TransactionLogValue(Message):
+    """Versions 0-1, flexible from 1."""
+
+    producer_id: int = 0
+    previous_producer_id: int = -1  # 1+
+    next_producer_id: int = -1  # 1+
+    producer_epoch: int = 0
+    transaction_timeout_ms: int = 0
+    transaction_status: int = 0
+    transaction_partitions: list[TransactionLogValuePartitions] | None = []
+    transaction_last_update_timestamp_ms: int = 0
+    transaction_start_timestamp_ms: int = 0
+    client_transaction_version: int = 0  # 1+
+    needs_fresh_producer_id: bool = False  # 1+

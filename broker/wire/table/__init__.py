@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 from broker.wire.schema import Schema, parse_all
-from broker.wire.table import admin, brokers, cluster, configs, data, groups, records, topics
+from broker.wire.table import admin, brokers, cluster, configs, data, groups, records, topics, transactions
 
 MESSAGES: Final[dict[str, Schema]] = parse_all(
-    (data.TEXT, cluster.TEXT, groups.TEXT, topics.TEXT, configs.TEXT, admin.TEXT, brokers.TEXT, records.TEXT)
+    (
+        data.TEXT,
+        cluster.TEXT,
+        groups.TEXT,
+        topics.TEXT,
+        configs.TEXT,
+        admin.TEXT,
+        brokers.TEXT,
+        transactions.TEXT,
+        records.TEXT,
+    )
 )
 """Every message this broker can read and write, by name, in the order of the table."""

@@ -109,4 +109,5 @@ response DescribeLogDirs
         is_future_key                     bool
     total_bytes                           int64                 4+ =-1
     usable_bytes                          int64                 4+ =-1
+    is_cordoned                           bool                  5+
 """

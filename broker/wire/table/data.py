@@ -25,7 +25,15 @@ response Produce
         batch_index                       int32
         batch_index_error_message         string                null =null
       error_message                       string                8+ null =null
+      current_leader                      LeaderIdAndEpoch      10+ tag:0
+        leader_id                         int32                 =-1
+        leader_epoch                      int32                 =-1
   throttle_time_ms                        int32                 1+
+  node_endpoints                          [NodeEndpoint]        10+ tag:0
+    node_id                               int32
+    host                                  string
+    port                                  int32
+    rack                                  string                null =null
 
 request Fetch
   cluster_id                              string                12+ null =null tag:0

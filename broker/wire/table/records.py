@@ -1,7 +1,7 @@
-"""The records of `__consumer_offsets`, as Kafka's group coordinator writes them.
+"""The records of `__consumer_offsets` and `__transaction_state`, as Kafka's coordinators write them.
 
 The version is the int16 before the record's key or value; in a key it also names the kind of record (0 and 1: a commit,
-2: a group). `own_expire_timestamp` is Thermocline's: Kafka's readers skip unknown tagged fields (KIP-482).
+2: a group). Tags from 4919 on are Thermocline's: Kafka's readers skip unknown tagged fields (KIP-482).
 """
 
 TEXT = """
@@ -37,4 +37,23 @@ record GroupMetadataValue 0-4 flexible:4
     session_timeout                       int32
     subscription                          bytes
     assignment                            bytes
+
+record TransactionLogKey 0
+  transactional_id                        string
+
+record TransactionLogValue 0-1 flexible:1
+  producer_id                             int64
+  previous_producer_id                    int64                 1+ =-1 tag:0
+  next_producer_id                        int64                 1+ =-1 tag:1
+  producer_epoch                          int16
+  transaction_timeout_ms                  int32
+  transaction_status                      int8
+  transaction_partitions                  [Partitions]          null
+    topic                                 string
+    partition_ids                         [int32]
+    topic_id                              uuid                  1+ tag:4919
+  transaction_last_update_timestamp_ms    int64
+  transaction_start_timestamp_ms          int64
+  client_transaction_version              int16                 1+ tag:2
+  needs_fresh_producer_id                 bool                  1+ tag:4919
 """

@@ -41,7 +41,7 @@ def seeds() -> list[bytes]:
     stored = golden("consumer_offsets_kafka_4_3_1.log")
     logs = [stored[at : at + header.size] for at, header in list(walk(stored))[:12]]
     logs.append(batch_of([*pairs, offset_record(key, None)], 5))
-    singles = [b"\x01" + len(k).to_bytes(2, "big") + k + (v or b"") for k, v in pairs]
+    singles = [b"\x01" + len(k).to_bytes(2, "big") + k + (v or b"") for k, v, _ in pairs]
     return singles + [b"\0" + log for log in logs]
 
 
@@ -78,8 +78,8 @@ def _again(said: Parsed) -> None:
             if value is not None and value.expire_at_ms != -1:
                 value = value._replace(leader_epoch=-1, topic_id=CommittedOffset._field_defaults["topic_id"])
             pair = offset_record(key, value)
-            assert parse(*pair) == OffsetRecord(key, value)
+            assert parse(pair.key, pair.value) == OffsetRecord(key, value)
         case GroupRecord(group_id, metadata, raw) if metadata is not None:
             pair = group_record(group_id, metadata)
-            assert parse(*pair) == GroupRecord(group_id, metadata, pair.value)
+            assert parse(pair.key, pair.value) == GroupRecord(group_id, metadata, pair.value)
             _ = raw

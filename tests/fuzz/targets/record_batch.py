@@ -30,6 +30,7 @@ from logformat.record_batch import (
     whole_batches_end,
 )
 from logformat.records import Record, encode_batch
+from logformat.transaction_marker import marker_of
 from tests.support.repository import golden
 
 
@@ -96,6 +97,8 @@ def _run(data: bytes) -> None:
             assert header.next_offset > header.last_offset >= header.base_offset >= 0
             gap = gap_range(data, at)
             assert gap is None or gap == (header.base_offset, header.next_offset)
+            marker = marker_of(data, at, header)
+            assert marker is None or (marker.producer_id, gap) == (header.producer_id, None)
         at = end
 
 

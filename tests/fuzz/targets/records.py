@@ -11,6 +11,7 @@ import struct
 from kafka.record.memory_records import MemoryRecords
 
 from logformat.errors import InvalidRequest
+from logformat.key_check import KEYLESS_MAX, check_keys
 from logformat.record_batch import HEADER_SIZE, TIMESTAMP_TYPE_BIT, Buffer, Codec, CorruptBatch, TimestampType
 from logformat.records import (
     Record,
@@ -35,8 +36,10 @@ def seeds() -> list[bytes]:
         Record(3, 2**62, b"", b"x" * 200, (("é", b""),)),
         Record(4, 0, None, b"", (("a\udcff", None),)),
     ]
+    keyless = [Record(n, _T0, b"k" if n % 3 else None, b"v") for n in range(70)]
     made = []
-    for records, codec in [(whole, Codec.NONE), (odd, Codec.NONE), *((whole * 1, codec) for codec in Codec)]:
+    plain = [(records, Codec.NONE) for records in (whole, keyless, odd)]
+    for records, codec in [*plain, *((whole, codec) for codec in Codec)]:
         batch = encode_batch(records, codec=codec)
         made.append(struct.pack(">BHH", codec, len(records), records[-1].offset) + batch[HEADER_SIZE:])
     made.append(b"\x08" + made[0][1:])
@@ -79,26 +82,32 @@ def _batch(attributes: int, count: int, last_delta: int, body: bytes) -> bytes:
 
 
 def _refused(batch: Buffer) -> None:
-    for compacted in False, True:
+    for check in validate_records, check_keys:
         try:
-            validate_records(batch, compacted=compacted, bytes_max=_BYTES_MAX)
+            check(batch, bytes_max=_BYTES_MAX)
         except InvalidRequest:
             continue
-        raise AssertionError("validate_records took what iter_records refused")
+        raise AssertionError(f"{check.__name__} took what iter_records refused")
 
 
 def _validated(batch: Buffer, records: list[Record]) -> None:
     dense = [record.offset for record in records] == list(range(len(records)))
-    keyed = all(record.key is not None for record in records)
     in_time = all(record.timestamp >= -1 for record in records)
-    for compacted in False, True:
-        wanted = dense and in_time and (keyed or not compacted)
-        try:
-            greatest = validate_records(batch, compacted=compacted, bytes_max=_BYTES_MAX)
-        except InvalidRequest:
-            assert not wanted
-            continue
-        assert wanted and greatest == max((record.timestamp for record in records), default=-1)
+    times = [record.timestamp for record in records]
+    try:
+        greatest = validate_records(batch, bytes_max=_BYTES_MAX)
+    except InvalidRequest:
+        assert not (dense and in_time)
+    else:
+        assert dense and in_time and greatest == max(times, default=-1)
+    keyless = [index for index, record in enumerate(records) if record.key is None]
+    try:
+        found = check_keys(batch, bytes_max=_BYTES_MAX)
+    except InvalidRequest:
+        assert not dense
+    else:
+        assert dense and (found.keyless_count, list(found.keyless)) == (len(keyless), keyless[:KEYLESS_MAX])
+        assert (found.least, found.greatest) == (min(times, default=-1), max(times, default=-1))
 
 
 def _compare_with_kafka_python(batch: bytes, records: list[Record]) -> None:

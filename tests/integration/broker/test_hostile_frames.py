@@ -708,10 +708,9 @@ def test_a_compression_bomb_is_refused(target: Target, made_bombs: dict[str, byt
 
 
 def test_the_request_around_a_good_batch_can_be_wrong_too(target: Target) -> None:
-    """Unknown acks, a transactional id, a partition that is not there, zstd in a version that cannot have it."""
+    """Unknown acks, a partition that is not there, zstd in a version that cannot have it."""
     with target.connect() as peer:
         assert produced(peer, good_batch(), acks=2) is ErrorCode.INVALID_REQUIRED_ACKS
-        assert produced(peer, good_batch(), transactional_id="t") is ErrorCode.INVALID_TXN_STATE
         zstd = encode_batch(RECORDS, codec=Codec.ZSTD)
         assert produced(peer, zstd, version=6) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         for index in (1, -1, 2**31 - 1):

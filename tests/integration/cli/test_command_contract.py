@@ -47,6 +47,10 @@ STATUS_FIELDS = [
     "seal_age_ms",
     "gaps",
     "blocked_by",
+    "stale_bytes",
+    "rewrite_requests",
+    "rewrite_bytes",
+    "replaced_bytes",
 ]
 LS_FIELDS = [
     "topic",
@@ -236,7 +240,7 @@ def test_topics_are_created_listed_described_altered_and_deleted(site: Site, bro
         (1, "topic", "create", "three", "-r", "3"),
         (1, "topic", "describe", "nowhere"),
         (1, "topic", "delete", "nowhere", "--yes"),
-        (USAGE, "topic", "create", "compacted", "-c", "cleanup.policy=compact"),
+        (USAGE, "topic", "create", "compacted", "-c", "cleanup.policy=compacted"),
         (USAGE, "topic", "create", "unknown", "-c", "no.such=1"),
         (USAGE, "topic", "alter", "short", "-c", "no.such=1"),
     ):

@@ -38,6 +38,8 @@ ELSEWHERE = {
     r"cluster forget": "a broker that is gone: tests/integration/cluster/test_cluster_unclean.py",
     r"cluster (restore|rebuild)": "a cluster that is gone: tests/integration/restore/test_cluster_restore.py",
     r"thermocline serve": "tests of their own, below",
+    r"txn abort": "a transaction that hangs; that another is refused: tests/integration/clients/test_transactions.py",
+    r"txn describe": "a transactional id in use: tests/integration/clients/test_transactions.py",
 }
 
 

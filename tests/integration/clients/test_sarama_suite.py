@@ -29,7 +29,6 @@ LEFT_OUT = {
     "TestFuncIdempotentBufferedSequence": _DOCKER,
     "TestFuncAdminQuotas": "quotas are not served yet",
     "TestFuncAdminUpdateFeatures": "UpdateFeatures is not served: there are no features to update",
-    "TestFuncAdminIncrementalAlterConfigs": "alters log.cleaner.backoff.ms: compaction is not served yet",
     "TestFuncDescribeTransactions": _TRANSACTIONS,
     "TestFuncListTransactions": _TRANSACTIONS,
     "TestFuncInitProducerId3": _TRANSACTIONS,

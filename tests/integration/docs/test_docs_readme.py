@@ -35,6 +35,8 @@ CHECKS = {
     "client matrix": "tests/support/clients/stock_clients.py",
     "client matrix hot, across the seam, cold": "tests/support/clients/stock_clients.py",
     "`bucket verify`": "thermocline/cli/bucket/checks.py",
+    "model tests": "tests/unit/broker/transactions/test_transactions_machine.py",
+    "moves and kills with stock clients": "tests/integration/clients/test_transactions.py",
     "two-broker tests": "tests/unit/broker/membership/test_broker_membership.py",
     "bit flips in unit tests": "tests/unit/coldstore/test_coldstore_segment_object.py",
     "unit tests": "tests/unit/hotstore/flush/test_hotstore_flusher.py",

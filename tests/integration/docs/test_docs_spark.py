@@ -64,7 +64,11 @@ def test_every_step_of_the_tutorial_runs(reader: Reader) -> None:
     assert re.search(rf"\|\s*{rows}\|\s*2\.0002E8\|", said)
     assert f"{rows + 1} rows with the hot tail" in said
     assert f"{rows} streamed in 2 batches" in said
-    assert re.search(r"offsets +(\d+,\d+) of 20,001 \(\d+,\d+ pruned\)\n +segments +1 of 2 \(1 pruned\)", said)
+    # A producer's batches fall to a partition by chance and time: nobody knows how many lie in each.
+    explained = re.search(r"offsets +([\d,]+) of 20,001 \(([\d,]+) pruned\)\n +segments +1 of 2 \(1 pruned\)", said)
+    assert explained, said[-6_000:]
+    read, pruned = (int(figure.replace(",", "")) for figure in explained.groups())
+    assert read + pruned == rows and pruned >= 100
     assert "behind: {'offsets': 0, 'bytes': 0}" in said
     assert f"{rows} rows, 0 gaps" in said
     assert f"dead letters  {BAD} in lake.orders_dead_letters" in said

@@ -7,6 +7,7 @@ Kafka cluster, ours is told `min.insync.replicas=1` for all brokers first.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -78,8 +79,14 @@ def alike_line(line: str) -> str:
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
+    with both_brokers(tmp_path_factory.mktemp("beside")) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def both_brokers(folder: Path) -> Iterator[Beside]:
+    """Kafka and ours, freshly started; skips where Java is missing."""
     require_kafka()
-    folder: Path = tmp_path_factory.mktemp("beside")
     settings = {
         "log.retention.check.interval.ms": 1000,
         "remote.log.manager.task.interval.ms": 1000,

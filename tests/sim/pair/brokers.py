@@ -8,7 +8,6 @@ published to a process that is down is nothing to it. Must not know rows, topics
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Coroutine, Iterator
 from contextvars import copy_context
 from typing import Any
@@ -22,7 +21,7 @@ from broker.metadata.records import NO_LEADER, MetadataRecord, RowsSet, TopicCre
 from logformat.errors import ThermoclineError
 from seams.rng import SeededRng
 from tests.sim.world.late import Late
-from tests.sim.world.loop import Process, SimLoop
+from tests.sim.world.loop import Process, SimLoop, close_coroutine
 from tests.support.brokers.broker_kit import Life
 from tests.support.brokers.cluster_kit import cluster_root
 from tests.support.brokers.shared_bucket import NOBODY, Pair
@@ -164,12 +163,11 @@ class Brokers(Pair):
     def bury_all(self) -> None:
         """Let go of what never ended: the tasks of dead processes, whose `finally` blocks run now, in a world that is
         over."""
+        self._loop.over = True
         for process in self.processes.values():
             process.dead = True
             self.graveyard += process.tasks
         for task in self.graveyard:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coroutine = task.get_coro()
-            with contextlib.suppress(BaseException):
-                coroutine.close()  # type: ignore[union-attr]
+            close_coroutine(task.get_coro())
         self.graveyard.clear()

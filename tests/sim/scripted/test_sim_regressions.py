@@ -18,6 +18,7 @@ from tests.sim.scripted.script import PLACE, Story, aftermath, again, ready, sen
 from tests.sim.world.cluster import Cluster
 from tests.sim.world.loop import SimLoop
 from tests.support.disk.crash_disk import CAPACITY_BYTES
+from tests.support.scenario import by
 
 Scene = Callable[[Story], Awaitable[None]]
 
@@ -39,66 +40,57 @@ def played(scene: Scene, *settings: str, directory_bucket: bool = False) -> None
     script.in_virtual_time(act)
 
 
-def test_a_clean_stop_ends_though_the_bucket_is_away() -> None:
+@by(played, "thermocline.seal.on.shutdown=true")
+async def test_a_clean_stop_ends_though_the_bucket_is_away(story: Story, /) -> None:
     """Group snapshots, the last seal and the reservation cannot reach the bucket: exit 0, nothing lost (seed 24)."""
-
-    async def scene(story: Story) -> None:
-        client = story.client()
-        for number in range(5):
-            await send(story, number, client)
-        await script.commit_offset(story, client, 3)
-        story.cluster.store.down = True
-        node = story.node
-        assert node is not None
-        node.stop.set()
-        async with asyncio.timeout(60.0):
-            assert await node.main == 0
-        story.cluster.store.down = False
-        assert await aftermath(story) == []
-
-    played(scene, "thermocline.seal.on.shutdown=true")
+    client = story.client()
+    for number in range(5):
+        await send(story, number, client)
+    await script.commit_offset(story, client, 3)
+    story.cluster.store.down = True
+    node = story.node
+    assert node is not None
+    node.stop.set()
+    async with asyncio.timeout(60.0):
+        assert await node.main == 0
+    story.cluster.store.down = False
+    assert await aftermath(story) == []
 
 
-def test_a_clean_stop_ends_though_the_disk_is_full() -> None:
+@by(played)
+async def test_a_clean_stop_ends_though_the_disk_is_full(story: Story, /) -> None:
     """Small files beside the logs cannot be written: no traceback, the next start recovers (seeds 10, 33, 43)."""
-
-    async def scene(story: Story) -> None:
-        client = story.client()
-        for number in range(5):
-            await send(story, number, client)
-        disk = story.cluster.machines[0].disk
-        disk.capacity_bytes = CAPACITY_BYTES - disk.space("/").free
-        node = story.node
-        assert node is not None
-        node.stop.set()
-        async with asyncio.timeout(60.0):
-            await asyncio.wait([node.main])
-        assert story.cluster.failures == []
-        disk.capacity_bytes = CAPACITY_BYTES
-        assert await aftermath(story) == []
-
-    played(scene)
+    client = story.client()
+    for number in range(5):
+        await send(story, number, client)
+    disk = story.cluster.machines[0].disk
+    disk.capacity_bytes = CAPACITY_BYTES - disk.space("/").free
+    node = story.node
+    assert node is not None
+    node.stop.set()
+    async with asyncio.timeout(60.0):
+        await asyncio.wait([node.main])
+    assert story.cluster.failures == []
+    disk.capacity_bytes = CAPACITY_BYTES
+    assert await aftermath(story) == []
 
 
-def test_a_produce_that_finds_the_disk_full_may_be_sent_again() -> None:
+@by(played)
+async def test_a_produce_that_finds_the_disk_full_may_be_sent_again(story: Story, /) -> None:
     """The second batch of a producer takes the fast path; its refusal must be one that clients retry (seed 2)."""
-
-    async def scene(story: Story) -> None:
-        client = story.client()
-        await send(story, 0, client)
-        await send(story, 1, client)
-        disk = story.cluster.machines[0].disk
-        disk.capacity_bytes = CAPACITY_BYTES - disk.space("/").free
-        try:
-            await send(story, 2, client)
-            raise AssertionError("acknowledged by a full disk")
-        except ServerError as refused:
-            assert refused.code is ErrorCode.KAFKA_STORAGE_ERROR
-        disk.capacity_bytes = CAPACITY_BYTES
-        assert await again(lambda: send(story, 2, client))
-        assert await aftermath(story) == []
-
-    played(scene)
+    client = story.client()
+    await send(story, 0, client)
+    await send(story, 1, client)
+    disk = story.cluster.machines[0].disk
+    disk.capacity_bytes = CAPACITY_BYTES - disk.space("/").free
+    try:
+        await send(story, 2, client)
+        raise AssertionError("acknowledged by a full disk")
+    except ServerError as refused:
+        assert refused.code is ErrorCode.KAFKA_STORAGE_ERROR
+    disk.capacity_bytes = CAPACITY_BYTES
+    assert await again(lambda: send(story, 2, client))
+    assert await aftermath(story) == []
 
 
 def test_what_a_failed_fsync_lost_is_not_acknowledged_after_a_restart_either() -> None:

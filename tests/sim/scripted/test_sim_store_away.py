@@ -18,6 +18,7 @@ from tests.sim.scripted import script
 from tests.sim.scripted.store_away import HOUR_S, STORE_LATENCY_S, Day, begun
 from tests.sim.world.cluster import Cluster
 from tests.sim.world.loop import SimLoop
+from tests.support.scenario import by
 
 AWAY_S = 10 * HOUR_S
 HELD_S = 600.0
@@ -124,52 +125,43 @@ async def come_back(day: Day, resume_s: float) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("held_s", [0.0, pytest.param(HELD_S, marks=pytest.mark.slow)], ids=["refused", "held"])
-def test_away_until_the_disk_is_at_its_limit(held_s: float) -> None:
+@by(played, f"thermocline.local.bytes.max={LOCAL_MAX}")
+async def test_away_until_the_disk_is_at_its_limit(day: Day, /, held_s: float) -> None:
     """Produce goes on to the limit, waits, is refused; all of it is there afterwards, and the bucket holds no more."""
-
-    async def scene(day: Day) -> None:
-        await asyncio.sleep(HOUR_S)
-        gone_s = await go_away(day, held_s)
-        refused_at_s = await stay_away(day, gone_s, "store")
-        throttled_s = day.sends.first_slower(SLOW_S, gone_s)
-        assert throttled_s is not None and gone_s + throttled_s < refused_at_s, "slowed down before it was refused"
-        assert day.sends.slowest_s(gone_s, gone_s + throttled_s - 60) < SLOW_S, "and not before the limit"
-        assert LOCAL_MAX * 1.1 <= day.local_bytes() <= LOCAL_MAX * 1.15
-        print(f"slowed down after {throttled_s / HOUR_S:.1f} h")
-        # Room comes of an upload that is answered.
-        await come_back(day, UPLOAD_TIMEOUT_S + WRITES_RESUME_S if held_s else WRITES_RESUME_S)
-
-    played(scene, f"thermocline.local.bytes.max={LOCAL_MAX}")
+    await asyncio.sleep(HOUR_S)
+    gone_s = await go_away(day, held_s)
+    refused_at_s = await stay_away(day, gone_s, "store")
+    throttled_s = day.sends.first_slower(SLOW_S, gone_s)
+    assert throttled_s is not None and gone_s + throttled_s < refused_at_s, "slowed down before it was refused"
+    assert day.sends.slowest_s(gone_s, gone_s + throttled_s - 60) < SLOW_S, "and not before the limit"
+    assert LOCAL_MAX * 1.1 <= day.local_bytes() <= LOCAL_MAX * 1.15
+    print(f"slowed down after {throttled_s / HOUR_S:.1f} h")
+    # Room comes of an upload that is answered.
+    await come_back(day, UPLOAD_TIMEOUT_S + WRITES_RESUME_S if held_s else WRITES_RESUME_S)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("held_s", [0.0, HELD_S], ids=["refused", "held"])
-def test_away_until_the_reservation_is_used_up(held_s: float) -> None:
+@by(played, "thermocline.reservation.offsets=2000")
+async def test_away_until_the_reservation_is_used_up(day: Day, /, held_s: float) -> None:
     """No offset beyond the reserved end is given, however long the store is away."""
-
-    async def scene(day: Day) -> None:
-        await asyncio.sleep(HOUR_S)
-        gone_s = await go_away(day, held_s)
-        reserved = day.tier().log.reserved_end
-        await stay_away(day, gone_s, "reservation")
-        assert day.tier().log.log_end_offset == day.tier().log.reserved_end == reserved
-        await come_back(day, WRITES_RESUME_S)
-
-    played(scene, "thermocline.reservation.offsets=2000")
+    await asyncio.sleep(HOUR_S)
+    gone_s = await go_away(day, held_s)
+    reserved = day.tier().log.reserved_end
+    await stay_away(day, gone_s, "reservation")
+    assert day.tier().log.log_end_offset == day.tier().log.reserved_end == reserved
+    await come_back(day, WRITES_RESUME_S)
 
 
-def test_a_poll_that_is_held_is_no_pause_of_the_broker() -> None:
+@by(played)
+async def test_a_poll_that_is_held_is_no_pause_of_the_broker(day: Day, /) -> None:
     """A store that answers nothing, and few clients: the broker took its own wait for a stopped process, and was mute
     until the store came back."""
-
-    async def scene(day: Day) -> None:
-        await asyncio.sleep(300.0)
-        gone_s = day.now()
-        day.store.down, day.store.held_s = True, HELD_S
-        await asyncio.sleep(300.0)
-        assert set(day.sends.between(gone_s, day.now())) == {"NONE"}
-        assert day.sends.slowest_s(gone_s, day.now()) < SLOW_S
-        await day.stop()
-
-    played(scene)
+    await asyncio.sleep(300.0)
+    gone_s = day.now()
+    day.store.down, day.store.held_s = True, HELD_S
+    await asyncio.sleep(300.0)
+    assert set(day.sends.between(gone_s, day.now())) == {"NONE"}
+    assert day.sends.slowest_s(gone_s, day.now()) < SLOW_S
+    await day.stop()

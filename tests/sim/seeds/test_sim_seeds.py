@@ -27,6 +27,9 @@ MUST_HIT = (
     "disk fault:sync",
     "net split",
     *("late, files begins", "late, files is heard", "late, flush begins", "late, store begins", "late, store is heard"),
+    *("cleaning, pass finished", "cleaning, swap", "cleaning, tombstones dropped", "cleaning, map full"),
+    *("cleaning, killed in a swap", "cleaning, power cut in a swap", "cleaning, start finished a swap"),
+    *("cleaning, pass cut off by a role's end", "cleaning, pass cut off by a full disk"),
 )
 
 

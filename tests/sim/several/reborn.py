@@ -26,6 +26,7 @@ from tests.sim.world.clock import EPOCH_MS
 
 PLACE: Place = ("reborn", 0)
 CONFIGS = {"internal.segment.bytes": "2500", "remote.storage.enable": "true", "local.retention.bytes": "3000"}
+COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "900", "min.cleanable.dirty.ratio": "0.0"}
 LIVES_S = ((0.1, 1.0), (0.5, 3.0), (3.0, 9.0))
 WRITERS = 2
 
@@ -41,6 +42,9 @@ class Reborn:
         self._topic_id: UUID | None = None  # as last told
         self._sent: list[tuple[UUID | None, Send]] = []
         self._configs = {**CONFIGS, "min.insync.replicas": str(min(replicas, 2))}
+        self._is_compacted = stage.rng("reborn compacted").randrange(2) == 0
+        if self._is_compacted:  # every record has a key of its own: passes come, nothing goes
+            self._configs |= COMPACTED
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as acting:
@@ -100,7 +104,9 @@ class Reborn:
                 continue
             value = f"reborn{number}.{session}.{sequence}"
             sequence += 1
-            data = encode_batch([Record(0, EPOCH_MS, None, value.encode() + b" " + b"x" * rng.randrange(300))])
+            data = encode_batch(
+                [Record(0, EPOCH_MS, value.encode(), value.encode() + b" " + b"x" * rng.randrange(300))]
+            )
             now_s = self._stage.now()
             send = Send(f"r{number}.{session}", sequence, PLACE, (value,), now_s, now_s, Outcome.INFO)
             at = len(self._sent)

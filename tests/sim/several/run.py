@@ -18,8 +18,9 @@ from tests.sim import acts
 from tests.sim.actors import Admin, Reader
 from tests.sim.checks.history import History
 from tests.sim.checks.invariants import watch_roots
+from tests.sim.nemesis import KEEPS
 from tests.sim.playing import Actor, Load, Outcome, Play, played
-from tests.sim.run import BROKER_SETTINGS, FAULTY
+from tests.sim.run import BROKER_SETTINGS, FAULTY, codec_of
 from tests.sim.several.checks.ends import Ends
 from tests.sim.several.checks.god import God
 from tests.sim.several.checks.losses import Losses
@@ -29,6 +30,10 @@ from tests.sim.several.faults.nemesis import SeveralNemesis
 from tests.sim.several.fleet import Fleet, brokers_are_seen
 from tests.sim.several.near import near_readers
 from tests.sim.several.reborn import Reborn, ThereAndBack
+from tests.sim.table import SETTINGS as TABLE_SETTINGS
+from tests.sim.table import TableShape, table_of
+from tests.sim.world.cleaning import Breaks
+from tests.sim.world.cluster import Node
 from tests.sim.world.late import drawn_chance, late_of
 from tests.sim.world.loop import SimLoop
 from tests.support.store.faulty_store import Fault
@@ -60,6 +65,7 @@ class Shape:
     throttled: bool = False  # replicas that are out of sync, all of them
     late: float = 0.0  # the chance that a call of a worker is; 0: none is
     reborn: bool = False  # a topic is deleted and made again while it is written to, replicas leave and come back
+    table: TableShape | None = None
 
 
 def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int | None = None) -> Shape:
@@ -101,6 +107,7 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
     if SeededRng(f"several/{brokers}/{seed}/rot").randrange(4) == 0 and kinds:
         kinds += (Kind.ROTTEN,)
     settings += (f"thermocline.follower.skip.bytes={(0, 4000, 64 << 20)[later.randrange(3)]}",)
+    settings += codec_of(f"several/{brokers}/{seed}")
     operated = SeededRng(f"several/{brokers}/{seed}/operated")
     is_throttled = operated.randrange(3) == 0
     if is_throttled:
@@ -130,7 +137,7 @@ def with_late(shape: Shape, *, always: bool) -> Shape:
     """Late work, and what it is dangerous to: drawn apart, so that all else is as it was, or always."""
     name = f"several/{shape.brokers}/{shape.seed}"
     is_reborn = SeededRng(f"{name}/reborn").randrange(3) == 0
-    return replace(shape, late=drawn_chance(name, always=always), reborn=always or is_reborn)
+    return replace(shape, late=drawn_chance(name, always=always), reborn=always or is_reborn, table=table_of(name))
 
 
 def seats_of(shape: Shape) -> int:
@@ -150,7 +157,7 @@ def simulate(
     shape = with_late(shape_of(seed, brokers, duration_s, replication_factor), always=late)
 
     def make(loop: SimLoop) -> SeveralBrokers:
-        settings, name = [*BROKER_SETTINGS, *shape.settings], f"several/{brokers}/{seed}"
+        settings, name = [*BROKER_SETTINGS, *TABLE_SETTINGS, *shape.settings], f"several/{brokers}/{seed}"
         fleet = Fleet(loop, name, seats_of(shape), settings, late=late_of(loop, name, shape.late))
         return SeveralBrokers(shape, fleet)
 
@@ -166,9 +173,10 @@ class SeveralBrokers(Play):
     def __init__(self, shape: Shape, fleet: Fleet) -> None:
         stage = Crowd(fleet, History(), _nobody, asyncio.Event(), [], {})
         load = Load(shape.duration_s, shape.producers, shape.pace_s, shape.segment_bytes)
-        super().__init__(shape, load, fleet, stage, PARTITIONS)
+        super().__init__(shape, load, fleet, stage, PARTITIONS, shape.table)
         self._fleet = fleet
         self._crowd = stage
+        self._kinds, self._is_sync = shape.kinds, shape.sync
         self._deaf, self._min_in_sync, self._local_bytes = shape.deaf, shape.min_in_sync, shape.local_bytes
         self._throttled = {"follower.replication.throttled.replicas": "*"} if shape.throttled else {}
         self._losses = losses = Losses(fleet, stage.history)
@@ -213,6 +221,17 @@ class SeveralBrokers(Play):
     def others(self) -> Sequence[Actor]:
         return [actor for actor in (self._reborn, self._back) if actor is not None]
 
+    def breaks_cleaning(self) -> Breaks | None:
+        if Kind.KILL not in self._kinds:
+            return None
+        keep = self._stage.rng("kept of a swap")
+
+        def cut_power(node: Node) -> None:
+            seat = next(seat for seat in self._fleet.seats if seat.node is node)
+            self._fleet.cut_power(seat, KEEPS[keep.randrange(len(KEEPS))], keep)
+
+        return Breaks(self._stage.rng("swaps"), self._fleet.kill, cut_power if self._is_sync else None)
+
     async def break_things(self) -> None:
         await self._nemesis.run()
 
@@ -233,11 +252,13 @@ class SeveralBrokers(Play):
         if self._reborn is not None:
             await self._reborn.read(self.found)
         await self._ends.read_copies(self.found)
+        await self._ends.read_tables(self.found)
         await self.drained(lambda: [*self._lagging()])
         await self._nemesis.restart_all()
         await self._are_whole("after clean restarts")
         await acts.read_again(self._stage, self.found, self._places)
         await self._ends.read_copies(self.found)
+        await self._ends.read_tables(self.found)
 
     async def _are_whole(self, when: str) -> None:
         ends, nemesis = self._ends, self._nemesis

@@ -8,7 +8,6 @@ once; a directory bucket lies on the disk of the only machine, so that the cut h
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from coldstore.manifest.manifest import Manifest
 from coldstore.object_store import ObjectStore
 from coldstore.roots.root_format import RootCodec
 from coldstore.stores.directory import DirectoryStore
+from hotstore.cleaning.engine import CleanerEngine
 from seams.files.disk import Lock
 from seams.files.syncs import WorkerSyncs
 from seams.loop.beats import BEAT_S, Beats
@@ -32,9 +32,10 @@ from seams.world import World
 from tests.sim.checks.history import Place
 from tests.sim.checks.read_roots import ReadRoots
 from tests.sim.world.bucket import RemoteBucket, Rights, WayToStore
+from tests.sim.world.cleaning import SimEngine
 from tests.sim.world.clock import SimClock
 from tests.sim.world.late import LaneLate, Late
-from tests.sim.world.loop import PROCESS, Process, SimLoop
+from tests.sim.world.loop import PROCESS, Process, SimLoop, close_coroutine
 from tests.sim.world.machines import Machine
 from tests.sim.world.net import SimNet
 from tests.sim.world.workers import SimWorkers
@@ -138,6 +139,7 @@ class Cluster:
         self.over = False
         self.losses = 0  # events after which the promises allow some loss
         self.started = 0
+        self.map_bytes = 0  # of a cleaner's map, at most; 0: as configured
         self.nodes: list[Node] = []
         self.graveyard: list[Any] = []
         self.exits: list[tuple[float, str, int]] = []
@@ -208,9 +210,14 @@ class Cluster:
                 node.store = RemoteBucket(self.loop, self.store, self.outside, way, self.rights[node.place], self.late)
             return way_of(node.store)
 
+        def make_engine() -> CleanerEngine:
+            return SimEngine(SeededRng(f"{self.seed}/{node.name}/cleaner"), self.map_bytes)
+
         async def main() -> int:
             try:
-                code = await app.run(config, world, node.stop, announce, open_bucket=open_bucket)
+                code = await app.run(
+                    config, world, node.stop, announce, open_bucket=open_bucket, make_engine=make_engine
+                )
             except Exception as failure:
                 if node.dead or self.over:
                     raise
@@ -302,13 +309,11 @@ class Cluster:
 
     def bury(self) -> None:
         """Let go of dead processes' tasks; their `finally` blocks run now, in a world that is over."""
-        self.over = True
+        self.over = self.loop.over = True
         for node in self.nodes:
             self.graveyard.extend(node.tasks)
         for buried in self.graveyard:
             if isinstance(buried, asyncio.Task):
                 buried._log_destroy_pending = False  # type: ignore[attr-defined]
-                coroutine = buried.get_coro()
-                with contextlib.suppress(BaseException):
-                    coroutine.close()  # type: ignore[union-attr]
+                close_coroutine(buried.get_coro())
         self.graveyard.clear()

@@ -9,6 +9,7 @@ paused one wait, in order, until it is resumed (SIGSTOP). Threads, sockets and s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 from collections import deque
@@ -16,6 +17,9 @@ from contextvars import Context, ContextVar
 from typing import Any, NoReturn
 
 TURNS_AT_ONE_TIME_MAX = 200_000  # callbacks without the clock moving: a livelock, not a load
+
+
+CLOSES_MAX = 10_000  # of one coroutine: suspensions of it and of those that it awaits
 
 
 class Deadlock(RuntimeError):
@@ -52,6 +56,22 @@ class Process:
 PROCESS: ContextVar[Process | None] = ContextVar("simulated process", default=None)
 
 
+def close_coroutine(coroutine: Any) -> None:
+    """End a suspended coroutine that nobody will resume: its `finally` blocks run, without the loop.
+
+    The innermost coroutine is closed first. Closed from outside, one that awaits in its `finally`, or in the exit of a
+    TaskGroup, ignores GeneratorExit, and the one that awaits it gets a RuntimeError of which no program knows."""
+    for _ in range(CLOSES_MAX):
+        inner, one = None, coroutine
+        while getattr(one, "cr_frame", None) is not None:
+            inner, one = one, one.cr_await
+        if inner is None:
+            return
+        with contextlib.suppress(BaseException):  # it may be suspended again, further on
+            inner.close()
+    raise AssertionError(f"{coroutine!r} cannot be closed")
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """See the module. `time()` is seconds of virtual time from 0."""
 
@@ -62,6 +82,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._order = itertools.count()
         self._turns = 0
         self.callbacks = 0
+        self.over = False
+        """Nothing runs any more: an async generator that is freed now gets no task."""
 
     def time(self) -> float:
         return self._now
@@ -125,7 +147,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def _asyncgen_finalizer_hook(self, agen: Any) -> None:
         self._asyncgens.discard(agen)  # type: ignore[attr-defined]
         process = PROCESS.get()
-        if not self.is_closed() and (process is None or not process.dead):
+        if not (self.over or self.is_closed()) and (process is None or not process.dead):
             self.create_task(agen.aclose())
 
     def run_in_executor(self, *_: Any) -> NoReturn:  # type: ignore[override]

@@ -18,6 +18,7 @@ from tests.sim.world.links import CLIENTS, STORE, both_ways
 from tests.sim.world.loop import Process, SimLoop
 from tests.sim.world.net import SimNet
 from tests.support.net.net_end import End
+from tests.support.scenario import by
 from tests.support.store.memory_store import MemoryStore
 
 ADDRESS = ("127.0.0.1", 9092)
@@ -58,214 +59,183 @@ class World:
         return transport
 
 
-@pytest.fixture
-def play() -> Callable[[Callable[[World], Awaitable[None]]], None]:
-    def played(scene: Callable[[World], Awaitable[None]]) -> None:
-        loop = SimLoop()
-        try:
-            loop.run_until_complete(scene(World(loop)))  # type: ignore[arg-type]
-        finally:
-            loop.close()
-
-    return played
+def play(scene: Callable[[World], Awaitable[None]]) -> None:
+    loop = SimLoop()
+    try:
+        loop.run_until_complete(scene(World(loop)))  # type: ignore[arg-type]
+    finally:
+        loop.close()
 
 
-Play = Callable[[Callable[[World], Awaitable[None]]], None]
-
-
-def test_a_cut_link_stalls_a_connection_and_loses_nothing(play: Play) -> None:
+@by(play)
+async def test_a_cut_link_stalls_a_connection_and_loses_nothing(world: World, /) -> None:
     """Both ways cut: nothing arrives, nobody hears of a loss; healed: all of it, in order. Clients were not touched."""
-
-    async def scene(world: World) -> None:
-        await world.listen()
-        transport = await world.connect()
-        world.links.cut(both_ways([("here", "there")]))
-        for i in range(100):
-            transport.write(b"%04d" % i)
-            await asyncio.sleep(0.01)
-        client = End()
-        (await world.net.connect(*ADDRESS, client, 5.0)).write(b"client")
-        await client.until(lambda: client.got == b"client")
-        await asyncio.sleep(30.0)
-        assert (bytes(world.served[0].got), bytes(world.end.got), world.end.lost) == (b"", b"", 0)
-        world.links.heal()
-        transport.write(b"0100")
-        wanted = b"".join(b"%04d" % i for i in range(101))
-        await world.end.until(lambda: len(world.end.got) == len(wanted))
-        assert bytes(world.end.got) == wanted == bytes(world.served[0].got)
-        assert world.net.hits["held"] >= 100
-
-    play(scene)
+    await world.listen()
+    transport = await world.connect()
+    world.links.cut(both_ways([("here", "there")]))
+    for i in range(100):
+        transport.write(b"%04d" % i)
+        await asyncio.sleep(0.01)
+    client = End()
+    (await world.net.connect(*ADDRESS, client, 5.0)).write(b"client")
+    await client.until(lambda: client.got == b"client")
+    await asyncio.sleep(30.0)
+    assert (bytes(world.served[0].got), bytes(world.end.got), world.end.lost) == (b"", b"", 0)
+    world.links.heal()
+    transport.write(b"0100")
+    wanted = b"".join(b"%04d" % i for i in range(101))
+    await world.end.until(lambda: len(world.end.got) == len(wanted))
+    assert bytes(world.end.got) == wanted == bytes(world.served[0].got)
+    assert world.net.hits["held"] >= 100
 
 
-def test_a_link_may_be_cut_one_way(play: Play) -> None:
+@by(play)
+async def test_a_link_may_be_cut_one_way(world: World, /) -> None:
     """Requests arrive, answers do not; and what was sent last, before a close, arrives before the close."""
-
-    async def scene(world: World) -> None:
-        await world.listen()
-        transport = await world.connect()
-        world.links.cut([("there", "here")])
-        transport.write(b"asked")
-        await world.served[0].until(lambda: world.served[0].got == b"asked")
-        await asyncio.sleep(10.0)
-        assert world.end.got == b""
-        world.served[0].transport.close()
-        await asyncio.sleep(10.0)
-        assert world.end.lost == 0
-        world.links.heal([("there", "here")])
-        await world.end.until(lambda: world.end.lost == 1)
-        assert world.end.got == b"asked"
-
-    play(scene)
+    await world.listen()
+    transport = await world.connect()
+    world.links.cut([("there", "here")])
+    transport.write(b"asked")
+    await world.served[0].until(lambda: world.served[0].got == b"asked")
+    await asyncio.sleep(10.0)
+    assert world.end.got == b""
+    world.served[0].transport.close()
+    await asyncio.sleep(10.0)
+    assert world.end.lost == 0
+    world.links.heal([("there", "here")])
+    await world.end.until(lambda: world.end.lost == 1)
+    assert world.end.got == b"asked"
 
 
-def test_connecting_over_a_cut_link_takes_its_time_out_and_no_longer(play: Play) -> None:
+@by(play)
+async def test_connecting_over_a_cut_link_takes_its_time_out_and_no_longer(world: World, /) -> None:
     """TimeoutError, whichever way is cut; healed in time, it is made."""
-
-    async def scene(world: World) -> None:
-        await world.listen()
-        for link in (("here", "there"), ("there", "here")):
-            world.links.cut([link])
-            began_s = world.loop.time()
-            with pytest.raises(TimeoutError):
-                await world.connect(3.0)
-            assert world.loop.time() - began_s == pytest.approx(3.0)
-            world.links.heal()
-        assert world.end.made == 0
-        world.links.cut([("here", "there")])
-        world.loop.call_later(2.0, world.links.heal)
-        await world.connect(3.0)
-        assert world.end.made == 1
-
-    play(scene)
+    await world.listen()
+    for link in (("here", "there"), ("there", "here")):
+        world.links.cut([link])
+        began_s = world.loop.time()
+        with pytest.raises(TimeoutError):
+            await world.connect(3.0)
+        assert world.loop.time() - began_s == pytest.approx(3.0)
+        world.links.heal()
+    assert world.end.made == 0
+    world.links.cut([("here", "there")])
+    world.loop.call_later(2.0, world.links.heal)
+    await world.connect(3.0)
+    assert world.end.made == 1
 
 
-def test_a_slow_link_is_late_by_what_was_said(play: Play) -> None:
+@by(play)
+async def test_a_slow_link_is_late_by_what_was_said(world: World, /) -> None:
     """One way by half a second: an echo takes that, and little more; a connect waits for its answer too."""
-
-    async def scene(world: World) -> None:
-        await world.listen()
-        world.links.slow([("here", "there")], 0.5)
-        began_s = world.loop.time()
-        transport = await world.connect()
-        assert 0.5 <= world.loop.time() - began_s < 0.6
-        began_s = world.loop.time()
-        transport.write(b"late")
-        await world.end.until(lambda: world.end.got == b"late")
-        assert 0.5 <= world.loop.time() - began_s < 0.6
-        world.links.heal()
-        began_s = world.loop.time()
-        transport.write(b"soon")
-        await world.end.until(lambda: world.end.got == b"latesoon")
-        assert world.loop.time() - began_s < 0.1
-
-    play(scene)
+    await world.listen()
+    world.links.slow([("here", "there")], 0.5)
+    began_s = world.loop.time()
+    transport = await world.connect()
+    assert 0.5 <= world.loop.time() - began_s < 0.6
+    began_s = world.loop.time()
+    transport.write(b"late")
+    await world.end.until(lambda: world.end.got == b"late")
+    assert 0.5 <= world.loop.time() - began_s < 0.6
+    world.links.heal()
+    began_s = world.loop.time()
+    transport.write(b"soon")
+    await world.end.until(lambda: world.end.got == b"latesoon")
+    assert world.loop.time() - began_s < 0.1
 
 
-def test_who_died_behind_a_cut_link_is_heard_of_when_it_is_healed(play: Play) -> None:
+@by(play)
+async def test_who_died_behind_a_cut_link_is_heard_of_when_it_is_healed(world: World, /) -> None:
     """A kill is told by the kernel; the telling waits with everything else."""
-
-    async def scene(world: World) -> None:
-        there = await world.listen()
-        transport = await world.connect()
-        world.links.cut(both_ways([("here", "there")]))
-        there.dead = True
-        world.net.drop_process(there)
-        transport.write(b"anybody")
-        await asyncio.sleep(60.0)
-        assert world.end.lost == 0
-        world.links.heal()
-        await world.end.until(lambda: world.end.lost == 1)
-
-    play(scene)
+    there = await world.listen()
+    transport = await world.connect()
+    world.links.cut(both_ways([("here", "there")]))
+    there.dead = True
+    world.net.drop_process(there)
+    transport.write(b"anybody")
+    await asyncio.sleep(60.0)
+    assert world.end.lost == 0
+    world.links.heal()
+    await world.end.until(lambda: world.end.lost == 1)
 
 
-def test_who_lost_power_says_nothing_until_it_is_asked_again(play: Play) -> None:
+@by(play)
+async def test_who_lost_power_says_nothing_until_it_is_asked_again(world: World, /) -> None:
     """No reset from a machine that is off, and connecting to it is not answered; on again, it knows nothing of old
     connections: who sent or sends something hears so, who only listens waits on."""
-
-    async def scene(world: World) -> None:
-        there = await world.listen()
-        talking = await world.connect()
-        talker, world.end = world.end, End()
-        quiet_transport = await world.connect()
-        quiet = world.end
-        there.dead = True
-        world.net.dark.add("there")
-        world.net.drop_process(there)
-        talking.write(b"anybody")
-        await asyncio.sleep(60.0)
-        assert (talker.lost, quiet.lost) == (0, 0)
-        with pytest.raises(TimeoutError):
-            await world.connect(1.0)
-        world.net.power_on("there")
-        await talker.until(lambda: talker.lost == 1)
-        with pytest.raises(ConnectionRefusedError):
-            await world.connect(1.0)
-        await world.listen()
-        await asyncio.sleep(60.0)
-        assert quiet.lost == 0
-        quiet_transport.write(b"anybody")
-        await quiet.until(lambda: quiet.lost == 1)
-
-    play(scene)
+    there = await world.listen()
+    talking = await world.connect()
+    talker, world.end = world.end, End()
+    quiet_transport = await world.connect()
+    quiet = world.end
+    there.dead = True
+    world.net.dark.add("there")
+    world.net.drop_process(there)
+    talking.write(b"anybody")
+    await asyncio.sleep(60.0)
+    assert (talker.lost, quiet.lost) == (0, 0)
+    with pytest.raises(TimeoutError):
+        await world.connect(1.0)
+    world.net.power_on("there")
+    await talker.until(lambda: talker.lost == 1)
+    with pytest.raises(ConnectionRefusedError):
+        await world.connect(1.0)
+    await world.listen()
+    await asyncio.sleep(60.0)
+    assert quiet.lost == 0
+    quiet_transport.write(b"anybody")
+    await quiet.until(lambda: quiet.lost == 1)
 
 
-def test_the_store_is_at_the_end_of_a_link_too(play: Play) -> None:
+@by(play)
+async def test_the_store_is_at_the_end_of_a_link_too(world: World, /) -> None:
     """Cut on the way there: no effect until it is healed; cut on the way back: the effect, and no answer. Who gave up
     meanwhile may have its effect minutes later. Others are not touched; a store that is down for one refuses it."""
+    store = MemoryStore()
 
-    async def scene(world: World) -> None:
-        store = MemoryStore()
+    def bucket(place: str) -> RemoteBucket:
+        way = WayToStore(world.links, place, SeededRng("way"))
+        return RemoteBucket(world.loop, store, copy_context(), way)
 
-        def bucket(place: str) -> RemoteBucket:
-            way = WayToStore(world.links, place, SeededRng("way"))
-            return RemoteBucket(world.loop, store, copy_context(), way)
+    here, elsewhere = bucket("here"), bucket("elsewhere")
+    world.links.cut([("here", STORE)])
+    asked = asyncio.ensure_future(here.put_root("a", b"1", None))
+    await asyncio.sleep(20.0)
+    with pytest.raises(ObjectMissing):
+        await elsewhere.get("a")
+    world.links.heal()
+    await asked
+    assert (await elsewhere.get("a")).data == b"1"
 
-        here, elsewhere = bucket("here"), bucket("elsewhere")
-        world.links.cut([("here", STORE)])
-        asked = asyncio.ensure_future(here.put_root("a", b"1", None))
-        await asyncio.sleep(20.0)
-        with pytest.raises(ObjectMissing):
-            await elsewhere.get("a")
-        world.links.heal()
-        await asked
-        assert (await elsewhere.get("a")).data == b"1"
+    world.links.cut([(STORE, "here")])
+    asked = asyncio.ensure_future(here.put_root("b", b"1", None))
+    await asyncio.sleep(20.0)
+    assert not asked.done() and (await elsewhere.get("b")).data == b"1"
+    world.links.heal()
+    await asked
 
-        world.links.cut([(STORE, "here")])
-        asked = asyncio.ensure_future(here.put_root("b", b"1", None))
-        await asyncio.sleep(20.0)
-        assert not asked.done() and (await elsewhere.get("b")).data == b"1"
-        world.links.heal()
-        await asked
-
-        world.links.cut([("here", STORE)])
-        for i in range(20):
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await here.put_root(f"late/{i}", b"1", None)
-        assert [info.key async for info in elsewhere.list("late/")] == []
-        world.links.heal()
-        await asyncio.sleep(1.0)
-        landed = [info.key async for info in elsewhere.list("late/")]
-        assert 0 < len(landed) < 20
-
-        here.down = True
-        with pytest.raises(Exception, match="no way to the store"):
-            await here.get("a")
-        assert here.refused == 1 and (await elsewhere.get("a")).data == b"1"
-
-    play(scene)
-
-
-def test_clients_are_a_place(play: Play) -> None:
-    """Who is no process is at "clients"."""
-
-    async def scene(world: World) -> None:
-        await world.listen()
-        world.links.cut([(CLIENTS, "there")])
+    world.links.cut([("here", STORE)])
+    for i in range(20):
         with pytest.raises(TimeoutError):
-            await world.net.connect(*ADDRESS, End(), 1.0)
-        await world.connect()
+            async with asyncio.timeout(1.0):
+                await here.put_root(f"late/{i}", b"1", None)
+    assert [info.key async for info in elsewhere.list("late/")] == []
+    world.links.heal()
+    await asyncio.sleep(1.0)
+    landed = [info.key async for info in elsewhere.list("late/")]
+    assert 0 < len(landed) < 20
 
-    play(scene)
+    here.down = True
+    with pytest.raises(Exception, match="no way to the store"):
+        await here.get("a")
+    assert here.refused == 1 and (await elsewhere.get("a")).data == b"1"
+
+
+@by(play)
+async def test_clients_are_a_place(world: World, /) -> None:
+    """Who is no process is at "clients"."""
+    await world.listen()
+    world.links.cut([(CLIENTS, "there")])
+    with pytest.raises(TimeoutError):
+        await world.net.connect(*ADDRESS, End(), 1.0)
+    await world.connect()

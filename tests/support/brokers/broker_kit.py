@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -37,6 +37,7 @@ from broker.wire.messages import (
     ProduceResponsePartition,
 )
 from coldstore.object_store import ObjectStore
+from hotstore.cleaning.engine import CleanerEngine, LocalEngine
 from logformat.record_batch import walk
 from logformat.records import Record, encode_batch, iter_records
 from seams.files.disk import FileRange
@@ -47,7 +48,6 @@ from seams.world import World
 from tests.sim.world.bucket import RemoteBucket
 from tests.sim.world.clock import EPOCH_MS, SimClock
 from tests.sim.world.late import LaneLate, Late
-from tests.sim.world.loop import SimLoop
 from tests.sim.world.net import SimNet
 from tests.sim.world.workers import SimWorkers
 from tests.support.brokers.machine import Machine
@@ -82,26 +82,6 @@ SMALL_SEGMENTS = {"internal_segment_bytes": "1000", "local_retention_bytes": "1"
 """A topic whose segments hold a few batches and leave the disk as soon as they are in the bucket."""
 
 
-def play(coroutine: Coroutine[Any, Any, T], *, timeout_s: float = 3600.0) -> T:
-    """Run a scenario to its end; `timeout_s` of virtual time bounds a broker that never comes up."""
-
-    async def bounded() -> T:
-        async with asyncio.timeout(timeout_s):
-            return await coroutine
-
-    loop = SimLoop()
-    asyncio.set_event_loop(loop)
-    try:
-        return loop.run_until_complete(bounded())
-    finally:
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        asyncio.set_event_loop(None)
-        loop.close()
-
-
 class SleepyClock(SimClock):
     """The loop's clock; `slept_s` is what the boot clock counts beside it, as over a machine's sleep."""
 
@@ -112,7 +92,7 @@ class SleepyClock(SimClock):
 
 
 class Place(Machine):
-    """What survives a broker. Make it inside `play`."""
+    """What survives a broker. Make it inside a coroutine test."""
 
     def __init__(self, *settings: str, seed: int | str = 1) -> None:
         super().__init__(seed)
@@ -164,7 +144,10 @@ class Place(Machine):
         def open_bucket(_: Any, __: World) -> ObjectStore:
             return bucket
 
-        return Life(Broker(config, world, open_bucket), clock, workers)
+        def make_engine() -> CleanerEngine:
+            return LocalEngine(SeededRng(f"cleaner/{self.seed}/{self.lives}"))
+
+        return Life(Broker(config, world, open_bucket, make_engine), clock, workers)
 
     def workers(self) -> SimWorkers:
         """Those of the next life."""

@@ -29,7 +29,7 @@ QUICK_LEASE = ("thermocline.lease.ms=-1", "thermocline.lease.interval.ms=-1")
 
 
 class House:
-    """Make it inside `play`."""
+    """Make it inside a coroutine test."""
 
     def __init__(self, *settings: str, own: Mapping[int, tuple[str, ...]] | None = None) -> None:
         self.place = Place(*settings)

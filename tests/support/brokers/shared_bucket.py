@@ -73,7 +73,7 @@ class Apart:
 
 
 class Pair:
-    """Brokers 1 and 2, by node id in `lives`; `image` is what was published last. Make it inside `play`."""
+    """Brokers 1 and 2, by node id in `lives`; `image` is what was published last. Make it inside a coroutine test."""
 
     def __init__(self, *settings: str) -> None:
         self.places = {1: Place(*settings), 2: Place(*settings, "node.id=2", seed=2)}

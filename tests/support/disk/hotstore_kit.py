@@ -158,6 +158,7 @@ class RecordingOwner:
         self.told_flushed: list[int] = []
         self.told_failed: list[LogFailed] = []
         self.starts_moved = 0
+        self.cleanable = 0
 
     def flushed(self, stable_end: int) -> None:
         self.told_flushed.append(stable_end)
@@ -170,6 +171,9 @@ class RecordingOwner:
 
     def start_moved(self) -> None:
         self.starts_moved += 1
+
+    def cleanable_end(self) -> int:
+        return self.cleanable
 
 
 async def settle() -> None:

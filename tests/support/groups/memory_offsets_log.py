@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from broker.internal_topics.batches import batches_in, is_begin_of_rewrite
 from broker.internal_topics.interfaces import Replayed
 from logformat.record_batch import read_header
+from logformat.transaction_marker import TransactionMarker, marker_batch
 from tests.support.stamped import stamp
 
 
@@ -48,6 +49,9 @@ class MemoryOffsetsLog:
     def leader(self, index: int) -> int:
         return 1
 
+    def leaders(self) -> list[int]:
+        return [1]
+
     def shard_log(self, index: int, leader_epoch: int = 1) -> MemoryPartition:
         return MemoryPartition(self, index, leader_epoch)
 
@@ -80,7 +84,18 @@ class MemoryPartition:
         self.is_whole = True
         self._log = log
 
-    async def append(self, batch: bytes) -> int:
+    async def committed(self, end_offset: int) -> None:
+        await self._log.released.wait()
+
+    def append_marker(self, marker: TransactionMarker) -> int:
+        """As another task of the broker does; returns its offset. Tell the internal log (`marked`)."""
+        log, index = self._log, self.index
+        offset = log.ends[index]
+        log.batches[index].append(marker_batch(marker, offset, self.leader_epoch, 0))
+        log.ends[index] = offset + 1
+        return offset
+
+    async def append(self, batch: bytes, *, may_wait: bool = True) -> int:
         log = self._log
         log.appends += 1
         if not log.writes_first:
@@ -116,7 +131,7 @@ class MemoryPartition:
         if found is not None:
             yield Replayed(*found, is_snapshot=True)
         async for data in self._log.replay(self.index):
-            end = max((next_offset for next_offset, _ in batches_in(data)), default=0)
+            end = max((batch.next_offset for batch in batches_in(data)), default=0)
             if found is None or end > found[0]:
                 yield Replayed(end, data)
         if self._log.writes_first:

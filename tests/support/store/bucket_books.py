@@ -57,6 +57,8 @@ def by_names(rows: list[dict]) -> dict[str, str]:
 def _of_manifest(bucket: Bucket, prefix: str, manifest: dict) -> list[str]:
     cursor = manifest.get("deletion_cursor", 0)
     keys = [_segment_key(prefix, s) for s in manifest.get("tail", [])]
+    for uuid, base, epoch, _size, _since in manifest.get("replaced", []):
+        keys.append(_segment_key(prefix, {"base_offset": base, "leader_epoch": epoch, "uuid": uuid}))
     for page in manifest.get("pages", []):
         keys += _of_page(bucket, prefix, page, cursor)
     snapshot = manifest.get("snapshot")

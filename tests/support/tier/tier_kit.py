@@ -17,6 +17,7 @@ from coldstore.keys import manifest_key
 from coldstore.manifest.manifest import Manifest
 from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore
+from hotstore.cleaning.engine import LocalEngine
 from hotstore.flush.flusher import Flusher
 from hotstore.host.data_dir import DataDir
 from hotstore.host.log_host import LogHost
@@ -175,6 +176,7 @@ class Life:
             limits,
             report=lambda name, failure: house.failures.append((name, failure)),
             ahead=ahead,
+            engine=LocalEngine(SeededRng(epoch)),
         )
         await life.service.start()
         return life
@@ -226,6 +228,20 @@ class Life:
         data = bytearray(
             encode_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence)
         )
+        appended = opened.log.append_as_leader(*batches_of(data), self.epoch, now_ms)
+        opened.flusher.request()
+        if appended.last_offset >= opened.tier.reserve_at:
+            opened.tier.reserve_soon()
+        if appended.base_offset == opened.log.active_info().base_offset:
+            opened.tier.rolled()
+        return appended.base_offset
+
+    def put(self, *records: tuple[bytes, bytes | None], partition: int = 0, timestamp: int | None = None) -> int:
+        """One batch of keyed records; its first offset. None: a tombstone. Rolls as `append` does."""
+        opened = self.opened[partition]
+        now_ms = self.world.clock.wall_ms()
+        stamp = now_ms if timestamp is None else timestamp
+        data = bytearray(encode_batch([Record(at, stamp, key, value) for at, (key, value) in enumerate(records)]))
         appended = opened.log.append_as_leader(*batches_of(data), self.epoch, now_ms)
         opened.flusher.request()
         if appended.last_offset >= opened.tier.reserve_at:

@@ -251,7 +251,7 @@ class _Filling:
         names, at = self._recipe.names, self._ordinal
         if names is Names.EMPTY:
             return ""
-        if field.name in ("transactional_id", "group_instance_id"):
+        if field.name in ("transactional_id", "group_instance_id") and self._recipe.version in field.nullable:
             return None
         if names is Names.UNKNOWN:
             return f"{at:x}"

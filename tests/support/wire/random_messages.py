@@ -52,7 +52,7 @@ def _single(rng: random.Random, field: Field, version: int) -> object:
             return rng.randbytes(rng.choice(_LENGTHS))
         case "records":
             return memoryview(rng.randbytes(rng.choice((*_LENGTHS, 20_000))))
-    if field.name == "error_code":
+    if field.name.endswith("error_code"):
         return rng.randint(-1, 133)
     if field.type == "uint16":
         return rng.choice((0, 1, (1 << 16) - 1, rng.getrandbits(16)))

@@ -18,7 +18,7 @@ from logformat.values import TopicPartition
 from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
 from tests.support.brokers.cluster_kit import claim
-from tests.support.fast_loop import FastClock, run_fast
+from tests.support.fast_loop import FastClock
 from tests.support.store.faulty_store import FaultyStore
 from tests.support.tier.tier_kit import DATA, House
 from tiering.opening.read_ahead import ReadAhead
@@ -56,45 +56,37 @@ class Asked(ReadAhead):
             raise
 
 
-def test_reading_begins_once_with_the_wait_and_ends_with_it() -> None:
+async def test_reading_begins_once_with_the_wait_and_ends_with_it() -> None:
     """The wait tells of itself at every look; the claim is not to wait for what is still being read."""
-
-    async def scenario() -> None:
-        house, tasks = House(), Tasks()
-        world = house.world()
-        data_dir = DataDir.open(house.disk, DATA)
-        make_log(data_dir, TopicPartition("orders", 1), UUID(ID).bytes, LogConfig())
-        cluster = ClusterRoot(house.memory, world.rng, world.clock, world.workers)
-        await claim(cluster)
-        await cluster.commit([TopicCreated(ID, "orders", (row(1), row(1)), {})])
-        ahead, store = Asked(house), MeteredStore(house.memory, FastClock())
-        reading = ColdPrefetch(ahead, store, world, data_dir, 1, tasks)
-        reading.end()
-        assert not sum(meter.calls for meter in store.meters.values())
-        reading = ColdPrefetch(ahead, store, world, data_dir, 1, tasks)
-        for _ in range(3):
-            reading.begin()
-            await asyncio.sleep(1)
-        assert ahead.wanted == [(UUID(ID), 0)]
-        reading.end()
-        await asyncio.sleep(1)
-        assert ahead.cut_off == 1
-        await tasks.close()
-
-    run_fast(scenario())
-
-
-def test_a_store_that_is_away_is_left_to_who_joins() -> None:
-    """He tells of it; nothing is reported from here."""
-
-    async def scenario() -> None:
-        house, failures = House(), list[str]()
-        tasks = Tasks(lambda name, failure: failures.append(name))
-        store = FaultyStore(house.memory, SeededRng(1))
-        store.down = True
-        reading = ColdPrefetch(Asked(house), store, house.world(), DataDir.open(house.disk, DATA), 1, tasks)
+    house, tasks = House(), Tasks()
+    world = house.world()
+    data_dir = DataDir.open(house.disk, DATA)
+    make_log(data_dir, TopicPartition("orders", 1), UUID(ID).bytes, LogConfig())
+    cluster = ClusterRoot(house.memory, world.rng, world.clock, world.workers)
+    await claim(cluster)
+    await cluster.commit([TopicCreated(ID, "orders", (row(1), row(1)), {})])
+    ahead, store = Asked(house), MeteredStore(house.memory, FastClock())
+    reading = ColdPrefetch(ahead, store, world, data_dir, 1, tasks)
+    reading.end()
+    assert not sum(meter.calls for meter in store.meters.values())
+    reading = ColdPrefetch(ahead, store, world, data_dir, 1, tasks)
+    for _ in range(3):
         reading.begin()
-        await asyncio.sleep(100)
-        assert not failures and not len(tasks)
+        await asyncio.sleep(1)
+    assert ahead.wanted == [(UUID(ID), 0)]
+    reading.end()
+    await asyncio.sleep(1)
+    assert ahead.cut_off == 1
+    await tasks.close()
 
-    run_fast(scenario())
+
+async def test_a_store_that_is_away_is_left_to_who_joins() -> None:
+    """He tells of it; nothing is reported from here."""
+    house, failures = House(), list[str]()
+    tasks = Tasks(lambda name, failure: failures.append(name))
+    store = FaultyStore(house.memory, SeededRng(1))
+    store.down = True
+    reading = ColdPrefetch(Asked(house), store, house.world(), DataDir.open(house.disk, DATA), 1, tasks)
+    reading.begin()
+    await asyncio.sleep(100)
+    assert not failures and not len(tasks)

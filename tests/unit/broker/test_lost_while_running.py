@@ -7,7 +7,6 @@ from broker.wire.apis import ApiKey
 from broker.wire.messages import ElectLeadersRequest, ElectLeadersRequestTopic
 from logformat.record_batch import walk
 from seams.files.disk import read_file
-from tests.support.brokers.broker_kit import play
 from tests.support.brokers.three_machines import NODES, VALUES, Three, until
 
 LOG = "/data/a/log-0/00000000000000000000.log"
@@ -39,37 +38,29 @@ def move_batch(three: Three, node_id: int, number: int) -> int:
     return header.base_offset
 
 
-def test_cluster_d70_a_follower_whose_log_is_refused_at_its_start_copies_it_anew() -> None:
+async def test_cluster_d70_a_follower_whose_log_is_refused_at_its_start_copies_it_anew() -> None:
     """Damage below the recovery point: it was refused, and tried again for ever, with its seat in the set."""
-
-    async def scenario() -> None:
-        three = Three()
-        leader = await three.fill()
-        node_id = next(other for other in NODES if other != leader)
-        await three.lives[node_id].stop()
-        move_batch(three, node_id, -1)
-        await three.start(node_id)
-        await copied_anew(three, node_id)
-
-    play(scenario())
+    three = Three()
+    leader = await three.fill()
+    node_id = next(other for other in NODES if other != leader)
+    await three.lives[node_id].stop()
+    move_batch(three, node_id, -1)
+    await three.start(node_id)
+    await copied_anew(three, node_id)
 
 
-def test_cluster_d70_a_leader_that_reads_damage_lets_another_lead() -> None:
+async def test_cluster_d70_a_leader_that_reads_damage_lets_another_lead() -> None:
     """Its reader is told CORRUPT_MESSAGE, and asks the next leader, who has it whole."""
-
-    async def scenario() -> None:
-        three = Three()
-        leader = await three.fill(**{"index.interval.bytes": "1"})  # a start looks at the last batch only
-        await three.lives[leader].stop()
-        moved = move_batch(three, leader, 1)
-        await three.start(leader)
-        await until(lambda: len(three.row(leader).in_sync) == len(NODES), "all are in sync")
-        asked = ElectLeadersRequest(topic_partitions=[ElectLeadersRequestTopic("log", [0])], timeout_ms=30_000)
-        await three.lives[leader].call(ApiKey.ELECT_LEADERS, asked, 2)
-        await until(lambda: ("log", 0) in three.lives[leader].context.registry.partitions, "it leads again")
-        answer = await three.lives[leader].fetch("log", moved, max_wait_ms=500)
-        assert answer.error_code == ErrorCode.CORRUPT_MESSAGE
-        await until(lambda: three.row(leader).leader not in (leader, -1), "another one leads")
-        await copied_anew(three, leader)
-
-    play(scenario())
+    three = Three()
+    leader = await three.fill(**{"index.interval.bytes": "1"})  # a start looks at the last batch only
+    await three.lives[leader].stop()
+    moved = move_batch(three, leader, 1)
+    await three.start(leader)
+    await until(lambda: len(three.row(leader).in_sync) == len(NODES), "all are in sync")
+    asked = ElectLeadersRequest(topic_partitions=[ElectLeadersRequestTopic("log", [0])], timeout_ms=30_000)
+    await three.lives[leader].call(ApiKey.ELECT_LEADERS, asked, 2)
+    await until(lambda: ("log", 0) in three.lives[leader].context.registry.partitions, "it leads again")
+    answer = await three.lives[leader].fetch("log", moved, max_wait_ms=500)
+    assert answer.error_code == ErrorCode.CORRUPT_MESSAGE
+    await until(lambda: three.row(leader).leader not in (leader, -1), "another one leads")
+    await copied_anew(three, leader)

@@ -10,7 +10,8 @@ import pytest
 
 from hotstore.host.offset_checkpoints import OffsetCheckpoints
 from hotstore.log.partition_log import PartitionLog
-from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place
+from tests.support.fast_loop import run_fast
 from tiering.work_queue import Job, WorkQueue
 
 PARTITIONS = 20
@@ -66,7 +67,7 @@ def test_an_hour_of_empty_partitions_runs_nothing(looks: Counter[str], tiered: s
         assert looks == {}
         await life.stop()
 
-    play(scenario(), timeout_s=10 * HOUR_S)
+    run_fast(scenario(), timeout_s=10 * HOUR_S)
 
 
 def test_partitions_that_hold_something_are_looked_at_when_time_may_have_made_it_due(looks: Counter[str]) -> None:
@@ -84,7 +85,7 @@ def test_partitions_that_hold_something_are_looked_at_when_time_may_have_made_it
         assert set(looks) <= {"expire"}
         await life.stop()
 
-    play(scenario(), timeout_s=10 * HOUR_S)
+    run_fast(scenario(), timeout_s=10 * HOUR_S)
 
 
 def test_one_busy_partition_does_not_make_the_others_looked_at(looks: Counter[str]) -> None:
@@ -100,7 +101,7 @@ def test_one_busy_partition_does_not_make_the_others_looked_at(looks: Counter[st
         assert 10 <= looks["sampled"] <= 60
         await life.stop()
 
-    play(scenario(), timeout_s=10 * HOUR_S)
+    run_fast(scenario(), timeout_s=10 * HOUR_S)
 
 
 def test_retention_still_ends_what_is_idle() -> None:
@@ -116,4 +117,4 @@ def test_retention_still_ends_what_is_idle() -> None:
         assert life.partition("idle", 3).log_start_offset == 5
         await life.stop()
 
-    play(scenario(), timeout_s=40 * HOUR_S)
+    run_fast(scenario(), timeout_s=40 * HOUR_S)

@@ -27,7 +27,7 @@ from coldstore.object_store import PreconditionFailed
 from logformat.values import TopicPartition
 from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from tests.support.brokers.broker_kit import LEASE_S, Place, play
+from tests.support.brokers.broker_kit import LEASE_S, Place
 from tests.support.brokers.cluster_kit import CLUSTER, cluster_root, id_of, session
 from tests.support.store.memory_store import MemoryStore
 from tests.unit.broker.membership.test_broker_membership import lease_of, running
@@ -95,87 +95,72 @@ def test_logs_that_the_image_does_not_name_stay_where_they_are() -> None:
     assert strays(lying, known, 1) == lying
 
 
-def test_a_deleted_topics_files_and_objects_stay_until_the_operator_says_done() -> None:
-    async def scenario() -> None:
-        image, removed = came(rebuilt(), 1), Removed()
-        topic = image.topics[id_of(1)]
-        metadata = SimpleNamespace(is_decided_by=lambda _: True, image=image)
-        forgotten = asyncio.Event()
+async def test_a_deleted_topics_files_and_objects_stay_until_the_operator_says_done() -> None:
+    image, removed = came(rebuilt(), 1), Removed()
+    topic = image.topics[id_of(1)]
+    metadata = SimpleNamespace(is_decided_by=lambda _: True, image=image)
+    forgotten = asyncio.Event()
 
-        async def forget_it(_: object) -> None:
-            forgotten.set()
+    async def forget_it(_: object) -> None:
+        forgotten.set()
 
-        tasks = Tasks()
-        purging = TopicDeletion(
-            1,
-            cast(Any, metadata),
-            cast(Any, removed),
-            cast(Any, removed),
-            removed.closed,
-            forget_it,
-            tasks,
-            SeededRng(1),
-            lambda *_: None,
-            9.0,
-        )
-        purging.purge(topic)
-        await asyncio.sleep(600)
-        assert not removed.set_asides and not removed.objects and not forgotten.is_set()
-        metadata.image = ClusterImage(nodes={1: session()})
-        await asyncio.wait_for(forgotten.wait(), 600)
-        assert removed.set_asides and removed.objects
-        await tasks.close()
-
-    play(scenario())
+    tasks = Tasks()
+    purging = TopicDeletion(
+        1,
+        cast(Any, metadata),
+        cast(Any, removed),
+        cast(Any, removed),
+        removed.closed,
+        forget_it,
+        tasks,
+        SeededRng(1),
+        lambda *_: None,
+        9.0,
+    )
+    purging.purge(topic)
+    await asyncio.sleep(600)
+    assert not removed.set_asides and not removed.objects and not forgotten.is_set()
+    metadata.image = ClusterImage(nodes={1: session()})
+    await asyncio.wait_for(forgotten.wait(), 600)
+    assert removed.set_asides and removed.objects
+    await tasks.close()
 
 
-def test_a_rebuilt_root_is_read_and_replaces_no_other() -> None:
+async def test_a_rebuilt_root_is_read_and_replaces_no_other() -> None:
     """By compare-and-set; who knew the root before takes it for damage."""
-
-    async def scenario() -> None:
-        store, image = MemoryStore(), rebuilt()
-        epoch = image.next_broker_epoch - 1
-        await write_rebuilt(store, SeededRng(1), CLUSTER, image, epoch, None)
-        loaded = await cluster_root(store).load()
-        assert loaded is not None and (loaded.image, loaded.epoch, loaded.cluster_id) == (image, epoch, CLUSTER)
-        with pytest.raises(PreconditionFailed):
-            await write_rebuilt(store, SeededRng(2), CLUSTER, image, epoch, None)
-
-    play(scenario())
+    store, image = MemoryStore(), rebuilt()
+    epoch = image.next_broker_epoch - 1
+    await write_rebuilt(store, SeededRng(1), CLUSTER, image, epoch, None)
+    loaded = await cluster_root(store).load()
+    assert loaded is not None and (loaded.image, loaded.epoch, loaded.cluster_id) == (image, epoch, CLUSTER)
+    with pytest.raises(PreconditionFailed):
+        await write_rebuilt(store, SeededRng(2), CLUSTER, image, epoch, None)
 
 
-def test_a_directory_says_that_it_holds_a_topic_by_its_id_not_its_name() -> None:
+async def test_a_directory_says_that_it_holds_a_topic_by_its_id_not_its_name() -> None:
     """A topic was deleted and made again, and the directory has the log of the first: it was a replica of what it has
     nothing of, and was waited for."""
-
-    async def scenario() -> None:
-        place = Place()
+    place = Place()
+    life = await place.start()
+    await life.context.controller.create_topic("log", 1, {})
+    own = UUID(life.context.metadata.topic("log").topic_id)
+    cluster_id = life.context.metadata.cluster_id
+    await life.stop()
+    for seed, (topic_id, replicas) in enumerate([(A, (UNKNOWN_REPLICA,)), (own, (UNKNOWN_REPLICA, 1))]):
+        image = rebuild_plan([found(topic_id, "log")], {}, 0).image()
+        del place.memory.objects["cluster.json"]
+        await write_rebuilt(place.store, SeededRng(seed), cluster_id, image, image.next_broker_epoch - 1, None)
         life = await place.start()
-        await life.context.controller.create_topic("log", 1, {})
-        own = UUID(life.context.metadata.topic("log").topic_id)
-        cluster_id = life.context.metadata.cluster_id
+        assert life.context.metadata.topic("log").rows[0].replicas == replicas
         await life.stop()
-        for seed, (topic_id, replicas) in enumerate([(A, (UNKNOWN_REPLICA,)), (own, (UNKNOWN_REPLICA, 1))]):
-            image = rebuild_plan([found(topic_id, "log")], {}, 0).image()
-            del place.memory.objects["cluster.json"]
-            await write_rebuilt(place.store, SeededRng(seed), cluster_id, image, image.next_broker_epoch - 1, None)
-            life = await place.start()
-            assert life.context.metadata.topic("log").rows[0].replicas == replicas
-            await life.stop()
-
-    play(scenario())
 
 
-def test_a_controller_whose_root_is_gone_shows_that_it_lives() -> None:
+async def test_a_controller_whose_root_is_gone_shows_that_it_lives() -> None:
     """It bumps the lease, so that nobody rebuilds under it; else a lease that stands would say that nobody runs."""
-
-    async def scenario() -> None:
-        place = Place()
-        async with running(place):
-            del place.memory.objects["cluster.json"]
-            await asyncio.sleep(LEASE_S)
-            before = (await lease_of(place)).counter
-            await asyncio.sleep(LEASE_S)
-            assert (await lease_of(place)).counter > before
-
-    play(scenario())
+    place = Place()
+    async with running(place):
+        del place.memory.objects["cluster.json"]
+        await asyncio.sleep(LEASE_S)
+        before = (await lease_of(place)).counter
+        await asyncio.sleep(LEASE_S)
+        assert (await lease_of(place)).counter > before

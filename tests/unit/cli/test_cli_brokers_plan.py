@@ -137,6 +137,7 @@ def test_the_ready_line_has_lists() -> None:
         "ready kafka=127.0.0.1:1,127.0.0.1:3 http=127.0.0.1:2,127.0.0.1:4 node=1-2 cluster=c data=/d "
         "bucket=file:///d-bucket"
     )
+    assert " data=/a%20dir%25 bucket=" in ready_line(children, told, "/a dir%")
     both = {node_id: line | {"http": "-", "listeners": f"A://h:{node_id}"} for node_id, line in told.items()}
     line = ready_line(planned("--no-http", count=2), both, "/d")
     assert " http=- node=1-2 " in line and line.endswith(" listeners=A://h:1,A://h:2")

@@ -116,10 +116,31 @@ def test_the_sentence_about_leaving() -> None:
     assert "up to 1.0 GiB a partition" in retention_sentence({"retention.bytes": str(2**30)})
 
 
+def test_the_sentence_about_leaving_knows_the_cleanup_policy() -> None:
+    """Without delete nothing leaves, whatever retention.* says; with compact the newest record of each key stays."""
+    week = {
+        "retention.ms": "604800000",
+        "retention.bytes": "5",
+        "local.retention.ms": "-2",
+        "local.retention.bytes": "-2",
+    }
+    tiered = week | {"remote.storage.enable": "true", "local.retention.ms": "1000"}
+    assert retention_sentence(week | {"cleanup.policy": ""}) == "not tiered: data stays on the disk for ever"
+    assert retention_sentence(week | {"cleanup.policy": "compact"}) == (
+        "compacted, not tiered: the newest record of each key stays on the disk for ever"
+    )
+    assert "for 7d, up to 5 B" in retention_sentence(week | {"cleanup.policy": "compact,delete"})
+    assert retention_sentence(tiered | {"cleanup.policy": "compact"}) == (
+        "compacted, tiered: sealed segments are copied to the bucket, stay on the disk for 1s, and in the bucket "
+        "for ever"
+    )
+
+
 CONTRACT = re.findall(
     r"\w+",
     "topic partition leader log_start_offset local_log_start_offset remote_end_offset high_watermark log_end_offset "
-    "local_bytes cold_bytes copy_lag_bytes copy_lag_segments copy_lag_ms seal_age_ms gaps blocked_by",
+    "local_bytes cold_bytes copy_lag_bytes copy_lag_segments copy_lag_ms seal_age_ms gaps blocked_by "
+    "stale_bytes rewrite_requests rewrite_bytes replaced_bytes",
 )
 
 

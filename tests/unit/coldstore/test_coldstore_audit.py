@@ -204,79 +204,66 @@ PAGED = {"root_bytes_max": 5500, "page_entries_min": 4, "pointers_in_root_max": 
 
 
 @pytest.mark.parametrize("options", [{}, PAGED])
-def test_a_healthy_bucket_verifies_to_the_last_byte(options: dict[str, int]) -> None:
-    async def scenario() -> None:
-        store, mine, _ = await bucket(30 if options else 6, **options)
-        for key in mine.take_unnamed():
-            await store.delete([key])
-        assert await inspector(store).partitions() == [(TOPIC_ID, 0)]
-        assert await inspector(store).verify(TOPIC_ID, 0, deep=True) == []
-        assert (await inspector(store).plan_gc(TOPIC_ID, 0)).pending == ()
-
-    run_fast(scenario())
+async def test_a_healthy_bucket_verifies_to_the_last_byte(options: dict[str, int]) -> None:
+    store, mine, _ = await bucket(30 if options else 6, **options)
+    for key in mine.take_unnamed():
+        await store.delete([key])
+    assert await inspector(store).partitions() == [(TOPIC_ID, 0)]
+    assert await inspector(store).verify(TOPIC_ID, 0, deep=True) == []
+    assert (await inspector(store).plan_gc(TOPIC_ID, 0)).pending == ()
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_damage_of_every_kind_is_reported_with_its_object(deep: bool) -> None:
-    async def scenario() -> None:
-        store, _, made = await bucket()
-        objects = store.objects
-        del objects[str(made[0].key)]
-        objects[str(made[1].key)] = StoredObject(made[1].data[:-1], '"x"', None)
-        flipped = bytearray(made[2].data)
-        flipped[5000] ^= 1
-        objects[str(made[2].key)] = StoredObject(bytes(flipped), '"x"', None)
-        objects[str(made[3].key)], objects[str(made[4].key)] = objects[str(made[4].key)], objects[str(made[3].key)]
-        found = await inspector(store).verify(TOPIC_ID, 0, deep=deep)
-        by_key: dict[str | None, FindingKind] = {f.key: f.kind for f in found if f.kind.is_damage}
-        # The swapped ones have the same size, or differ in the digits of a checksum.
-        swapped = KINDS.DAMAGED if len(made[3].data) == len(made[4].data) else KINDS.WRONG_SIZE
-        expected = {
-            str(made[0].key): KINDS.MISSING,
-            str(made[1].key): KINDS.WRONG_SIZE,
-            str(made[3].key): swapped,
-            str(made[4].key): swapped,
-        }
-        if deep:
-            expected[str(made[2].key)] = KINDS.DAMAGED
-        assert by_key == expected
-
-    run_fast(scenario())
+async def test_damage_of_every_kind_is_reported_with_its_object(deep: bool) -> None:
+    store, _, made = await bucket()
+    objects = store.objects
+    del objects[str(made[0].key)]
+    objects[str(made[1].key)] = StoredObject(made[1].data[:-1], '"x"', None)
+    flipped = bytearray(made[2].data)
+    flipped[5000] ^= 1
+    objects[str(made[2].key)] = StoredObject(bytes(flipped), '"x"', None)
+    objects[str(made[3].key)], objects[str(made[4].key)] = objects[str(made[4].key)], objects[str(made[3].key)]
+    found = await inspector(store).verify(TOPIC_ID, 0, deep=deep)
+    by_key: dict[str | None, FindingKind] = {f.key: f.kind for f in found if f.kind.is_damage}
+    # The swapped ones have the same size, or differ in the digits of a checksum.
+    swapped = KINDS.DAMAGED if len(made[3].data) == len(made[4].data) else KINDS.WRONG_SIZE
+    expected = {
+        str(made[0].key): KINDS.MISSING,
+        str(made[1].key): KINDS.WRONG_SIZE,
+        str(made[3].key): swapped,
+        str(made[4].key): swapped,
+    }
+    if deep:
+        expected[str(made[2].key)] = KINDS.DAMAGED
+    assert by_key == expected
 
 
-def test_an_unreadable_root_or_page_is_a_finding() -> None:
-    async def scenario() -> None:
-        store, mine, _ = await bucket(30, **PAGED)
-        page = str(mine.manifest.pages[0].key(TOPIC_ID, 0))
-        del store.objects[page]
-        (finding,) = await inspector(store).verify(TOPIC_ID, 0)
-        assert finding.kind is KINDS.UNREADABLE
-        store.objects[manifest_key(TOPIC_ID, 0)] = StoredObject(b"{}", '"x"', None)
-        (finding,) = await inspector(store).verify(TOPIC_ID, 0)
-        assert finding.kind is KINDS.UNREADABLE
-
-    run_fast(scenario())
+async def test_an_unreadable_root_or_page_is_a_finding() -> None:
+    store, mine, _ = await bucket(30, **PAGED)
+    page = str(mine.manifest.pages[0].key(TOPIC_ID, 0))
+    del store.objects[page]
+    (finding,) = await inspector(store).verify(TOPIC_ID, 0)
+    assert finding.kind is KINDS.UNREADABLE
+    store.objects[manifest_key(TOPIC_ID, 0)] = StoredObject(b"{}", '"x"', None)
+    (finding,) = await inspector(store).verify(TOPIC_ID, 0)
+    assert finding.kind is KINDS.UNREADABLE
 
 
-def test_verify_beside_a_live_broker_does_not_cry_wolf() -> None:
+async def test_verify_beside_a_live_broker_does_not_cry_wolf() -> None:
     """Objects expire between the root's reading and theirs; under the root as it then stands nothing is wrong."""
+    store, mine, made = await bucket()
+    plain_get = store.get
 
-    async def scenario() -> None:
-        store, mine, made = await bucket()
-        plain_get = store.get
+    async def get_and_expire(key: str, start: int = 0, length: int | None = None):  # type: ignore[no-untyped-def]
+        if key == str(made[0].key):
+            store.get = plain_get  # type: ignore[method-assign]
+            await mine.commit(lambda m: m.set_log_start(800))
+            await store.delete([str(one.key) for one in made[:2]])
+            await mine.commit(lambda m: m.expire([one.entry for one in made[:2]]))
+        return await plain_get(key, start, length)
 
-        async def get_and_expire(key: str, start: int = 0, length: int | None = None):  # type: ignore[no-untyped-def]
-            if key == str(made[0].key):
-                store.get = plain_get  # type: ignore[method-assign]
-                await mine.commit(lambda m: m.set_log_start(800))
-                await store.delete([str(one.key) for one in made[:2]])
-                await mine.commit(lambda m: m.expire([one.entry for one in made[:2]]))
-            return await plain_get(key, start, length)
-
-        store.get = get_and_expire  # type: ignore[method-assign]
-        assert await inspector(store).verify(TOPIC_ID, 0, deep=True) == []
-
-    run_fast(scenario())
+    store.get = get_and_expire  # type: ignore[method-assign]
+    assert await inspector(store).verify(TOPIC_ID, 0, deep=True) == []
 
 
 def test_design_c02_gc_beside_a_paused_leader() -> None:
@@ -304,65 +291,53 @@ def test_design_c02_gc_beside_a_paused_leader() -> None:
     run_fast(scenario(False))
 
 
-def test_gc_removes_exactly_what_a_listing_minus_the_manifests_says() -> None:
+async def test_gc_removes_exactly_what_a_listing_minus_the_manifests_says() -> None:
     """T10, T11: more orphans than a listing page or a bulk delete takes."""
-
-    async def scenario() -> None:
-        store, mine, _ = await bucket(3)
-        for n in range(2100):
-            store.objects[str(object_key(0, n))] = StoredObject(b"x", '"x"', None)
-        for n in range(5):
-            store.objects[str(object_key(1, n))] = StoredObject(b"x", '"x"', None)
-        named = set((await inspector(store).view(TOPIC_ID, 0)).named.keys) | {manifest_key(TOPIC_ID, 0)}  # type: ignore[union-attr]
-        plan = await inspector(store).plan_gc(TOPIC_ID, 0)
-        assert {i.key for i in (*plan.deletable, *plan.pending)} == set(store.objects) - named
-        assert await inspector(store).delete(plan) == 2100
-        assert set(store.objects) == named | {i.key for i in plan.pending}
-        assert mine.manifest is not None
-
-    run_fast(scenario())
+    store, mine, _ = await bucket(3)
+    for n in range(2100):
+        store.objects[str(object_key(0, n))] = StoredObject(b"x", '"x"', None)
+    for n in range(5):
+        store.objects[str(object_key(1, n))] = StoredObject(b"x", '"x"', None)
+    named = set((await inspector(store).view(TOPIC_ID, 0)).named.keys) | {manifest_key(TOPIC_ID, 0)}  # type: ignore[union-attr]
+    plan = await inspector(store).plan_gc(TOPIC_ID, 0)
+    assert {i.key for i in (*plan.deletable, *plan.pending)} == set(store.objects) - named
+    assert await inspector(store).delete(plan) == 2100
+    assert set(store.objects) == named | {i.key for i in plan.pending}
+    assert mine.manifest is not None
 
 
 @pytest.mark.parametrize("piece", [1, 3, 7, 10_000])
-def test_gc_in_pieces_says_what_gc_at_once_says(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+async def test_gc_in_pieces_says_what_gc_at_once_says(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
     """Pages, pages of pointers, orphans between the segments of other epochs, an unknown object; and a commit of the
     leader's that lands between two pieces stays out of the plan."""
-
-    async def scenario() -> None:
-        store, mine, _ = await bucket(30, **PAGED)
-        for key in mine.take_unnamed():
-            await store.delete([key])
-        late = segment_object(30 * 400, [50, 50, 300], n=99)
-        store.objects[str(late.key)] = StoredObject(late.data, '"l"', None)
-        for n in range(40):
-            store.objects[str(object_key(n % 2, n))] = StoredObject(b"x", '"x"', None)
-        store.objects[str(object_key(0)).replace(".log", ".txt")] = StoredObject(b"x", '"x"', None)
-        view = await inspector(store).view(TOPIC_ID, 0)
-        assert view is not None and any(pointer.level for pointer in view.manifest.pages)
-        named = view.named.keys | {manifest_key(TOPIC_ID, 0), str(late.key)}
-        monkeypatch.setattr("coldstore.inspection.bucket_inspection._GC_PIECE", piece)
-        planning = asyncio.ensure_future(inspector(store).plan_gc(TOPIC_ID, 0))
-        await asyncio.sleep(0)
-        await mine.commit(lambda m: m.add(late.entry))
-        plan = await planning
-        assert {i.key for i in plan.deletable} == {str(object_key(0, n)) for n in range(0, 40, 2)}
-        left = {i.key for i in (*plan.deletable, *plan.pending, *plan.unknown)}
-        assert left == set(store.objects) - named
-
-    run_fast(scenario())
+    store, mine, _ = await bucket(30, **PAGED)
+    for key in mine.take_unnamed():
+        await store.delete([key])
+    late = segment_object(30 * 400, [50, 50, 300], n=99)
+    store.objects[str(late.key)] = StoredObject(late.data, '"l"', None)
+    for n in range(40):
+        store.objects[str(object_key(n % 2, n))] = StoredObject(b"x", '"x"', None)
+    store.objects[str(object_key(0)).replace(".log", ".txt")] = StoredObject(b"x", '"x"', None)
+    view = await inspector(store).view(TOPIC_ID, 0)
+    assert view is not None and any(pointer.level for pointer in view.manifest.pages)
+    named = view.named.keys | {manifest_key(TOPIC_ID, 0), str(late.key)}
+    monkeypatch.setattr("coldstore.inspection.bucket_inspection._GC_PIECE", piece)
+    planning = asyncio.ensure_future(inspector(store).plan_gc(TOPIC_ID, 0))
+    await asyncio.sleep(0)
+    await mine.commit(lambda m: m.add(late.entry))
+    plan = await planning
+    assert {i.key for i in plan.deletable} == {str(object_key(0, n)) for n in range(0, 40, 2)}
+    left = {i.key for i in (*plan.deletable, *plan.pending, *plan.unknown)}
+    assert left == set(store.objects) - named
 
 
-def test_a_live_segment_type_is_what_audit_takes() -> None:
+async def test_a_live_segment_type_is_what_audit_takes() -> None:
     """`live` comes from `ManifestStore.segments`: entries below the deletion cursor are not in it."""
-
-    async def scenario() -> None:
-        store, mine, made = await bucket()
-        await mine.commit(lambda m: m.set_log_start(400))
-        await mine.commit(lambda m: m.expire([made[0].entry]))
-        view = await inspector(store).view(TOPIC_ID, 0)
-        assert view is not None and all(isinstance(s, RemoteSegment) for s in view.live)
-        assert view.live == tuple(one.entry for one in made[1:])
-        plan = await inspector(store).plan_gc(TOPIC_ID, 0)
-        assert [i.key for i in plan.pending] == [str(made[0].key)]  # expired, but a store may lie about deletes
-
-    run_fast(scenario())
+    store, mine, made = await bucket()
+    await mine.commit(lambda m: m.set_log_start(400))
+    await mine.commit(lambda m: m.expire([made[0].entry]))
+    view = await inspector(store).view(TOPIC_ID, 0)
+    assert view is not None and all(isinstance(s, RemoteSegment) for s in view.live)
+    assert view.live == tuple(one.entry for one in made[1:])
+    plan = await inspector(store).plan_gc(TOPIC_ID, 0)
+    assert [i.key for i in plan.pending] == [str(made[0].key)]  # expired, but a store may lie about deletes

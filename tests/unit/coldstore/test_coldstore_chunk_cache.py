@@ -131,143 +131,112 @@ def test_what_comes_back_soon_is_kept() -> None:
 
 
 # ── the files ────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_chunk_is_loaded_once_and_served_from_its_file() -> None:
-    async def scenario() -> None:
-        cache, disk = await opened(4)
-        source = Source()
-        for _ in range(3):
-            found = await get(cache, ref(2), source)
-            assert found.file.read_at(found.position, found.length) == content(2)
-        assert source.loads == [2] and len(files(disk)) == 1
-        assert (cache.counts.hits, cache.counts.misses) == (2, 1)
-
-    run_fast(scenario())
+async def test_a_chunk_is_loaded_once_and_served_from_its_file() -> None:
+    cache, disk = await opened(4)
+    source = Source()
+    for _ in range(3):
+        found = await get(cache, ref(2), source)
+        assert found.file.read_at(found.position, found.length) == content(2)
+    assert source.loads == [2] and len(files(disk)) == 1
+    assert (cache.counts.hits, cache.counts.misses) == (2, 1)
 
 
-def test_bytes_on_disk_are_bounded() -> None:
-    async def scenario() -> None:
-        cache, disk = await opened(5)
-        source = Source()
-        for n in range(40):
-            await get(cache, ref(n), source)
-            assert cache.nbytes <= 5 * SIZE
-            assert sum(disk.open(f"/data/cache/{name}").size() for name in files(disk)) <= 5 * SIZE
-        await cache.resize(2 * SIZE)
-        assert len(files(disk)) == 2
-        assert cache.counts.evictions == 38
-
-    run_fast(scenario())
+async def test_bytes_on_disk_are_bounded() -> None:
+    cache, disk = await opened(5)
+    source = Source()
+    for n in range(40):
+        await get(cache, ref(n), source)
+        assert cache.nbytes <= 5 * SIZE
+        assert sum(disk.open(f"/data/cache/{name}").size() for name in files(disk)) <= 5 * SIZE
+    await cache.resize(2 * SIZE)
+    assert len(files(disk)) == 2
+    assert cache.counts.evictions == 38
 
 
-def test_peer_t23_eviction_never_takes_a_file_from_who_has_it() -> None:
+async def test_peer_t23_eviction_never_takes_a_file_from_who_has_it() -> None:
     """KAFKA-15481: the eviction of an index deleted the file that another thread had just fetched again. Here the
     handle given out keeps reading; the chunk fetched again lies under another name."""
-
-    async def scenario() -> None:
-        cache, disk = await opened(1)
-        source = Source()
-        held = await get(cache, ref(0), source)
-        first_path = held.file.path
-        await get(cache, ref(1), source)
-        assert first_path.rsplit("/", 1)[1] not in files(disk)
-        assert held.file.read_at(0, SIZE) == content(0)
-        again = await get(cache, ref(0), source)
-        assert again.file.path != first_path and held.file.read_at(0, SIZE) == content(0)
-
-    run_fast(scenario())
+    cache, disk = await opened(1)
+    source = Source()
+    held = await get(cache, ref(0), source)
+    first_path = held.file.path
+    await get(cache, ref(1), source)
+    assert first_path.rsplit("/", 1)[1] not in files(disk)
+    assert held.file.read_at(0, SIZE) == content(0)
+    again = await get(cache, ref(0), source)
+    assert again.file.path != first_path and held.file.read_at(0, SIZE) == content(0)
 
 
-def test_peer_t23_evicted_while_it_is_fetched_again() -> None:
+async def test_peer_t23_evicted_while_it_is_fetched_again() -> None:
     """KAFKA-15481 as a race: many chunks through a cache of one, concurrently; everybody gets the right bytes, nothing
     is left over."""
+    cache, disk = await opened(1)
+    source = Source(seconds=0.01)
 
-    async def scenario() -> None:
-        cache, disk = await opened(1)
-        source = Source(seconds=0.01)
+    async def reader(seed: int) -> None:
+        for step in range(30):
+            n = (seed * 7 + step * 3) % 5
+            found = await get(cache, ref(n), source)
+            assert found.file.read_at(found.position, found.length) == content(n)
 
-        async def reader(seed: int) -> None:
-            for step in range(30):
-                n = (seed * 7 + step * 3) % 5
-                found = await get(cache, ref(n), source)
-                assert found.file.read_at(found.position, found.length) == content(n)
-
-        await asyncio.gather(*(reader(seed) for seed in range(6)))
-        assert len(files(disk)) <= 1
-
-    run_fast(scenario())
+    await asyncio.gather(*(reader(seed) for seed in range(6)))
+    assert len(files(disk)) <= 1
 
 
-def test_peer_t25_a_poisoned_chunk_is_seen_by_nobody() -> None:
+async def test_peer_t25_a_poisoned_chunk_is_seen_by_nobody() -> None:
     """Aiven #760: a chunk cache was poisoned by wrong bytes. From the loader they are refused, not cached; the next try
     loads again."""
-
-    async def scenario() -> None:
-        cache, disk = await opened(4)
-        source = Source()
-        for bad in (lambda d: d[:-1], lambda d: d + b"x", lambda d: b"x" + d[1:], lambda d: b""):
-            source.change = bad
-            with pytest.raises(Corrupt):
-                await get(cache, ref(1), source)
-            assert files(disk) == [] and not cache.holds(ref(1))
-        source.change = lambda d: d
-        found = await get(cache, ref(1), source)
-        assert found.file.read_at(0, SIZE) == content(1)
-
-    run_fast(scenario())
+    cache, disk = await opened(4)
+    source = Source()
+    for bad in (lambda d: d[:-1], lambda d: d + b"x", lambda d: b"x" + d[1:], lambda d: b""):
+        source.change = bad
+        with pytest.raises(Corrupt):
+            await get(cache, ref(1), source)
+        assert files(disk) == [] and not cache.holds(ref(1))
+    source.change = lambda d: d
+    found = await get(cache, ref(1), source)
+    assert found.file.read_at(0, SIZE) == content(1)
 
 
-def test_bytes_that_rot_on_the_cache_disk_are_not_served() -> None:
+async def test_bytes_that_rot_on_the_cache_disk_are_not_served() -> None:
     """A file damaged while it was not open is checked when opened again, dropped, and loaded again."""
-
-    async def scenario() -> None:
-        cache, disk = await opened(8, open_files_max=1)
-        source = Source()
-        await get(cache, ref(0), source)
-        (path,) = files(disk)
-        await get(cache, ref(1), source)  # pushes the handle out
-        disk.flip_bit(f"/data/cache/{path}", 500, 3)
-        found = await get(cache, ref(0), source)
-        assert found.file.read_at(0, SIZE) == content(0)
-        assert source.loads == [0, 1, 0] and cache.counts.damaged == 1
-
-    run_fast(scenario())
+    cache, disk = await opened(8, open_files_max=1)
+    source = Source()
+    await get(cache, ref(0), source)
+    (path,) = files(disk)
+    await get(cache, ref(1), source)  # pushes the handle out
+    disk.flip_bit(f"/data/cache/{path}", 500, 3)
+    found = await get(cache, ref(0), source)
+    assert found.file.read_at(0, SIZE) == content(0)
+    assert source.loads == [0, 1, 0] and cache.counts.damaged == 1
 
 
-def test_a_file_deleted_behind_our_back_is_loaded_again() -> None:
-    async def scenario() -> None:
-        cache, disk = await opened(8, open_files_max=1)
-        source = Source()
-        await get(cache, ref(0), source)
-        (path,) = files(disk)
-        await get(cache, ref(1), source)
-        disk.unlink(f"/data/cache/{path}")
-        assert (await get(cache, ref(0), source)).file.read_at(0, SIZE) == content(0)
-
-    run_fast(scenario())
+async def test_a_file_deleted_behind_our_back_is_loaded_again() -> None:
+    cache, disk = await opened(8, open_files_max=1)
+    source = Source()
+    await get(cache, ref(0), source)
+    (path,) = files(disk)
+    await get(cache, ref(1), source)
+    disk.unlink(f"/data/cache/{path}")
+    assert (await get(cache, ref(0), source)).file.read_at(0, SIZE) == content(0)
 
 
-def test_a_full_disk_means_memory_not_failure() -> None:
-    async def scenario() -> None:
-        disk = CrashDisk()
-        cache, _ = await opened(8, disk)
-        source = Source()
-        disk.inject("write", errno.ENOSPC)
-        found = await get(cache, ref(0), source)
-        assert isinstance(found.file, MemoryFile) and found.file.read_at(10, 20) == content(0)[10:30]
-        assert found.file.descriptor() is None and cache.nbytes == 0 and files(disk) == []
-        again = await get(cache, ref(0), source)
-        assert not isinstance(again.file, MemoryFile) and cache.counts.uncached == 1
-
-    run_fast(scenario())
+async def test_a_full_disk_means_memory_not_failure() -> None:
+    disk = CrashDisk()
+    cache, _ = await opened(8, disk)
+    source = Source()
+    disk.inject("write", errno.ENOSPC)
+    found = await get(cache, ref(0), source)
+    assert isinstance(found.file, MemoryFile) and found.file.read_at(10, 20) == content(0)[10:30]
+    assert found.file.descriptor() is None and cache.nbytes == 0 and files(disk) == []
+    again = await get(cache, ref(0), source)
+    assert not isinstance(again.file, MemoryFile) and cache.counts.uncached == 1
 
 
-def test_a_cache_smaller_than_a_chunk_serves_from_memory() -> None:
-    async def scenario() -> None:
-        cache, disk = await opened(0)
-        found = await get(cache, ref(0), Source())
-        assert isinstance(found.file, MemoryFile) and files(disk) == []
-
-    run_fast(scenario())
+async def test_a_cache_smaller_than_a_chunk_serves_from_memory() -> None:
+    cache, disk = await opened(0)
+    found = await get(cache, ref(0), Source())
+    assert isinstance(found.file, MemoryFile) and files(disk) == []
 
 
 def test_a_put_that_is_cut_off_at_any_moment_leaves_a_cache_that_is_right() -> None:
@@ -291,25 +260,19 @@ def test_a_put_that_is_cut_off_at_any_moment_leaves_a_cache_that_is_right() -> N
         run_fast(scenario(trips))
 
 
-def test_a_deleted_segments_chunks_are_forgotten() -> None:
-    async def scenario() -> None:
-        cache, disk = await opened(8)
-        source = Source()
-        for key in ("a", "b"):
-            for n in range(2):
-                await get(cache, ref(n, key), source)
-        await cache.drop_segments({"a"})
-        assert not cache.holds(ref(0, "a")) and cache.holds(ref(1, "b")) and len(files(disk)) == 2
-
-    run_fast(scenario())
+async def test_a_deleted_segments_chunks_are_forgotten() -> None:
+    cache, disk = await opened(8)
+    source = Source()
+    for key in ("a", "b"):
+        for n in range(2):
+            await get(cache, ref(n, key), source)
+    await cache.drop_segments({"a"})
+    assert not cache.holds(ref(0, "a")) and cache.holds(ref(1, "b")) and len(files(disk)) == 2
 
 
-def test_a_restart_begins_empty() -> None:
-    async def scenario() -> None:
-        cache, disk = await opened(8)
-        await get(cache, ref(0), Source())
-        cache.close()
-        again, _ = await opened(8, disk)
-        assert files(disk) == [] and not again.holds(ref(0))
-
-    run_fast(scenario())
+async def test_a_restart_begins_empty() -> None:
+    cache, disk = await opened(8)
+    await get(cache, ref(0), Source())
+    cache.close()
+    again, _ = await opened(8, disk)
+    assert files(disk) == [] and not again.holds(ref(0))

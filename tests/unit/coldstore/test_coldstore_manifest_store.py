@@ -56,92 +56,73 @@ async def fill(mine: ManifestStore, count: int, start: int = 0, epoch: int = 1) 
 SMALL = {"root_bytes_max": 8000, "page_entries_min": 40, "pointers_in_root_max": 3}
 
 
-def test_create_claim_add_and_find() -> None:
-    async def scenario() -> None:
-        store = MemoryStore()
-        mine = await claimed(store)
-        made = await fill(mine, 3)
-        other = opened(store, 9)
-        manifest = await other.load()
-        assert manifest is not None and manifest.tail == tuple(made) and manifest.reserved_end_offset == 1 << 20
-        for offset, found in ((0, made[0]), (9, made[0]), (10, made[1]), (29, made[2])):
-            assert await other.find(offset) == found
-        assert await other.find(30) is None and await other.find(-1) is None
-        assert not await other.reload_if_changed()
-
-    run_fast(scenario())
+async def test_create_claim_add_and_find() -> None:
+    store = MemoryStore()
+    mine = await claimed(store)
+    made = await fill(mine, 3)
+    other = opened(store, 9)
+    manifest = await other.load()
+    assert manifest is not None and manifest.tail == tuple(made) and manifest.reserved_end_offset == 1 << 20
+    for offset, found in ((0, made[0]), (9, made[0]), (10, made[1]), (29, made[2])):
+        assert await other.find(offset) == found
+    assert await other.find(30) is None and await other.find(-1) is None
+    assert not await other.reload_if_changed()
 
 
-def test_creating_twice_keeps_what_is_there() -> None:
+async def test_creating_twice_keeps_what_is_there() -> None:
     """The controller may repeat itself after a crash: nothing is lost, the reservation only rises."""
-
-    async def scenario() -> None:
-        store = MemoryStore()
-        mine = await claimed(store)
-        await fill(mine, 1)
-        again = await opened(store, 5).create(1, "events", {}, 1 << 21)
-        assert again.remote_end_offset == 10 and again.reserved_end_offset == 1 << 21
-        version = (await opened(store).load(), store.objects[KEY].data)[1]
-        with pytest.raises(Fenced):  # a creator that was stopped, and whose place was taken
-            await opened(store, 6).create(0, "events", {}, 5)
-        assert store.objects[KEY].data == version
-
-    run_fast(scenario())
+    store = MemoryStore()
+    mine = await claimed(store)
+    await fill(mine, 1)
+    again = await opened(store, 5).create(1, "events", {}, 1 << 21)
+    assert again.remote_end_offset == 10 and again.reserved_end_offset == 1 << 21
+    version = (await opened(store).load(), store.objects[KEY].data)[1]
+    with pytest.raises(Fenced):  # a creator that was stopped, and whose place was taken
+        await opened(store, 6).create(0, "events", {}, 5)
+    assert store.objects[KEY].data == version
 
 
-def test_a_partition_without_root_cannot_be_claimed() -> None:
+async def test_a_partition_without_root_cannot_be_claimed() -> None:
     """A deleted topic is not brought back by a leader that has not heard of it."""
-
-    async def scenario() -> None:
-        with pytest.raises(RootMissing):
-            await opened(MemoryStore()).claim(1, "events", {})
-        with pytest.raises(InvalidRequest):
-            await opened(MemoryStore()).commit(lambda m: m)
-
-    run_fast(scenario())
+    with pytest.raises(RootMissing):
+        await opened(MemoryStore()).claim(1, "events", {})
+    with pytest.raises(InvalidRequest):
+        await opened(MemoryStore()).commit(lambda m: m)
 
 
-def test_design_c01_a_claim_stops_the_zombie_before_it_deletes_or_adds() -> None:
+async def test_design_c01_a_claim_stops_the_zombie_before_it_deletes_or_adds() -> None:
     """The new leader has written nothing yet but its claim; the old one, with a current ETag until then, is out."""
-
-    async def scenario() -> None:
-        store = MemoryStore()
-        zombie = await claimed(store, 1)
-        await fill(zombie, 2)
-        successor = opened(store, 2)
-        await successor.claim(2, "events", {})
-        before = store.objects[KEY].data
-        for edit in (
-            lambda m: m.add(remote_segment(20, 30)),
-            lambda m: m.set_log_start(10),
-            lambda m: m.reserve(1 << 30),
-        ):
-            with pytest.raises(Fenced):
-                await zombie.commit(edit)
+    store = MemoryStore()
+    zombie = await claimed(store, 1)
+    await fill(zombie, 2)
+    successor = opened(store, 2)
+    await successor.claim(2, "events", {})
+    before = store.objects[KEY].data
+    for edit in (
+        lambda m: m.add(remote_segment(20, 30)),
+        lambda m: m.set_log_start(10),
+        lambda m: m.reserve(1 << 30),
+    ):
         with pytest.raises(Fenced):
-            await zombie.claim(1, "events", {})
-        assert store.objects[KEY].data == before
+            await zombie.commit(edit)
+    with pytest.raises(Fenced):
+        await zombie.claim(1, "events", {})
+    assert store.objects[KEY].data == before
 
-    run_fast(scenario())
 
-
-def test_design_c02_a_copy_that_slept_through_a_claim_is_never_named() -> None:
+async def test_design_c02_a_copy_that_slept_through_a_claim_is_never_named() -> None:
     """Paused between upload and commit, past a claim: gc took its object; resumed, its commit cannot succeed."""
-
-    async def scenario() -> None:
-        store = MemoryStore()
-        sleeper = await claimed(store, 1)
-        segment = remote_segment(0, 10, epoch=1)
-        await opened(store, 2).claim(2, "events", {})
-        with pytest.raises(Fenced):
-            await sleeper.commit(lambda m: m.add(segment))
-        # Even its successor, handed the old object, refuses it.
-        successor = opened(store, 3)
-        await successor.claim(2, "events", {})
-        with pytest.raises(EditRefused):
-            await successor.commit(lambda m: m.add(segment))
-
-    run_fast(scenario())
+    store = MemoryStore()
+    sleeper = await claimed(store, 1)
+    segment = remote_segment(0, 10, epoch=1)
+    await opened(store, 2).claim(2, "events", {})
+    with pytest.raises(Fenced):
+        await sleeper.commit(lambda m: m.add(segment))
+    # Even its successor, handed the old object, refuses it.
+    successor = opened(store, 3)
+    await successor.claim(2, "events", {})
+    with pytest.raises(EditRefused):
+        await successor.commit(lambda m: m.add(segment))
 
 
 class LosingStore(MemoryStore):
@@ -171,53 +152,45 @@ class LosingStore(MemoryStore):
         self.late.clear()
 
 
-def test_design_c03_nothing_is_deletable_while_an_attempt_may_land() -> None:
+async def test_design_c03_nothing_is_deletable_while_an_attempt_may_land() -> None:
     """The commit timed out, the old root is read: the object is not named, and yet it must stay; the PUT lands minutes
     later and names it."""
-
-    async def scenario() -> None:
-        store = LosingStore()
-        mine = await claimed(store, deadline_s=5.0)
-        segment = remote_segment(0, 10)
-        key = SegmentKey(TOPIC_ID, 0, 0, 1, segment.uuid)
-        store.script = ["late"] * 1000
-        with pytest.raises(Unsettled):
-            await mine.commit(lambda m: m.add(segment))
-        assert not await mine.may_delete(key)
-        store.script = []
-        await store.land()
-        assert not await mine.may_delete(key)  # it is named now
-        assert await mine.find(0) == segment
+    store = LosingStore()
+    mine = await claimed(store, deadline_s=5.0)
+    segment = remote_segment(0, 10)
+    key = SegmentKey(TOPIC_ID, 0, 0, 1, segment.uuid)
+    store.script = ["late"] * 1000
+    with pytest.raises(Unsettled):
         await mine.commit(lambda m: m.add(segment))
-        assert mine.manifest is not None and len(mine.manifest.tail) == 1
+    assert not await mine.may_delete(key)
+    store.script = []
+    await store.land()
+    assert not await mine.may_delete(key)  # it is named now
+    assert await mine.find(0) == segment
+    await mine.commit(lambda m: m.add(segment))
+    assert mine.manifest is not None and len(mine.manifest.tail) == 1
 
-    run_fast(scenario())
 
-
-def test_who_commits_again_while_the_store_is_away_asks_it_once() -> None:
+async def test_who_commits_again_while_the_store_is_away_asks_it_once() -> None:
     """Ten reads a try, of a store that had just said nothing for a whole commit (2.05 requests a second of a broker
     whose reservation was used up). What the attempt in doubt wanted is not asked for a second time."""
-
-    async def scenario() -> None:
-        store = FaultyStore(MemoryStore(), SeededRng(1))
-        asked = MeteredStore(store, FastClock(), log_max=1000)
-        mine = await claimed(asked, deadline_s=10.0)  # type: ignore[arg-type]
-        store.down = True
-        with pytest.raises(Unsettled):
+    store = FaultyStore(MemoryStore(), SeededRng(1))
+    asked = MeteredStore(store, FastClock(), log_max=1000)
+    mine = await claimed(asked, deadline_s=10.0)  # type: ignore[arg-type]
+    store.down = True
+    with pytest.raises(Unsettled):
+        await mine.commit(lambda m: m.add(remote_segment(0, 10)))
+    for _ in range(20):
+        asked.log.clear()
+        with pytest.raises(StoreUnavailable):
             await mine.commit(lambda m: m.add(remote_segment(0, 10)))
-        for _ in range(20):
-            asked.log.clear()
-            with pytest.raises(StoreUnavailable):
-                await mine.commit(lambda m: m.add(remote_segment(0, 10)))
-            assert [call.operation for call in asked.log] == [Operation.GET]
-        store.down = False
-        manifest = await mine.commit(lambda m: m.add(remote_segment(0, 10)))
-        assert len(manifest.tail) == 1
-
-    run_fast(scenario())
+        assert [call.operation for call in asked.log] == [Operation.GET]
+    store.down = False
+    manifest = await mine.commit(lambda m: m.add(remote_segment(0, 10)))
+    assert len(manifest.tail) == 1
 
 
-def test_a_store_that_hangs_costs_who_commits_again_one_deadline() -> None:
+async def test_a_store_that_hangs_costs_who_commits_again_one_deadline() -> None:
     """The read that comes first has no patience of its own."""
 
     class Hangs(LosingStore):
@@ -225,63 +198,52 @@ def test_a_store_that_hangs_costs_who_commits_again_one_deadline() -> None:
             await asyncio.sleep(600 if self.script else 0)
             return await super().get(key, start, length)
 
-    async def scenario() -> None:
-        store = Hangs()
-        mine = await claimed(store, deadline_s=10.0)
-        store.script = ["late"] * 1000
-        for expected in (Unsettled, StoreUnavailable):
-            began_s = asyncio.get_running_loop().time()
-            with pytest.raises(expected):
-                await mine.commit(lambda m: m.add(remote_segment(0, 10)))
-            assert asyncio.get_running_loop().time() - began_s < 12
-
-    run_fast(scenario())
+    store = Hangs()
+    mine = await claimed(store, deadline_s=10.0)
+    store.script = ["late"] * 1000
+    for expected in (Unsettled, StoreUnavailable):
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(expected):
+            await mine.commit(lambda m: m.add(remote_segment(0, 10)))
+        assert asyncio.get_running_loop().time() - began_s < 12
 
 
-def test_design_c03_a_lost_copy_may_go_once_settled() -> None:
+async def test_design_c03_a_lost_copy_may_go_once_settled() -> None:
     """Another copy of the range was committed: ours is unnamed, settled, and may go; theirs never."""
-
-    async def scenario() -> None:
-        store = LosingStore()
-        mine = await claimed(store)
-        theirs, ours = remote_segment(0, 10, n=1), remote_segment(0, 10, n=2)
-        await mine.commit(lambda m: m.add(theirs))
-        with pytest.raises(EditRefused):
-            await mine.commit(lambda m: m.add(ours))
-        assert await mine.may_delete(SegmentKey(TOPIC_ID, 0, 0, 1, ours.uuid))
-        assert not await mine.may_delete(SegmentKey(TOPIC_ID, 0, 0, 1, theirs.uuid))
-
-    run_fast(scenario())
+    store = LosingStore()
+    mine = await claimed(store)
+    theirs, ours = remote_segment(0, 10, n=1), remote_segment(0, 10, n=2)
+    await mine.commit(lambda m: m.add(theirs))
+    with pytest.raises(EditRefused):
+        await mine.commit(lambda m: m.add(ours))
+    assert await mine.may_delete(SegmentKey(TOPIC_ID, 0, 0, 1, ours.uuid))
+    assert not await mine.may_delete(SegmentKey(TOPIC_ID, 0, 0, 1, theirs.uuid))
 
 
-def test_design_c29_after_33_commits_what_a_page_names_is_still_found() -> None:
+async def test_design_c29_after_33_commits_what_a_page_names_is_still_found() -> None:
     """Our add landed unseen, 33 others followed, and it was folded into a page: the repeated add is refused, and
     `may_delete` finds the object named in the page."""
+    store = LosingStore()
+    mine = await claimed(store, **SMALL)
+    segment = remote_segment(0, 10)
+    other = opened(store, 8, **SMALL)
+    await other.claim(1, "events", {})
+    await mine.load()
+    original = store.put_root
 
-    async def scenario() -> None:
-        store = LosingStore()
-        mine = await claimed(store, **SMALL)
-        segment = remote_segment(0, 10)
-        other = opened(store, 8, **SMALL)
-        await other.claim(1, "events", {})
-        await mine.load()
-        original = store.put_root
+    async def land_and_be_followed(key: str, data: bytes, if_match: str | None) -> str:
+        store.put_root = original  # type: ignore[method-assign]
+        await original(key, data, if_match)
+        await fill(other, 60, start=1)
+        raise StoreUnavailable("time-out")
 
-        async def land_and_be_followed(key: str, data: bytes, if_match: str | None) -> str:
-            store.put_root = original  # type: ignore[method-assign]
-            await original(key, data, if_match)
-            await fill(other, 60, start=1)
-            raise StoreUnavailable("time-out")
-
-        store.put_root = land_and_be_followed  # type: ignore[method-assign]
-        with pytest.raises(EditRefused):
-            await mine.commit(lambda m: m.add(segment))
-        assert mine.manifest is not None and mine.manifest.pages and mine.root is not None
-        assert mine.root.version > 60
-        assert not await mine.may_delete(SegmentKey(TOPIC_ID, 0, 0, 1, segment.uuid))
-        assert await mine.find(5) == segment
-
-    run_fast(scenario())
+    store.put_root = land_and_be_followed  # type: ignore[method-assign]
+    with pytest.raises(EditRefused):
+        await mine.commit(lambda m: m.add(segment))
+    assert mine.manifest is not None and mine.manifest.pages and mine.root is not None
+    assert mine.root.version > 60
+    assert not await mine.may_delete(SegmentKey(TOPIC_ID, 0, 0, 1, segment.uuid))
+    assert await mine.find(5) == segment
 
 
 def test_an_answer_lost_on_every_commit_changes_nothing() -> None:
@@ -341,43 +303,36 @@ def test_design_c14_folding_keeps_every_segment_and_the_root_small() -> None:
     run_fast(scenario())
 
 
-def test_expiry_walks_through_pages_of_both_levels() -> None:
+async def test_expiry_walks_through_pages_of_both_levels() -> None:
     """The cursor passes through tail, pages, pages of pointers; at the end nothing is live, and nothing is left but
     names already given for deletion."""
-
-    async def scenario() -> None:
-        store = MemoryStore()
-        mine = await claimed(store, **SMALL)
-        made = await fill(mine, 500)
-        while mine.manifest is not None and mine.manifest.live.segments:
-            dead = [segment async for segment in mine.segments()][:77]
-            await mine.commit(lambda m, d=dead: m.set_log_start(d[-1].end_offset))  # type: ignore[misc]
-            await mine.commit(lambda m, d=dead: m.expire(d))  # type: ignore[misc]
-            mine.manifest.check()
-            rest = [segment async for segment in mine.segments()]
-            assert mine.manifest.live == totals_of(rest) and mine.manifest.live_hash == hash_of(rest)
-            assert await mine.find(dead[-1].base_offset) is None
-            assert rest == made[len(made) - len(rest) :]
-        assert mine.manifest is not None and mine.manifest.live_hash == ZERO_HASH and mine.manifest.pages == ()
-        await store.delete(mine.take_unnamed())
-        assert list(store.objects) == [KEY]
-        await fill(mine, 3, start=500)
-        assert mine.manifest.remote_end_offset == 5030
-
-    run_fast(scenario())
+    store = MemoryStore()
+    mine = await claimed(store, **SMALL)
+    made = await fill(mine, 500)
+    while mine.manifest is not None and mine.manifest.live.segments:
+        dead = [segment async for segment in mine.segments()][:77]
+        await mine.commit(lambda m, d=dead: m.set_log_start(d[-1].end_offset))  # type: ignore[misc]
+        await mine.commit(lambda m, d=dead: m.expire(d))  # type: ignore[misc]
+        mine.manifest.check()
+        rest = [segment async for segment in mine.segments()]
+        assert mine.manifest.live == totals_of(rest) and mine.manifest.live_hash == hash_of(rest)
+        assert await mine.find(dead[-1].base_offset) is None
+        assert rest == made[len(made) - len(rest) :]
+    assert mine.manifest is not None and mine.manifest.live_hash == ZERO_HASH and mine.manifest.pages == ()
+    await store.delete(mine.take_unnamed())
+    assert list(store.objects) == [KEY]
+    await fill(mine, 3, start=500)
+    assert mine.manifest.remote_end_offset == 5030
 
 
-def test_expiring_part_of_a_page_with_one_left_out_is_refused() -> None:
-    async def scenario() -> None:
-        mine = await claimed(MemoryStore(), **SMALL)
-        made = await fill(mine, 120)
-        assert mine.manifest is not None and mine.manifest.pages
-        await mine.commit(lambda m: m.set_log_start(1100))
-        with pytest.raises(EditRefused):
-            await mine.commit(lambda m: m.expire([s for s in made[:110] if s is not made[3]]))
-        await mine.commit(lambda m: m.expire(made[:110]))
-
-    run_fast(scenario())
+async def test_expiring_part_of_a_page_with_one_left_out_is_refused() -> None:
+    mine = await claimed(MemoryStore(), **SMALL)
+    made = await fill(mine, 120)
+    assert mine.manifest is not None and mine.manifest.pages
+    await mine.commit(lambda m: m.set_log_start(1100))
+    with pytest.raises(EditRefused):
+        await mine.commit(lambda m: m.expire([s for s in made[:110] if s is not made[3]]))
+    await mine.commit(lambda m: m.expire(made[:110]))
 
 
 def test_design_c14_a_million_segments_fit_a_root_of_64_kib() -> None:
@@ -447,134 +402,105 @@ def _manifest_of(pages: tuple[PagePointer, ...], tail: tuple[RemoteSegment, ...]
     return Manifest(**values)
 
 
-def test_a_full_page_is_left_alone() -> None:
+async def test_a_full_page_is_left_alone() -> None:
     """4 096 entries (here 40) and more: the next fold begins a new page instead of rewriting."""
-
-    async def scenario() -> None:
-        store = MemoryStore()
-        mine = await claimed(store, root_bytes_max=8000, page_entries_min=40, pointers_in_root_max=100)
-        await fill(mine, 300)
-        assert mine.manifest is not None
-        assert all(pointer.entries >= 40 for pointer in mine.manifest.pages[:-1]) and len(mine.manifest.pages) > 2
-
-    run_fast(scenario())
+    store = MemoryStore()
+    mine = await claimed(store, root_bytes_max=8000, page_entries_min=40, pointers_in_root_max=100)
+    await fill(mine, 300)
+    assert mine.manifest is not None
+    assert all(pointer.entries >= 40 for pointer in mine.manifest.pages[:-1]) and len(mine.manifest.pages) > 2
 
 
-def test_what_cannot_be_folded_is_refused() -> None:
-    async def scenario() -> None:
-        mine = await claimed(MemoryStore())
-        with pytest.raises(RootTooLarge):
-            await mine.commit(lambda m: m.set_topic("events", {"a": "x" * ROOT_BYTES_MAX}))
-
-    run_fast(scenario())
+async def test_what_cannot_be_folded_is_refused() -> None:
+    mine = await claimed(MemoryStore())
+    with pytest.raises(RootTooLarge):
+        await mine.commit(lambda m: m.set_topic("events", {"a": "x" * ROOT_BYTES_MAX}))
 
 
-def test_a_replaced_snapshot_is_given_for_deletion() -> None:
-    async def scenario() -> None:
-        mine = await claimed(MemoryStore())
-        rng = SeededRng(5)
-        pointers = [SnapshotPointer(uuid=rng.uuid(), epoch=1, end_offset=n, length=9, crc32c=1) for n in (10, 20)]
-        for pointer in pointers:
-            await mine.commit(lambda m, p=pointer: m.set_snapshot(p))  # type: ignore[misc]
-        assert mine.take_unnamed() == [str(pointers[0].key(TOPIC_ID, 0))]
-
-    run_fast(scenario())
+async def test_a_replaced_snapshot_is_given_for_deletion() -> None:
+    mine = await claimed(MemoryStore())
+    rng = SeededRng(5)
+    pointers = [SnapshotPointer(uuid=rng.uuid(), epoch=1, end_offset=n, length=9, crc32c=1) for n in (10, 20)]
+    for pointer in pointers:
+        await mine.commit(lambda m, p=pointer: m.set_snapshot(p))  # type: ignore[misc]
+    assert mine.take_unnamed() == [str(pointers[0].key(TOPIC_ID, 0))]
 
 
-def test_a_reader_with_an_old_root_recovers_from_deleted_pages() -> None:
+async def test_a_reader_with_an_old_root_recovers_from_deleted_pages() -> None:
     """A page deleted after its grace: the look-up reads the root again and answers."""
-
-    async def scenario() -> None:
-        store = MemoryStore()
-        mine = await claimed(store, **SMALL)
-        made = await fill(mine, 30)
-        reader = opened(store, 5)
-        await reader.load()
-        assert reader.manifest is not None and reader.manifest.pages
-        more = await fill(mine, 30, start=30)
-        await store.delete(mine.take_unnamed())
-        assert await reader.find(5) == made[0]
-        assert await reader.find(305) == more[0]
-
-    run_fast(scenario())
+    store = MemoryStore()
+    mine = await claimed(store, **SMALL)
+    made = await fill(mine, 30)
+    reader = opened(store, 5)
+    await reader.load()
+    assert reader.manifest is not None and reader.manifest.pages
+    more = await fill(mine, 30, start=30)
+    await store.delete(mine.take_unnamed())
+    assert await reader.find(5) == made[0]
+    assert await reader.find(305) == more[0]
 
 
-def test_a_missing_or_damaged_page_fails_loudly() -> None:
-    async def scenario() -> None:
-        store = MemoryStore()
-        mine = await claimed(store, **SMALL)
-        await fill(mine, 30)
-        assert mine.manifest is not None
-        (key,) = (str(pointer.key(TOPIC_ID, 0)) for pointer in mine.manifest.pages)
-        good = store.objects[key]
-        reader = opened(store, 5)
-        await reader.load()
-        flipped = bytearray(good.data)
-        flipped[len(flipped) // 2] ^= 1
-        for bad in (bytes(flipped), good.data[:-1], good.data + b"x", b"x" * len(good.data)):
-            store.objects[key] = StoredObject(bad, '"x"', None)
-            with pytest.raises(Corrupt):
-                await reader.find(5)
-        del store.objects[key]
-        with pytest.raises(ObjectMissing):
+async def test_a_missing_or_damaged_page_fails_loudly() -> None:
+    store = MemoryStore()
+    mine = await claimed(store, **SMALL)
+    await fill(mine, 30)
+    assert mine.manifest is not None
+    (key,) = (str(pointer.key(TOPIC_ID, 0)) for pointer in mine.manifest.pages)
+    good = store.objects[key]
+    reader = opened(store, 5)
+    await reader.load()
+    flipped = bytearray(good.data)
+    flipped[len(flipped) // 2] ^= 1
+    for bad in (bytes(flipped), good.data[:-1], good.data + b"x", b"x" * len(good.data)):
+        store.objects[key] = StoredObject(bad, '"x"', None)
+        with pytest.raises(Corrupt):
             await reader.find(5)
-        store.objects[key] = good
-        assert await reader.find(5) is not None
-
-    run_fast(scenario())
-
-
-def test_a_root_of_another_partition_is_refused() -> None:
-    async def scenario() -> None:
-        store = MemoryStore()
-        await claimed(store)
-        store.objects[manifest_key(TOPIC_ID, 1)] = store.objects[KEY]
-        with pytest.raises(Corrupt):
-            await ManifestStore(store, TOPIC_ID, 1, SeededRng(1), FastClock()).load()
-
-    run_fast(scenario())
+    del store.objects[key]
+    with pytest.raises(ObjectMissing):
+        await reader.find(5)
+    store.objects[key] = good
+    assert await reader.find(5) is not None
 
 
-def test_a_root_whose_epoch_is_not_its_manifests_is_refused() -> None:
-    async def scenario() -> None:
-        store = MemoryStore()
-        raw: RootStore[Manifest] = RootStore(store, KEY, Manifest, SeededRng(1), FastClock())
-        await raw.commit(lambda m: m, epoch=2, initial=new_manifest(TOPIC_ID, 0, 1, "events", {}))
-        with pytest.raises(Corrupt):
-            await opened(store).load()
-
-    run_fast(scenario())
+async def test_a_root_of_another_partition_is_refused() -> None:
+    store = MemoryStore()
+    await claimed(store)
+    store.objects[manifest_key(TOPIC_ID, 1)] = store.objects[KEY]
+    with pytest.raises(Corrupt):
+        await ManifestStore(store, TOPIC_ID, 1, SeededRng(1), FastClock()).load()
 
 
-def test_the_page_cache_is_bounded_and_shared() -> None:
-    async def scenario() -> None:
-        store = MemoryStore()
-        mine = await claimed(store, **SMALL)
-        await fill(mine, 600)
-        cache = PageCache(bytes_max=60_000)
-        reader = opened(store, 5, page_cache=cache)
-        await reader.load()
-        for offset in range(0, 6000, 50):
-            assert await reader.find(offset) is not None
-            assert cache.nbytes <= 60_000 or len(cache) == 1
-        assert len(cache) > 1
-
-    run_fast(scenario())
+async def test_a_root_whose_epoch_is_not_its_manifests_is_refused() -> None:
+    store = MemoryStore()
+    raw: RootStore[Manifest] = RootStore(store, KEY, Manifest, SeededRng(1), FastClock())
+    await raw.commit(lambda m: m, epoch=2, initial=new_manifest(TOPIC_ID, 0, 1, "events", {}))
+    with pytest.raises(Corrupt):
+        await opened(store).load()
 
 
-def test_concurrent_commits_of_one_process_all_land() -> None:
-    async def scenario() -> None:
-        mine = await claimed(MemoryStore(), **SMALL)
-        segment = remote_segment(0, 10)
-        await asyncio.gather(
-            mine.commit(lambda m: m.add(segment)),
-            mine.commit(lambda m: m.reserve(1 << 30)),
-            mine.commit(lambda m: m.set_log_start(5)),
-        )
-        assert mine.manifest is not None
-        assert (mine.manifest.remote_end_offset, mine.manifest.reserved_end_offset) == (10, 1 << 30)
+async def test_the_page_cache_is_bounded_and_shared() -> None:
+    store = MemoryStore()
+    mine = await claimed(store, **SMALL)
+    await fill(mine, 600)
+    cache = PageCache(bytes_max=60_000)
+    reader = opened(store, 5, page_cache=cache)
+    await reader.load()
+    for offset in range(0, 6000, 50):
+        assert await reader.find(offset) is not None
+        assert cache.nbytes <= 60_000 or len(cache) == 1
+    assert len(cache) > 1
 
-    run_fast(scenario())
+
+async def test_concurrent_commits_of_one_process_all_land() -> None:
+    mine = await claimed(MemoryStore(), **SMALL)
+    segment = remote_segment(0, 10)
+    await asyncio.gather(
+        mine.commit(lambda m: m.add(segment)),
+        mine.commit(lambda m: m.reserve(1 << 30)),
+        mine.commit(lambda m: m.set_log_start(5)),
+    )
+    assert mine.manifest is not None
+    assert (mine.manifest.remote_end_offset, mine.manifest.reserved_end_offset) == (10, 1 << 30)
 
 
 def _page(count: int = 10) -> tuple[PagePointer, bytes]:
@@ -593,6 +519,21 @@ def test_a_page_reads_back_as_written() -> None:
     longer = segment_table([remote_segment(30, 40)], page)
     pointer, data = encode_page(longer, 0, TOPIC_ID, 3)
     assert (pointer.first_offset, pointer.end_offset, pointer.entries) == (0, 40, 4)
+
+
+def test_a_page_has_the_column_of_decided_transactions_only_with_some() -> None:
+    """Pages without transactions are as they always were; those of before read as none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    plain, with_some = remote_segment(0, 10), remote_segment(10, 20, decided=3)
+    pointer, data = encode_page(segment_table([plain]), 0, TOPIC_ID, 3)
+    assert "decided" not in pq.read_table(pa.BufferReader(data)).column_names
+    page = decode_page(data, pointer)
+    assert isinstance(page, SegmentPage) and page.find(0) == plain
+    pointer, data = encode_page(segment_table([with_some], page), 0, TOPIC_ID, 3)
+    page = decode_page(data, pointer)
+    assert isinstance(page, SegmentPage) and list(page.rows()) == [plain, with_some]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from coldstore.segments.segment_reader import (
 )
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.record_batch import walk
-from tests.support.fast_loop import run_fast
 from tests.support.store.memory_store import MemoryStore, StoredObject
 from tests.support.tier.cold_objects import MadeObject, segment_object
 
@@ -87,7 +86,7 @@ def test_time_look_ups_never_skip_the_answer() -> None:
     assert scan_offset(ONE.footer, 0) == 1000
 
 
-def test_one_get_opens_a_segment() -> None:
+async def test_one_get_opens_a_segment() -> None:
     """The tail brings the footer; only one whose footer is larger than the tail needs a second request."""
 
     class Counting(MemoryStore):
@@ -97,23 +96,20 @@ def test_one_get_opens_a_segment() -> None:
             self.gets += 1
             return await super().get(key, start, length)
 
-    async def scenario() -> None:
-        store = Counting()
-        store.objects = stored(ONE).objects
-        footer = await fetch_footer(store, ONE.key, len(ONE.data))
-        assert footer.statistics == ONE.footer.statistics and store.gets == 1
-        wide = segment_object(0, [1] * 6000, interval=1, value_bytes=4)  # an index entry a batch: 8 + 12 bytes each
-        store.objects = stored(wide).objects
-        assert len(wide.data) - len(wide.log) > 64 * 1024
-        assert (await fetch_footer(store, wide.key, len(wide.data))).statistics == wide.footer.statistics
-        assert store.gets == 3
-        assert (await fetch_committed_footer(store, wide.key, wide.entry)).statistics == wide.footer.statistics
-        assert store.gets == 4, "who has the entry knows the footer's size"
-
-    run_fast(scenario())
+    store = Counting()
+    store.objects = stored(ONE).objects
+    footer = await fetch_footer(store, ONE.key, len(ONE.data))
+    assert footer.statistics == ONE.footer.statistics and store.gets == 1
+    wide = segment_object(0, [1] * 6000, interval=1, value_bytes=4)  # an index entry a batch: 8 + 12 bytes each
+    store.objects = stored(wide).objects
+    assert len(wide.data) - len(wide.log) > 64 * 1024
+    assert (await fetch_footer(store, wide.key, len(wide.data))).statistics == wide.footer.statistics
+    assert store.gets == 3
+    assert (await fetch_committed_footer(store, wide.key, wide.entry)).statistics == wide.footer.statistics
+    assert store.gets == 4, "who has the entry knows the footer's size"
 
 
-def test_design_c12_a_damaged_chunk_fails_loudly_a_flipped_answer_is_asked_again() -> None:
+async def test_design_c12_a_damaged_chunk_fails_loudly_a_flipped_answer_is_asked_again() -> None:
     """A bit flip on the way: another GET is right. One at rest: Corrupt, naming object and bytes."""
 
     class Flipping(MemoryStore):
@@ -126,44 +122,37 @@ def test_design_c12_a_damaged_chunk_fails_loudly_a_flipped_answer_is_asked_again
             self.flips -= 1
             return Got(got.data[:-1] + bytes([got.data[-1] ^ 1]), got.etag, got.size)
 
-    async def scenario() -> None:
-        store = Flipping()
-        store.objects = stored(ONE).objects
-        chunk = chunk_ref(ONE.footer, ONE.key, 1)
-        store.flips = 2
-        assert await fetch_chunk(store, chunk) == ONE.data[4096:8192]
-        store.flips = 2
-        assert (await fetch_footer(store, ONE.key, len(ONE.data))).statistics == ONE.footer.statistics
-        store.flips = 3
-        with pytest.raises(Corrupt):
-            await fetch_footer(store, ONE.key, len(ONE.data))
-        store.flips = 3
-        with pytest.raises(Corrupt, match=str(ONE.key.uuid)):
-            await fetch_chunk(store, chunk)
-        del store.objects[str(ONE.key)]
-        with pytest.raises(ObjectMissing):
-            await fetch_chunk(store, chunk)
-
-    run_fast(scenario())
+    store = Flipping()
+    store.objects = stored(ONE).objects
+    chunk = chunk_ref(ONE.footer, ONE.key, 1)
+    store.flips = 2
+    assert await fetch_chunk(store, chunk) == ONE.data[4096:8192]
+    store.flips = 2
+    assert (await fetch_footer(store, ONE.key, len(ONE.data))).statistics == ONE.footer.statistics
+    store.flips = 3
+    with pytest.raises(Corrupt):
+        await fetch_footer(store, ONE.key, len(ONE.data))
+    store.flips = 3
+    with pytest.raises(Corrupt, match=str(ONE.key.uuid)):
+        await fetch_chunk(store, chunk)
+    del store.objects[str(ONE.key)]
+    with pytest.raises(ObjectMissing):
+        await fetch_chunk(store, chunk)
 
 
-def test_design_c13_a_footer_is_believed_only_with_the_manifests_entry() -> None:
+async def test_design_c13_a_footer_is_believed_only_with_the_manifests_entry() -> None:
     """Another object of the same size under the key, a shorter one, one of another log: refused when opened."""
-
-    async def scenario() -> None:
-        two = segment_object(1000, SIZES * 3, n=2, chunk_bytes=4096, interval=700)
-        assert len(two.data) == len(ONE.data)
-        store = stored(ONE, two)
-        assert (await fetch_committed_footer(store, ONE.key, ONE.entry)).statistics.uuid == ONE.key.uuid
-        store.objects[str(ONE.key)] = store.objects[str(two.key)]
+    two = segment_object(1000, SIZES * 3, n=2, chunk_bytes=4096, interval=700)
+    assert len(two.data) == len(ONE.data)
+    store = stored(ONE, two)
+    assert (await fetch_committed_footer(store, ONE.key, ONE.entry)).statistics.uuid == ONE.key.uuid
+    store.objects[str(ONE.key)] = store.objects[str(two.key)]
+    with pytest.raises(Corrupt):
+        await fetch_committed_footer(store, ONE.key, ONE.entry)
+    store.objects[str(ONE.key)] = StoredObject(ONE.data[:-1], '"x"', None)
+    with pytest.raises(Corrupt):
+        await fetch_committed_footer(store, ONE.key, ONE.entry)
+    store.objects[str(ONE.key)] = StoredObject(ONE.data, '"x"', None)
+    for change in ({"records": 1}, {"crc32c": 5}, {"max_timestamp_ms": ONE.entry.max_timestamp_ms + 1}):
         with pytest.raises(Corrupt):
-            await fetch_committed_footer(store, ONE.key, ONE.entry)
-        store.objects[str(ONE.key)] = StoredObject(ONE.data[:-1], '"x"', None)
-        with pytest.raises(Corrupt):
-            await fetch_committed_footer(store, ONE.key, ONE.entry)
-        store.objects[str(ONE.key)] = StoredObject(ONE.data, '"x"', None)
-        for change in ({"records": 1}, {"crc32c": 5}, {"max_timestamp_ms": ONE.entry.max_timestamp_ms + 1}):
-            with pytest.raises(Corrupt):
-                await fetch_committed_footer(store, ONE.key, replace(ONE.entry, **change))
-
-    run_fast(scenario())
+            await fetch_committed_footer(store, ONE.key, replace(ONE.entry, **change))

@@ -17,7 +17,7 @@ from broker.wire.apis import ApiKey
 from logformat.compression import compress, decompress
 from logformat.record_batch import HEADER_SIZE, Codec, check_stored, read_header, walk
 from logformat.records import RECORDS_BYTES_MAX, iter_records
-from tests.support.brokers.broker_kit import Place, fetch_request, play, produce_request
+from tests.support.brokers.broker_kit import Place, fetch_request, produce_request
 from tests.support.kafka.golden_batches import Golden, Row, batches_of, digest_of, goldens
 from tests.support.pipeline.history_bucket import HistoryBucket
 from tests.support.pipeline.numpy_decoder import NumpyWay
@@ -104,26 +104,22 @@ def test_it_is_read_from_a_bucket(tmp_path: Path) -> None:
     assert not wrong
 
 
-def test_a_broker_takes_it_and_gives_it_back() -> None:
+async def test_a_broker_takes_it_and_gives_it_back() -> None:
     """Each batch as its producer sent it, every record validated; what is fetched holds the same records."""
-
-    async def scenario() -> None:
-        life = await Place("thermocline.validate.records=true").start()
-        for golden in goldens().values():
-            await life.create(golden.name, max_message_bytes="2097152", message_timestamp_after_max_ms=str(1 << 62))
-            for batch in batches_of(golden.log):
-                sent = bytes(8) + batch[8:]  # a producer counts from 0
-                answer = await life.call(ApiKey.PRODUCE, produce_request(golden.name, sent), 9)
-                part = answer.responses[0].partition_responses[0]
-                assert (part.error_code, part.base_offset) == (0, read_header(batch).base_offset), golden.name
-            log, end = b"", [header.next_offset for _, header in walk(golden.log)][-1]
-            offset = 0
-            while offset < end:
-                request = fetch_request((golden.name, 0, offset), max_wait_ms=500)
-                part = (await life.call(ApiKey.FETCH, request)).responses[0].partitions[0]
-                log += bytes(part.records)
-                offset = [header.next_offset for _, header in walk(log)][-1]
-            assert digest_of(logformat_rows(log)) == golden.digest, golden.name
-        await life.stop()
-
-    play(scenario())
+    life = await Place("thermocline.validate.records=true").start()
+    for golden in goldens().values():
+        await life.create(golden.name, max_message_bytes="2097152", message_timestamp_after_max_ms=str(1 << 62))
+        for batch in batches_of(golden.log):
+            sent = bytes(8) + batch[8:]  # a producer counts from 0
+            answer = await life.call(ApiKey.PRODUCE, produce_request(golden.name, sent), 9)
+            part = answer.responses[0].partition_responses[0]
+            assert (part.error_code, part.base_offset) == (0, read_header(batch).base_offset), golden.name
+        log, end = b"", [header.next_offset for _, header in walk(golden.log)][-1]
+        offset = 0
+        while offset < end:
+            request = fetch_request((golden.name, 0, offset), max_wait_ms=500)
+            part = (await life.call(ApiKey.FETCH, request)).responses[0].partitions[0]
+            log += bytes(part.records)
+            offset = [header.next_offset for _, header in walk(log)][-1]
+        assert digest_of(logformat_rows(log)) == golden.digest, golden.name
+    await life.stop()

@@ -197,12 +197,10 @@ def test_counts_must_match():
             list(iter_records(batch_of(body, count=count)))
 
 
-def test_null_keys_and_times_are_refused_where_the_topic_forbids_them():
-    """Compacted topics need keys; the timestamp window holds for every record, not only the header's two."""
+def test_times_are_refused_where_the_topic_forbids_them():
+    """The timestamp window holds for every record, not only the header's two."""
     batch = encode_batch([Record(0, 500, b"k", b""), Record(1, 200, None, b""), Record(2, -1, b"", b"")])
     assert validate_records(batch, timestamp_min=200, timestamp_max=500) == 500
-    with pytest.raises(InvalidRecord, match=r"record 1: .*key"):
-        validate_records(batch, compacted=True)
     with pytest.raises(InvalidTimestamp, match="record 1"):
         validate_records(batch, timestamp_min=201)
     with pytest.raises(InvalidTimestamp, match="record 0"):

@@ -15,8 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import thermocline
 from coldstore.keys import SegmentKey
 from coldstore.segments.segment_object import DecidedTransaction, TransactionOutcome
+from logformat.errors import InvalidRequest
 from logformat.gap import gap_batches
 from logformat.record_batch import HEADER_SIZE, Codec, read_header, walk
 from logformat.records import Record, encode_batch
@@ -102,9 +104,10 @@ def test_a_declared_gap_is_counted_and_no_error(tmp_path):
     assert loss.gaps == [("events", 0, 10, 5000)] and not loss.damage
 
 
-def test_aborted_records_are_not_seen(tmp_path):
-    """The footer's decided transactions say whose records nobody may see; committed ones stay."""
-    bucket = HistoryBucket(tmp_path)
+def with_transactions(path: Path) -> tuple[HistoryBucket, SegmentKey, int]:
+    """One object: producer 7 aborted offsets 0 to 4, producer 8 committed 5 to 9, 10 to 14 are plain. And its key and
+    log bytes."""
+    bucket = HistoryBucket(path)
     bucket.topic("events")
 
     def of(producer: int, base: int) -> bytes:
@@ -117,8 +120,37 @@ def test_aborted_records_are_not_seen(tmp_path):
         DecidedTransaction(7, 0, 0, 20, TransactionOutcome.ABORTED),
         DecidedTransaction(8, 0, 5, 21, TransactionOutcome.COMMITTED),
     ]
-    bucket.append("events", 0, [of(7, 0), of(8, 5), batch(10, 5)], transactions=decided)
+    batches = [of(7, 0), of(8, 5), batch(10, 5)]
+    key = bucket.append("events", 0, batches, transactions=decided)
+    return bucket, key, sum(map(len, batches))
+
+
+def test_aborted_records_are_not_seen(tmp_path):
+    """The footer's decided transactions say whose records nobody may see; committed ones stay."""
+    bucket, _, _ = with_transactions(tmp_path)
     assert offsets(rows(bucket)) == list(range(5, 15))
+
+
+def test_all_records_are_seen_where_they_are_asked_for(tmp_path):
+    bucket, _, _ = with_transactions(tmp_path)
+    with thermocline.read(bucket.url, "events", isolation_level="read_uncommitted") as reader:
+        assert reader.to_table()["offset"].to_pylist() == list(range(15))
+    with thermocline.read(bucket.url, "events") as reader:
+        assert reader.to_table()["offset"].to_pylist() == list(range(5, 15))
+    with pytest.raises(InvalidRequest, match="read_committed"):
+        thermocline.read(bucket.url, "events", isolation_level="serializable")
+
+
+def test_without_its_footer_an_object_with_transactions_is_not_shown(tmp_path):
+    """T25: only the footer knows what was aborted. Damage allowed, the object is stepped over, and never guessed."""
+    bucket, key, log_bytes = with_transactions(tmp_path)
+    bucket.flip(key, log_bytes + 5)
+    with pytest.raises(DataLoss, match="footer is damaged"):
+        rows(bucket)
+    loss = Loss()
+    assert rows(bucket, fail=False, loss=loss) == [] and "2 transactions" in loss.damage[0]
+    with thermocline.read(bucket.url, "events", isolation_level="read_uncommitted", fail_on_data_loss=False) as reader:
+        assert reader.to_table()["offset"].to_pylist() == list(range(15))
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,6 +13,7 @@ from seams.rng import SeededRng
 from tests.sim.world.loop import SimLoop
 from tests.sim.world.net import SimNet
 from tests.support.net.net_end import End
+from tests.support.scenario import by
 
 Scene = Callable[[Net], Awaitable[None]]
 
@@ -40,89 +41,74 @@ def play(request: pytest.FixtureRequest) -> Callable[[Scene], None]:
     return found
 
 
-def test_what_is_connected_talks_both_ways_and_ends_hear_of_the_loss(play: Callable[[Scene], None]) -> None:
+@by("play")
+async def test_what_is_connected_talks_both_ways_and_ends_hear_of_the_loss(net: Net, /) -> None:
     """The transport is the one the protocol was given; each end is made once and lost once."""
+    served: list[End] = []
 
-    async def scene(net: Net) -> None:
-        served: list[End] = []
+    def serve() -> End:
+        served.append(End(echo=True))
+        return served[-1]
 
-        def serve() -> End:
-            served.append(End(echo=True))
-            return served[-1]
-
-        listener = await net.bind("127.0.0.1", 0, serve, SocketBuffers())
-        await listener.accept()
-        end = End()
-        transport = await net.connect(*listener.address, end, 5.0)
-        assert end.made == 1
-        transport.write(b"ping")
-        await end.until(lambda: end.got == b"ping")
-        transport.close()
-        await end.until(lambda: end.lost == 1)
-        await served[0].until(lambda: served[0].lost == 1)
-        assert (len(served), served[0].made, served[0].got) == (1, 1, b"ping")
-        await listener.close()
-
-    play(scene)
+    listener = await net.bind("127.0.0.1", 0, serve, SocketBuffers())
+    await listener.accept()
+    end = End()
+    transport = await net.connect(*listener.address, end, 5.0)
+    assert end.made == 1
+    transport.write(b"ping")
+    await end.until(lambda: end.got == b"ping")
+    transport.close()
+    await end.until(lambda: end.lost == 1)
+    await served[0].until(lambda: served[0].lost == 1)
+    assert (len(served), served[0].made, served[0].got) == (1, 1, b"ping")
+    await listener.close()
 
 
-def test_where_nobody_listens_connecting_is_refused(play: Callable[[Scene], None]) -> None:
+@by("play")
+async def test_where_nobody_listens_connecting_is_refused(net: Net, /) -> None:
     """An address that is bound and does not accept yet, and one that is closed again: the protocol hears of nothing."""
-
-    async def scene(net: Net) -> None:
-        listener = await net.bind("127.0.0.1", 0, End, SocketBuffers())
-        end = End()
-        with pytest.raises(ConnectionRefusedError):
-            await net.connect(*listener.address, end, 5.0)
-        await listener.accept()
-        await listener.close()
-        with pytest.raises(ConnectionRefusedError):
-            await net.connect(*listener.address, end, 5.0)
-        assert (end.made, end.lost) == (0, 0)
-
-    play(scene)
+    listener = await net.bind("127.0.0.1", 0, End, SocketBuffers())
+    end = End()
+    with pytest.raises(ConnectionRefusedError):
+        await net.connect(*listener.address, end, 5.0)
+    await listener.accept()
+    await listener.close()
+    with pytest.raises(ConnectionRefusedError):
+        await net.connect(*listener.address, end, 5.0)
+    assert (end.made, end.lost) == (0, 0)
 
 
-def test_a_peer_that_does_not_answer_is_waited_for_as_long_as_was_said() -> None:
+@by(over_tcp)
+async def test_a_peer_that_does_not_answer_is_waited_for_as_long_as_was_said(net: Net, /) -> None:
     """A listener whose queue is full drops what asks to connect: TimeoutError, and nothing is left open."""
-
-    async def scene(net: Net) -> None:
-        with socket.socket() as deaf:
-            deaf.bind(("127.0.0.1", 0))
-            deaf.listen(0)
-            with socket.create_connection(deaf.getsockname(), 5):  # the one place in the queue
-                end = End()
-                began_s = asyncio.get_running_loop().time()
-                with pytest.raises(TimeoutError):
-                    await net.connect(*deaf.getsockname(), end, 0.3)  # type: ignore[call-arg]
-                assert 0.3 <= asyncio.get_running_loop().time() - began_s < 5
-                assert (end.made, end.lost) == (0, 0)
-
-    over_tcp(scene)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        with socket.create_connection(deaf.getsockname(), 5):  # the one place in the queue
+            end = End()
+            began_s = asyncio.get_running_loop().time()
+            with pytest.raises(TimeoutError):
+                await net.connect(*deaf.getsockname(), end, 0.3)  # type: ignore[call-arg]
+            assert 0.3 <= asyncio.get_running_loop().time() - began_s < 5
+            assert (end.made, end.lost) == (0, 0)
 
 
-def test_a_simulated_connection_that_takes_too_long_times_out() -> None:
+@by(in_the_simulation)
+async def test_a_simulated_connection_that_takes_too_long_times_out(net: Net, /) -> None:
     """Below the least latency of the simulated network no connection comes about."""
-
-    async def scene(net: Net) -> None:
-        listener = await net.bind("127.0.0.1", 0, End, SocketBuffers())
-        await listener.accept()
-        end = End()
-        with pytest.raises(TimeoutError):
-            await net.connect(*listener.address, end, 0.00005)
-        assert (end.made, end.lost) == (0, 0)
-
-    in_the_simulation(scene)
+    listener = await net.bind("127.0.0.1", 0, End, SocketBuffers())
+    await listener.accept()
+    end = End()
+    with pytest.raises(TimeoutError):
+        await net.connect(*listener.address, end, 0.00005)
+    assert (end.made, end.lost) == (0, 0)
 
 
-def test_a_name_that_does_not_exist_is_an_os_error() -> None:
+@by(over_tcp)
+async def test_a_name_that_does_not_exist_is_an_os_error(net: Net, /) -> None:
     """As for any other way that leads nowhere."""
-
-    async def scene(net: Net) -> None:
-        with pytest.raises(OSError):
-            await net.connect("no-such-host.invalid", 9092, End(), 20.0)
-
-    over_tcp(scene)
+    with pytest.raises(OSError):
+        await net.connect("no-such-host.invalid", 9092, End(), 20.0)
 
 
 def _named(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:

@@ -8,7 +8,7 @@ from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Fenced
 from seams.rng import SeededRng
-from tests.support.fast_loop import FastClock, run_fast
+from tests.support.fast_loop import FastClock
 from tests.support.store.faulty_store import FaultyStore
 from tests.support.tier.tier_kit import BLOCK, TOPIC_ID, House, Life, Opened, read_everything, settle
 from tiering.opening.read_ahead import ReadAhead
@@ -63,99 +63,79 @@ async def restored(house: House, ahead: ReadAhead | None, epoch: int = 2) -> tup
     return found, asked
 
 
-def test_what_was_read_ahead_is_not_read_again() -> None:
+async def test_what_was_read_ahead_is_not_read_again() -> None:
     """Roots and footers: with them only the claim and the reservation are left to ask of the bucket."""
-
-    async def scenario() -> None:
-        houses = House(), House()
-        for house in houses:
-            await (await filled(house)).lose_disk()
-        ahead = ahead_of(houses[0])
-        await ahead.read(KEYS)
-        (found, asked), (otherwise, asked_then) = await restored(houses[0], ahead), await restored(houses[1], None)
-        assert found == otherwise
-        assert asked == 0 and asked_then == 2 * PARTITIONS
-        ahead.forget()
-        assert not ahead.cold and all(ahead.take(key) is None for key in KEYS)
-
-    run_fast(scenario())
+    houses = House(), House()
+    for house in houses:
+        await (await filled(house)).lose_disk()
+    ahead = ahead_of(houses[0])
+    await ahead.read(KEYS)
+    (found, asked), (otherwise, asked_then) = await restored(houses[0], ahead), await restored(houses[1], None)
+    assert found == otherwise
+    assert asked == 0 and asked_then == 2 * PARTITIONS
+    ahead.forget()
+    assert not ahead.cold and all(ahead.take(key) is None for key in KEYS)
 
 
-def test_what_the_old_leader_committed_after_it_was_read_counts() -> None:
+async def test_what_the_old_leader_committed_after_it_was_read_counts() -> None:
     """A zombie goes on until a claim fences it: the claim does not replace the root that was read, so it is read again,
     and the log begins behind the newer object, with what that says of producers; nothing acknowledged and copied is
     stepped over, no offset given twice."""
-
-    async def scenario() -> None:
-        house, other = House(), House()
-        other.memory = other.store = house.memory
-        old = await filled(house)
-        zombie = old.opened[0]
-        ahead = ahead_of(other)
-        await ahead.read(KEYS)
-        read_end = zombie.tier.remote_end_offset
-        for number in range(40, 80):
-            old.append(sequence=number)
-        await zombie.flusher.flush()
-        await copied(zombie)
-        assert zombie.tier.remote_end_offset > read_end
-        new = await other.start(epoch=2, ahead=ahead)
-        again = await new.open()
-        log, end = again.log, zombie.tier.remote_end_offset
-        assert again.lost == (end, BLOCK) and log.log_end_offset == BLOCK
-        (producer,) = log.producers.at(end).state().producers
-        assert producer.batches[-1].last_offset == end - 1
-        assert [epoch.start_offset for epoch in log.epochs.entries] == [0, end]
-        assert set(await read_everything(other, again)) == set(range(end))
-        with pytest.raises(Fenced):
-            await zombie.tier.delete_records(1)
-        await new.stop()
-        await old.kill()
-
-    run_fast(scenario())
+    house, other = House(), House()
+    other.memory = other.store = house.memory
+    old = await filled(house)
+    zombie = old.opened[0]
+    ahead = ahead_of(other)
+    await ahead.read(KEYS)
+    read_end = zombie.tier.remote_end_offset
+    for number in range(40, 80):
+        old.append(sequence=number)
+    await zombie.flusher.flush()
+    await copied(zombie)
+    assert zombie.tier.remote_end_offset > read_end
+    new = await other.start(epoch=2, ahead=ahead)
+    again = await new.open()
+    log, end = again.log, zombie.tier.remote_end_offset
+    assert again.lost == (end, BLOCK) and log.log_end_offset == BLOCK
+    (producer,) = log.producers.at(end).state().producers
+    assert producer.batches[-1].last_offset == end - 1
+    assert [epoch.start_offset for epoch in log.epochs.entries] == [0, end]
+    assert set(await read_everything(other, again)) == set(range(end))
+    with pytest.raises(Fenced):
+        await zombie.tier.delete_records(1)
+    await new.stop()
+    await old.kill()
 
 
-def test_a_root_of_a_higher_epoch_that_was_read_fences() -> None:
+async def test_a_root_of_a_higher_epoch_that_was_read_fences() -> None:
     """Somebody else leads by now: what was read says so without another question."""
-
-    async def scenario() -> None:
-        house = House()
-        await (await filled(house)).lose_disk()
-        await restored(house, None, epoch=5)
-        ahead = ahead_of(house)
-        await ahead.read(KEYS)
-        with pytest.raises(Fenced):
-            await restored(house, ahead, epoch=4)
-
-    run_fast(scenario())
+    house = House()
+    await (await filled(house)).lose_disk()
+    await restored(house, None, epoch=5)
+    ahead = ahead_of(house)
+    await ahead.read(KEYS)
+    with pytest.raises(Fenced):
+        await restored(house, ahead, epoch=4)
 
 
-def test_what_cannot_be_read_ahead_is_read_when_it_is_opened() -> None:
+async def test_what_cannot_be_read_ahead_is_read_when_it_is_opened() -> None:
     """The store is away, or a root is none: who opens the log asks again, and says what is wrong."""
-
-    async def scenario() -> None:
-        house = House()
-        await (await filled(house)).lose_disk()
-        store = FaultyStore(house.memory, SeededRng(1))
-        store.down = True
-        ahead = ahead_of(house, store)
-        await ahead.read([*KEYS, (TOPIC_ID, 77)])
-        found, asked = await restored(house, ahead)
-        assert asked == 2 * PARTITIONS and len(found) == PARTITIONS
-
-    run_fast(scenario())
+    house = House()
+    await (await filled(house)).lose_disk()
+    store = FaultyStore(house.memory, SeededRng(1))
+    store.down = True
+    ahead = ahead_of(house, store)
+    await ahead.read([*KEYS, (TOPIC_ID, 77)])
+    found, asked = await restored(house, ahead)
+    assert asked == 2 * PARTITIONS and len(found) == PARTITIONS
 
 
-def test_a_root_without_its_footer_is_a_start_too() -> None:
+async def test_a_root_without_its_footer_is_a_start_too() -> None:
     """The object that it names is read again by whoever opens the log."""
-
-    async def scenario() -> None:
-        house = House()
-        await (await filled(house)).lose_disk()
-        ahead = ahead_of(house)
-        await ahead.read(KEYS)
-        ahead.cold.clear()
-        _, asked = await restored(house, ahead)
-        assert asked == PARTITIONS
-
-    run_fast(scenario())
+    house = House()
+    await (await filled(house)).lose_disk()
+    ahead = ahead_of(house)
+    await ahead.read(KEYS)
+    ahead.cold.clear()
+    _, asked = await restored(house, ahead)
+    assert asked == PARTITIONS

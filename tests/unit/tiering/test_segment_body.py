@@ -26,7 +26,6 @@ from seams.files.disk import Buffer, File, replace_file
 from seams.rng import SeededRng
 from tests.support.collector import without_collector
 from tests.support.disk.crash_disk import CrashDisk
-from tests.support.fast_loop import run_fast
 from tests.support.store.memory_store import MemoryStore
 from tests.support.tier.cold_objects import T0, batches
 from tests.support.tier.cold_values import TOPIC_ID
@@ -189,7 +188,7 @@ def test_a_file_that_ends_early_is_damage() -> None:
 
 @pytest.mark.parametrize("store_name", ["memory", "directory"])
 @pytest.mark.parametrize("one_pass", [True, False])
-def test_a_bit_that_flips_between_proof_and_store_is_refused(one_pass: bool, store_name: str) -> None:
+async def test_a_bit_that_flips_between_proof_and_store_is_refused(one_pass: bool, store_name: str) -> None:
     """The checksum is of what was proved, the store's of what came: they differ, and there is no object."""
     local = Range(LARGE, 1600)
     body = ProvenBody(KEY, local.source) if one_pass else checked_body(KEY, local.source)
@@ -200,19 +199,16 @@ def test_a_bit_that_flips_between_proof_and_store_is_refused(one_pass: bool, sto
             sent[-1] ^= number == 1
             yield sent
 
-    async def scenario() -> None:
-        store: ObjectStore = MemoryStore()
-        if store_name == "directory":
-            local.disk.make_dirs("/bucket")
-            store = DirectoryStore(local.disk, LoopWorkers(), "/bucket", SeededRng(1))
-        wire = Upload(body.upload.size, body.upload.crc32c, flipped, body.upload.sealed)
-        with pytest.raises(ChecksumRefused):
-            await store.put_segment(str(KEY), wire)
-        assert [info async for info in store.list("")] == []
-        await store.put_segment(str(KEY), body.upload)
-        assert (await store.head(str(KEY))).size == body.upload.size
-
-    run_fast(scenario())
+    store: ObjectStore = MemoryStore()
+    if store_name == "directory":
+        local.disk.make_dirs("/bucket")
+        store = DirectoryStore(local.disk, LoopWorkers(), "/bucket", SeededRng(1))
+    wire = Upload(body.upload.size, body.upload.crc32c, flipped, body.upload.sealed)
+    with pytest.raises(ChecksumRefused):
+        await store.put_segment(str(KEY), wire)
+    assert [info async for info in store.list("")] == []
+    await store.put_segment(str(KEY), body.upload)
+    assert (await store.head(str(KEY))).size == body.upload.size
 
 
 def test_a_footer_that_outgrows_its_room_is_told() -> None:

@@ -134,26 +134,22 @@ def test_caches_on_one_disk_share_what_is_free_and_what_is_over(used: int, cache
 # ── local bytes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_local_segments_go_once_they_are_verified_and_every_record_stays_readable() -> None:
+async def test_local_segments_go_once_they_are_verified_and_every_record_stays_readable() -> None:
     """Local retention drops what the bucket holds; reads go on over both tiers without a hole."""
+    house = House()
+    life, opened = await filled(house)
+    await settle(lambda: all_local_gone(opened) and opened.log.local_log_start_offset > 0)
+    assert opened.log.log_start_offset == 0
+    assert len(await read_everything(house, opened)) == 60
+    names = house.disk.list_dir(opened.log.path)
+    assert [n for n in names if n.endswith(".log")] == [f"{opened.log.local_log_start_offset:020d}.log"]
+    await life.stop()
 
-    async def scenario() -> None:
-        house = House()
-        life, opened = await filled(house)
-        await settle(lambda: all_local_gone(opened) and opened.log.local_log_start_offset > 0)
-        assert opened.log.log_start_offset == 0
-        assert len(await read_everything(house, opened)) == 60
-        names = house.disk.list_dir(opened.log.path)
-        assert [n for n in names if n.endswith(".log")] == [f"{opened.log.local_log_start_offset:020d}.log"]
-        await life.stop()
-
-        life = await house.start()
-        opened = await life.open(tier=COLD_FAST)
-        assert opened.log.log_start_offset == 0
-        assert len(await read_everything(house, opened)) == 60
-        await life.kill()
-
-    run_fast(scenario())
+    life = await house.start()
+    opened = await life.open(tier=COLD_FAST)
+    assert opened.log.log_start_offset == 0
+    assert len(await read_everything(house, opened)) == 60
+    await life.kill()
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -185,399 +181,331 @@ def test_local_segments_that_go_give_their_disk_back_at_once(fails: bool) -> Non
         run_fast(scenario())
 
 
-def test_local_bytes_stay_while_the_object_cannot_be_verified() -> None:
+async def test_local_bytes_stay_while_the_object_cannot_be_verified() -> None:
     """A HEAD that fails, an object that is gone or different: nothing local is dropped, status says damaged."""
-
-    async def scenario() -> None:
-        house = House()
-        store = FaultyStore(house.memory, SeededRng(1))
-        life = await house.start(store=store)
-        opened = await life.open(new=True, tier=COLD_FAST)
-        store.script(Operation.HEAD, Fault.BEFORE, times=10**6)
-        await life.fill(60)
-        await settle(lambda: opened.tier.remote_end_offset == opened.log.active_info().base_offset)
-        await asyncio.sleep(20)
-        assert opened.log.local_log_start_offset == 0
-        key = house.objects()[0]
-        kept = house.memory.objects.pop(key)
-        store.calm()
-        await settle(lambda: opened.tier.status().blocked_by == "damaged")
-        await asyncio.sleep(20)
-        assert opened.log.local_log_start_offset == 0
-        house.memory.objects[key] = kept
-        await settle(lambda: all_local_gone(opened))
-        assert opened.tier.status().blocked_by is None
-        await life.stop()
-
-    run_fast(scenario())
+    house = House()
+    store = FaultyStore(house.memory, SeededRng(1))
+    life = await house.start(store=store)
+    opened = await life.open(new=True, tier=COLD_FAST)
+    store.script(Operation.HEAD, Fault.BEFORE, times=10**6)
+    await life.fill(60)
+    await settle(lambda: opened.tier.remote_end_offset == opened.log.active_info().base_offset)
+    await asyncio.sleep(20)
+    assert opened.log.local_log_start_offset == 0
+    key = house.objects()[0]
+    kept = house.memory.objects.pop(key)
+    store.calm()
+    await settle(lambda: opened.tier.status().blocked_by == "damaged")
+    await asyncio.sleep(20)
+    assert opened.log.local_log_start_offset == 0
+    house.memory.objects[key] = kept
+    await settle(lambda: all_local_gone(opened))
+    assert opened.tier.status().blocked_by is None
+    await life.stop()
 
 
-def test_after_a_restart_objects_are_verified_again_before_local_bytes_go() -> None:
+async def test_after_a_restart_objects_are_verified_again_before_local_bytes_go() -> None:
     """What an earlier process verified may have changed since: nothing is dropped on its word."""
+    house = House()
+    life, opened = await filled(house, TIER)
+    await opened.tier.seal_and_copy()
+    await life.kill()
+    key = house.objects()[0]
+    del house.memory.objects[key]
 
-    async def scenario() -> None:
-        house = House()
-        life, opened = await filled(house, TIER)
+    life = await house.start()
+    opened = await life.open(tier=COLD_FAST)
+    await asyncio.sleep(20)
+    assert opened.log.local_log_start_offset == 0
+    assert opened.tier.status().blocked_by == "damaged"
+    await life.kill()
+
+
+async def test_local_bytes_of_an_idle_log_go_when_its_damaged_object_is_whole_again() -> None:
+    """Limited by size alone, so that no time makes it due: nothing looked again before the next append."""
+    house = House()
+    life, opened = await filled(house, TIER)
+    await opened.tier.seal_and_copy()
+    await life.kill()
+    key = house.objects()[0]
+    kept = house.memory.objects.pop(key)
+    life = await house.start()
+    opened = await life.open(tier=replace(TIER, local_retention_bytes=0))
+    await asyncio.sleep(20)
+    assert opened.log.local_log_start_offset == 0
+    house.memory.objects[key] = kept
+    await asyncio.sleep(20)
+    assert opened.log.local_log_start_offset > 0 and opened.tier.status().blocked_by is None
+    await life.kill()
+
+
+async def test_nothing_local_goes_before_the_copy() -> None:
+    """With the store down, local retention and disk pressure drop nothing (G12)."""
+    house = House()
+    store = FaultyStore(house.memory, SeededRng(1))
+    life = await house.start(store=store, limits=replace(LIMITS, local_bytes_max=1000))
+    opened = await life.open(new=True, tier=COLD_FAST)
+    store.down = True
+    await life.fill(60)
+    await asyncio.sleep(60)
+    assert opened.log.local_log_start_offset == 0 and len(await read_everything(house, opened)) == 60
+    store.down = False
+    await settle(lambda: all_local_gone(opened))
+    await life.stop()
+
+
+async def test_disk_pressure_gives_back_copied_bytes_only() -> None:
+    """Over thermocline.local.bytes.max the oldest copied segments go, though retention would keep them."""
+    house = House()
+    life = await house.start(limits=replace(LIMITS, local_bytes_max=5000))
+    opened = await life.open(new=True, tier=TIER)
+    await life.fill(100)
+    await settle(lambda: opened.log.local_bytes <= 5000)
+    assert opened.log.local_bytes > 2000, "no more than was asked for"
+    assert len(await read_everything(house, opened)) == 100
+    await life.stop()
+
+
+async def test_a_power_cut_at_any_effect_of_expiry_leaves_a_log_that_opens() -> None:
+    """Copy, then local expiry, cut off at every change of the disk."""
+    at = 0
+    while True:
+        house = House(seed=at)
+        life = await house.start()
+        opened = await life.open(new=True, tier=TIER)
+        await life.fill(40)
         await opened.tier.seal_and_copy()
-        await life.kill()
-        key = house.objects()[0]
-        del house.memory.objects[key]
+        left = at
 
+        def count(kind: str, path: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(5, "the power is gone", path)
+
+        house.disk.on_effect = count
+        opened.tier.reconfigure(COLD_FAST)
+        await asyncio.sleep(10)
+        house.disk.on_effect = None
+        done = all_local_gone(opened) and left >= 0
+        await life.power_cut(keep=0.5)
         life = await house.start()
         opened = await life.open(tier=COLD_FAST)
-        await asyncio.sleep(20)
-        assert opened.log.local_log_start_offset == 0
-        assert opened.tier.status().blocked_by == "damaged"
+        await settle(lambda opened=opened: opened.tier.partition_state.claimed)  # type: ignore[misc]
+        assert len(await read_everything(house, opened)) == 40, at
         await life.kill()
-
-    run_fast(scenario())
-
-
-def test_local_bytes_of_an_idle_log_go_when_its_damaged_object_is_whole_again() -> None:
-    """Limited by size alone, so that no time makes it due: nothing looked again before the next append."""
-
-    async def scenario() -> None:
-        house = House()
-        life, opened = await filled(house, TIER)
-        await opened.tier.seal_and_copy()
-        await life.kill()
-        key = house.objects()[0]
-        kept = house.memory.objects.pop(key)
-        life = await house.start()
-        opened = await life.open(tier=replace(TIER, local_retention_bytes=0))
-        await asyncio.sleep(20)
-        assert opened.log.local_log_start_offset == 0
-        house.memory.objects[key] = kept
-        await asyncio.sleep(20)
-        assert opened.log.local_log_start_offset > 0 and opened.tier.status().blocked_by is None
-        await life.kill()
-
-    run_fast(scenario())
-
-
-def test_nothing_local_goes_before_the_copy() -> None:
-    """With the store down, local retention and disk pressure drop nothing (G12)."""
-
-    async def scenario() -> None:
-        house = House()
-        store = FaultyStore(house.memory, SeededRng(1))
-        life = await house.start(store=store, limits=replace(LIMITS, local_bytes_max=1000))
-        opened = await life.open(new=True, tier=COLD_FAST)
-        store.down = True
-        await life.fill(60)
-        await asyncio.sleep(60)
-        assert opened.log.local_log_start_offset == 0 and len(await read_everything(house, opened)) == 60
-        store.down = False
-        await settle(lambda: all_local_gone(opened))
-        await life.stop()
-
-    run_fast(scenario())
-
-
-def test_disk_pressure_gives_back_copied_bytes_only() -> None:
-    """Over thermocline.local.bytes.max the oldest copied segments go, though retention would keep them."""
-
-    async def scenario() -> None:
-        house = House()
-        life = await house.start(limits=replace(LIMITS, local_bytes_max=5000))
-        opened = await life.open(new=True, tier=TIER)
-        await life.fill(100)
-        await settle(lambda: opened.log.local_bytes <= 5000)
-        assert opened.log.local_bytes > 2000, "no more than was asked for"
-        assert len(await read_everything(house, opened)) == 100
-        await life.stop()
-
-    run_fast(scenario())
-
-
-def test_a_power_cut_at_any_effect_of_expiry_leaves_a_log_that_opens() -> None:
-    """Copy, then local expiry, cut off at every change of the disk."""
-
-    async def scenario() -> None:
-        at = 0
-        while True:
-            house = House(seed=at)
-            life = await house.start()
-            opened = await life.open(new=True, tier=TIER)
-            await life.fill(40)
-            await opened.tier.seal_and_copy()
-            left = at
-
-            def count(kind: str, path: str) -> None:
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    raise OSError(5, "the power is gone", path)
-
-            house.disk.on_effect = count
-            opened.tier.reconfigure(COLD_FAST)
-            await asyncio.sleep(10)
-            house.disk.on_effect = None
-            done = all_local_gone(opened) and left >= 0
-            await life.power_cut(keep=0.5)
-            life = await house.start()
-            opened = await life.open(tier=COLD_FAST)
-            await settle(lambda opened=opened: opened.tier.partition_state.claimed)  # type: ignore[misc]
-            assert len(await read_everything(house, opened)) == 40, at
-            await life.kill()
-            if done:
-                break
-            at += 1
-        assert at > 10
-
-    run_fast(scenario())
+        if done:
+            break
+        at += 1
+    assert at > 10
 
 
 # ── objects ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_total_retention_by_size_moves_the_start_then_waits_then_deletes() -> None:
+async def test_total_retention_by_size_moves_the_start_then_waits_then_deletes() -> None:
     """The root's log start first, the grace, then the objects, then the cursor (KAFKA-15352)."""
-
-    async def scenario() -> None:
-        house = House()
-        life, opened = await filled(house, COLD_FAST)
-        await settle(lambda: all_local_gone(opened))
-        before = house.objects()
-        opened.tier.reconfigure(replace(COLD_FAST, retention_bytes=5000))
-        await settle(lambda: opened.tier.log_start_offset > 0)
-        start = opened.tier.log_start_offset
-        assert house.objects() == before, "the grace has not passed"
-        assert opened.log.log_start_offset == start
-        await asyncio.sleep(LIMITS.gc_grace_ms / 1000 + 2)
-        manifest = await house.manifest()
-        assert manifest.deletion_cursor == start == manifest.log_start_offset
-        assert len(house.objects()) == manifest.live.segments < len(before)
-        manifest.check()
-        held = manifest.live.log_bytes + opened.log.active_info().bytes
-        assert held >= 5000 > held - manifest.tail[0].log_bytes
-        assert sorted(await read_everything(house, opened)) == list(range(start, 60))
-        await life.stop()
-
-    run_fast(scenario())
+    house = House()
+    life, opened = await filled(house, COLD_FAST)
+    await settle(lambda: all_local_gone(opened))
+    before = house.objects()
+    opened.tier.reconfigure(replace(COLD_FAST, retention_bytes=5000))
+    await settle(lambda: opened.tier.log_start_offset > 0)
+    start = opened.tier.log_start_offset
+    assert house.objects() == before, "the grace has not passed"
+    assert opened.log.log_start_offset == start
+    await asyncio.sleep(LIMITS.gc_grace_ms / 1000 + 2)
+    manifest = await house.manifest()
+    assert manifest.deletion_cursor == start == manifest.log_start_offset
+    assert len(house.objects()) == manifest.live.segments < len(before)
+    manifest.check()
+    held = manifest.live.log_bytes + opened.log.active_info().bytes
+    assert held >= 5000 > held - manifest.tail[0].log_bytes
+    assert sorted(await read_everything(house, opened)) == list(range(start, 60))
+    await life.stop()
 
 
 @pytest.mark.parametrize("how", ["expired", "purged"])
-def test_deleted_objects_do_not_keep_their_disk(how: str) -> None:
+async def test_deleted_objects_do_not_keep_their_disk(how: str) -> None:
     """In a directory bucket a reader's chunk is the object's open file, and a deleted file's bytes are given back when
     nobody has it open: what retention or a deleted topic took out of the bucket is not at hand any more."""
-
-    async def scenario() -> None:
-        house = House()
-        store = DirectoryStore(house.disk, LoopWorkers(), "/bucket", SeededRng(5))
-        life = await house.start(store=store)
-        opened = await life.open(new=True, tier=COLD_FAST)
-        await life.fill(60)
-        await settle(lambda: all_local_gone(opened))
-        while isinstance(found := opened.tier.read(0, 1 << 20, min_one=True), asyncio.Future):
-            await found
-        assert found.ranges[0].file.path.startswith("/bucket/")
-        at_hand = life.service.cold._table
-        assert len(at_hand.chunks) and len(at_hand.segments)
-        if how == "expired":
-            opened.tier.reconfigure(replace(COLD_FAST, retention_ms=1))
-            await settle(lambda: opened.tier.status().cold_segments == 0, within_s=LIMITS.gc_grace_ms / 1000 + 60)
-        else:
-            await life.detach()
-            await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)
-            life.opened.clear()
-        assert not len(at_hand.chunks) and not len(at_hand.segments)
-        await (life.stop() if how == "expired" else life.kill())
-        await store.close()
-
-    run_fast(scenario())
+    house = House()
+    store = DirectoryStore(house.disk, LoopWorkers(), "/bucket", SeededRng(5))
+    life = await house.start(store=store)
+    opened = await life.open(new=True, tier=COLD_FAST)
+    await life.fill(60)
+    await settle(lambda: all_local_gone(opened))
+    while isinstance(found := opened.tier.read(0, 1 << 20, min_one=True), asyncio.Future):
+        await found
+    assert found.ranges[0].file.path.startswith("/bucket/")
+    at_hand = life.service.cold._table
+    assert len(at_hand.chunks) and len(at_hand.segments)
+    if how == "expired":
+        opened.tier.reconfigure(replace(COLD_FAST, retention_ms=1))
+        await settle(lambda: opened.tier.status().cold_segments == 0, within_s=LIMITS.gc_grace_ms / 1000 + 60)
+    else:
+        await life.detach()
+        await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)
+        life.opened.clear()
+    assert not len(at_hand.chunks) and not len(at_hand.segments)
+    await (life.stop() if how == "expired" else life.kill())
+    await store.close()
 
 
-def test_peer_t21_total_retention_by_time_lets_everything_go_from_an_idle_topic() -> None:
+async def test_peer_t21_total_retention_by_time_lets_everything_go_from_an_idle_topic() -> None:
     """KAFKA-15272: a segment that had just been rolled was never eligible, and did not expire while its topic idled.
     Records older than retention.ms go, oldest first, the last one too, when nothing comes any more."""
-
-    async def scenario() -> None:
-        house = House()
-        life, opened = await filled(house, replace(COLD_FAST, retention_ms=20_000, seal_ms=5_000))
-        await settle(lambda: opened.tier.remote_end_offset == 60)
-        await asyncio.sleep(40)
-        manifest = await house.manifest()
-        assert manifest.log_start_offset == manifest.deletion_cursor == 60
-        assert house.objects() == [] and manifest.live.segments == 0
-        assert opened.log.log_start_offset == 60 == opened.log.local_log_start_offset
-        life.append()
-        await life.stop()
-        life = await house.start()
-        opened = await life.open(tier=COLD_FAST)
-        assert opened.log.log_start_offset == 60 and opened.log.log_end_offset == 61
-        await life.kill()
-
-    run_fast(scenario())
+    house = House()
+    life, opened = await filled(house, replace(COLD_FAST, retention_ms=20_000, seal_ms=5_000))
+    await settle(lambda: opened.tier.remote_end_offset == 60)
+    await asyncio.sleep(40)
+    manifest = await house.manifest()
+    assert manifest.log_start_offset == manifest.deletion_cursor == 60
+    assert house.objects() == [] and manifest.live.segments == 0
+    assert opened.log.log_start_offset == 60 == opened.log.local_log_start_offset
+    life.append()
+    await life.stop()
+    life = await house.start()
+    opened = await life.open(tier=COLD_FAST)
+    assert opened.log.log_start_offset == 60 and opened.log.log_end_offset == 61
+    await life.kill()
 
 
-def test_bytes_in_both_tiers_count_once() -> None:
+async def test_bytes_in_both_tiers_count_once() -> None:
     """What is local and cold is not deleted early (KAFKA-17062, KAFKA-15479)."""
-
-    async def scenario() -> None:
-        house = House()
-        life, opened = await filled(house, TIER)
-        await opened.tier.seal_and_copy()
-        total = (await house.manifest()).live.log_bytes
-        opened.tier.reconfigure(replace(TIER, retention_bytes=total))
-        await asyncio.sleep(20)
-        assert opened.tier.log_start_offset == 0
-        opened.tier.reconfigure(replace(TIER, retention_bytes=total // 2))
-        await settle(lambda: opened.tier.log_start_offset > 0)
-        await life.stop()
-
-    run_fast(scenario())
+    house = House()
+    life, opened = await filled(house, TIER)
+    await opened.tier.seal_and_copy()
+    total = (await house.manifest()).live.log_bytes
+    opened.tier.reconfigure(replace(TIER, retention_bytes=total))
+    await asyncio.sleep(20)
+    assert opened.tier.log_start_offset == 0
+    opened.tier.reconfigure(replace(TIER, retention_bytes=total // 2))
+    await settle(lambda: opened.tier.log_start_offset > 0)
+    await life.stop()
 
 
 @pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.LOST])
-def test_a_deletion_that_fails_is_done_again(fault: Fault) -> None:
+async def test_a_deletion_that_fails_is_done_again(fault: Fault) -> None:
     """KAFKA-17428: deleting is repeated until the cursor has moved; nothing dangles."""
-
-    async def scenario() -> None:
-        house = House()
-        store = FaultyStore(house.memory, SeededRng(1))
-        life = await house.start(store=store)
-        await life.open(new=True, tier=replace(COLD_FAST, retention_bytes=3000))
-        store.script(Operation.DELETE, fault, times=3)
-        await life.fill(60)
-        await asyncio.sleep(30)
-        manifest = await house.manifest()
-        assert store.hits[fault] == 3
-        assert 0 < manifest.deletion_cursor == manifest.log_start_offset
-        assert len(house.objects()) == manifest.live.segments
-        assert not house.failures
-        await life.stop()
-
-    run_fast(scenario())
+    house = House()
+    store = FaultyStore(house.memory, SeededRng(1))
+    life = await house.start(store=store)
+    await life.open(new=True, tier=replace(COLD_FAST, retention_bytes=3000))
+    store.script(Operation.DELETE, fault, times=3)
+    await life.fill(60)
+    await asyncio.sleep(30)
+    manifest = await house.manifest()
+    assert store.hits[fault] == 3
+    assert 0 < manifest.deletion_cursor == manifest.log_start_offset
+    assert len(house.objects()) == manifest.live.segments
+    assert not house.failures
+    await life.stop()
 
 
-def test_a_deletion_cut_off_by_a_kill_is_finished_by_the_next_life() -> None:
+async def test_a_deletion_cut_off_by_a_kill_is_finished_by_the_next_life() -> None:
     """The root says what is left to delete; the next claim's writer waits its own grace and does it."""
-
-    async def scenario() -> None:
-        house = House()
-        life, opened = await filled(house, replace(COLD_FAST, retention_bytes=3000))
-        await settle(lambda: opened.tier.log_start_offset > 0)
-        await asyncio.sleep(2)
-        await life.kill()
-        assert (await house.manifest()).deletion_cursor == 0
-        life = await house.start()
-        await life.open(tier=replace(COLD_FAST, retention_bytes=3000))
-        await asyncio.sleep(2 * LIMITS.gc_grace_ms / 1000)
-        manifest = await house.manifest()
-        assert manifest.deletion_cursor == manifest.log_start_offset > 0
-        assert len(house.objects()) == manifest.live.segments
-        await life.kill()
-
-    run_fast(scenario())
+    house = House()
+    life, opened = await filled(house, replace(COLD_FAST, retention_bytes=3000))
+    await settle(lambda: opened.tier.log_start_offset > 0)
+    await asyncio.sleep(2)
+    await life.kill()
+    assert (await house.manifest()).deletion_cursor == 0
+    life = await house.start()
+    await life.open(tier=replace(COLD_FAST, retention_bytes=3000))
+    await asyncio.sleep(2 * LIMITS.gc_grace_ms / 1000)
+    manifest = await house.manifest()
+    assert manifest.deletion_cursor == manifest.log_start_offset > 0
+    assert len(house.objects()) == manifest.live.segments
+    await life.kill()
 
 
 # ── DeleteRecords ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_design_c26_delete_records_is_durable_before_it_answers() -> None:
+async def test_design_c26_delete_records_is_durable_before_it_answers() -> None:
     """C26: the log start is in the root when the call returns; a lost disk does not bring the records back."""
-
-    async def scenario() -> None:
-        house = House()
-        life, opened = await filled(house, TIER)
-        await opened.tier.seal_and_copy()
-        await opened.tier.delete_records(25)
-        assert (await house.manifest()).log_start_offset == 25
-        assert opened.log.log_start_offset == 25
-        await life.lose_disk()
-        life = await house.start()
-        opened = await life.open()
-        assert opened.log.log_start_offset == 25
-        assert sorted(await read_everything(house, opened)) == list(range(25, 60))
-        await life.kill()
-
-    run_fast(scenario())
+    house = House()
+    life, opened = await filled(house, TIER)
+    await opened.tier.seal_and_copy()
+    await opened.tier.delete_records(25)
+    assert (await house.manifest()).log_start_offset == 25
+    assert opened.log.log_start_offset == 25
+    await life.lose_disk()
+    life = await house.start()
+    opened = await life.open()
+    assert opened.log.log_start_offset == 25
+    assert sorted(await read_everything(house, opened)) == list(range(25, 60))
+    await life.kill()
 
 
-def test_design_c26_delete_records_fails_when_the_root_cannot_be_changed() -> None:
+async def test_design_c26_delete_records_fails_when_the_root_cannot_be_changed() -> None:
     """No root, no answer: the records stay readable."""
-
-    async def scenario() -> None:
-        house = House()
-        store = FaultyStore(house.memory, SeededRng(1))
-        life = await house.start(store=store)
-        opened = await life.open(new=True)
-        await life.fill(60)
-        await settle(lambda: opened.tier.remote_end_offset > 0)
-        store.down = True
-        with pytest.raises(Exception, match="root") as refused:
-            await opened.tier.delete_records(25)
-        assert refused.type.__name__ in ("Retryable", "Unsettled")
-        assert opened.log.log_start_offset == 0
-        await life.kill()
-
-    run_fast(scenario())
+    house = House()
+    store = FaultyStore(house.memory, SeededRng(1))
+    life = await house.start(store=store)
+    opened = await life.open(new=True)
+    await life.fill(60)
+    await settle(lambda: opened.tier.remote_end_offset > 0)
+    store.down = True
+    with pytest.raises(Exception, match="root") as refused:
+        await opened.tier.delete_records(25)
+    assert refused.type.__name__ in ("Retryable", "Unsettled")
+    assert opened.log.log_start_offset == 0
+    await life.kill()
 
 
-def test_delete_records_that_outlives_its_partition_writes_no_checkpoint() -> None:
+async def test_delete_records_that_outlives_its_partition_writes_no_checkpoint() -> None:
     """The topic is deleted and made again while the bucket takes its time: the lines are the new log's by then."""
+    house = House()
+    life, opened = await filled(house, TIER)
+    held = asyncio.Event()
+    move_start = opened.tier.expirer.cold.move_start
 
-    async def scenario() -> None:
-        house = House()
-        life, opened = await filled(house, TIER)
-        held = asyncio.Event()
-        move_start = opened.tier.expirer.cold.move_start
+    async def slowly(offset: int) -> None:
+        await held.wait()
+        await move_start(offset)
 
-        async def slowly(offset: int) -> None:
-            await held.wait()
-            await move_start(offset)
-
-        opened.tier.expirer.cold.move_start = slowly  # type: ignore[method-assign]
-        deleting = asyncio.ensure_future(opened.tier.delete_records(25))
-        await asyncio.sleep(1)
-        await life.detach()
-        held.set()
-        with pytest.raises(Fenced):
-            await deleting
-        assert life.data_dir.checkpoints.log_start(TopicPartition(TOPIC, 0)) != 25
-        await life.kill()
-
-    run_fast(scenario())
+    opened.tier.expirer.cold.move_start = slowly  # type: ignore[method-assign]
+    deleting = asyncio.ensure_future(opened.tier.delete_records(25))
+    await asyncio.sleep(1)
+    await life.detach()
+    held.set()
+    with pytest.raises(Fenced):
+        await deleting
+    assert life.data_dir.checkpoints.log_start(TopicPartition(TOPIC, 0)) != 25
+    await life.kill()
 
 
-def test_delete_records_beyond_what_is_copied() -> None:
+async def test_delete_records_beyond_what_is_copied() -> None:
     """The deleted part is never copied; the next object begins at or below the log start, and the tiles still tile."""
-
-    async def scenario() -> None:
-        house = House()
-        store = FaultyStore(house.memory, SeededRng(1))
-        life = await house.start(store=store)
-        opened = await life.open(new=True, tier=replace(TIER, copy_disable=True))
-        await life.fill(60)
-        await opened.tier.delete_records(45)
-        opened.tier.reconfigure(TIER)
-        await opened.tier.seal_and_copy()
-        manifest = await house.manifest()
-        manifest.check()
-        assert manifest.tail[0].base_offset <= 45 < manifest.tail[0].end_offset
-        assert sorted(await read_everything(house, opened)) == list(range(45, 60))
-        await life.stop()
-
-    run_fast(scenario())
+    house = House()
+    store = FaultyStore(house.memory, SeededRng(1))
+    life = await house.start(store=store)
+    opened = await life.open(new=True, tier=replace(TIER, copy_disable=True))
+    await life.fill(60)
+    await opened.tier.delete_records(45)
+    opened.tier.reconfigure(TIER)
+    await opened.tier.seal_and_copy()
+    manifest = await house.manifest()
+    manifest.check()
+    assert manifest.tail[0].base_offset <= 45 < manifest.tail[0].end_offset
+    assert sorted(await read_everything(house, opened)) == list(range(45, 60))
+    await life.stop()
 
 
-def test_delete_records_of_everything_then_go_on() -> None:
+async def test_delete_records_of_everything_then_go_on() -> None:
     """Up to the high watermark: nothing is left in either tier, offsets go on."""
-
-    async def scenario() -> None:
-        house = House()
-        life, opened = await filled(house, COLD_FAST)
-        await opened.tier.seal_and_copy()
-        await opened.tier.delete_records(60)
-        await asyncio.sleep(2 * LIMITS.gc_grace_ms / 1000)
-        assert house.objects() == []
-        assert life.append() == 60
-        await opened.tier.seal_and_copy()
-        assert (await house.manifest()).tail[0].base_offset == 60
-        await life.stop()
-
-    run_fast(scenario())
+    house = House()
+    life, opened = await filled(house, COLD_FAST)
+    await opened.tier.seal_and_copy()
+    await opened.tier.delete_records(60)
+    await asyncio.sleep(2 * LIMITS.gc_grace_ms / 1000)
+    assert house.objects() == []
+    assert life.append() == 60
+    await opened.tier.seal_and_copy()
+    assert (await house.manifest()).tail[0].base_offset == 60
+    await life.stop()
 
 
 # ── logs that are not tiered ─────────────────────────────────────────────────────────────────────────────────────────
@@ -597,175 +525,147 @@ OFF = replace(COLD_FAST, enabled=False, configs={"remote.storage.enable": "false
     ],
     ids=["cold", "cold, replicated", "switched off", "switched off, replicated", "not tiered, replicated"],
 )
-def test_a_retention_that_is_raised_while_the_store_is_slow_keeps_what_was_due(
+async def test_a_retention_that_is_raised_while_the_store_is_slow_keeps_what_was_due(
     kept: TierConfig, before: TierConfig, is_alone: bool
 ) -> None:
     """The log start was decided by the configs of before, and its commit was sent again and again until the store
     answered: up to half a minute after the new configs were acknowledged it took records that they keep."""
-
-    async def scenario() -> None:
-        house = House()
-        store = FaultyStore(house.memory, SeededRng(1))
-        life = await house.start(store=store)
-        opened = await life.open(new=True, tier=kept)
-        opened.tier.partition_state.is_alone = is_alone
-        await life.fill(60)
-        await settle(lambda: all_local_gone(opened) or not kept.enabled)
-        await asyncio.sleep(5)
-        store.script(Operation.PUT_ROOT, Fault.BEFORE, times=10**6)
-        opened.tier.reconfigure(before)
-        await asyncio.sleep(3)
-        assert store.hits[Fault.BEFORE]
-        opened.tier.reconfigure(kept)
-        store.calm()
-        await asyncio.sleep(30)
-        assert (await house.manifest()).log_start_offset == 0 and opened.log.log_start_offset == 0
-        assert len(await read_everything(house, opened)) == 60
-        await life.stop()
-
-    run_fast(scenario())
+    house = House()
+    store = FaultyStore(house.memory, SeededRng(1))
+    life = await house.start(store=store)
+    opened = await life.open(new=True, tier=kept)
+    opened.tier.partition_state.is_alone = is_alone
+    await life.fill(60)
+    await settle(lambda: all_local_gone(opened) or not kept.enabled)
+    await asyncio.sleep(5)
+    store.script(Operation.PUT_ROOT, Fault.BEFORE, times=10**6)
+    opened.tier.reconfigure(before)
+    await asyncio.sleep(3)
+    assert store.hits[Fault.BEFORE]
+    opened.tier.reconfigure(kept)
+    store.calm()
+    await asyncio.sleep(30)
+    assert (await house.manifest()).log_start_offset == 0 and opened.log.log_start_offset == 0
+    assert len(await read_everything(house, opened)) == 60
+    await life.stop()
 
 
-def test_a_log_that_is_not_tiered_has_plain_retention() -> None:
+async def test_a_log_that_is_not_tiered_has_plain_retention() -> None:
     """By size and by time, the active segment rolled when it alone is too old; nothing reaches the bucket."""
-
-    async def scenario() -> None:
-        house = House()
-        life = await house.start()
-        opened = await life.open(new=True, tier=replace(UNTIERED, retention_bytes=5000))
-        await life.fill(60)
-        await settle(lambda: opened.log.log_start_offset > 0)
-        assert 5000 <= opened.log.local_bytes < 7500
-        start = opened.log.log_start_offset
-        await life.kill()
-        life = await house.start()
-        opened = await life.open(tier=replace(UNTIERED, retention_ms=30_000))
-        assert opened.log.log_start_offset == start
-        await asyncio.sleep(45)
-        assert opened.log.log_start_offset == 60 == opened.log.log_end_offset
-        assert house.objects() == []
-        await life.stop()
-
-    run_fast(scenario())
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True, tier=replace(UNTIERED, retention_bytes=5000))
+    await life.fill(60)
+    await settle(lambda: opened.log.log_start_offset > 0)
+    assert 5000 <= opened.log.local_bytes < 7500
+    start = opened.log.log_start_offset
+    await life.kill()
+    life = await house.start()
+    opened = await life.open(tier=replace(UNTIERED, retention_ms=30_000))
+    assert opened.log.log_start_offset == start
+    await asyncio.sleep(45)
+    assert opened.log.log_start_offset == 60 == opened.log.log_end_offset
+    assert house.objects() == []
+    await life.stop()
 
 
-def test_of_a_rebuilt_cluster_no_local_record_goes_that_is_nowhere_else() -> None:
+async def test_of_a_rebuilt_cluster_no_local_record_goes_that_is_nowhere_else() -> None:
     """Found by a reader: retention was that of the defaults, as what was set on all brokers was lost (R29)."""
-
-    async def scenario() -> None:
-        house = House()
-        life = await house.start()
-        opened = await life.open(new=True, tier=replace(UNTIERED, retention_bytes=5000))
-        opened.tier.partition_state.is_complete = lambda: False
-        await life.fill(60)
-        await asyncio.sleep(45)
-        assert opened.log.log_start_offset == 0 == opened.log.local_log_start_offset
-        opened.tier.partition_state.is_complete = lambda: True
-        await settle(lambda: opened.log.log_start_offset > 0)
-        await life.stop()
-
-    run_fast(scenario())
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True, tier=replace(UNTIERED, retention_bytes=5000))
+    opened.tier.partition_state.is_complete = lambda: False
+    await life.fill(60)
+    await asyncio.sleep(45)
+    assert opened.log.log_start_offset == 0 == opened.log.local_log_start_offset
+    opened.tier.partition_state.is_complete = lambda: True
+    await settle(lambda: opened.log.log_start_offset > 0)
+    await life.stop()
 
 
-def test_a_lost_disk_begins_at_the_newest_snapshot_of_an_internal_topic() -> None:
+async def test_a_lost_disk_begins_at_the_newest_snapshot_of_an_internal_topic() -> None:
     """Old ones go after the grace. What the disk has stays, whatever a snapshot holds: a load asks no bucket (ADR 17);
     it goes where the log start moved."""
-
-    async def scenario() -> None:
-        house = House()
-        life = await house.start()
-        opened = await life.open(new=True, tier=INTERNAL)
-        assert await opened.tier.read_snapshot() is None
-        for n in range(3):
-            end = await life.fill(20)
-            await opened.tier.commit_snapshot(end, b"state %d" % n)
-        assert await opened.tier.read_snapshot() == (60, b"state 2")
-        await asyncio.sleep(2 * LIMITS.gc_grace_ms / 1000)
-        assert len(house.objects("snapshots")) == 1 and house.objects() == []
-        assert opened.log.local_log_start_offset == 0
-        await opened.tier.delete_records(57)
-        await asyncio.sleep(2 * LIMITS.retention_check_interval_ms / 1000)
-        active = opened.log.active_info().base_offset
-        assert 0 < active < opened.log.local_log_start_offset == opened.log.log_start_offset == 57
-        assert opened.log.sealed_segments() == []
-        await life.lose_disk()
-        life = await house.start()
-        opened = await life.open(tier=INTERNAL)
-        assert await opened.tier.read_snapshot() == (60, b"state 2")
-        assert opened.log.local_log_start_offset == 60 and opened.log.log_end_offset == 1000
-        assert life.append() == 1000
-        await life.kill()
-
-    run_fast(scenario())
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True, tier=INTERNAL)
+    assert await opened.tier.read_snapshot() is None
+    for n in range(3):
+        end = await life.fill(20)
+        await opened.tier.commit_snapshot(end, b"state %d" % n)
+    assert await opened.tier.read_snapshot() == (60, b"state 2")
+    await asyncio.sleep(2 * LIMITS.gc_grace_ms / 1000)
+    assert len(house.objects("snapshots")) == 1 and house.objects() == []
+    assert opened.log.local_log_start_offset == 0
+    await opened.tier.delete_records(57)
+    await asyncio.sleep(2 * LIMITS.retention_check_interval_ms / 1000)
+    active = opened.log.active_info().base_offset
+    assert 0 < active < opened.log.local_log_start_offset == opened.log.log_start_offset == 57
+    assert opened.log.sealed_segments() == []
+    await life.lose_disk()
+    life = await house.start()
+    opened = await life.open(tier=INTERNAL)
+    assert await opened.tier.read_snapshot() == (60, b"state 2")
+    assert opened.log.local_log_start_offset == 60 and opened.log.log_end_offset == 1000
+    assert life.append() == 1000
+    await life.kill()
 
 
-def test_a_snapshot_that_is_not_what_was_written_is_refused() -> None:
+async def test_a_snapshot_that_is_not_what_was_written_is_refused() -> None:
     """Bit rot in the bucket: Corrupt, never a wrong group state."""
-
-    async def scenario() -> None:
-        house = House()
-        life = await house.start()
-        opened = await life.open(new=True, tier=INTERNAL)
-        await opened.tier.commit_snapshot(0, b"state")
-        key = house.objects("snapshots")[0]
-        house.memory.objects[key].data = b"stote"
-        with pytest.raises(Exception, match="not what was written"):
-            await opened.tier.read_snapshot()
-        await life.stop()
-
-    run_fast(scenario())
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True, tier=INTERNAL)
+    await opened.tier.commit_snapshot(0, b"state")
+    key = house.objects("snapshots")[0]
+    house.memory.objects[key].data = b"stote"
+    with pytest.raises(Exception, match="not what was written"):
+        await opened.tier.read_snapshot()
+    await life.stop()
 
 
 # ── deleted topics ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_purging_a_topic_deletes_its_root_last() -> None:
+async def test_purging_a_topic_deletes_its_root_last() -> None:
     """Segments, pages and snapshots first: a purge that is cut off is found again by its root."""
+    order: list[str] = []
 
-    async def scenario() -> None:
-        order: list[str] = []
+    class Noting(MemoryStore):
+        async def delete(self, keys: Sequence[str]) -> None:
+            order.extend(keys)
+            await super().delete(keys)
 
-        class Noting(MemoryStore):
-            async def delete(self, keys: Sequence[str]) -> None:
-                order.extend(keys)
-                await super().delete(keys)
-
-        house = House()
-        house.memory = house.store = Noting()
-        life, opened = await filled(house, TIER)
-        await opened.tier.seal_and_copy()
-        await life.detach()
-        await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)
-        assert house.memory.objects == {}
-        assert order[-1].endswith("manifest.json") and len(order) > 3
-        await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)
-        life.opened.clear()
-        await life.kill()
-
-    run_fast(scenario())
+    house = House()
+    house.memory = house.store = Noting()
+    life, opened = await filled(house, TIER)
+    await opened.tier.seal_and_copy()
+    await life.detach()
+    await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)
+    assert house.memory.objects == {}
+    assert order[-1].endswith("manifest.json") and len(order) > 3
+    await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)
+    life.opened.clear()
+    await life.kill()
 
 
-def test_a_purge_that_the_store_only_pretended_is_noticed() -> None:
+async def test_a_purge_that_the_store_only_pretended_is_noticed() -> None:
     """Cloudflare R2 answered 200 and kept the objects: the purge fails, so that it is tried again."""
-
-    async def scenario() -> None:
-        house = House()
-        store = FaultyStore(house.memory, SeededRng(1))
-        life = await house.start(store=store)
-        opened = await life.open(new=True)
-        await life.fill(30)
-        await opened.tier.seal_and_copy()
-        await life.detach()
-        store.script(Operation.DELETE, Fault.IGNORED, times=100)
-        with pytest.raises(Exception, match="still listed"):
-            await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)
-        store.calm()
+    house = House()
+    store = FaultyStore(house.memory, SeededRng(1))
+    life = await house.start(store=store)
+    opened = await life.open(new=True)
+    await life.fill(30)
+    await opened.tier.seal_and_copy()
+    await life.detach()
+    store.script(Operation.DELETE, Fault.IGNORED, times=100)
+    with pytest.raises(Exception, match="still listed"):
         await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)
-        assert house.memory.objects == {}
-        life.opened.clear()
-        await life.kill()
-
-    run_fast(scenario())
+    store.calm()
+    await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)
+    assert house.memory.objects == {}
+    life.opened.clear()
+    await life.kill()
 
 
 def test_segment_bytes_of_the_test_log() -> None:

@@ -15,7 +15,6 @@ from logformat.errors import Retryable
 from logformat.values import TopicPartition
 from seams import crash_points
 from seams.rng import SeededRng
-from tests.support.fast_loop import run_fast
 from tests.support.store.faulty_store import Fault, FaultyStore
 from tests.support.tier.tier_kit import LIMITS, LOG, TIER, TOPIC, TOPIC_ID, House, Life, Opened, read_everything, settle
 
@@ -48,391 +47,333 @@ async def nothing_cold(house: House) -> Manifest:
     return manifest
 
 
-def test_the_log_begins_at_its_local_start_before_any_object_goes() -> None:
+async def test_the_log_begins_at_its_local_start_before_any_object_goes() -> None:
     """Root first, then the grace, then every object, also those of records that are still local and stay readable."""
-
-    async def scenario() -> None:
-        house = House()
-        life, opened = await half_local(house)
-        before, local_start = house.objects(), opened.log.local_log_start_offset
-        switch_off(opened)
-        await settle(lambda: opened.tier.log_start_offset == local_start)
-        assert (await house.manifest()).log_start_offset == local_start == opened.log.log_start_offset
-        assert house.objects() == before, "the grace has not passed"
-        await settle(lambda: house.objects() == [])
-        manifest = await nothing_cold(house)
-        assert manifest.remote_end_offset == manifest.log_start_offset == local_start
-        assert sorted(await read_everything(house, opened)) == list(range(local_start, 60))
-        assert not house.failures
-        await life.stop()
-        life = await house.start()
-        opened = await life.open(tier=OFF)
-        assert opened.log.log_start_offset == local_start and opened.log.log_end_offset == 60
-        await life.kill()
-
-    run_fast(scenario())
+    house = House()
+    life, opened = await half_local(house)
+    before, local_start = house.objects(), opened.log.local_log_start_offset
+    switch_off(opened)
+    await settle(lambda: opened.tier.log_start_offset == local_start)
+    assert (await house.manifest()).log_start_offset == local_start == opened.log.log_start_offset
+    assert house.objects() == before, "the grace has not passed"
+    await settle(lambda: house.objects() == [])
+    manifest = await nothing_cold(house)
+    assert manifest.remote_end_offset == manifest.log_start_offset == local_start
+    assert sorted(await read_everything(house, opened)) == list(range(local_start, 60))
+    assert not house.failures
+    await life.stop()
+    life = await house.start()
+    opened = await life.open(tier=OFF)
+    assert opened.log.log_start_offset == local_start and opened.log.log_end_offset == 60
+    await life.kill()
 
 
-def test_a_log_that_was_switched_off_without_a_trace_comes_back_with_its_tail() -> None:
+async def test_a_log_that_was_switched_off_without_a_trace_comes_back_with_its_tail() -> None:
     """What a kill right after the config change leaves, and what earlier versions left for good: local files that begin
     above the log start, and a root that knows nothing. The root's log start moves before the log is opened."""
+    house = House()
+    life, opened = await half_local(house)
+    local_start = opened.log.local_log_start_offset
+    await life.kill()
+    assert (await house.manifest()).log_start_offset == 0
 
-    async def scenario() -> None:
-        house = House()
-        life, opened = await half_local(house)
-        local_start = opened.log.local_log_start_offset
-        await life.kill()
-        assert (await house.manifest()).log_start_offset == 0
-
-        life = await house.start()
-        opened = await life.open(tier=OFF)
-        assert opened.log.log_start_offset == local_start and opened.log.log_end_offset == 60
-        assert (await house.manifest()).log_start_offset == local_start
-        assert sorted(await read_everything(house, opened)) == list(range(local_start, 60))
-        life.append()
-        await opened.flusher.flush()
-        await settle(lambda: house.objects() == [])
-        await nothing_cold(house)
-        await life.kill()
-
-    run_fast(scenario())
+    life = await house.start()
+    opened = await life.open(tier=OFF)
+    assert opened.log.log_start_offset == local_start and opened.log.log_end_offset == 60
+    assert (await house.manifest()).log_start_offset == local_start
+    assert sorted(await read_everything(house, opened)) == list(range(local_start, 60))
+    life.append()
+    await opened.flusher.flush()
+    await settle(lambda: house.objects() == [])
+    await nothing_cold(house)
+    await life.kill()
 
 
-def test_such_a_log_waits_for_its_bucket() -> None:
+async def test_such_a_log_waits_for_its_bucket() -> None:
     """Nothing but the root tells tiering that was switched off from segments that are gone."""
-
-    async def scenario() -> None:
-        house = House()
-        life, _ = await half_local(house)
-        await life.kill()
-        store = FaultyStore(house.memory, SeededRng(1))
-        store.script(Operation.GET, Fault.BEFORE, times=10**6)
-        life = await house.start(store=store)
-        with pytest.raises(Retryable):
-            await life.open(tier=OFF)
-        store.calm()
-        opened = await life.open(tier=OFF)
-        assert opened.log.log_end_offset == 60
-        await life.kill()
-
-    run_fast(scenario())
+    house = House()
+    life, _ = await half_local(house)
+    await life.kill()
+    store = FaultyStore(house.memory, SeededRng(1))
+    store.script(Operation.GET, Fault.BEFORE, times=10**6)
+    life = await house.start(store=store)
+    with pytest.raises(Retryable):
+        await life.open(tier=OFF)
+    store.calm()
+    opened = await life.open(tier=OFF)
+    assert opened.log.log_end_offset == 60
+    await life.kill()
 
 
-def test_an_old_copy_of_such_a_log_goes_on_where_the_bucket_says() -> None:
+async def test_an_old_copy_of_such_a_log_goes_on_where_the_bucket_says() -> None:
     """It is behind what was copied since: no offset is given twice, and all that the bucket holds stays readable, as
     for a log that is tiered."""
+    house = House()
+    life, opened = await half_local(house)
+    await life.kill()
+    old = house.disk.kill()
+    life = await house.start()
+    opened = await life.open(tier=HALF_LOCAL)
+    await life.fill(60)
+    await opened.tier.seal_and_copy()
+    await life.kill()
 
-    async def scenario() -> None:
-        house = House()
-        life, opened = await half_local(house)
-        await life.kill()
-        old = house.disk.kill()
-        life = await house.start()
-        opened = await life.open(tier=HALF_LOCAL)
-        await life.fill(60)
-        await opened.tier.seal_and_copy()
-        await life.kill()
-
-        house.disk = old
-        life = await house.start()
-        opened = await life.open(tier=OFF)
-        assert opened.log.local_log_start_offset == 120
-        assert life.append() >= 120
-        await opened.flusher.flush()
-        await asyncio.sleep(3 * GRACE_S)
-        assert (await house.manifest()).log_start_offset == opened.log.log_start_offset == 0
-        assert set(range(120)) <= set(await read_everything(house, opened))
-        await life.kill()
-
-    run_fast(scenario())
+    house.disk = old
+    life = await house.start()
+    opened = await life.open(tier=OFF)
+    assert opened.log.local_log_start_offset == 120
+    assert life.append() >= 120
+    await opened.flusher.flush()
+    await asyncio.sleep(3 * GRACE_S)
+    assert (await house.manifest()).log_start_offset == opened.log.log_start_offset == 0
+    assert set(range(120)) <= set(await read_everything(house, opened))
+    await life.kill()
 
 
-def test_a_disk_that_is_lost_while_the_switch_is_not_done_costs_nothing_that_was_copied() -> None:
+async def test_a_disk_that_is_lost_while_the_switch_is_not_done_costs_nothing_that_was_copied() -> None:
     """The new one's local start is the bucket's end: it became the log start, and every object went, though the disk
     that was to keep the records was gone."""
-
-    async def scenario() -> None:
-        house = House()
-        life, opened = await half_local(house)
-        end = opened.tier.remote_end_offset
-        await life.kill()
-        await life.lose_disk()
-        for _ in range(2):  # it leads alone, as the first of its kind, and again
-            life = await house.start()
-            opened = await life.open(tier=OFF)
-            await asyncio.sleep(3 * GRACE_S)
-            assert (await house.manifest()).log_start_offset == 0
-            assert set(range(end)) <= set(await read_everything(house, opened))
-            assert (await house.manifest()).configs == dict(OFF.configs)
-            await life.kill()
-
-    run_fast(scenario())
-
-
-def test_segments_that_the_bucket_never_held_are_still_missed() -> None:
-    """A log that never was tiered and lacks its first file is damaged: a person decides."""
-
-    async def scenario() -> None:
-        house = House()
+    house = House()
+    life, opened = await half_local(house)
+    end = opened.tier.remote_end_offset
+    await life.kill()
+    await life.lose_disk()
+    for _ in range(2):  # it leads alone, as the first of its kind, and again
         life = await house.start()
-        opened = await life.open(new=True, tier=OFF)
-        await life.fill(60)
-        first = opened.log.sealed_segments()[0].base_offset
-        life.data_dir.checkpoints.sample([opened.log]).run()
-        await life.kill()
-        house.disk.unlink(f"{opened.log.path}/{first:020d}.log")
-        life = await house.start()
-        with pytest.raises(DamagedLog, match="are missing"):
-            await life.open(tier=OFF)
-        with pytest.raises(DamagedLog, match="are missing"):
-            await life.service.open_copy(TopicPartition(TOPIC, 0), TOPIC_ID, replace(LOG, tiered=False))
+        opened = await life.open(tier=OFF)
+        await asyncio.sleep(3 * GRACE_S)
         assert (await house.manifest()).log_start_offset == 0
+        assert set(range(end)) <= set(await read_everything(house, opened))
+        assert (await house.manifest()).configs == dict(OFF.configs)
         await life.kill()
 
-    run_fast(scenario())
+
+async def test_segments_that_the_bucket_never_held_are_still_missed() -> None:
+    """A log that never was tiered and lacks its first file is damaged: a person decides."""
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True, tier=OFF)
+    await life.fill(60)
+    first = opened.log.sealed_segments()[0].base_offset
+    life.data_dir.checkpoints.sample([opened.log]).run()
+    await life.kill()
+    house.disk.unlink(f"{opened.log.path}/{first:020d}.log")
+    life = await house.start()
+    with pytest.raises(DamagedLog, match="are missing"):
+        await life.open(tier=OFF)
+    with pytest.raises(DamagedLog, match="are missing"):
+        await life.service.open_copy(TopicPartition(TOPIC, 0), TOPIC_ID, replace(LOG, tiered=False))
+    assert (await house.manifest()).log_start_offset == 0
+    await life.kill()
 
 
-def test_a_replica_whose_files_begin_above_the_log_start_opens_by_what_the_root_names() -> None:
+async def test_a_replica_whose_files_begin_above_the_log_start_opens_by_what_the_root_names() -> None:
     """It was called damaged: its first segments are in the bucket alone, where they stay among replicas (ADR 26). To
     copy to and to lead; nothing of it is let go in either role, and the log starts where the root says."""
+    house = House()
+    life, opened = await half_local(house)
+    start = opened.log.local_log_start_offset
+    opened.tier.partition_state.is_alone = False
+    switch_off(opened)
+    await settle(lambda: opened.log.log_start_offset == start)
+    await opened.tier.partition_state.lease.checkpoint_start()
+    opened.log.delete_local_before(opened.log.active_info().base_offset)
+    opened.log.unlink()
+    first = opened.log.local_log_start_offset
+    assert first > start
+    await life.kill()
 
-    async def scenario() -> None:
-        house = House()
-        life, opened = await half_local(house)
-        start = opened.log.local_log_start_offset
-        opened.tier.partition_state.is_alone = False
-        switch_off(opened)
-        await settle(lambda: opened.log.log_start_offset == start)
-        await opened.tier.partition_state.lease.checkpoint_start()
-        opened.log.delete_local_before(opened.log.active_info().base_offset)
-        opened.log.unlink()
-        first = opened.log.local_log_start_offset
-        assert first > start
-        await life.kill()
-
+    life = await house.start()
+    copied = await life.service.open_copy(TopicPartition(TOPIC, 0), TOPIC_ID, replace(LOG, tiered=False))
+    assert copied is not None and not copied.log.config.tiered
+    assert (copied.log.log_start_offset, copied.log.local_log_start_offset) == (start, first)
+    await life.kill()
+    for _ in range(2):
         life = await house.start()
-        copied = await life.service.open_copy(TopicPartition(TOPIC, 0), TOPIC_ID, replace(LOG, tiered=False))
-        assert copied is not None and not copied.log.config.tiered
-        assert (copied.log.log_start_offset, copied.log.local_log_start_offset) == (start, first)
+        opened = await life.open(tier=OFF)
+        assert (opened.log.log_start_offset, opened.log.local_log_start_offset) == (start, first)
+        await asyncio.sleep(3 * GRACE_S)
+        assert sorted(await read_everything(house, opened)) == list(range(start, 60))
         await life.kill()
-        for _ in range(2):
-            life = await house.start()
-            opened = await life.open(tier=OFF)
-            assert (opened.log.log_start_offset, opened.log.local_log_start_offset) == (start, first)
-            await asyncio.sleep(3 * GRACE_S)
-            assert sorted(await read_everything(house, opened)) == list(range(start, 60))
-            await life.kill()
-
-    run_fast(scenario())
 
 
-def test_a_replica_that_did_not_hear_that_the_log_starts_where_its_files_do_opens_all_the_same() -> None:
+async def test_a_replica_that_did_not_hear_that_the_log_starts_where_its_files_do_opens_all_the_same() -> None:
     """Its leader moved the start meanwhile: the root says so."""
-
-    async def scenario() -> None:
-        house = House()
-        life, opened = await half_local(house)
-        local_start = opened.log.local_log_start_offset
-        await life.kill()
-        disk = house.disk.kill()
-        life = await house.start()
-        await life.open(tier=OFF)
-        await settle(lambda: house.objects() == [])
-        await life.kill()
-        house.disk = disk
-        life = await house.start()
-        copied = await life.service.open_copy(TopicPartition(TOPIC, 0), TOPIC_ID, replace(LOG, tiered=False))
-        assert copied is not None and copied.log.log_start_offset == local_start
-        await life.kill()
-
-    run_fast(scenario())
+    house = House()
+    life, opened = await half_local(house)
+    local_start = opened.log.local_log_start_offset
+    await life.kill()
+    disk = house.disk.kill()
+    life = await house.start()
+    await life.open(tier=OFF)
+    await settle(lambda: house.objects() == [])
+    await life.kill()
+    house.disk = disk
+    life = await house.start()
+    copied = await life.service.open_copy(TopicPartition(TOPIC, 0), TOPIC_ID, replace(LOG, tiered=False))
+    assert copied is not None and copied.log.log_start_offset == local_start
+    await life.kill()
 
 
 @pytest.mark.parametrize(
     "point", ["expire.start_moved", "expire.object_deleted", "expire.withdrawn", "expire.unnamed_deleted"]
 )
-def test_a_kill_between_any_two_steps_is_finished_by_the_next_life(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_kill_between_any_two_steps_is_finished_by_the_next_life(
+    point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After each step the process may end; the next one opens the log with all its records and goes on."""
+    house = House()
+    life, opened = await half_local(house)
+    local_start = opened.log.local_log_start_offset
+    reached = asyncio.Event()
 
-    async def scenario() -> None:
-        house = House()
-        life, opened = await half_local(house)
-        local_start = opened.log.local_log_start_offset
-        reached = asyncio.Event()
+    def reach(name: str) -> None:
+        if name == point and not reached.is_set():
+            reached.set()
+            raise asyncio.CancelledError  # nothing of this step's job goes on: the process is dead
 
-        def reach(name: str) -> None:
-            if name == point and not reached.is_set():
-                reached.set()
-                raise asyncio.CancelledError  # nothing of this step's job goes on: the process is dead
+    monkeypatch.setattr("tiering.expiry.cold_expirer.reach", reach)
+    switch_off(opened)
+    async with asyncio.timeout(60):
+        await reached.wait()
+    await life.kill()
+    monkeypatch.setattr("tiering.expiry.cold_expirer.reach", crash_points.reach)
 
-        monkeypatch.setattr("tiering.expiry.cold_expirer.reach", reach)
-        switch_off(opened)
-        async with asyncio.timeout(60):
-            await reached.wait()
-        await life.kill()
-        monkeypatch.setattr("tiering.expiry.cold_expirer.reach", crash_points.reach)
-
-        life = await house.start()
-        opened = await life.open(tier=OFF)
-        assert sorted(await read_everything(house, opened)) == list(range(local_start, 60))
-        await settle(lambda: house.objects() == [])
-        await nothing_cold(house)
-        assert sorted(await read_everything(house, opened)) == list(range(local_start, 60))
-        await life.kill()
-
-    run_fast(scenario())
+    life = await house.start()
+    opened = await life.open(tier=OFF)
+    assert sorted(await read_everything(house, opened)) == list(range(local_start, 60))
+    await settle(lambda: house.objects() == [])
+    await nothing_cold(house)
+    assert sorted(await read_everything(house, opened)) == list(range(local_start, 60))
+    await life.kill()
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 1.0, GRACE_S + 0.5, 3 * GRACE_S])
-def test_switched_on_again_everything_readable_is_copied_anew(pause_s: float) -> None:
+async def test_switched_on_again_everything_readable_is_copied_anew(pause_s: float) -> None:
     """However far the deletion came: afterwards the bucket alone has every record from the log start on."""
+    house = House()
+    life, opened = await half_local(house)
+    switch_off(opened)
+    await asyncio.sleep(pause_s)
+    opened.log.reconfigure(replace(LOG, tiered=True))
+    opened.tier.reconfigure(TIER)
+    await life.fill(40)
+    await opened.tier.seal_and_copy()
+    start = opened.log.log_start_offset
+    await asyncio.sleep(3 * GRACE_S)
+    await life.stop()
+    await life.lose_disk()
 
-    async def scenario() -> None:
-        house = House()
-        life, opened = await half_local(house)
-        switch_off(opened)
-        await asyncio.sleep(pause_s)
-        opened.log.reconfigure(replace(LOG, tiered=True))
-        opened.tier.reconfigure(TIER)
-        await life.fill(40)
-        await opened.tier.seal_and_copy()
-        start = opened.log.log_start_offset
-        await asyncio.sleep(3 * GRACE_S)
-        await life.stop()
-        await life.lose_disk()
-
-        life = await house.start()
-        opened = await life.open()
-        assert opened.log.log_end_offset == 100 and opened.lost is None
-        assert sorted(await read_everything(house, opened)) == list(range(start, 100))
-        (await house.manifest()).check()
-        await life.kill()
-
-    run_fast(scenario())
+    life = await house.start()
+    opened = await life.open()
+    assert opened.log.log_end_offset == 100 and opened.lost is None
+    assert sorted(await read_everything(house, opened)) == list(range(start, 100))
+    (await house.manifest()).check()
+    await life.kill()
 
 
-def test_a_store_that_is_away_meanwhile_changes_nothing_until_it_is_back() -> None:
+async def test_a_store_that_is_away_meanwhile_changes_nothing_until_it_is_back() -> None:
     """The log start waits for the root; local records and appends do not."""
-
-    async def scenario() -> None:
-        house = House()
-        store = FaultyStore(house.memory, SeededRng(1))
-        life, opened = await half_local(house, store=store)
-        local_start = opened.log.local_log_start_offset
-        for operation in (Operation.GET, Operation.PUT_ROOT, Operation.DELETE):
-            store.script(operation, Fault.BEFORE, times=10**6)
-        switch_off(opened)
-        await asyncio.sleep(20)
-        assert opened.tier.log_start_offset == 0
-        life.append()
-        store.calm()
-        await settle(lambda: house.objects() == [])
-        assert (await nothing_cold(house)).log_start_offset == local_start
-        await life.kill()
-
-    run_fast(scenario())
+    house = House()
+    store = FaultyStore(house.memory, SeededRng(1))
+    life, opened = await half_local(house, store=store)
+    local_start = opened.log.local_log_start_offset
+    for operation in (Operation.GET, Operation.PUT_ROOT, Operation.DELETE):
+        store.script(operation, Fault.BEFORE, times=10**6)
+    switch_off(opened)
+    await asyncio.sleep(20)
+    assert opened.tier.log_start_offset == 0
+    life.append()
+    store.calm()
+    await settle(lambda: house.objects() == [])
+    assert (await nothing_cold(house)).log_start_offset == local_start
+    await life.kill()
 
 
-def test_deletes_that_fail_are_done_again() -> None:
+async def test_deletes_that_fail_are_done_again() -> None:
     """An answer that is lost, or none: the objects go all the same, and no other."""
-
-    async def scenario() -> None:
-        house = House()
-        store = FaultyStore(house.memory, SeededRng(1))
-        life, opened = await half_local(house, store=store)
-        store.script(Operation.DELETE, Fault.BEFORE, times=3)
-        switch_off(opened)
-        await settle(lambda: house.objects() == [])
-        await nothing_cold(house)
-        assert store.hits[Fault.BEFORE] == 3
-        await life.kill()
-
-    run_fast(scenario())
+    house = House()
+    store = FaultyStore(house.memory, SeededRng(1))
+    life, opened = await half_local(house, store=store)
+    store.script(Operation.DELETE, Fault.BEFORE, times=3)
+    switch_off(opened)
+    await settle(lambda: house.objects() == [])
+    await nothing_cold(house)
+    assert store.hits[Fault.BEFORE] == 3
+    await life.kill()
 
 
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("deleted", [5, 95, 133])
-def test_switched_on_again_after_records_were_deleted_from_the_middle_of_a_batch(deleted: int, waits: bool) -> None:
+async def test_switched_on_again_after_records_were_deleted_from_the_middle_of_a_batch(
+    deleted: int, waits: bool
+) -> None:
     """A log start may stand inside a batch, a copy begins with one: it was tried from the log start on and called the
     log damaged, for good."""
-
-    async def scenario() -> None:
-        house = House()
-        life = await house.start()
-        opened = await life.open(new=True, tier=TIER)
-        await life.fill(20, count=10)
-        await settle(lambda: opened.tier.remote_end_offset == opened.log.active_info().base_offset > 150)
-        switch_off(opened)
-        if waits:
-            await settle(lambda: house.objects() == [])
-        await opened.tier.delete_records(deleted)
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True, tier=TIER)
+    await life.fill(20, count=10)
+    await settle(lambda: opened.tier.remote_end_offset == opened.log.active_info().base_offset > 150)
+    switch_off(opened)
+    if waits:
         await settle(lambda: house.objects() == [])
-        await nothing_cold(house)
-        opened.log.reconfigure(replace(LOG, tiered=True))
-        opened.tier.reconfigure(TIER)
-        await life.fill(10, count=10)
-        await opened.tier.seal_and_copy()
-        await life.stop()
-        await life.lose_disk()
-        life = await house.start()
-        opened = await life.open()
-        assert opened.log.log_end_offset == 300 and opened.lost is None
-        assert sorted(await read_everything(house, opened)) == list(range(deleted, 300))
-        (await house.manifest()).check()
-        await life.kill()
+    await opened.tier.delete_records(deleted)
+    await settle(lambda: house.objects() == [])
+    await nothing_cold(house)
+    opened.log.reconfigure(replace(LOG, tiered=True))
+    opened.tier.reconfigure(TIER)
+    await life.fill(10, count=10)
+    await opened.tier.seal_and_copy()
+    await life.stop()
+    await life.lose_disk()
+    life = await house.start()
+    opened = await life.open()
+    assert opened.log.log_end_offset == 300 and opened.lost is None
+    assert sorted(await read_everything(house, opened)) == list(range(deleted, 300))
+    (await house.manifest()).check()
+    await life.kill()
 
-    run_fast(scenario())
 
-
-def test_the_retention_of_a_log_whose_bucket_is_empty_does_not_wait_for_the_bucket() -> None:
+async def test_the_retention_of_a_log_whose_bucket_is_empty_does_not_wait_for_the_bucket() -> None:
     """Nothing cold is left: an outage must not fill the disk, as it does not for a log that never was tiered."""
-
-    async def scenario() -> None:
-        house = House()
-        store = FaultyStore(house.memory, SeededRng(1))
-        life, opened = await half_local(house, store=store)
-        switch_off(opened)
-        await settle(lambda: house.objects() == [])
-        await nothing_cold(house)
-        for operation in (Operation.GET, Operation.PUT_ROOT, Operation.DELETE):
-            store.script(operation, Fault.BEFORE, times=10**6)
-        start = opened.log.log_start_offset
-        opened.tier.reconfigure(replace(OFF, retention_bytes=1))
-        life.append()
-        opened.tier.expire_soon()
-        await settle(lambda: opened.log.sealed_segments() == [])
-        assert opened.log.log_start_offset > start + 20
-        assert (await house.manifest()).log_start_offset == start
-        store.calm()
-        await settle(
-            lambda: opened.tier.partition_state.manifests.manifest.log_start_offset == opened.log.log_start_offset
-        )
-        await life.kill()
-        life = await house.start()
-        opened = await life.open(tier=OFF)
-        assert opened.log.log_start_offset > start + 20
-        await life.kill()
-
-    run_fast(scenario())
+    house = House()
+    store = FaultyStore(house.memory, SeededRng(1))
+    life, opened = await half_local(house, store=store)
+    switch_off(opened)
+    await settle(lambda: house.objects() == [])
+    await nothing_cold(house)
+    for operation in (Operation.GET, Operation.PUT_ROOT, Operation.DELETE):
+        store.script(operation, Fault.BEFORE, times=10**6)
+    start = opened.log.log_start_offset
+    opened.tier.reconfigure(replace(OFF, retention_bytes=1))
+    life.append()
+    opened.tier.expire_soon()
+    await settle(lambda: opened.log.sealed_segments() == [])
+    assert opened.log.log_start_offset > start + 20
+    assert (await house.manifest()).log_start_offset == start
+    store.calm()
+    await settle(lambda: opened.tier.partition_state.manifests.manifest.log_start_offset == opened.log.log_start_offset)
+    await life.kill()
+    life = await house.start()
+    opened = await life.open(tier=OFF)
+    assert opened.log.log_start_offset > start + 20
+    await life.kill()
 
 
-def test_plain_retention_keeps_what_is_younger_than_a_cold_segment_that_stays() -> None:
+async def test_plain_retention_keeps_what_is_younger_than_a_cold_segment_that_stays() -> None:
     """Copies were switched off. The oldest segment lies in the bucket alone and its timestamp keeps it; the local ones
     are due. They go after it: the log start would have passed it, and its object gone."""
-
-    async def scenario() -> None:
-        house = House()
-        life = await house.start()
-        opened = await life.open(new=True, tier=HALF_LOCAL)
-        life.append(1, timestamp=life.world.clock.wall_ms() + 10_000_000)
-        await life.fill(60)
-        base = opened.log.active_info().base_offset
-        await settle(lambda: opened.tier.remote_end_offset == base and 0 < opened.log.local_log_start_offset < base)
-        opened.log.reconfigure(replace(LOG, tiered=True))
-        opened.tier.reconfigure(replace(HALF_LOCAL, copy_disable=True, retention_ms=1000))
-        await asyncio.sleep(60)
-        assert (await house.manifest()).log_start_offset == 0
-        assert min(await read_everything(house, opened)) == 0
-        await life.kill()
-
-    run_fast(scenario())
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True, tier=HALF_LOCAL)
+    life.append(1, timestamp=life.world.clock.wall_ms() + 10_000_000)
+    await life.fill(60)
+    base = opened.log.active_info().base_offset
+    await settle(lambda: opened.tier.remote_end_offset == base and 0 < opened.log.local_log_start_offset < base)
+    opened.log.reconfigure(replace(LOG, tiered=True))
+    opened.tier.reconfigure(replace(HALF_LOCAL, copy_disable=True, retention_ms=1000))
+    await asyncio.sleep(60)
+    assert (await house.manifest()).log_start_offset == 0
+    assert min(await read_everything(house, opened)) == 0
+    await life.kill()

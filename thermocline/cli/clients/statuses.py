@@ -25,6 +25,10 @@ class PartitionTierStatus(msgspec.Struct, frozen=True):
     gaps: tuple[tuple[int, int], ...] | None = None
     blocked_by: str | None = None
     hot_bytes: int | None = None
+    stale_bytes: int | None = None
+    rewrite_requests: int | None = None
+    rewrite_bytes: int | None = None
+    replaced_bytes: int | None = None
 
 
 class ShownCondition(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
 from broker.config.sources import ConfigError
+from broker.startup.ready_words import path_word
 from logformat.record_batch import INT32_MAX
 from thermocline.cli.serve.brokers_found import directory_of
 
@@ -168,7 +169,7 @@ def ready_line(children: Sequence[Child], ready: Mapping[int, Mapping[str, str]]
     first, last = children[0].node_id, children[-1].node_id
     nodes = str(first) if first == last else f"{first}-{last}"
     line = (
-        f"ready kafka={every('kafka')} http={http} node={nodes} cluster={lines[0]['cluster']} data={data_dir} "
-        f"bucket={lines[0]['bucket']}"
+        f"ready kafka={every('kafka')} http={http} node={nodes} cluster={lines[0]['cluster']} "
+        f"data={path_word(data_dir)} bucket={lines[0]['bucket']}"
     )
     return f"{line} listeners={every('listeners')}" if "listeners" in lines[0] else line

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _TIERED, _COPY_DISABLED = "remote.storage.enable", "remote.log.copy.disable"
 _TOPIC_CONFIGS = (
+    "cleanup.policy",
     "retention.ms",
     "retention.bytes",
     "local.retention.ms",

@@ -9,14 +9,20 @@ from thermocline.units import show_size
 
 
 def retention_sentence(configs: Mapping[str, str | None]) -> str:
-    """`configs`: `retention.*`, `local.retention.*`, `remote.storage.enable`, as from DescribeConfigs."""
+    """`configs`: `cleanup.policy`, `retention.*`, `local.retention.*`, `remote.storage.enable`, as from
+    DescribeConfigs."""
+    policy = (configs.get("cleanup.policy") or "").split(",") if "cleanup.policy" in configs else ["delete"]
+    if "delete" not in policy:
+        configs = {**configs, "retention.ms": "-1", "retention.bytes": "-1"}
+    compacted, data = ("compacted, ", "the newest record of each key") if "compact" in policy else ("", "data")
     total = _limits(configs, "retention.ms", "retention.bytes")
     if configs.get("remote.storage.enable") != "true":
-        return f"not tiered: data stays on the disk {total}"
+        return f"{compacted}not tiered: {data} stays on the disk {total}"
     local = _limits(configs, "local.retention.ms", "local.retention.bytes")
     if local == total:
-        return f"tiered: data stays on the disk and in the bucket {total}"
-    return f"tiered: sealed segments are copied to the bucket, stay on the disk {local}, and in the bucket {total}"
+        return f"{compacted}tiered: {data} stays on the disk and in the bucket {total}"
+    sealed = f"{compacted}tiered: sealed segments are copied to the bucket, stay on the disk {local}"
+    return f"{sealed}, and in the bucket {total}"
 
 
 def _limits(configs: Mapping[str, str | None], time_name: str, size_name: str) -> str:

@@ -39,6 +39,10 @@ class StatusRow:
     seal_age_ms: int | None = None
     gaps: tuple[tuple[int, int], ...] | None = None  # [first, end exclusive]
     blocked_by: str | None = None
+    stale_bytes: int | None = None
+    rewrite_requests: int | None = None
+    rewrite_bytes: int | None = None
+    replaced_bytes: int | None = None
 
     def json(self) -> str:
         return json_line(asdict(self))
@@ -100,6 +104,10 @@ def _with_status(row: StatusRow, status: PartitionTierStatus | None) -> StatusRo
         seal_age_ms=status.seal_age_ms,
         gaps=row.gaps if status.gaps is None else status.gaps,
         blocked_by=status.blocked_by,
+        stale_bytes=status.stale_bytes,
+        rewrite_requests=status.rewrite_requests,
+        rewrite_bytes=status.rewrite_bytes,
+        replaced_bytes=status.replaced_bytes,
     )
 
 
@@ -137,7 +145,21 @@ def picture(found: Sequence[StatusRow]) -> str:
         )
         for row in found
     ]
-    return table(header, lines, right=_NUMBERS)
+    return "\n".join([table(header, lines, right=_NUMBERS), *filter(None, map(_compaction, found))])
+
+
+def _compaction(row: StatusRow) -> str:
+    """Gain and cost of the next compaction of the bucket; empty without one."""
+    if not row.stale_bytes and not row.replaced_bytes:
+        return ""
+    said = [f"{show_size(row.replaced_bytes or 0)} of replaced objects wait for the end of their grace"]
+    if row.stale_bytes:
+        said.insert(
+            0,
+            f"about {show_size(row.stale_bytes)} stale in the bucket, the next compaction costs about "
+            f"{row.rewrite_requests} requests and {show_size(row.rewrite_bytes or 0)} read and written",
+        )
+    return f"{row.topic}-{row.partition}: " + "; ".join(said if row.replaced_bytes else said[:1])
 
 
 def broker_lines(broker: BrokerStatus) -> list[str]:

@@ -36,7 +36,7 @@ class KernelWay:
         self.coverage = Coverage()
         self._state = array("q", bytes(8 * at.STATE_WORDS))
         self._table = array("q", bytes(8 * at.BATCH_WORDS * _TABLE_ROWS))
-        self._aborted = array("q", [number for transaction in asked.aborted for number in transaction])
+        self._aborted = array("q", [number for transaction in sorted(asked.aborted) for number in transaction])
         self._output = Output(asked.topic, asked.partition, asked.columns, asked.target_bytes, self._state)
         self._decompressor = Decompressor()
         self._address = self._state.buffer_info()[0]

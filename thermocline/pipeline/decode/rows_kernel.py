@@ -13,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from logformat.record_batch import INT64_MAX, TIMESTAMP_TYPE_BIT
-from thermocline.pipeline.decode import layout as at_
-from thermocline.pipeline.decode.kernel_cache import compiled
-from thermocline.pipeline.decode.raw_memory import copy, load_i32, load_u8, put, store_i32, store_i64, store_u8, word
-from thermocline.pipeline.decode.record_kernel import (
+from logformat.kernels.kernel_cache import compiled
+from logformat.kernels.raw_memory import copy, load_i32, load_u8, put, store_i32, store_i64, store_u8, word
+from logformat.kernels.record_kernel import (
     READ_HEADERS,
     READ_KEY,
     READ_VALUE,
@@ -27,6 +25,8 @@ from thermocline.pipeline.decode.record_kernel import (
     read_frame,
     varint,
 )
+from logformat.record_batch import INT64_MAX, TIMESTAMP_TYPE_BIT
+from thermocline.pipeline.decode import layout as at_
 
 _INT64_MIN: Final = -(2**63)
 _MILLIS_MAX: Final = 9_223_372_036_854_775  # beyond it microseconds overflow int64, and the timestamp is null

@@ -9,6 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from logformat.kernels.crc_kernel import crc_of
+from logformat.kernels.kernel_cache import compiled
+from logformat.kernels.raw_memory import (
+    load_be16,
+    load_be32,
+    load_be32_unsigned,
+    load_be64,
+    load_i64,
+    load_u8,
+    put,
+    word,
+)
+from logformat.kernels.record_kernel import inlined
 from logformat.record_batch import (
     ATTRIBUTES_AT,
     BASE_TIMESTAMP_AT,
@@ -29,19 +42,6 @@ from logformat.record_batch import (
     TRANSACTIONAL_BIT,
 )
 from thermocline.pipeline.decode import layout as at_
-from thermocline.pipeline.decode.crc_kernel import crc_of
-from thermocline.pipeline.decode.kernel_cache import compiled
-from thermocline.pipeline.decode.raw_memory import (
-    load_be16,
-    load_be32,
-    load_be32_unsigned,
-    load_be64,
-    load_i64,
-    load_u8,
-    put,
-    word,
-)
-from thermocline.pipeline.decode.record_kernel import inlined
 
 _CUT: Final = int(at_.Reason.CUT)
 _LENGTH: Final = int(at_.Reason.LENGTH)
@@ -55,12 +55,22 @@ _ROW_BYTES: Final = 8 * at_.BATCH_WORDS
 
 
 def _is_in(state: int, producer_id: int, base_offset: int) -> bool:
-    """Whether a transactional batch belongs to an aborted transaction."""
+    """Whether a transactional batch belongs to an aborted transaction: to its producer's last one that begins at or
+    below it, because those of one producer follow each other."""
     aborted = word(state, at_.ABORTED)
-    for place in range(aborted, aborted + 24 * word(state, at_.ABORTED_COUNT), 24):
-        if load_i64(place) == producer_id and load_i64(place + 8) <= base_offset <= load_i64(place + 16):
-            return True
-    return False
+    low, high = 0, word(state, at_.ABORTED_COUNT)
+    while low < high:
+        middle = (low + high) >> 1
+        place = aborted + 24 * middle
+        of = load_i64(place)
+        if of < producer_id or (of == producer_id and load_i64(place + 8) <= base_offset):
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return False
+    place = aborted + 24 * (low - 1)
+    return load_i64(place) == producer_id and base_offset <= load_i64(place + 16)
 
 
 _is_aborted: Final = inlined(_is_in)

@@ -82,7 +82,14 @@ class PushingReader(BatchReader):
 def read_job(options: Options, schema: StructType) -> ReadJob:
     """The constants of a query with this schema. Raises InvalidRequest for unknown columns."""
     columns = columns_of(schema)
-    return ReadJob(options.bucket, columns, arrow_schema(schema), connection_of(options), options.fail_on_data_loss)
+    return ReadJob(
+        options.bucket,
+        columns,
+        arrow_schema(schema),
+        connection_of(options),
+        options.fail_on_data_loss,
+        options.read_committed,
+    )
 
 
 def batch_ranges(

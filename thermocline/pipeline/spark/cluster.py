@@ -60,6 +60,9 @@ class Cluster:
     def __init__(self, connection: ConsumerSettings) -> None:
         connection.consumer().close()  # refuses unknown kafka.* options now, not in a task
         settings: dict[str, Any] = {name: value for name, value in connection.settings if name not in _CONSUMER_ONLY}
+        self._isolation = (
+            IsolationLevel.READ_COMMITTED if connection.read_committed else IsolationLevel.READ_UNCOMMITTED
+        )
         self._servers = dict(connection.settings)["bootstrap.servers"]
         self._admin = AdminClient(settings, logger=log)
 
@@ -92,7 +95,7 @@ class Cluster:
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()), "first offsets")  # type: ignore[no-untyped-call]
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The last stable offset of each partition."""
+        """The last stable offset of each partition; with read_uncommitted the high watermark."""
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()), "last offsets")  # type: ignore[no-untyped-call]
 
     def first_at(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -130,7 +133,7 @@ class Cluster:
         """Offsets that leaders returned, and the errors of partitions between two leaders."""
         answers: dict[ClientTopicPartition, Future[Any]] = self._admin.list_offsets(
             {ClientTopicPartition(*tp): spec for tp, spec in asked.items()},
-            isolation_level=IsolationLevel.READ_COMMITTED,
+            isolation_level=self._isolation,
             request_timeout=_ONE_ASK_S,
         )
         found, unanswered = {}, {}

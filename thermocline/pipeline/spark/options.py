@@ -38,7 +38,7 @@ KNOWN: Final = (
     *("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets", "failOnDataLoss", "includeHeaders"),
     *("minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix"),
-    *("bucket", "targetPartitionBytes", "pushFilters", "lateMs"),
+    *("bucket", "targetPartitionBytes", "pushFilters", "lateMs", "isolation.level"),
 )
 _WAYS: Final = ("assign", "subscribe", "subscribePattern")
 _BY_LOWER: Final = {name.lower(): name for name in KNOWN}
@@ -130,6 +130,7 @@ class Options:
     consumer: Mapping[str, str] = field(default_factory=dict)  # kafka.*, without the prefix
     poll_timeout_ms: int = POLL_TIMEOUT_MS
     group_id_prefix: str = GROUP_ID_PREFIX
+    read_committed: bool = True  # isolation.level: in both tiers
     given: frozenset[str] = frozenset()  # names that the user set
 
     @property
@@ -195,6 +196,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         raise InvalidRequest(
             f"option kafka.{min(consumer)} needs kafka.bootstrap.servers: without it no broker is asked"
         )
+    read_committed = _isolation(by_name, consumer)
     return Options(
         bucket=parse_bucket_url(by_name["bucket"]).printed(),
         selection=_selection(by_name),
@@ -215,6 +217,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         consumer=consumer,
         poll_timeout_ms=_count(by_name, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS,
         group_id_prefix=by_name.get("groupIdPrefix", GROUP_ID_PREFIX),
+        read_committed=read_committed,
         given=frozenset(by_name),
     )
 
@@ -229,9 +232,20 @@ def _unknown(key: str) -> str:
 def _add_consumer_option(consumer: dict[str, str], name: str, value: str) -> None:
     if name in _CONSUMER_REFUSED:
         raise InvalidRequest(f"option kafka.{name} is not supported: {_CONSUMER_REFUSED[name]}")
-    if name == "isolation.level" and value != "read_committed":
-        raise InvalidRequest("option kafka.isolation.level: history is always read_committed, and so is the rest")
     consumer[name] = value
+
+
+def _isolation(by_name: Mapping[str, str], consumer: dict[str, str]) -> bool:
+    """Whether records of open and aborted transactions are left out. One level for both tiers: Spark's
+    `kafka.isolation.level` says the same as ours."""
+    name, levels = "isolation.level", ("read_committed", "read_uncommitted")
+    level = _one_of(by_name, name, levels, "read_committed")
+    of_kafka = consumer.pop(name, level)
+    if of_kafka not in levels:
+        raise InvalidRequest(f"option kafka.{name}: {of_kafka!r} is none of {', '.join(levels)}")
+    if name in by_name and of_kafka != level:
+        raise InvalidRequest(f"options {name}={level} and kafka.{name}={of_kafka}: history and tail are read alike")
+    return of_kafka == "read_committed"
 
 
 def _selection(by_name: Mapping[str, str]) -> Selection:

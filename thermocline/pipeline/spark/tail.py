@@ -66,10 +66,16 @@ class ConsumerSettings:
 
     settings: tuple[tuple[str, str], ...]
     poll_timeout_ms: int
+    read_committed: bool = True
 
     @staticmethod
     def of(
-        bootstrap_servers: str, consumer: Mapping[str, str], group_id_prefix: str, poll_timeout_ms: int
+        bootstrap_servers: str,
+        consumer: Mapping[str, str],
+        group_id_prefix: str,
+        poll_timeout_ms: int,
+        *,
+        read_committed: bool = True,
     ) -> ConsumerSettings:
         """`consumer`: the kafka.* options without their prefix, by their Java or librdkafka names."""
         settings = {"bootstrap.servers": bootstrap_servers, "group.id": group_id_prefix}
@@ -77,7 +83,7 @@ class ConsumerSettings:
             ours = _JAVA_NAMES.get(name, name)
             if ours is not None:
                 settings[ours] = value
-        return ConsumerSettings(tuple(sorted(settings.items())), poll_timeout_ms)
+        return ConsumerSettings(tuple(sorted(settings.items())), poll_timeout_ms, read_committed)
 
     def consumer(self) -> Consumer:
         """A consumer that reads what it is assigned, joins no group and commits nothing."""
@@ -86,7 +92,7 @@ class ConsumerSettings:
             "enable.auto.offset.store": "false",
             "enable.partition.eof": "true",
             "auto.offset.reset": "error",  # an offset below the log's start is loss, not a reset
-            "isolation.level": "read_committed",
+            "isolation.level": "read_committed" if self.read_committed else "read_uncommitted",
             "allow.auto.create.topics": "false",
         }
         defaults = {"fetch.queue.backoff.ms": "5", "check.crcs": "true", "queued.max.messages.kbytes": "32768"}

@@ -42,6 +42,7 @@ class ReadJob:
     target: pa.Schema  # Spark's Arrow schema of these columns
     connection: ConsumerSettings | None
     fail_on_data_loss: bool
+    read_committed: bool = True
 
 
 def enable_info_log() -> None:
@@ -86,6 +87,7 @@ def _read_part(job: ReadJob, part: Part) -> Iterator[pa.RecordBatch]:
             job.columns,
             fail_on_data_loss=job.fail_on_data_loss,
             loss=loss,
+            read_committed=job.read_committed,
             target_bytes=BATCH_BYTES,
         )
     else:
@@ -94,9 +96,9 @@ def _read_part(job: ReadJob, part: Part) -> Iterator[pa.RecordBatch]:
         assert job.connection is not None
         rows = read_tail(job.connection, part, job.columns, fail_on_data_loss=job.fail_on_data_loss, loss=loss)
     yield from shaped(rows, job.target)
-    if not isinstance(part, Split):  # `scan` logs the gaps of a split itself
-        for topic, partition, first, end in loss.gaps:
-            log.info("%s-%d: the cluster has no records at offsets [%d, %d)", topic, partition, first, end)
+    if loss.gaps and not isinstance(part, Split):  # `scan` logs the gaps of a split itself
+        offsets = sum(end - first for _, _, first, end in loss.gaps)  # markers of transactions, most often
+        log.info("%s: the cluster has no records at %d offsets in %d places", part, offsets, len(loss.gaps))
     if loss.damage:
         place = f"{part.topic}-{part.partition} [{part.rows.start_offset}, {part.rows.end_offset})"
         log.warning("%s: %d losses stepped over (failOnDataLoss=false)", place, len(loss.damage))

@@ -59,7 +59,11 @@ def connection_of(options: Options) -> ConsumerSettings | None:
     from thermocline.pipeline.spark.tail import ConsumerSettings
 
     return ConsumerSettings.of(
-        options.bootstrap_servers, options.consumer, options.group_id_prefix, options.poll_timeout_ms
+        options.bootstrap_servers,
+        options.consumer,
+        options.group_id_prefix,
+        options.poll_timeout_ms,
+        read_committed=options.read_committed,
     )
 
 

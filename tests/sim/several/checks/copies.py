@@ -9,16 +9,18 @@ have open, in whatever role, and at the files of those that are down. Must not k
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from broker.metadata.image import ClusterImage
 from broker.partition.following.follower_replica import FollowerReplica
 from broker.partition.leading.leader_replica import LeaderReplica
 from tests.sim.checks.history import Place
+from tests.sim.checks.tables import Copied
 from tests.sim.several.checks.acks import Acks
 from tests.sim.several.checks.disks import Disks, Seen
 from tests.sim.several.fleet import Fleet, Seat
+from tests.sim.table import TABLE
 from tests.sim.world.cluster import Node
 
 LogKey = tuple[str, int]
@@ -47,7 +49,11 @@ class Kept(NamedTuple):
 class Copies:
     """Of one fleet. `sync`: what counts is synced (`thermocline.flush`); else the page cache does."""
 
-    def __init__(self, fleet: Fleet, acks: Acks, *, sync: bool) -> None:
+    def __init__(
+        self, fleet: Fleet, acks: Acks, *, sync: bool, tell: Callable[[Copied], None] = lambda _: None
+    ) -> None:
+        self._tell = tell
+        self._ends: dict[Place, tuple[tuple[int, int], ...]] = {}
         self._fleet = fleet
         self._acks = acks
         self._sync = sync
@@ -69,10 +75,12 @@ class Copies:
         for key, copy in self._all(_single(newest.image)):
             by_log[key].append(copy)
         kept = self._kept()
+        self._note_ends(newest.image, kept)
         for topic in newest.image.topics.values():
             for index, row in enumerate(topic.rows):
                 name, copies = f"{topic.name}-{index}", by_log.get((topic.topic_id, index), [])
-                yield from (f"{name}: {said}" for said in self._unlike((topic.topic_id, index), copies))
+                if topic.name != TABLE:  # each cleans its own: what they hold of each key is judged, not bytes
+                    yield from (f"{name}: {said}" for said in self._unlike((topic.topic_id, index), copies))
                 place = (topic.name, index)
                 known = [
                     kept[node_id].get(place, Kept(node_id, f"node {node_id}", 0))
@@ -92,6 +100,19 @@ class Copies:
         yield from said
         if not said:
             self._alike[key] = copies
+
+    def _note_ends(self, image: ClusterImage, kept: dict[int, dict[Place, Kept]]) -> None:
+        topic = image.topic_named(TABLE)
+        for index, row in enumerate(() if topic is None else topic.rows):
+            place = (TABLE, index)
+            members = sorted({*row.replicas, *row.target})
+            ends = tuple(
+                (node_id, found.end if (found := kept.get(node_id, {}).get(place)) is not None else 0)
+                for node_id in members
+            )
+            if self._ends.get(place) != ends:
+                self._ends[place] = ends
+                self._tell(Copied(place, self._fleet.loop.time(), ends))
 
     def begun(self) -> Iterator[tuple[str, Place, int]]:
         """Where each copy that is followed begins on the disk of its broker, which lives."""

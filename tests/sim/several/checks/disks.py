@@ -1,17 +1,20 @@
 """What lies of a partition's log on a machine's disk, whoever runs there: read behind every broker's back.
 
 Owns the parsing of segment files, of which only what is new since the last look is read. Always true: it says what
-programs find now (`written`) or what a power cut now would leave (`synced`), never what a broker believes of it. Must
-not know brokers, roles or images.
+programs find now (`written`) or what a power cut now would leave (`synced`), never what a broker believes of it. A log
+ends where no batch follows: a torn batch may have lost its base offset alone, which no CRC covers. Must not know
+brokers, roles or images.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from logformat.record_batch import BatchHeader, CorruptBatch, walk
+from seams.files.disk import Buffer
 from tests.sim.checks.history import Place
 from tests.support.disk.crash_disk import CrashDisk, Inode
 
@@ -104,15 +107,15 @@ class Disks:
         batches: list[Seen] = []
         start = end = -1
         for path in paths:
-            base = int(path.rpartition("/")[2].removesuffix(_LOG))
+            base = base_of(path)
             if start < 0:
                 start = end = base
-            found = self._parsed(path, names[path], synced=synced)
+            found = self._parsed(path, base, names[path], synced=synced)
             batches += found
             end = max(end, found[-1].end if found else base)
         return DiskLog(max(start, 0), max(end, 0), tuple(batches))
 
-    def _parsed(self, path: str, inode: Inode, *, synced: bool) -> list[Seen]:
+    def _parsed(self, path: str, base: int, inode: Inode, *, synced: bool) -> list[Seen]:
         key = (path, synced)
         data = inode.durable if synced else inode.data
         known = self._files.get(key)
@@ -121,7 +124,8 @@ class Disks:
         if known.at > len(data) or data[known.at - len(known.last) : known.at] != known.last:
             known = self._files[key] = _File(inode)  # it was cut
         if known.at < len(data):
-            for at, header in _whole(data, known.at):
+            end = known.batches[-1].end if known.batches else base
+            for at, header in batches_in(data, end, known.at):
                 known.at = at + header.size
                 known.last = bytes(data[at : known.at])
                 digest = hashlib.sha256(known.last).hexdigest()[:12]
@@ -136,15 +140,24 @@ def batches_of(disk: CrashDisk, paths: list[str], start: int, end: int) -> list[
         data = disk._names[path].data
         found += [
             (header, bytes(data[at : at + header.size]))
-            for at, header in _whole(data, 0)
+            for at, header in batches_in(data, base_of(path))
             if start <= header.base_offset < end
         ]
     return found
 
 
-def _whole(data: bytearray, start: int) -> Iterator[tuple[int, BatchHeader]]:
-    """As `walk`, to the first byte where no batch begins: zeros that nothing was written over."""
-    try:
-        yield from walk(data, start)
-    except CorruptBatch:
-        return
+def batches_in(data: Buffer, base: int, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each whole batch from `position` on, the first of which begins at offset `base`, each other
+    where the one before ends. It ends at the first byte where no such batch begins: zeros that nothing was written
+    over, or what a power cut left of a batch."""
+    with contextlib.suppress(CorruptBatch):
+        for at, header in walk(data, position):
+            if header.base_offset != base:
+                return
+            base = header.next_offset
+            yield at, header
+
+
+def base_of(path: str) -> int:
+    """The offset in the name of a segment file."""
+    return int(path.rpartition("/")[2].removesuffix(_LOG))

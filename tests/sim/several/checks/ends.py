@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from tests.sim.actors import Reader
 from tests.sim.acts import Found
 from tests.sim.checks.history import Final, Place, Poll
+from tests.sim.checks.tables import COPY, Scan
 from tests.sim.client import Fetched
 from tests.sim.several.checks.disks import Disks, batches_of
 from tests.sim.several.crowd import Crowd
 from tests.sim.several.fleet import Fleet, Seat
+from tests.sim.table import found_in
 
 COPIES_CATCH_UP_S = 30.0
 
@@ -119,6 +122,33 @@ class Ends:
             registry = None if replicas is None or seat.node.dead else replicas._registry
             held = None if registry is None else registry.followed.get(place) or registry.partitions.get(place)
             yield seat, paths, -1 if held is None else held.high_watermark
+
+    async def read_tables(self, found: Found) -> None:
+        """Every copy of the compacted topic, cleaned as far as it may be, keeps what its readers are promised."""
+        whole = [event for event in self._stage.history.events if isinstance(event, Scan) and event.is_final]
+        if not whole:
+            return
+        place, end = whole[-1].place, whole[-1].end
+        deadline_s = self._stage.now() + COPIES_CATCH_UP_S
+        while (lags := [mark for _, _, mark in self._copies(place) if mark < end]) and self._stage.now() < deadline_s:
+            await asyncio.sleep(0.1)
+        if lags:
+            found("copy-lags", f"{COPIES_CATCH_UP_S:.0f} s after the last write copies of {place} have {lags} of {end}")
+            return
+        for seat, paths, _ in self._copies(place):
+            raw = batches_of(seat.machine.disk, paths, 0, end)
+            rows = [row for header, data in raw if not header.is_control for row in found_in(data)]
+            wrong = [
+                f"a hole before {after[0]}"
+                for before, after in pairwise(raw)
+                if before[0].next_offset != after[0].base_offset
+            ]
+            start = max(whole[-1].start, raw[0][0].base_offset if raw else end)
+            now_s, name = self._stage.now(), "" if seat.node is None else seat.node.name
+            kept = tuple(row for row in rows if start <= row.offset)
+            ends = raw[-1][0].next_offset if raw else end
+            scan = Scan(COPY, place, start, ends, now_s, now_s, kept, f"files of {name}", True, tuple(wrong))
+            self._stage.history.add(scan)
 
     def _read(self, final: Final) -> None:
         stage, now_s = self._stage, self._stage.now()

@@ -37,7 +37,7 @@ class God:
         self._images: dict[int, ClusterImage] = {}  # by position
         self._positions: dict[str, int] = {}  # of each process
         self._leaders: dict[tuple[str, int, int], str] = {}  # who led a partition in an epoch
-        self._copies = Copies(fleet, fleet.acks, sync=sync)
+        self._copies = Copies(fleet, fleet.acks, sync=sync, tell=stage.history.add)  # type: ignore[arg-type]
 
     def anew(self) -> None:
         """`cluster.json` was made anew: positions begin again, epochs of controllers and leaders do not."""

@@ -6,13 +6,15 @@ from msgspec.structs import replace
 
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Node, Row
+from logformat.record_batch import check_stored, walk
 from logformat.records import Record, encode_batch
+from seams.rng import SeededRng
 from tests.sim.checks.history import Loss, Outcome, Send
 from tests.sim.several.checks.acks import Acks, Began
 from tests.sim.several.checks.copies import Copy, Kept, behind, forgotten, unlike
-from tests.sim.several.checks.disks import Disks, Seen
+from tests.sim.several.checks.disks import Disks, Seen, batches_of
 from tests.sim.several.checks.god import of_step
-from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import PIECE_BYTES, CrashDisk
 
 ROW = Row(replicas=(0, 1), leader=0, leader_epoch=5, partition_epoch=7, in_sync=(0, 1), served_epoch=5)
 
@@ -168,3 +170,32 @@ def test_a_disk_is_read_as_programs_and_as_a_power_cut_find_it() -> None:
     assert ends(synced=False) == [11] and ends(synced=True) == [12]
     file.sync()
     assert ends(synced=False) == ends(synced=True) == [11]
+
+
+def test_a_torn_batch_that_lost_its_offset_alone_is_no_part_of_a_log() -> None:
+    """A member's disk, synced to 13, was said to end at 2: of the last batch the power cut kept all but the piece with
+    its base offset, and what is left has a valid CRC (seed 10179, three brokers, late work)."""
+    disk, disks = CrashDisk(), Disks()
+    for directory in ("/data", "/data/d", "/data/d/log-0"):
+        disk.make_dirs(directory)
+    file = disk.open("/data/d/log-0/00000000000000000010.log", write=True, create=True)
+    for directory in ("/", "/data", "/data/d", "/data/d/log-0"):
+        disk.sync_dir(directory)
+    first_end = PIECE_BYTES - 8  # the base offset of the second batch is the end of a piece
+    sizes = (encode_batch([Record(10, 1, None, b"v" * size)]) for size in range(PIECE_BYTES))
+    first = next(made for made in sizes if len(made) == first_end)
+    second = encode_batch([Record(offset, 1, None, b"v") for offset in (11, 12)])
+    file.write_at(0, [first])
+    file.sync()
+    file.write_at(first_end, [second])
+    inode = disk._names["/data/d/log-0/00000000000000000010.log"]
+    inode.dirty.remove(0)  # the disk did not write that one
+    after = disk.crash(SeededRng(1), 1.0)
+    (paths,) = disks.places(after, "d", synced=True).values()
+    left = after._names[paths[0]].data
+    assert [header.base_offset for _, header in walk(left)] == [10, 0] and bytes(left[first_end + 8 :]) == second[8:]
+    check_stored(left, first_end, len(left))
+    for synced in (True, False):
+        log = disks.log(after, paths, synced=synced)
+        assert (log.end, [(batch.base, batch.end) for batch in log.batches]) == (11, [(10, 11)])
+    assert [header.base_offset for header, _ in batches_of(after, paths, 0, 20)] == [10]

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import Counter
 
 from logformat.checkpoints import RECOVERY_POINT_FILE, decode_offsets
-from logformat.record_batch import walk
 from logformat.values import TopicPartition
 from tests.sim.checks.history import Note, Place
-from tests.sim.several.checks.disks import Disks
+from tests.sim.several.checks.disks import Disks, base_of, batches_in
 from tests.sim.several.checks.losses import Losses
 from tests.sim.several.crowd import Crowd
 from tests.sim.several.faults.kinds import Kind
@@ -68,7 +67,7 @@ class Rotting:
         points = decode_offsets(bytes(checkpoint.data), RECOVERY_POINT_FILE)
         point, path = points.get(TopicPartition(*place), 0), paths[-1]
         data = disk._names[path].data
-        found = [(at, header) for at, header in walk(data, 0)]
+        found = list(batches_in(data, base_of(path)))
         proven = [(at, header) for at, header in found if header.next_offset <= point]
         if len(proven) in (0, len(found)):
             return None  # nothing of it is below, or nobody reads it at the opening

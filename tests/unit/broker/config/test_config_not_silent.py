@@ -13,7 +13,7 @@ from broker.config.values import InvalidConfig
 from broker.wire.apis import ApiKey
 from logformat.records import Record, encode_batch
 from tests.sim.world.clock import EPOCH_MS
-from tests.support.brokers.broker_kit import Place, play, produce_request
+from tests.support.brokers.broker_kit import Place, produce_request
 
 
 def test_every_topic_config_is_obeyed_or_says_why_not() -> None:
@@ -65,29 +65,26 @@ def test_of_named_values_only_those_that_work_are_accepted() -> None:
             else:
                 accepted.add((name, value))
     assert accepted == {
+        ("cleanup.policy", "compact"),
         ("cleanup.policy", "delete"),
-        ("compression.type", "producer"),
+        *(("compression.type", value) for value in ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
         ("message.timestamp.type", "CreateTime"),
         ("message.timestamp.type", "LogAppendTime"),
     }
 
 
 @pytest.mark.parametrize("off_ms", [-10_000_000, 10_000_000])
-def test_with_log_append_time_the_records_own_time_is_no_matter(off_ms: int) -> None:
+async def test_with_log_append_time_the_records_own_time_is_no_matter(off_ms: int) -> None:
     """Regression: `message.timestamp.{before,after}.max.ms` were asked of timestamps that are overwritten anyway; Kafka
     takes these records."""
-
-    async def scenario() -> None:
-        life = await Place().start()
-        bounds = {"message_timestamp_before_max_ms": "1000", "message_timestamp_after_max_ms": "1000"}
-        await life.create("a", message_timestamp_type="LogAppendTime", **bounds)
-        await life.create("b", **bounds)
-        batch = encode_batch([Record(0, EPOCH_MS + off_ms, None, b"x")])
-        codes = []
-        for topic in ("a", "b"):
-            answer = await life.call(ApiKey.PRODUCE, produce_request(topic, batch))
-            codes.append(answer.responses[0].partition_responses[0].error_code)
-        assert codes == [0, 32]  # INVALID_TIMESTAMP
-        await life.stop()
-
-    play(scenario())
+    life = await Place().start()
+    bounds = {"message_timestamp_before_max_ms": "1000", "message_timestamp_after_max_ms": "1000"}
+    await life.create("a", message_timestamp_type="LogAppendTime", **bounds)
+    await life.create("b", **bounds)
+    batch = encode_batch([Record(0, EPOCH_MS + off_ms, None, b"x")])
+    codes = []
+    for topic in ("a", "b"):
+        answer = await life.call(ApiKey.PRODUCE, produce_request(topic, batch))
+        codes.append(answer.responses[0].partition_responses[0].error_code)
+    assert codes == [0, 32]  # INVALID_TIMESTAMP
+    await life.stop()

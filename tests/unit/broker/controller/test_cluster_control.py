@@ -22,7 +22,7 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord, Node
 from seams.loop.beats import Beats
 from tests.support.brokers.cluster_kit import session
-from tests.support.fast_loop import FastClock, run_fast
+from tests.support.fast_loop import FastClock
 
 TIMES = ClusterTimes(interval_s=1.0, lease_s=5.0)
 
@@ -94,159 +94,131 @@ class Kept:
         return ErrorCode.NONE
 
 
-def test_a_port_is_asked_while_the_store_is_away() -> None:
+async def test_a_port_is_asked_while_the_store_is_away() -> None:
     """It is asked once, half a second after its connection closed. That was left out where the store was away just
     then: who was killed beside an outage had a session for all of its time."""
+    clock, image = FastClock(), ClusterImage().with_records([session(node_id=n, broker_epoch=n) for n in (1, 2)])
+    commit_queue: Any = Decides(image)
 
-    async def scenario() -> None:
-        clock, image = FastClock(), ClusterImage().with_records([session(node_id=n, broker_epoch=n) for n in (1, 2)])
-        commit_queue: Any = Decides(image)
+    async def refuses(node: Node) -> bool:
+        return node.node_id == 2
 
-        async def refuses(node: Node) -> bool:
-            return node.node_id == 2
-
-        world: Any = SimpleNamespace(clock=clock, beats=Beats())
-        root: Any = SimpleNamespace(encoded=None)
-        cluster_control = ClusterControl(
-            commit_queue, root, world, 1, "c", TIMES, refuses=refuses, step_back=lambda: None, bump=lambda: None
-        )
-        cluster_control.begin(
-            ImageAt(2, image, ControllerAt(1, "ours", 1)), is_sure=False, claimed_s=clock.boottime_s()
-        )
-        keeping = asyncio.ensure_future(cluster_control.keep())
-        await asyncio.sleep(TIMES.away_s + 0.1)
-        cluster_control.closed(2, 2)
-        closed_s = clock.monotonic_s()
-        await asyncio.sleep(TIMES.knock_s + 0.1)
-        assert not commit_queue.at_s, "the store is away"
-        cluster_control.lease_bumped(2, clock.boottime_s())
-        await asyncio.sleep(0.1)
-        keeping.cancel()
-        assert commit_queue.at_s and commit_queue.at_s[0] - closed_s < TIMES.closed_s / 2, commit_queue.at_s
-
-    run_fast(scenario())
+    world: Any = SimpleNamespace(clock=clock, beats=Beats())
+    root: Any = SimpleNamespace(encoded=None)
+    cluster_control = ClusterControl(
+        commit_queue, root, world, 1, "c", TIMES, refuses=refuses, step_back=lambda: None, bump=lambda: None
+    )
+    cluster_control.begin(ImageAt(2, image, ControllerAt(1, "ours", 1)), is_sure=False, claimed_s=clock.boottime_s())
+    keeping = asyncio.ensure_future(cluster_control.keep())
+    await asyncio.sleep(TIMES.away_s + 0.1)
+    cluster_control.closed(2, 2)
+    closed_s = clock.monotonic_s()
+    await asyncio.sleep(TIMES.knock_s + 0.1)
+    assert not commit_queue.at_s, "the store is away"
+    cluster_control.lease_bumped(2, clock.boottime_s())
+    await asyncio.sleep(0.1)
+    keeping.cancel()
+    assert commit_queue.at_s and commit_queue.at_s[0] - closed_s < TIMES.closed_s / 2, commit_queue.at_s
 
 
-def test_who_reads_a_copy_of_the_bucket_is_not_let_in() -> None:
+async def test_who_reads_a_copy_of_the_bucket_is_not_let_in() -> None:
     """Its lease stands where it stood when it was copied. Who has not seen it move is shown that it does."""
+    clock, image = FastClock(), ClusterImage().with_records([session(node_id=1, broker_epoch=1)])
+    commit_queue: Any = Decides(image)
+    bumped: list[int] = []
 
-    async def scenario() -> None:
-        clock, image = FastClock(), ClusterImage().with_records([session(node_id=1, broker_epoch=1)])
-        commit_queue: Any = Decides(image)
-        bumped: list[int] = []
+    async def refuses(node: Node) -> bool:
+        return False
 
-        async def refuses(node: Node) -> bool:
-            return False
+    world: Any = SimpleNamespace(clock=clock, beats=Beats())
+    root: Any = SimpleNamespace(encoded=None)
+    cluster_control = ClusterControl(
+        commit_queue,
+        root,
+        world,
+        1,
+        "c",
+        TIMES,
+        refuses=refuses,
+        step_back=lambda: None,
+        bump=lambda: bumped.append(1),
+    )
+    cluster_control.begin(ImageAt(2, image, ControllerAt(1, "ours", 1)), is_sure=False, claimed_s=clock.boottime_s())
 
-        world: Any = SimpleNamespace(clock=clock, beats=Beats())
-        root: Any = SimpleNamespace(encoded=None)
-        cluster_control = ClusterControl(
-            commit_queue,
-            root,
-            world,
-            1,
-            "c",
-            TIMES,
-            refuses=refuses,
-            step_back=lambda: None,
-            bump=lambda: bumped.append(1),
-        )
-        cluster_control.begin(
-            ImageAt(2, image, ControllerAt(1, "ours", 1)), is_sure=False, claimed_s=clock.boottime_s()
-        )
+    async def ask(counter: int, *, wants_bump: bool = False) -> ErrorCode:
+        who = SessionRequest(2, "c", "0" * 32, "d2", "boot", (), lease_counter=counter, wants_bump=wants_bump)
+        try:
+            await cluster_control.register(who)
+        except ApiError as refused:
+            return refused.code
+        return ErrorCode.NONE
 
-        async def ask(counter: int, *, wants_bump: bool = False) -> ErrorCode:
-            who = SessionRequest(2, "c", "0" * 32, "d2", "boot", (), lease_counter=counter, wants_bump=wants_bump)
-            try:
-                await cluster_control.register(who)
-            except ApiError as refused:
-                return refused.code
-            return ErrorCode.NONE
-
-        assert await ask(NO_LEASE) == ErrorCode.NONE, "right after a claim"
-        cluster_control.lease_bumped(9, clock.boottime_s())
-        assert [await ask(counter) for counter in (NO_LEASE, 6, 7, 10, NOT_READ)] == [
-            ErrorCode.NOT_CONTROLLER,
-            ErrorCode.NOT_CONTROLLER,
-            ErrorCode.NONE,
-            ErrorCode.NONE,
-            ErrorCode.NONE,
-        ]
-        decided = len(commit_queue.at_s)
-        assert await ask(9, wants_bump=True) == ErrorCode.NOT_CONTROLLER and bumped == [1]
-        assert len(commit_queue.at_s) == decided
-
-    run_fast(scenario())
+    assert await ask(NO_LEASE) == ErrorCode.NONE, "right after a claim"
+    cluster_control.lease_bumped(9, clock.boottime_s())
+    assert [await ask(counter) for counter in (NO_LEASE, 6, 7, 10, NOT_READ)] == [
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+    ]
+    decided = len(commit_queue.at_s)
+    assert await ask(9, wants_bump=True) == ErrorCode.NOT_CONTROLLER and bumped == [1]
+    assert len(commit_queue.at_s) == decided
 
 
-def test_who_is_heard_before_its_end_is_decided_keeps_its_session() -> None:
+async def test_who_is_heard_before_its_end_is_decided_keeps_its_session() -> None:
     """A bucket that takes a commit in seconds has the end of a session wait behind others. It was decided as it was
     asked: who came back meanwhile, and was answered that it is in session, lost all that it led."""
-
-    async def scenario() -> None:
-        place = Kept(waits_s=4.0)
-        keeping = asyncio.ensure_future(place.cluster_control.keep())
-        await place.go(TIMES.session_s + 1)
-        assert not place.commit_queue.at_s
-        assert await place.heartbeat() is ErrorCode.NONE
-        await place.go(4.0)
-        keeping.cancel()
-        assert place.commit_queue.at_s and not place.commit_queue.made
-
-    run_fast(scenario())
+    place = Kept(waits_s=4.0)
+    keeping = asyncio.ensure_future(place.cluster_control.keep())
+    await place.go(TIMES.session_s + 1)
+    assert not place.commit_queue.at_s
+    assert await place.heartbeat() is ErrorCode.NONE
+    await place.go(4.0)
+    keeping.cancel()
+    assert place.commit_queue.at_s and not place.commit_queue.made
 
 
-def test_who_is_heard_after_its_end_was_decided_is_not_told_that_it_is_in_session() -> None:
+async def test_who_is_heard_after_its_end_was_decided_is_not_told_that_it_is_in_session() -> None:
     """The commit is under way and lands at any time: a coordinator of groups rested on such an answer that nobody else
     can coordinate them, for a session from then on, and showed offsets of before (R25)."""
-
-    async def scenario() -> None:
-        place = Kept(takes_s=4.0)
-        keeping = asyncio.ensure_future(place.cluster_control.keep())
-        await place.go(TIMES.session_s + 1)
-        assert not place.commit_queue.at_s, "under way"
-        assert await place.heartbeat() is ErrorCode.STALE_BROKER_EPOCH
-        await place.go(4.0)
-        keeping.cancel()
-        assert [record.active for record in place.commit_queue.made if isinstance(record, Node)] == [False]
-
-    run_fast(scenario())
+    place = Kept(takes_s=4.0)
+    keeping = asyncio.ensure_future(place.cluster_control.keep())
+    await place.go(TIMES.session_s + 1)
+    assert not place.commit_queue.at_s, "under way"
+    assert await place.heartbeat() is ErrorCode.STALE_BROKER_EPOCH
+    await place.go(4.0)
+    keeping.cancel()
+    assert [record.active for record in place.commit_queue.made if isinstance(record, Node)] == [False]
 
 
-def test_a_process_that_is_heard_again_while_another_one_registers_as_its_node_stays() -> None:
+async def test_a_process_that_is_heard_again_while_another_one_registers_as_its_node_stays() -> None:
     """Its connection was closed when the other one asked; the decision waits, and it is back by then."""
-
-    async def scenario() -> None:
-        place = Kept(waits_s=3.0)
-        assert await place.heartbeat() is ErrorCode.NONE
-        place.cluster_control.closed(2, 2)
-        other = SessionRequest(2, "c", "0" * 32, "another", "boot", (), previous_broker_epoch=2)
-        registering = asyncio.ensure_future(place.cluster_control.register(other))
-        await place.go(1.0)
-        assert await place.heartbeat() is ErrorCode.NONE
-        with pytest.raises(ApiError) as refused:
-            await registering
-        assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION and not place.commit_queue.made
-
-    run_fast(scenario())
+    place = Kept(waits_s=3.0)
+    assert await place.heartbeat() is ErrorCode.NONE
+    place.cluster_control.closed(2, 2)
+    other = SessionRequest(2, "c", "0" * 32, "another", "boot", (), previous_broker_epoch=2)
+    registering = asyncio.ensure_future(place.cluster_control.register(other))
+    await place.go(1.0)
+    assert await place.heartbeat() is ErrorCode.NONE
+    with pytest.raises(ApiError) as refused:
+        await registering
+    assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION and not place.commit_queue.made
 
 
-def test_a_heartbeat_that_was_late_on_its_way_promises_no_more_than_it_said() -> None:
+async def test_a_heartbeat_that_was_late_on_its_way_promises_no_more_than_it_said() -> None:
     """The promise ran from its arrival: another broker had claimed, and the controller answered as if none had."""
-
-    async def scenario() -> None:
-        kept = Kept()
-        kept.cluster_control.lease_bumped(1, kept.clock.boottime_s())
-        answer = await kept.cluster_control.heartbeat(SessionHeartbeat(2, 2, 1, FIT, no_claim_s=TIMES.lease_s))
-        since = AnsweredAt(answer.controller_epoch, answer.boottime_ms)
-        late = SessionHeartbeat(2, 2, 1, FIT, no_claim_s=TIMES.lease_s, since=since)
-        await asyncio.sleep(TIMES.lease_s - 0.1)  # on its way; its sender looked at the lease last as it left
-        answer = await kept.cluster_control.heartbeat(late)
-        assert not kept.cluster_control.is_disputed
-        await asyncio.sleep(0.2)
-        assert kept.cluster_control.is_disputed, "the sender may have claimed"
-        again = replace(late, since=AnsweredAt(answer.controller_epoch, answer.boottime_ms))
-        answer = await kept.cluster_control.heartbeat(again)
-        assert not kept.cluster_control.is_disputed, "it claims nothing yet"
-
-    run_fast(scenario())
+    kept = Kept()
+    kept.cluster_control.lease_bumped(1, kept.clock.boottime_s())
+    answer = await kept.cluster_control.heartbeat(SessionHeartbeat(2, 2, 1, FIT, no_claim_s=TIMES.lease_s))
+    since = AnsweredAt(answer.controller_epoch, answer.boottime_ms)
+    late = SessionHeartbeat(2, 2, 1, FIT, no_claim_s=TIMES.lease_s, since=since)
+    await asyncio.sleep(TIMES.lease_s - 0.1)  # on its way; its sender looked at the lease last as it left
+    answer = await kept.cluster_control.heartbeat(late)
+    assert not kept.cluster_control.is_disputed
+    await asyncio.sleep(0.2)
+    assert kept.cluster_control.is_disputed, "the sender may have claimed"
+    again = replace(late, since=AnsweredAt(answer.controller_epoch, answer.boottime_ms))
+    answer = await kept.cluster_control.heartbeat(again)
+    assert not kept.cluster_control.is_disputed, "it claims nothing yet"

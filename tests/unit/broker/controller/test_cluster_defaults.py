@@ -8,7 +8,8 @@ import pytest
 
 from broker.config.topic.topic_config import resolve_topic
 from broker.metadata.data_configs import is_unclean_election_allowed, min_in_sync_set
-from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place
+from tests.support.fast_loop import HOUR_S, run_fast
 
 
 def minimum(life: Life) -> tuple[int, int]:
@@ -47,7 +48,7 @@ def test_what_the_file_of_the_first_broker_says_counts_for_the_cluster(caplog: p
         assert minimum(life) == (2, 2)
         await life.stop()
 
-    play(scenario())
+    run_fast(scenario(), timeout_s=HOUR_S)
     (line,) = [record.getMessage() for record in caplog.records if "cluster_defaults" in record.name]
     assert line == (
         "min.insync.replicas=3 of this broker's configuration has no effect: the cluster's is 2; change it with "
@@ -55,30 +56,22 @@ def test_what_the_file_of_the_first_broker_says_counts_for_the_cluster(caplog: p
     )
 
 
-def test_a_file_that_says_nothing_of_it_sets_nothing() -> None:
+async def test_a_file_that_says_nothing_of_it_sets_nothing() -> None:
     """A start is one commit."""
-
-    async def scenario() -> None:
-        life = await Place().start()
-        await life.create("log")
-        assert life.context.metadata.image.cluster_configs == {} and minimum(life) == (1, 1)
-        await life.stop()
-
-    play(scenario())
+    life = await Place().start()
+    await life.create("log")
+    assert life.context.metadata.image.cluster_configs == {} and minimum(life) == (1, 1)
+    await life.stop()
 
 
-def test_who_may_lead_without_all_is_the_cluster_s_too() -> None:
+async def test_who_may_lead_without_all_is_the_cluster_s_too() -> None:
     """unclean.leader.election.enable of a file: what decides an election is the image's, the same on every broker."""
-
-    async def scenario() -> None:
-        life = await Place("unclean.leader.election.enable=true").start()
-        await life.create("log")
-        async with asyncio.timeout(60):
-            while "unclean.leader.election.enable" not in life.context.metadata.image.cluster_configs:
-                await asyncio.sleep(0.1)
-        image = life.context.metadata.image
-        topic = image.topic_named("log")
-        assert topic is not None and is_unclean_election_allowed(topic, image)
-        await life.stop()
-
-    play(scenario())
+    life = await Place("unclean.leader.election.enable=true").start()
+    await life.create("log")
+    async with asyncio.timeout(60):
+        while "unclean.leader.election.enable" not in life.context.metadata.image.cluster_configs:
+            await asyncio.sleep(0.1)
+    image = life.context.metadata.image
+    topic = image.topic_named("log")
+    assert topic is not None and is_unclean_election_allowed(topic, image)
+    await life.stop()

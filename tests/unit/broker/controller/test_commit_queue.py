@@ -23,7 +23,6 @@ from logformat.errors import Fenced, Retryable
 from seams.loop.tasks import Tasks, supervise
 from seams.rng import SeededRng
 from tests.support.brokers.cluster_kit import row, session
-from tests.support.fast_loop import run_fast
 from tests.unit.broker.following.test_publisher import Told
 
 
@@ -90,317 +89,256 @@ class Place:
         return answer
 
 
-def test_what_waits_together_is_committed_together_each_on_what_came_before() -> None:
+async def test_what_waits_together_is_committed_together_each_on_what_came_before() -> None:
     """Ten clients: two commits, not ten; of two that want one name, one gets it."""
-
-    async def scenario() -> None:
-        place = Place()
-        async with place.open():
-            names = ["a", "b", "c", "a", *map(str, range(6))]
-            ended = await asyncio.gather(*map(place.make, names), return_exceptions=True)
-        assert sum(isinstance(each, ApiError) for each in ended) == 1
-        assert isinstance(ended[3], ApiError) and ended[3].code is ErrorCode.TOPIC_ALREADY_EXISTS
-        assert len(place.root.commits) == 1
-        assert len(place.root.at.image.topics) == 9
-
-    run_fast(scenario())
+    place = Place()
+    async with place.open():
+        names = ["a", "b", "c", "a", *map(str, range(6))]
+        ended = await asyncio.gather(*map(place.make, names), return_exceptions=True)
+    assert sum(isinstance(each, ApiError) for each in ended) == 1
+    assert isinstance(ended[3], ApiError) and ended[3].code is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert len(place.root.commits) == 1
+    assert len(place.root.at.image.topics) == 9
 
 
-def test_a_commit_takes_no_more_than_the_root_has_room_for() -> None:
+async def test_a_commit_takes_no_more_than_the_root_has_room_for() -> None:
     """What does not fit beside the others is decided anew with the next commit."""
-
-    async def scenario() -> None:
-        place = Place()
-        async with place.open():
-            filler = "x" * (COMMIT_BYTES_MAX // 3)
-            await asyncio.gather(*(place.make(f"t{at}", filler) for at in range(7)))
-        assert [len(records) for records in place.root.commits] == [2, 2, 2, 1]
-
-    run_fast(scenario())
+    place = Place()
+    async with place.open():
+        filler = "x" * (COMMIT_BYTES_MAX // 3)
+        await asyncio.gather(*(place.make(f"t{at}", filler) for at in range(7)))
+    assert [len(records) for records in place.root.commits] == [2, 2, 2, 1]
 
 
-def test_a_thousand_refusals_among_many_topics_leave_the_loop_to_others() -> None:
+async def test_a_thousand_refusals_among_many_topics_leave_the_loop_to_others() -> None:
     """Each decider may look at every topic: 1 000 at once took 1.3 s of the loop among 5 000 topics."""
+    place = Place()
+    made = [TopicCreated(_id_of(f"t{at}"), f"t{at}", (row(),), {}) for at in range(5_000)]
+    place.root.at = ImageAt(2, place.root.at.image.with_records(made))
+    place.commit_queue._feed.take(place.root.at)
+    turns = 0
 
-    async def scenario() -> None:
-        place = Place()
-        made = [TopicCreated(_id_of(f"t{at}"), f"t{at}", (row(),), {}) for at in range(5_000)]
-        place.root.at = ImageAt(2, place.root.at.image.with_records(made))
-        place.commit_queue._feed.take(place.root.at)
-        turns = 0
+    async def somebody_else() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
 
-        async def somebody_else() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        asking = [asyncio.ensure_future(place.make("t7")) for _ in range(1_000)]
-        await asyncio.sleep(0)
-        other = asyncio.ensure_future(somebody_else())
-        async with place.open():
-            ended = await asyncio.gather(*asking, return_exceptions=True)
-        other.cancel()
-        assert all(isinstance(each, ApiError) for each in ended)
-        assert turns > 200
-        assert not place.root.commits
-
-    run_fast(scenario())
+    asking = [asyncio.ensure_future(place.make("t7")) for _ in range(1_000)]
+    await asyncio.sleep(0)
+    other = asyncio.ensure_future(somebody_else())
+    async with place.open():
+        ended = await asyncio.gather(*asking, return_exceptions=True)
+    other.cancel()
+    assert all(isinstance(each, ApiError) for each in ended)
+    assert turns > 200
+    assert not place.root.commits
 
 
-def test_a_refusal_that_rests_on_a_commit_that_failed_is_not_given() -> None:
+async def test_a_refusal_that_rests_on_a_commit_that_failed_is_not_given() -> None:
     """The second creation would be told that the topic exists; nobody knows."""
-
-    async def scenario() -> None:
-        place = Place()
-        place.root.fails = [Unsettled("no answer")]
-        place.root.comes_true = False
-        async with place.open():
-            ended = await asyncio.gather(place.make("a"), place.make("a"), return_exceptions=True)
-            assert [type(each) for each in ended] == [Unsettled, Unsettled]
-            assert not place.metadata.image.topics
-            assert await place.make("a") == "a"
-        assert place.root.settled == 1
-
-    run_fast(scenario())
+    place = Place()
+    place.root.fails = [Unsettled("no answer")]
+    place.root.comes_true = False
+    async with place.open():
+        ended = await asyncio.gather(place.make("a"), place.make("a"), return_exceptions=True)
+        assert [type(each) for each in ended] == [Unsettled, Unsettled]
+        assert not place.metadata.image.topics
+        assert await place.make("a") == "a"
+    assert place.root.settled == 1
 
 
 @pytest.mark.parametrize("comes_true", [True, False])
-def test_what_is_in_doubt_is_settled_before_anything_else_and_without_being_asked(comes_true: bool) -> None:
+async def test_what_is_in_doubt_is_settled_before_anything_else_and_without_being_asked(comes_true: bool) -> None:
     """Its effects come with the image that tells of it, or never."""
-
-    async def scenario() -> None:
-        place = Place()
-        place.root.fails = [Unsettled("no answer"), Retryable("away")]
-        place.root.comes_true = comes_true
-        async with place.open():
-            with pytest.raises(Unsettled):
-                await place.make("a")
-            assert not place.effects.roles
-            with pytest.raises(Retryable, match="away"):
-                await place.make("b")
-            assert len(place.root.commits) == 1, "decided while a change was in doubt"
-            await asyncio.sleep(10.0)
-            assert (place.metadata.topic_named("a") is not None) == comes_true
-            assert place.root.settled == 2
-
-    run_fast(scenario())
-
-
-def test_what_is_in_doubt_comes_true_when_it_is_read_and_only_once() -> None:
-    """A poll may see it before the office could settle; nothing of it is begun twice."""
-
-    async def scenario() -> None:
-        place = Place()
-        place.root.fails = [Unsettled("no answer")]
-        async with place.open() as commit_queue:
-            with pytest.raises(Unsettled):
-                await place.make("a")
-            assert commit_queue._feed.take(place.root.at)
-            assert list(place.effects.roles) == [_id_of("a")] and place.effects.calls == ["lead"]
-            with pytest.raises(ApiError):
-                await place.make("a")
-            assert place.root.settled == 1 and place.effects.calls == ["lead"]
-
-    run_fast(scenario())
-
-
-def test_a_change_that_does_not_fit_leaves_no_doubt() -> None:
-    """It was refused before anything was written."""
-
-    async def scenario() -> None:
-        place = Place()
-        place.root.fails = [CommitTooLarge("9000 bytes")]
-        async with place.open() as commit_queue:
-            with pytest.raises(CommitTooLarge):
-                await commit_queue.decide(lambda _: Decision((ConfigsSet({}, topic_id="t"),), None))
-            await asyncio.sleep(60.0)
-        assert place.root.settled == 0
-
-    run_fast(scenario())
-
-
-def test_who_lost_the_controller_epoch_decides_nothing_more() -> None:
-    """And that is all: what this broker leads goes on (R1). Who waited is told, in Kafka's code."""
-
-    async def scenario() -> None:
-        place = Place()
-        async with place.open():
+    place = Place()
+    place.root.fails = [Unsettled("no answer"), Retryable("away")]
+    place.root.comes_true = comes_true
+    async with place.open():
+        with pytest.raises(Unsettled):
             await place.make("a")
-            place.root.fails = [Fenced("epoch 2")]
-            first = asyncio.ensure_future(place.make("b"))
-            await asyncio.sleep(0.5)
-            ended = await asyncio.gather(first, place.make("c"), place.make("d"), return_exceptions=True)
-            for refused in ended:
-                assert isinstance(refused, ApiError) and code_of(refused) is ErrorCode.NOT_CONTROLLER
-            with pytest.raises(ApiError, match="not the correct controller"):
-                await place.make("e")
-            await asyncio.sleep(60.0)
-        assert len(place.root.commits) == 2 and place.root.settled == 0
-        assert place.effects.calls == ["lead"] and place.metadata.topic_named("a") is not None
-
-    run_fast(scenario())
+        assert not place.effects.roles
+        with pytest.raises(Retryable, match="away"):
+            await place.make("b")
+        assert len(place.root.commits) == 1, "decided while a change was in doubt"
+        await asyncio.sleep(10.0)
+        assert (place.metadata.topic_named("a") is not None) == comes_true
+        assert place.root.settled == 2
 
 
-def test_a_root_that_is_gone_is_an_outage_not_a_rival() -> None:
+async def test_what_is_in_doubt_comes_true_when_it_is_read_and_only_once() -> None:
+    """A poll may see it before the office could settle; nothing of it is begun twice."""
+    place = Place()
+    place.root.fails = [Unsettled("no answer")]
+    async with place.open() as commit_queue:
+        with pytest.raises(Unsettled):
+            await place.make("a")
+        assert commit_queue._feed.take(place.root.at)
+        assert list(place.effects.roles) == [_id_of("a")] and place.effects.calls == ["lead"]
+        with pytest.raises(ApiError):
+            await place.make("a")
+        assert place.root.settled == 1 and place.effects.calls == ["lead"]
+
+
+async def test_a_change_that_does_not_fit_leaves_no_doubt() -> None:
+    """It was refused before anything was written."""
+    place = Place()
+    place.root.fails = [CommitTooLarge("9000 bytes")]
+    async with place.open() as commit_queue:
+        with pytest.raises(CommitTooLarge):
+            await commit_queue.decide(lambda _: Decision((ConfigsSet({}, topic_id="t"),), None))
+        await asyncio.sleep(60.0)
+    assert place.root.settled == 0
+
+
+async def test_who_lost_the_controller_epoch_decides_nothing_more() -> None:
+    """And that is all: what this broker leads goes on (R1). Who waited is told, in Kafka's code."""
+    place = Place()
+    async with place.open():
+        await place.make("a")
+        place.root.fails = [Fenced("epoch 2")]
+        first = asyncio.ensure_future(place.make("b"))
+        await asyncio.sleep(0.5)
+        ended = await asyncio.gather(first, place.make("c"), place.make("d"), return_exceptions=True)
+        for refused in ended:
+            assert isinstance(refused, ApiError) and code_of(refused) is ErrorCode.NOT_CONTROLLER
+        with pytest.raises(ApiError, match="not the correct controller"):
+            await place.make("e")
+        await asyncio.sleep(60.0)
+    assert len(place.root.commits) == 2 and place.root.settled == 0
+    assert place.effects.calls == ["lead"] and place.metadata.topic_named("a") is not None
+
+
+async def test_a_root_that_is_gone_is_an_outage_not_a_rival() -> None:
     """A directory that was unmounted comes back."""
-
-    async def scenario() -> None:
-        place = Place()
-        place.root.fails = [RootVanished("gone")]
-        async with place.open():
-            with pytest.raises(RootVanished):
-                await place.make("a")
-            assert await place.make("b") == "b"
-
-    run_fast(scenario())
+    place = Place()
+    place.root.fails = [RootVanished("gone")]
+    async with place.open():
+        with pytest.raises(RootVanished):
+            await place.make("a")
+        assert await place.make("b") == "b"
 
 
-def test_who_waits_no_longer_takes_back_what_was_not_begun() -> None:
+async def test_who_waits_no_longer_takes_back_what_was_not_begun() -> None:
     """And leaves alone what was: it may be committed already."""
-
-    async def scenario() -> None:
-        place = Place()
-        async with place.open():
-            begun = asyncio.ensure_future(place.make("a"))
-            await asyncio.sleep(0.5)
-            waiting = asyncio.ensure_future(place.make("b"))
-            await asyncio.sleep(0)
-            begun.cancel()
-            waiting.cancel()
-            await place.make("c")
-        assert {topic.name for topic in place.metadata.image.topics.values()} == {"a", "c"}
-
-    run_fast(scenario())
+    place = Place()
+    async with place.open():
+        begun = asyncio.ensure_future(place.make("a"))
+        await asyncio.sleep(0.5)
+        waiting = asyncio.ensure_future(place.make("b"))
+        await asyncio.sleep(0)
+        begun.cancel()
+        waiting.cancel()
+        await place.make("c")
+    assert {topic.name for topic in place.metadata.image.topics.values()} == {"a", "c"}
 
 
-def test_a_bug_in_one_change_ends_that_change() -> None:
+async def test_a_bug_in_one_change_ends_that_change() -> None:
     """It is told, by whoever keeps the office running; the next change is not decided by it again and again."""
 
     def broken(image: ClusterImage) -> Decision[None]:
         raise KeyError("a bug")
 
-    async def scenario() -> None:
-        place = Place()
-        reported: list[str] = []
+    place = Place()
+    reported: list[str] = []
 
-        async def kept() -> None:
-            await supervise(
-                "commit_queue",
-                place.commit_queue.keep,
-                SeededRng(1),
-                lambda name, failure: reported.append(repr(failure)),
-            )
-
-        tasks = Tasks()
-        tasks.spawn("commit_queue", kept())
-        ended = await asyncio.gather(
-            place.make("a"), place.commit_queue.decide(broken), place.make("b"), return_exceptions=True
+    async def kept() -> None:
+        await supervise(
+            "commit_queue",
+            place.commit_queue.keep,
+            SeededRng(1),
+            lambda name, failure: reported.append(repr(failure)),
         )
-        assert isinstance(ended[0], Retryable) and isinstance(ended[1], Retryable)
-        assert ended[2] == "b" and {topic.name for topic in place.metadata.image.topics.values()} == {"b"}
-        assert reported == ["KeyError('a bug')"]
-        await tasks.close()
 
-    run_fast(scenario())
+    tasks = Tasks()
+    tasks.spawn("commit_queue", kept())
+    ended = await asyncio.gather(
+        place.make("a"), place.commit_queue.decide(broken), place.make("b"), return_exceptions=True
+    )
+    assert isinstance(ended[0], Retryable) and isinstance(ended[1], Retryable)
+    assert ended[2] == "b" and {topic.name for topic in place.metadata.image.topics.values()} == {"b"}
+    assert reported == ["KeyError('a bug')"]
+    await tasks.close()
 
 
-def test_who_gave_up_leaves_room_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_gave_up_leaves_room_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that come back would be refused because of their own requests of before."""
     monkeypatch.setattr(office_module, "QUEUE_MAX", 3)
-
-    async def scenario() -> None:
-        place = Place()
-        for _ in range(3):
-            waiting = [asyncio.ensure_future(place.make(str(at))) for at in range(3)]
-            await asyncio.sleep(0)
-            for each in waiting:
-                each.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-        waiting = [asyncio.ensure_future(place.make(str(at))) for at in range(3)]
-        async with place.open():
-            assert await asyncio.gather(*waiting) == ["0", "1", "2"]
-
-    run_fast(scenario())
-
-
-def test_the_queue_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above it, whoever asks is told to come back; nobody's memory is the limit."""
-    monkeypatch.setattr(office_module, "QUEUE_MAX", 3)
-
-    async def scenario() -> None:
-        place = Place()
+    place = Place()
+    for _ in range(3):
         waiting = [asyncio.ensure_future(place.make(str(at))) for at in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(Retryable, match="ask again"):
-            await place.make("one more")
-        async with place.open():
-            assert await asyncio.gather(*waiting) == ["0", "1", "2"]
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    waiting = [asyncio.ensure_future(place.make(str(at))) for at in range(3)]
+    async with place.open():
+        assert await asyncio.gather(*waiting) == ["0", "1", "2"]
 
-    run_fast(scenario())
+
+async def test_the_queue_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above it, whoever asks is told to come back; nobody's memory is the limit."""
+    monkeypatch.setattr(office_module, "QUEUE_MAX", 3)
+    place = Place()
+    waiting = [asyncio.ensure_future(place.make(str(at))) for at in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(Retryable, match="ask again"):
+        await place.make("one more")
+    async with place.open():
+        assert await asyncio.gather(*waiting) == ["0", "1", "2"]
 
 
-def test_nobody_waits_for_ever() -> None:
+async def test_nobody_waits_for_ever() -> None:
     """Not for a turn that does not come, nor for the end of what was begun."""
+    place = Place()
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    with pytest.raises(Retryable):
+        await place.make("never begun")
 
-    async def scenario() -> None:
-        place = Place()
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
+    async def hangs(records: Sequence[MetadataRecord]) -> ImageAt:
+        await asyncio.sleep(3600.0)
+        raise AssertionError("cancelled before")
+
+    place.root.commit = hangs  # type: ignore[method-assign]
+    async with place.open():
         with pytest.raises(Retryable):
-            await place.make("never begun")
-
-        async def hangs(records: Sequence[MetadataRecord]) -> ImageAt:
-            await asyncio.sleep(3600.0)
-            raise AssertionError("cancelled before")
-
-        place.root.commit = hangs  # type: ignore[method-assign]
-        async with place.open():
-            with pytest.raises(Retryable):
-                await place.make("never done")
-        assert loop.time() - began_s < 600.0
-
-    run_fast(scenario())
+            await place.make("never done")
+    assert loop.time() - began_s < 600.0
 
 
-def test_a_change_that_outlives_its_controller_epoch_does_not_end_the_next_one() -> None:
+async def test_a_change_that_outlives_its_controller_epoch_does_not_end_the_next_one() -> None:
     """It is under way when the epoch is lost, and the same process claims the next: the fence it meets at last is that
     of its own epoch. The process went on as the controller, and decided nothing until somebody else claimed."""
+    place = Place()
+    async with place.open() as commit_queue:
+        place.root.fails.append(Fenced("controller epoch 1 is over"))
+        late = asyncio.ensure_future(place.make("late"))
+        await asyncio.sleep(0.5)
+        commit_queue.renounce()
+        place.root.epoch = 2
+        commit_queue.activate(lambda: False)
+        with pytest.raises(ApiError) as refused:
+            await late
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
+        assert await place.make("next") == "next"
 
-    async def scenario() -> None:
-        place = Place()
-        async with place.open() as commit_queue:
-            place.root.fails.append(Fenced("controller epoch 1 is over"))
-            late = asyncio.ensure_future(place.make("late"))
-            await asyncio.sleep(0.5)
+
+async def test_what_was_decided_in_one_controller_epoch_is_not_committed_in_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Deciding takes turns: another controller may have decided between the epoch that is lost and the next one."""
+    monkeypatch.setattr(office_module, "_TOPICS_PER_TURN", 1)
+    place = Place()
+    async with place.open() as commit_queue:
+
+        def decide(image: ClusterImage) -> Decision[None]:
             commit_queue.renounce()
             place.root.epoch = 2
             commit_queue.activate(lambda: False)
-            with pytest.raises(ApiError) as refused:
-                await late
-            assert refused.value.code is ErrorCode.NOT_CONTROLLER
-            assert await place.make("next") == "next"
+            return Decision((TopicCreated(_id_of("old"), "old", (row(),), {}),), None)
 
-    run_fast(scenario())
-
-
-def test_what_was_decided_in_one_controller_epoch_is_not_committed_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deciding takes turns: another controller may have decided between the epoch that is lost and the next one."""
-    monkeypatch.setattr(office_module, "_TOPICS_PER_TURN", 1)
-
-    async def scenario() -> None:
-        place = Place()
-        async with place.open() as commit_queue:
-
-            def decide(image: ClusterImage) -> Decision[None]:
-                commit_queue.renounce()
-                place.root.epoch = 2
-                commit_queue.activate(lambda: False)
-                return Decision((TopicCreated(_id_of("old"), "old", (row(),), {}),), None)
-
-            with pytest.raises(ApiError) as refused:
-                await commit_queue.decide(decide)
-            assert refused.value.code is ErrorCode.NOT_CONTROLLER and not place.root.commits
-            assert await place.make("next") == "next"
-
-    run_fast(scenario())
+        with pytest.raises(ApiError) as refused:
+            await commit_queue.decide(decide)
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER and not place.root.commits
+        assert await place.make("next") == "next"

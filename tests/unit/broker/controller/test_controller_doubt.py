@@ -100,25 +100,21 @@ class Place:
         return found[1]
 
 
-def test_cluster_d15_a_topic_whose_creation_landed_unseen_is_not_created_twice() -> None:
+async def test_cluster_d15_a_topic_whose_creation_landed_unseen_is_not_created_twice() -> None:
     """The PUT lands and the store goes away before it says so; the client's retry finds the topic, and it serves."""
-
-    async def scenario() -> None:
-        place = Place()
-        async with place.controller() as controller:
-            place.store.script(Operation.PUT_ROOT, Fault.LOST)
-            place.store.script(Operation.GET, Fault.BEFORE, times=1000)
-            place.store.script(Operation.PUT_ROOT, Fault.BEFORE, times=1000)
-            with pytest.raises(Retryable):
-                await controller.create_topic("orders", 1, {})
-            place.store.calm()
-            with contextlib.suppress(ApiError):
-                await controller.create_topic("orders", 1, {})
-            image = await place.image()
-            assert [topic.name for topic in image.topics.values()] == ["orders"]
-            assert list(image.topics.values()) == list(place.effects.serving.values())
-
-    run_fast(scenario())
+    place = Place()
+    async with place.controller() as controller:
+        place.store.script(Operation.PUT_ROOT, Fault.LOST)
+        place.store.script(Operation.GET, Fault.BEFORE, times=1000)
+        place.store.script(Operation.PUT_ROOT, Fault.BEFORE, times=1000)
+        with pytest.raises(Retryable):
+            await controller.create_topic("orders", 1, {})
+        place.store.calm()
+        with contextlib.suppress(ApiError):
+            await controller.create_topic("orders", 1, {})
+        image = await place.image()
+        assert [topic.name for topic in image.topics.values()] == ["orders"]
+        assert list(image.topics.values()) == list(place.effects.serving.values())
 
 
 def test_a_creation_that_lands_late_is_settled_before_the_next_change() -> None:
@@ -145,81 +141,70 @@ def test_a_creation_that_lands_late_is_settled_before_the_next_change() -> None:
         run_fast(scenario(late_s))
 
 
-def test_a_deletion_that_landed_unseen_stops_the_topic_by_itself() -> None:
+async def test_a_deletion_that_landed_unseen_stops_the_topic_by_itself() -> None:
     """Else it would go on to acknowledge records that the next start does not know."""
-
-    async def scenario() -> None:
-        place = Place()
-        async with place.controller() as controller:
-            topic = await controller.create_topic("orders", 1, {})
-            place.store.script(Operation.PUT_ROOT, Fault.LOST)
-            place.store.script(Operation.GET, Fault.BEFORE, times=1000)
-            with pytest.raises(Retryable):
-                await controller.delete_topic("orders")
-            place.store.calm()
-            await asyncio.sleep(60)
-            assert place.effects.serving == {} and place.effects.purged == [topic.topic_id]
-            assert (await place.image()).topics == {}
-
-    run_fast(scenario())
+    place = Place()
+    async with place.controller() as controller:
+        topic = await controller.create_topic("orders", 1, {})
+        place.store.script(Operation.PUT_ROOT, Fault.LOST)
+        place.store.script(Operation.GET, Fault.BEFORE, times=1000)
+        with pytest.raises(Retryable):
+            await controller.delete_topic("orders")
+        place.store.calm()
+        await asyncio.sleep(60)
+        assert place.effects.serving == {} and place.effects.purged == [topic.topic_id]
+        assert (await place.image()).topics == {}
 
 
-def test_a_caller_that_gives_up_in_the_middle_of_a_commit_leaves_no_second_topic() -> None:
+async def test_a_caller_that_gives_up_in_the_middle_of_a_commit_leaves_no_second_topic() -> None:
     """The request's timeout cancels the change while its PUT is under way, and the PUT lands."""
+    place = Place()
+    async with place.controller() as controller:
+        place.store.plan = type(place.store.plan)(latency_s=(2.0, 2.001))
+        put_root = place.memory.put_root
+        landing: list[asyncio.Task[str]] = []
 
-    async def scenario() -> None:
-        place = Place()
-        async with place.controller() as controller:
-            place.store.plan = type(place.store.plan)(latency_s=(2.0, 2.001))
-            put_root = place.memory.put_root
-            landing: list[asyncio.Task[str]] = []
+        async def lands_anyway(key: str, data: bytes, if_match: str | None) -> str:
+            landing.append(asyncio.get_running_loop().create_task(put_root(key, data, if_match)))
+            await asyncio.sleep(5)
+            return await landing[-1]
 
-            async def lands_anyway(key: str, data: bytes, if_match: str | None) -> str:
-                landing.append(asyncio.get_running_loop().create_task(put_root(key, data, if_match)))
-                await asyncio.sleep(5)
-                return await landing[-1]
-
-            place.memory.put_root = lands_anyway  # type: ignore[method-assign]
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(4.0):
-                    await controller.create_topic("orders", 1, {})
-            assert landing
-            place.memory.put_root = put_root  # type: ignore[method-assign]
-            place.store.calm()
-            with contextlib.suppress(ApiError):
+        place.memory.put_root = lands_anyway  # type: ignore[method-assign]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(4.0):
                 await controller.create_topic("orders", 1, {})
-            image = await place.image()
-            assert list(image.topics.values()) == list(place.effects.serving.values())
-            assert len(image.topics) == 1
+        assert landing
+        place.memory.put_root = put_root  # type: ignore[method-assign]
+        place.store.calm()
+        with contextlib.suppress(ApiError):
+            await controller.create_topic("orders", 1, {})
+        image = await place.image()
+        assert list(image.topics.values()) == list(place.effects.serving.values())
+        assert len(image.topics) == 1
 
-    run_fast(scenario())
 
-
-def test_an_admin_change_that_began_outlives_the_patience_of_its_request() -> None:
+async def test_an_admin_change_that_began_outlives_the_patience_of_its_request() -> None:
     """`timeout.ms` ends the wait, not the change; what had not begun is not done (Kafka's controller as well)."""
 
     def in_s(delay_s: float) -> float:
         return asyncio.get_running_loop().time() + delay_s
 
-    async def scenario() -> None:
-        place = Place()
-        async with place.controller() as controller:
-            with pytest.raises(TimeoutError, match="not begun"):
-                await within(in_s(0), lambda: controller.create_topic("late", 1, {}))
-            place.store.plan = type(place.store.plan)(latency_s=(5.0, 5.001))
-            begun, waiting = (
-                asyncio.ensure_future(within(in_s(patience_s), partial(controller.create_topic, name, 1, {})))
-                for name, patience_s in (("begun", 1.0), ("waiting", 1.0))
-            )
-            await asyncio.sleep(0)
-            behind = asyncio.ensure_future(within(in_s(2.0), partial(controller.create_topic, "behind", 1, {})))
-            for ended in await asyncio.gather(begun, waiting, behind, return_exceptions=True):
-                assert isinstance(ended, TimeoutError) and "check whether it was done later" in str(ended)
-            assert not place.effects.serving
-            await asyncio.sleep(30)
-            assert set(place.effects.serving) == {"begun", "waiting"}
-            assert (await within(in_s(60), lambda: controller.create_topic("more", 1, {}))).name == "more"
-            with pytest.raises(ApiError, match="exists"):
-                await within(in_s(1), lambda: controller.create_topic("more", 1, {}))
-
-    run_fast(scenario())
+    place = Place()
+    async with place.controller() as controller:
+        with pytest.raises(TimeoutError, match="not begun"):
+            await within(in_s(0), lambda: controller.create_topic("late", 1, {}))
+        place.store.plan = type(place.store.plan)(latency_s=(5.0, 5.001))
+        begun, waiting = (
+            asyncio.ensure_future(within(in_s(patience_s), partial(controller.create_topic, name, 1, {})))
+            for name, patience_s in (("begun", 1.0), ("waiting", 1.0))
+        )
+        await asyncio.sleep(0)
+        behind = asyncio.ensure_future(within(in_s(2.0), partial(controller.create_topic, "behind", 1, {})))
+        for ended in await asyncio.gather(begun, waiting, behind, return_exceptions=True):
+            assert isinstance(ended, TimeoutError) and "check whether it was done later" in str(ended)
+        assert not place.effects.serving
+        await asyncio.sleep(30)
+        assert set(place.effects.serving) == {"begun", "waiting"}
+        assert (await within(in_s(60), lambda: controller.create_topic("more", 1, {}))).name == "more"
+        with pytest.raises(ApiError, match="exists"):
+            await within(in_s(1), lambda: controller.create_topic("more", 1, {}))

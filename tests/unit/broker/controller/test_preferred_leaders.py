@@ -13,7 +13,6 @@ from broker.controller.leader_rebalance import balanced, due
 from broker.error_codes import ErrorCode
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import NO_LEADER, Row, TopicCreated
-from tests.support.brokers.broker_kit import play
 from tests.support.brokers.cluster_kit import id_of, session
 from tests.support.brokers.house import house
 from tests.support.waiting import until
@@ -95,61 +94,50 @@ def test_nobody_unfit_ever_gets_a_leadership(rows: list[Row], unfit_all: set[int
         assert decided.answer["t", index].error == (expected if available else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
 
 
-def test_a_leader_that_comes_back_leads_again_within_an_interval() -> None:
+async def test_a_leader_that_comes_back_leads_again_within_an_interval() -> None:
     """Once it is in sync; broker 3 is killed and comes back, the controller is another one."""
-
-    async def scenario() -> None:
-        async with house(6, "leader.imbalance.check.interval.seconds=20") as it:
-            first: list[int] = [it.row(index).replicas[0] for index in range(6)]
-            assert [it.row(index).leader for index in range(6)] == first and 3 in first
-            await it.kill(3)
-            await until(lambda: all(it.row(index).leader != 3 for index in range(6)), 20)
-            await asyncio.sleep(45)
-            assert all(it.row(index).leader != 3 for index in range(6)), "it has no session"
-            await it.start(3)
-            await until(lambda: all(len(it.row(index).in_sync) == 3 for index in range(6)), 30)
-            epochs = [it.row(index).leader_epoch for index in range(6)]
-            assert await until(lambda: [it.row(index).leader for index in range(6)] == first, 25) > 0
-            after = [it.row(index).leader_epoch for index in range(6)]
-            assert [b - a for a, b in zip(epochs, after, strict=True)] == [leader == 3 for leader in first]
-
-    play(scenario())
+    async with house(6, "leader.imbalance.check.interval.seconds=20") as it:
+        first: list[int] = [it.row(index).replicas[0] for index in range(6)]
+        assert [it.row(index).leader for index in range(6)] == first and 3 in first
+        await it.kill(3)
+        await until(lambda: all(it.row(index).leader != 3 for index in range(6)), 20)
+        await asyncio.sleep(45)
+        assert all(it.row(index).leader != 3 for index in range(6)), "it has no session"
+        await it.start(3)
+        await until(lambda: all(len(it.row(index).in_sync) == 3 for index in range(6)), 30)
+        epochs = [it.row(index).leader_epoch for index in range(6)]
+        assert await until(lambda: [it.row(index).leader for index in range(6)] == first, 25) > 0
+        after = [it.row(index).leader_epoch for index in range(6)]
+        assert [b - a for a, b in zip(epochs, after, strict=True)] == [leader == 3 for leader in first]
 
 
-def test_leaders_stay_where_they_are_when_it_is_switched_off() -> None:
-    async def scenario() -> None:
-        settings = ("leader.imbalance.check.interval.seconds=1", "auto.leader.rebalance.enable=false")
-        async with house(6, *settings) as it:
-            await it.kill(3)
-            await until(lambda: all(it.row(index).leader != 3 for index in range(6)), 20)
-            await it.start(3)
-            await until(lambda: all(len(it.row(index).in_sync) == 3 for index in range(6)), 30)
-            await asyncio.sleep(60)
-            assert all(it.row(index).leader != 3 for index in range(6))
-
-    play(scenario())
+async def test_leaders_stay_where_they_are_when_it_is_switched_off() -> None:
+    settings = ("leader.imbalance.check.interval.seconds=1", "auto.leader.rebalance.enable=false")
+    async with house(6, *settings) as it:
+        await it.kill(3)
+        await until(lambda: all(it.row(index).leader != 3 for index in range(6)), 20)
+        await it.start(3)
+        await until(lambda: all(len(it.row(index).in_sync) == 3 for index in range(6)), 30)
+        await asyncio.sleep(60)
+        assert all(it.row(index).leader != 3 for index in range(6))
 
 
-def test_an_unfit_broker_gets_nothing_back_until_it_is_fit() -> None:
+async def test_an_unfit_broker_gets_nothing_back_until_it_is_fit() -> None:
     """Its disk is full: what it led goes once, and does not come and go at every look; asked for, it is refused in
     Kafka's words. With room again it leads again."""
-
-    async def scenario() -> None:
-        async with house(3, "leader.imbalance.check.interval.seconds=5") as it:
-            leader = it.row().leader
-            it.watched = next(node for node in (1, 2, 3) if node != leader)
-            before = it.row()
-            disk = it.disks[leader]
-            disk.allocate("/filler", disk.space("/").free)
-            await it.lives[leader].produce("log", b"a" * 1000)
-            await until(lambda: it.row().leader != leader, 15)
-            await asyncio.sleep(60)
-            assert it.row().leader_epoch == before.leader_epoch + 1
-            door = it.lives[it.controllers[0]].context.controller
-            elected = await door.elect(ElectionType.PREFERRED, [("log", 0)])
-            assert elected["log", 0].error is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-            disk.unlink("/filler")
-            await until(lambda: it.row().leader == leader, 60)
-            assert it.row().leader_epoch == before.leader_epoch + 2
-
-    play(scenario())
+    async with house(3, "leader.imbalance.check.interval.seconds=5") as it:
+        leader = it.row().leader
+        it.watched = next(node for node in (1, 2, 3) if node != leader)
+        before = it.row()
+        disk = it.disks[leader]
+        disk.allocate("/filler", disk.space("/").free)
+        await it.lives[leader].produce("log", b"a" * 1000)
+        await until(lambda: it.row().leader != leader, 15)
+        await asyncio.sleep(60)
+        assert it.row().leader_epoch == before.leader_epoch + 1
+        door = it.lives[it.controllers[0]].context.controller
+        elected = await door.elect(ElectionType.PREFERRED, [("log", 0)])
+        assert elected["log", 0].error is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        disk.unlink("/filler")
+        await until(lambda: it.row().leader == leader, 60)
+        assert it.row().leader_epoch == before.leader_epoch + 2

@@ -16,7 +16,6 @@ from broker.internal_topics.shard_life import ShardState
 from broker.wire.generated.messages import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from logformat.errors import Corrupt, Retryable, StorageFailed
 from tests.support.conversations.group_conversation import subscription
-from tests.support.fast_loop import run_fast
 from tests.support.groups.group_world import GroupWorld, in_world, longest_hold
 from tests.support.groups.memory_offsets_log import MemoryOffsetsLog
 
@@ -185,30 +184,26 @@ async def test_what_members_read_is_not_forgotten(w):
 # ---- what cannot be asked now ----------------------------------------------------------------------------------------
 
 
-def test_groups_that_are_loaded_are_not_told_yet():
+async def test_groups_that_are_loaded_are_not_told_yet():
     """Each request names the reason; a partition that cannot be read keeps its groups only."""
-
-    async def run() -> None:
-        w = GroupWorld(MemoryOffsetsLog(2))
-        w.start()
-        here, there = "a", "b"
-        assert (await w.groups.admin.listed((), ())) == (E.COORDINATOR_LOAD_IN_PROGRESS, [])
-        assert [row.error for row in await w.groups.admin.described(["a"])] == [E.COORDINATOR_LOAD_IN_PROGRESS]
-        assert await w.groups.admin.delete("a") is E.COORDINATOR_LOAD_IN_PROGRESS
-        assert await w.groups.admin.forget("a", [("t", 0)]) == (E.COORDINATOR_LOAD_IN_PROGRESS, [])
-        await w.groups.log.wait_loaded()
-        assert [await w.commit(group, 1) for group in (here, there)] == [E.NONE, E.NONE]
-        w.log.fail_replay = [Corrupt("bit rot")]
-        await w.restart()
-        (failed,) = [i for i in range(2) if w.groups.log.state_of(i) is ShardState.FAILED]
-        (left,) = await names(w)
-        (lost,) = {here, there} - {left}
-        assert w.groups.shard_of(lost) == (None, E.COORDINATOR_NOT_AVAILABLE) and failed == 0
-        assert await w.groups.admin.delete(lost) is E.COORDINATOR_NOT_AVAILABLE
-        assert await w.groups.admin.delete(left) is E.NONE
-        await w.kill()
-
-    run_fast(run())
+    w = GroupWorld(MemoryOffsetsLog(2))
+    w.start()
+    here, there = "a", "b"
+    assert (await w.groups.admin.listed((), ())) == (E.COORDINATOR_LOAD_IN_PROGRESS, [])
+    assert [row.error for row in await w.groups.admin.described(["a"])] == [E.COORDINATOR_LOAD_IN_PROGRESS]
+    assert await w.groups.admin.delete("a") is E.COORDINATOR_LOAD_IN_PROGRESS
+    assert await w.groups.admin.forget("a", [("t", 0)]) == (E.COORDINATOR_LOAD_IN_PROGRESS, [])
+    await w.groups.log.wait_loaded()
+    assert [await w.commit(group, 1) for group in (here, there)] == [E.NONE, E.NONE]
+    w.log.fail_replay = [Corrupt("bit rot")]
+    await w.restart()
+    (failed,) = [i for i in range(2) if w.groups.log.state_of(i) is ShardState.FAILED]
+    (left,) = await names(w)
+    (lost,) = {here, there} - {left}
+    assert w.groups.shard_of(lost) == (None, E.COORDINATOR_NOT_AVAILABLE) and failed == 0
+    assert await w.groups.admin.delete(lost) is E.COORDINATOR_NOT_AVAILABLE
+    assert await w.groups.admin.delete(left) is E.NONE
+    await w.kill()
 
 
 # ---- bounds ----------------------------------------------------------------------------------------------------------
@@ -309,38 +304,34 @@ async def _rest_of(begun):
         return done.value
 
 
-def test_a_generation_stored_after_its_groups_deletion_failed_keeps_nobody_else_waiting() -> None:
+async def test_a_generation_stored_after_its_groups_deletion_failed_keeps_nobody_else_waiting() -> None:
     """Of two groups that one request deletes the first took its time; the other's last member left meanwhile. Its
     machine, made anew when the deletion failed, knew no such store: the error escaped, the other writes of the batch
     were never told of, and their groups were NOT_COORDINATOR for ever."""
-
-    async def scenario() -> None:
-        unheard: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, told: unheard.append(told))
-        world = GroupWorld()
-        await world.ready()
-        member, _ = await world.member("g")
-        await world.commit("a", 1)
-        await world.commit("y", 1)
-        world.log.hold()
-        request = DeleteGroupsRequest(groups_names=["a", "g"])
-        deletion = world.ask(handle_delete_groups(world.groups, request, 2, CLIENT))
-        await asyncio.sleep(2)
-        world.log.release()
-        await asyncio.sleep(0)
-        world.log.hold()
-        under_way = world.ask(world.commit("x", 5))
-        left = world.ask(world.leave("g", member))
-        queued = world.ask(world.commit("y", 7))
-        answer = await deletion
-        assert [found.error_code for found in answer.results] == [E.NONE, E.COORDINATOR_NOT_AVAILABLE]
-        await left
-        await asyncio.sleep(0.5)
-        world.log.release()
-        await asyncio.sleep(10)
-        assert not world.failures and not unheard
-        assert (await under_way, await queued) == (E.NONE, E.NONE)
-        assert await world.fetch("y") == 7
-        await world.kill()
-
-    run_fast(scenario())
+    unheard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: unheard.append(told))
+    world = GroupWorld()
+    await world.ready()
+    member, _ = await world.member("g")
+    await world.commit("a", 1)
+    await world.commit("y", 1)
+    world.log.hold()
+    request = DeleteGroupsRequest(groups_names=["a", "g"])
+    deletion = world.ask(handle_delete_groups(world.groups, request, 2, CLIENT))
+    await asyncio.sleep(2)
+    world.log.release()
+    await asyncio.sleep(0)
+    world.log.hold()
+    under_way = world.ask(world.commit("x", 5))
+    left = world.ask(world.leave("g", member))
+    queued = world.ask(world.commit("y", 7))
+    answer = await deletion
+    assert [found.error_code for found in answer.results] == [E.NONE, E.COORDINATOR_NOT_AVAILABLE]
+    await left
+    await asyncio.sleep(0.5)
+    world.log.release()
+    await asyncio.sleep(10)
+    assert not world.failures and not unheard
+    assert (await under_way, await queued) == (E.NONE, E.NONE)
+    assert await world.fetch("y") == 7
+    await world.kill()

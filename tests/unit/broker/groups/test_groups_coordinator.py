@@ -272,91 +272,75 @@ async def test_client_ids_are_cut_not_refused(w):
 # ---- loading ---------------------------------------------------------------------------------------------------------
 
 
-def test_requests_are_told_to_wait_while_groups_are_loaded():
+async def test_requests_are_told_to_wait_while_groups_are_loaded():
     """COORDINATOR_LOAD_IN_PROGRESS; heartbeats are simply believed."""
-
-    async def run() -> None:
-        w = GroupWorld()
-        await w.ready()
-        await w.commit("g", 3)
-        await w.kill()
-        w.log.fail_replay = [Retryable("the store is away"), OSError("and the disk")]
-        w.start()
-        await asyncio.sleep(0)
-        loading = E.COORDINATOR_LOAD_IN_PROGRESS
-        assert (await w.join("g")).error is loading
-        assert (await w.sync("g", "m", 1)).error is loading
-        assert (await w.groups.members.leave("g", [Leaver("m")])).error is loading
-        assert await w.commit("g", 4) is loading
-        assert await w.fetch("g") is loading
-        assert await w.beat("g", "m", 1) is E.NONE
-        assert not list(w.groups.log.shards()), "half a state is no snapshot"
-        await w.groups.log.wait_loaded()
-        assert await w.fetch("g") == 3
-        await w.kill()
-
-    run_fast(run())
+    w = GroupWorld()
+    await w.ready()
+    await w.commit("g", 3)
+    await w.kill()
+    w.log.fail_replay = [Retryable("the store is away"), OSError("and the disk")]
+    w.start()
+    await asyncio.sleep(0)
+    loading = E.COORDINATOR_LOAD_IN_PROGRESS
+    assert (await w.join("g")).error is loading
+    assert (await w.sync("g", "m", 1)).error is loading
+    assert (await w.groups.members.leave("g", [Leaver("m")])).error is loading
+    assert await w.commit("g", 4) is loading
+    assert await w.fetch("g") is loading
+    assert await w.beat("g", "m", 1) is E.NONE
+    assert not list(w.groups.log.shards()), "half a state is no snapshot"
+    await w.groups.log.wait_loaded()
+    assert await w.fetch("g") == 3
+    await w.kill()
 
 
 @pytest.mark.parametrize("failure", [Corrupt("bit rot"), StorageFailed("EIO"), Fenced("superseded")])
-def test_a_partition_that_cannot_be_read_is_off_and_the_others_work(failure):
+async def test_a_partition_that_cannot_be_read_is_off_and_the_others_work(failure):
     """Its groups get COORDINATOR_NOT_AVAILABLE; nothing is guessed from half a log."""
-
-    async def run() -> None:
-        w = GroupWorld(MemoryOffsetsLog(2))
-        w.log.fail_replay = [failure]
-        await w.ready()
-        assert [w.groups.log.state_of(i) for i in range(2)] == [ShardState.FAILED, ShardState.READY]
-        codes = {await w.commit(f"g{i}", 1) for i in range(20)}
-        assert codes == {E.NONE, E.COORDINATOR_NOT_AVAILABLE}
-        await w.kill()
-
-    run_fast(run())
+    w = GroupWorld(MemoryOffsetsLog(2))
+    w.log.fail_replay = [failure]
+    await w.ready()
+    assert [w.groups.log.state_of(i) for i in range(2)] == [ShardState.FAILED, ShardState.READY]
+    codes = {await w.commit(f"g{i}", 1) for i in range(20)}
+    assert codes == {E.NONE, E.COORDINATOR_NOT_AVAILABLE}
+    await w.kill()
 
 
-def test_a_batch_of_nonsense_is_corrupt_not_an_exception_of_another_kind():
+async def test_a_batch_of_nonsense_is_corrupt_not_an_exception_of_another_kind():
     """The partition is off."""
-
-    async def run() -> None:
-        w = GroupWorld()
-        w.log.batches[0].append(bytes(100))
-        await w.ready()
-        assert w.groups.log.state_of(0) is ShardState.FAILED
-        await w.kill()
-
-    run_fast(run())
+    w = GroupWorld()
+    w.log.batches[0].append(bytes(100))
+    await w.ready()
+    assert w.groups.log.state_of(0) is ShardState.FAILED
+    await w.kill()
 
 
-def test_a_broken_off_replay_starts_from_nothing():
+async def test_a_broken_off_replay_starts_from_nothing():
     """What the first attempt brought is forgotten: the second sees the snapshot again."""
+    w = GroupWorld()
+    await w.ready()
+    await w.commit("g", 3)
+    await w.commit("h", 4)
+    await w.kill()
 
-    async def run() -> None:
-        w = GroupWorld()
-        await w.ready()
-        await w.commit("g", 3)
-        await w.commit("h", 4)
-        await w.kill()
+    class Breaks(MemoryOffsetsLog):
+        tries = 0
 
-        class Breaks(MemoryOffsetsLog):
-            tries = 0
+        async def replay(self, partition):
+            self.tries += 1
+            for batch in w.log.batches[0]:
+                yield batch
+                if self.tries == 1:
+                    raise Retryable("half way")
 
-            async def replay(self, partition):
-                self.tries += 1
-                for batch in w.log.batches[0]:
-                    yield batch
-                    if self.tries == 1:
-                        raise Retryable("half way")
-
-        w2 = GroupWorld(Breaks(1))
-        await w2.ready()
-        assert (await w2.fetch("g"), await w2.fetch("h")) == (3, 4)
-        assert w2.groups.group_count == 2
-        await w2.kill()
-
-    run_fast(run())
+    w2 = GroupWorld(Breaks(1))
+    await w2.ready()
+    assert (await w2.fetch("g"), await w2.fetch("h")) == (3, 4)
+    assert w2.groups.group_count == 2
+    await w2.kill()
 
 
-def test_the_topic_is_made_when_somebody_looks_for_a_coordinator():
+async def test_the_topic_is_made_when_somebody_looks_for_a_coordinator():
     """Its absence is COORDINATOR_NOT_AVAILABLE to whoever looks, NOT_COORDINATOR to whoever did not look, as in Kafka;
     once it is there, the next request is served."""
 
@@ -366,26 +350,23 @@ def test_the_topic_is_made_when_somebody_looks_for_a_coordinator():
     async def refuse_for_good() -> None:
         raise InvalidRequest("no room for 50 partitions")
 
-    async def run() -> None:
-        w = GroupWorld()
-        w.log.offline = {0}  # so that nothing is led at the start
-        await w.ready()
-        w.log.offline = set()
+    w = GroupWorld()
+    w.log.offline = {0}  # so that nothing is led at the start
+    await w.ready()
+    w.log.offline = set()
 
-        async def make() -> None:
-            w.log.created += 1
-            w.groups.log.lead(w.log.shard_log(0))
+    async def make() -> None:
+        w.log.created += 1
+        w.groups.log.lead(w.log.shard_log(0))
 
-        for refusal in (refuse, refuse_for_good):
-            w.log.ensure_created = refusal
-            assert await w.groups.find("g") is E.COORDINATOR_NOT_AVAILABLE
-            assert await w.commit("g", 1) is E.NOT_COORDINATOR
-        w.log.ensure_created = make
-        assert await w.groups.find("g") is E.NONE and w.log.created == 1
-        assert await w.commit("g", 1) is E.NONE
-        await w.kill()
-
-    run_fast(run())
+    for refusal in (refuse, refuse_for_good):
+        w.log.ensure_created = refusal
+        assert await w.groups.find("g") is E.COORDINATOR_NOT_AVAILABLE
+        assert await w.commit("g", 1) is E.NOT_COORDINATOR
+    w.log.ensure_created = make
+    assert await w.groups.find("g") is E.NONE and w.log.created == 1
+    assert await w.commit("g", 1) is E.NONE
+    await w.kill()
 
 
 # ---- expiry ----------------------------------------------------------------------------------------------------------
@@ -554,22 +535,18 @@ async def test_what_no_snapshot_holds_yet_is_known(w):
     assert w.shard().book.dirty_since_s is None and w.log.snapshots[0] is held
 
 
-def test_half_a_state_is_never_a_snapshot():
+async def test_half_a_state_is_never_a_snapshot():
     """While a partition is loaded, and when it cannot be: the one in the bucket is better, even after a close."""
-
-    async def run() -> None:
-        w = GroupWorld()
-        w.log.fail_replay = [Corrupt("bit rot")]
-        w.start()
-        snapshots = Snapshots(w.groups.log, FastClock())
-        for _ in range(2):
-            await snapshots.write_all()
-            assert not w.log.snapshots
-            await w.groups.log.wait_loaded()
-            await w.groups.close()
-        await w.kill()
-
-    run_fast(run())
+    w = GroupWorld()
+    w.log.fail_replay = [Corrupt("bit rot")]
+    w.start()
+    snapshots = Snapshots(w.groups.log, FastClock())
+    for _ in range(2):
+        await snapshots.write_all()
+        assert not w.log.snapshots
+        await w.groups.log.wait_loaded()
+        await w.groups.close()
+    await w.kill()
 
 
 @in_world
@@ -583,62 +560,50 @@ async def test_an_empty_state_has_an_empty_snapshot(w):
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 
-def test_memory_is_bounded_against_clients_that_only_take():
+async def test_memory_is_bounded_against_clients_that_only_take():
     """Groups, members, metadata, assignments and offsets end at state_bytes_max; refusals are answered; what exists
     works on."""
-
-    async def run() -> None:
-        limit = 3_000_000
-        w = GroupWorld(MemoryOffsetsLog(2), state_bytes_max=limit, groups_max=500)
-        await w.ready()
-        me, generation = await w.member("mine")
-        assert await w.commit("mine", 1, me, generation) is E.NONE
-        fat = (Protocol("range", bytes(100_000)),)
-        joins = [w.ask(w.join(f"fat{i}", protocols=fat)) for i in range(20)]
-        ids = [await w.join(f"ids{i % 7}", member_id_required=True) for i in range(400)]
-        commits = [await w.commit(f"many{i}", i, metadata="m" * 4_096) for i in range(1_000)]
-        await asyncio.sleep(0.1)
-        assert w.groups.held_bytes <= limit + 110_000
-        assert w.groups.group_count <= 500
-        assert E.INVALID_COMMIT_OFFSET_SIZE in commits and E.NONE in commits
-        assert E.MEMBER_ID_REQUIRED in {reply.error for reply in ids}
-        assert (await w.join("one more", protocols=fat)).error is E.GROUP_MAX_SIZE_REACHED
-        assert await w.beat("mine", me, generation) is E.NONE
-        assert await w.commit("mine", 2, me, generation) is E.NONE, "an offset that exists may always move"
-        await asyncio.gather(*joins)
-        await asyncio.sleep(10.1)
-        assert w.groups.held_bytes < limit
-        await w.kill()
-
-    run_fast(run())
+    limit = 3_000_000
+    w = GroupWorld(MemoryOffsetsLog(2), state_bytes_max=limit, groups_max=500)
+    await w.ready()
+    me, generation = await w.member("mine")
+    assert await w.commit("mine", 1, me, generation) is E.NONE
+    fat = (Protocol("range", bytes(100_000)),)
+    joins = [w.ask(w.join(f"fat{i}", protocols=fat)) for i in range(20)]
+    ids = [await w.join(f"ids{i % 7}", member_id_required=True) for i in range(400)]
+    commits = [await w.commit(f"many{i}", i, metadata="m" * 4_096) for i in range(1_000)]
+    await asyncio.sleep(0.1)
+    assert w.groups.held_bytes <= limit + 110_000
+    assert w.groups.group_count <= 500
+    assert E.INVALID_COMMIT_OFFSET_SIZE in commits and E.NONE in commits
+    assert E.MEMBER_ID_REQUIRED in {reply.error for reply in ids}
+    assert (await w.join("one more", protocols=fat)).error is E.GROUP_MAX_SIZE_REACHED
+    assert await w.beat("mine", me, generation) is E.NONE
+    assert await w.commit("mine", 2, me, generation) is E.NONE, "an offset that exists may always move"
+    await asyncio.gather(*joins)
+    await asyncio.sleep(10.1)
+    assert w.groups.held_bytes < limit
+    await w.kill()
 
 
-def test_a_group_keeps_a_bounded_number_of_positions():
+async def test_a_group_keeps_a_bounded_number_of_positions():
     """group_positions_max: known ones may move, more are refused; the answer to a fetch of all stays in proportion."""
-
-    async def run() -> None:
-        w = GroupWorld(group_positions_max=3)
-        await w.ready()
-        assert [await w.commit("g", 1, partition=i) for i in range(4)] == [E.NONE] * 3 + [E.INVALID_COMMIT_OFFSET_SIZE]
-        assert await w.commit("g", 2, partition=1) is E.NONE
-        assert await w.commit("h", 1, partition=3) is E.NONE
-        await w.kill()
-
-    run_fast(run())
+    w = GroupWorld(group_positions_max=3)
+    await w.ready()
+    assert [await w.commit("g", 1, partition=i) for i in range(4)] == [E.NONE] * 3 + [E.INVALID_COMMIT_OFFSET_SIZE]
+    assert await w.commit("g", 2, partition=1) is E.NONE
+    assert await w.commit("h", 1, partition=3) is E.NONE
+    await w.kill()
 
 
-def test_the_number_of_groups_is_bounded():
+async def test_the_number_of_groups_is_bounded():
     """groups_max, for joins and for commits from outside."""
-
-    async def run() -> None:
-        w = GroupWorld(groups_max=3)
-        await w.ready()
-        assert [await w.commit(f"g{i}", 1) for i in range(4)] == [E.NONE] * 3 + [E.INVALID_COMMIT_OFFSET_SIZE]
-        assert (await w.join("g9")).error is E.GROUP_MAX_SIZE_REACHED
-        assert (await w.join("g1")).error is E.NONE
-        await w.kill()
-
-    run_fast(run())
+    w = GroupWorld(groups_max=3)
+    await w.ready()
+    assert [await w.commit(f"g{i}", 1) for i in range(4)] == [E.NONE] * 3 + [E.INVALID_COMMIT_OFFSET_SIZE]
+    assert (await w.join("g9")).error is E.GROUP_MAX_SIZE_REACHED
+    assert (await w.join("g1")).error is E.NONE
+    await w.kill()
 
 
 @in_world
@@ -652,22 +617,18 @@ async def test_one_request_cannot_name_a_million_things(w):
     assert w.log.appends == 0
 
 
-def test_randomness_that_repeats_names_no_two_members_alike():
+async def test_randomness_that_repeats_names_no_two_members_alike():
     """A broker whose generator starts over after a restart (a simulated one) meets its old ids again."""
-
-    async def run() -> None:
-        w = GroupWorld()
-        await w.ready()
-        me, generation = await w.member("g")
-        w.rng = SeededRng(1)
-        await w.restart()
-        joining = w.ask(w.join("g"))
-        await asyncio.sleep(0.1)
-        assert (await w.join("g", me)).generation == generation + 1
-        assert (await joining).member_id != me
-        await w.kill()
-
-    run_fast(run())
+    w = GroupWorld()
+    await w.ready()
+    me, generation = await w.member("g")
+    w.rng = SeededRng(1)
+    await w.restart()
+    joining = w.ask(w.join("g"))
+    await asyncio.sleep(0.1)
+    assert (await w.join("g", me)).generation == generation + 1
+    assert (await joining).member_id != me
+    await w.kill()
 
 
 # ---- leadership that moves -------------------------------------------------------------------------------------------

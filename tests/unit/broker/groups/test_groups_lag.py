@@ -12,8 +12,7 @@ from broker.groups import lag
 from broker.groups.machine.events import AdmitCommit, GroupState
 from broker.groups.offset_requests import CommitRow
 from broker.metadata.image import TopicFacts
-from tests.support.brokers.broker_kit import Life, Place, play
-from tests.support.fast_loop import run_fast
+from tests.support.brokers.broker_kit import Life, Place
 from tests.support.groups.group_world import GroupWorld, in_world
 
 
@@ -36,19 +35,15 @@ async def test_lag_is_the_end_less_what_was_committed(w):
     assert found.states == {GroupState.EMPTY: 2, GroupState.STABLE: 1}
 
 
-def test_a_topic_that_was_made_again_has_no_lag_of_its_predecessor():
+async def test_a_topic_that_was_made_again_has_no_lag_of_its_predecessor():
     """Before any tombstone."""
-
-    async def run() -> None:
-        w = GroupWorld()
-        w.topics = {"t": TopicFacts(UUID(int=1), 1)}
-        await w.ready()
-        await w.commit("g", 3)
-        w.topics["t"] = TopicFacts(UUID(int=2), 1)
-        assert shown(await w.groups.survey(lambda _, __: 100)) == []
-        await w.kill()
-
-    run_fast(run())
+    w = GroupWorld()
+    w.topics = {"t": TopicFacts(UUID(int=1), 1)}
+    await w.ready()
+    await w.commit("g", 3)
+    w.topics["t"] = TopicFacts(UUID(int=2), 1)
+    assert shown(await w.groups.survey(lambda _, __: 100)) == []
+    await w.kill()
 
 
 @in_world
@@ -74,31 +69,28 @@ async def test_a_survey_is_bounded_and_shows_what_lags_most(w):
     assert beats >= 2, "others had their turns"
 
 
-def test_the_lag_of_a_whole_broker_is_scraped():
+async def test_the_lag_of_a_whole_broker_is_scraped():
     """From the high watermark; a group that caught up shows 0."""
 
     async def commit(life: Life, group: str, offset: int) -> None:
         rows = [CommitRow("log", 0, offset, -1, "")]
         assert await life.context.groups.offsets.commit(group, AdmitCommit(None), rows) == [E.NONE]
 
-    async def scenario() -> None:
-        life = await Place().start()
-        await life.create("log")
-        await life.produce("log", b"1", b"2", b"3")
-        assert await life.context.groups.find("behind") is E.NONE
-        await commit(life, "behind", 1)
-        await commit(life, 'odd "\\ \n name', 3)
-        text = (await life.broker.views.metrics()).decode()
-        families = {family.name: family for family in text_string_to_metric_families(text)}
-        lags = {
-            (s.labels["group"], s.labels["topic"], s.labels["partition"]): s.value
-            for s in families["thermocline_group_lag"].samples
-        }
-        assert lags == {("behind", "log", "0"): 2, ('odd "\\ \n name', "log", "0"): 0}
-        states = {s.labels["state"]: s.value for s in families["thermocline_groups"].samples}
-        assert states == {state.value: 2 * (state is GroupState.EMPTY) for state in GroupState}
-        (positions,) = families["thermocline_group_positions"].samples
-        assert positions.value == 2
-        await life.stop()
-
-    play(scenario())
+    life = await Place().start()
+    await life.create("log")
+    await life.produce("log", b"1", b"2", b"3")
+    assert await life.context.groups.find("behind") is E.NONE
+    await commit(life, "behind", 1)
+    await commit(life, 'odd "\\ \n name', 3)
+    text = (await life.broker.views.metrics()).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    lags = {
+        (s.labels["group"], s.labels["topic"], s.labels["partition"]): s.value
+        for s in families["thermocline_group_lag"].samples
+    }
+    assert lags == {("behind", "log", "0"): 2, ('odd "\\ \n name', "log", "0"): 0}
+    states = {s.labels["state"]: s.value for s in families["thermocline_groups"].samples}
+    assert states == {state.value: 2 * (state is GroupState.EMPTY) for state in GroupState}
+    (positions,) = families["thermocline_group_positions"].samples
+    assert positions.value == 2
+    await life.stop()

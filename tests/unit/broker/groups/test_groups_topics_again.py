@@ -159,46 +159,38 @@ def _without_id(w: GroupWorld, group: str, topic: str, **more: int) -> None:
 
 
 @pytest.mark.parametrize("expiry", [{}, {"expire_at_ms": 10**14}])
-def test_a_position_without_an_id_is_its_topics_for_good(expiry):
+async def test_a_position_without_an_id_is_its_topics_for_good(expiry):
     """From the first load on, durably: a topic made again later does not inherit it, also after restarts."""
-
-    async def run() -> None:
-        w = GroupWorld()
-        w.topics = {"t": OLD}
-        _without_id(w, "g", "t", **expiry)
-        await w.ready()
-        assert await w.fetch("g") == 42
-        await asyncio.sleep(0.1)
-        await w.restart()
-        assert await w.fetch("g") == 42
-        await w.kill()
-        w.topics = {"t": NEW}
-        await w.ready()
-        assert await w.fetch("g") == -1
-        await w.kill()
-        assert not w.failures
-
-    run_fast(run())
+    w = GroupWorld()
+    w.topics = {"t": OLD}
+    _without_id(w, "g", "t", **expiry)
+    await w.ready()
+    assert await w.fetch("g") == 42
+    await asyncio.sleep(0.1)
+    await w.restart()
+    assert await w.fetch("g") == 42
+    await w.kill()
+    w.topics = {"t": NEW}
+    await w.ready()
+    assert await w.fetch("g") == -1
+    await w.kill()
+    assert not w.failures
 
 
-def test_a_position_without_an_id_is_not_given_to_a_successor():
+async def test_a_position_without_an_id_is_not_given_to_a_successor():
     """The deleted topic is still being removed: the position is most likely its own. One of no topic is nobody's."""
-
-    async def run() -> None:
-        w = GroupWorld()
-        w.topics, w.leaving = {"t": NEW}, {"t"}
-        _without_id(w, "g", "t")
-        _without_id(w, "g", "gone")
-        await w.ready()
-        assert (await w.fetch("g"), await w.fetch("g", "gone")) == (-1, -1)
-        await asyncio.sleep(0.1)
-        assert sorted(tombstones(w)) == [("g", "gone"), ("g", "t")]
-        w.leaving.clear()
-        await w.restart()
-        assert await w.fetch("g") == -1
-        await w.kill()
-
-    run_fast(run())
+    w = GroupWorld()
+    w.topics, w.leaving = {"t": NEW}, {"t"}
+    _without_id(w, "g", "t")
+    _without_id(w, "g", "gone")
+    await w.ready()
+    assert (await w.fetch("g"), await w.fetch("g", "gone")) == (-1, -1)
+    await asyncio.sleep(0.1)
+    assert sorted(tombstones(w)) == [("g", "gone"), ("g", "t")]
+    w.leaving.clear()
+    await w.restart()
+    assert await w.fetch("g") == -1
+    await w.kill()
 
 
 @in_topics

@@ -16,7 +16,7 @@ from broker.wire.messages import (
     CreateTopicsRequestAssignment,
     CreateTopicsRequestTopic,
 )
-from tests.support.brokers.broker_kit import Place, play
+from tests.support.brokers.broker_kit import Place
 
 EMPTY = "The manual partition assignment includes an empty replica list."
 TWICE = "The manual partition assignment includes the broker 1 more than once."
@@ -57,21 +57,19 @@ NEW: list[tuple[str, int, int, Assigned, ErrorCode, str]] = [
 
 
 @pytest.mark.parametrize(("name", "partitions", "replicas", "assigned", "code", "text"), NEW)
-def test_new_topics(name: str, partitions: int, replicas: int, assigned: Assigned, code: ErrorCode, text: str) -> None:
+async def test_new_topics(
+    name: str, partitions: int, replicas: int, assigned: Assigned, code: ErrorCode, text: str
+) -> None:
     """Each rule of Kafka's, and nothing is made."""
-
-    async def scenario() -> None:
-        life = await Place().start()
-        await life.create("a")
-        await life.create("b.c")
-        assignments = [CreateTopicsRequestAssignment(index, brokers) for index, brokers in assigned]
-        wanted = CreateTopicsRequestTopic(name, partitions, replicas, assignments)
-        answer: Any = await life.call(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=[wanted], timeout_ms=5000))
-        assert (answer.topics[0].error_code, answer.topics[0].error_message) == (code, text)
-        assert {topic.name for topic in life.context.metadata.image.topics.values()} == {"a", "b.c"}
-        await life.stop()
-
-    play(scenario())
+    life = await Place().start()
+    await life.create("a")
+    await life.create("b.c")
+    assignments = [CreateTopicsRequestAssignment(index, brokers) for index, brokers in assigned]
+    wanted = CreateTopicsRequestTopic(name, partitions, replicas, assignments)
+    answer: Any = await life.call(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=[wanted], timeout_ms=5000))
+    assert (answer.topics[0].error_code, answer.topics[0].error_message) == (code, text)
+    assert {topic.name for topic in life.context.metadata.image.topics.values()} == {"a", "b.c"}
+    await life.stop()
 
 
 def attempted(added: int, given: int) -> str:
@@ -93,17 +91,13 @@ GROWN: list[tuple[int, list[list[int]] | None, ErrorCode, str | None]] = [
 
 
 @pytest.mark.parametrize(("count", "assigned", "code", "text"), GROWN)
-def test_more_partitions(count: int, assigned: list[list[int]] | None, code: ErrorCode, text: str | None) -> None:
+async def test_more_partitions(count: int, assigned: list[list[int]] | None, code: ErrorCode, text: str | None) -> None:
     """As above, of a topic with five."""
-
-    async def scenario() -> None:
-        life = await Place().start()
-        await life.create("a", 5)
-        added = None if assigned is None else [CreatePartitionsRequestAssignment(brokers) for brokers in assigned]
-        wanted = CreatePartitionsRequestTopic("a", count, added)
-        request = CreatePartitionsRequest(topics=[wanted], timeout_ms=5000)
-        (answer,) = (await life.call(ApiKey.CREATE_PARTITIONS, request)).results
-        assert (answer.error_code, answer.error_message) == (code, text)
-        await life.stop()
-
-    play(scenario())
+    life = await Place().start()
+    await life.create("a", 5)
+    added = None if assigned is None else [CreatePartitionsRequestAssignment(brokers) for brokers in assigned]
+    wanted = CreatePartitionsRequestTopic("a", count, added)
+    request = CreatePartitionsRequest(topics=[wanted], timeout_ms=5000)
+    (answer,) = (await life.call(ApiKey.CREATE_PARTITIONS, request)).results
+    assert (answer.error_code, answer.error_message) == (code, text)
+    await life.stop()

@@ -26,7 +26,7 @@ from broker.peers.links import Links
 from broker.replication.isr_policy import PartitionProposal
 from logformat.errors import Retryable
 from logformat.values import uuid_text
-from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place
 
 T1, T2 = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"
 REGISTRATION = SessionRequest(
@@ -112,119 +112,96 @@ async def controller(door: Door | None) -> AsyncIterator[tuple[RemoteController,
     await life.stop()
 
 
-def test_what_is_asked_and_answered_comes_over_whole() -> None:
+async def test_what_is_asked_and_answered_comes_over_whole() -> None:
     """Every field, there and back; proposals in their order, also where a topic comes twice."""
-
-    async def scenario() -> None:
-        door = Door()
-        async with controller(door) as (remote, _, _):
-            assert await remote.register(REGISTRATION) == 1 << 42
-            door.answer = SessionHeartbeatResponse(
-                5, root=b'{"a":1}', store_away=True, lease_counter=1 << 40, may_stop=True, boottime_ms=1 << 42
-            )
-            assert await remote.heartbeat(HEARTBEAT) == door.answer
-            door.answer = SessionHeartbeatResponse(5, is_disputed=True, boottime_ms=1)
-            assert await remote.heartbeat(HEARTBEAT) == door.answer
-            door.answer = SessionHeartbeatResponse(0)
-            assert await remote.heartbeat(replace(HEARTBEAT, fitness=FIT, wants_shutdown=False)) == door.answer
-            door.codes = (
-                ErrorCode.NONE,
-                ErrorCode.FENCED_LEADER_EPOCH,
-                ErrorCode.INELIGIBLE_REPLICA,
-                ErrorCode.UNKNOWN_TOPIC_ID,
-            )
-            assert await remote.alter_partition(PROPOSALS) == door.codes
-            assert door.asked[0] == REGISTRATION and door.asked[1] == HEARTBEAT and door.asked[4] == PROPOSALS
-
-    play(scenario())
+    door = Door()
+    async with controller(door) as (remote, _, _):
+        assert await remote.register(REGISTRATION) == 1 << 42
+        door.answer = SessionHeartbeatResponse(
+            5, root=b'{"a":1}', store_away=True, lease_counter=1 << 40, may_stop=True, boottime_ms=1 << 42
+        )
+        assert await remote.heartbeat(HEARTBEAT) == door.answer
+        door.answer = SessionHeartbeatResponse(5, is_disputed=True, boottime_ms=1)
+        assert await remote.heartbeat(HEARTBEAT) == door.answer
+        door.answer = SessionHeartbeatResponse(0)
+        assert await remote.heartbeat(replace(HEARTBEAT, fitness=FIT, wants_shutdown=False)) == door.answer
+        door.codes = (
+            ErrorCode.NONE,
+            ErrorCode.FENCED_LEADER_EPOCH,
+            ErrorCode.INELIGIBLE_REPLICA,
+            ErrorCode.UNKNOWN_TOPIC_ID,
+        )
+        assert await remote.alter_partition(PROPOSALS) == door.codes
+        assert door.asked[0] == REGISTRATION and door.asked[1] == HEARTBEAT and door.asked[4] == PROPOSALS
 
 
-def test_a_decision_is_waited_for_no_longer_than_a_session_lasts() -> None:
+async def test_a_decision_is_waited_for_no_longer_than_a_session_lasts() -> None:
     """Of a controller that is cut off: while somebody waited 30 s for it, another decided, and nobody served (simulated
     seeds 30, 45, 48 of several brokers)."""
-
-    async def scenario() -> None:
-        door, loop = Door(), asyncio.get_running_loop()
-        async with controller(door) as (remote, _, _):
-            door.silence = asyncio.Event()
-            for ask in (lambda: remote.register(REGISTRATION), lambda: remote.alter_partition(PROPOSALS)):
-                began_s = loop.time()
-                with pytest.raises(TimeoutError):
-                    await ask()
-                assert loop.time() - began_s == pytest.approx(ClusterTimes().session_s, abs=1.0)
-            door.silence.set()
-
-    play(scenario())
+    door, loop = Door(), asyncio.get_running_loop()
+    async with controller(door) as (remote, _, _):
+        door.silence = asyncio.Event()
+        for ask in (lambda: remote.register(REGISTRATION), lambda: remote.alter_partition(PROPOSALS)):
+            began_s = loop.time()
+            with pytest.raises(TimeoutError):
+                await ask()
+            assert loop.time() - began_s == pytest.approx(ClusterTimes().session_s, abs=1.0)
+        door.silence.set()
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.NOT_CONTROLLER, ErrorCode.INVALID_REQUEST])
-def test_a_refusal_comes_back_as_it_was_raised(code: ErrorCode) -> None:
+async def test_a_refusal_comes_back_as_it_was_raised(code: ErrorCode) -> None:
     """With its words, where there is room for them; what is to be asked again later, as that."""
-
-    async def scenario() -> None:
-        door = Door()
-        async with controller(door) as (remote, _, _):
-            door.refusal = ApiError(code, "what to do")
-            with pytest.raises(ApiError, match="what to do") as refused:
-                await remote.register(REGISTRATION)
+    door = Door()
+    async with controller(door) as (remote, _, _):
+        door.refusal = ApiError(code, "what to do")
+        with pytest.raises(ApiError, match="what to do") as refused:
+            await remote.register(REGISTRATION)
+        assert refused.value.code is code
+        for asking in remote.heartbeat(HEARTBEAT), remote.alter_partition(PROPOSALS):
+            with pytest.raises(ApiError) as refused:
+                await asking
             assert refused.value.code is code
-            for asking in remote.heartbeat(HEARTBEAT), remote.alter_partition(PROPOSALS):
-                with pytest.raises(ApiError) as refused:
-                    await asking
-                assert refused.value.code is code
-            door.refusal = Retryable("the bucket is away")
-            with pytest.raises(Retryable, match="the bucket is away"):
-                await remote.register(REGISTRATION)
-            with pytest.raises(Retryable):
-                await remote.heartbeat(HEARTBEAT)
-
-    play(scenario())
-
-
-def test_who_does_not_decide_says_so_and_nothing_else() -> None:
-    async def scenario() -> None:
-        async with controller(None) as (remote, _, _):
-            asked = remote.register(REGISTRATION), remote.heartbeat(HEARTBEAT), remote.alter_partition(PROPOSALS)
-            for asking in asked:
-                with pytest.raises(ApiError) as refused:
-                    await asking
-                assert refused.value.code is ErrorCode.NOT_CONTROLLER
-
-    play(scenario())
-
-
-def test_cluster_d09_nothing_waits_behind_a_parked_heartbeat() -> None:
-    """It has a connection of its own: what is asked meanwhile is answered meanwhile."""
-
-    async def scenario() -> None:
-        door = Door()
-        door.parked = asyncio.Event()
-        async with controller(door) as (remote, _, _):
-            parked = asyncio.ensure_future(remote.heartbeat(HEARTBEAT))
-            door.codes = (ErrorCode.NONE,) * len(PROPOSALS.proposals)
-            await remote.alter_partition(PROPOSALS)
+        door.refusal = Retryable("the bucket is away")
+        with pytest.raises(Retryable, match="the bucket is away"):
             await remote.register(REGISTRATION)
-            assert HEARTBEAT in door.asked and not parked.done()
-            door.parked.set()
-            assert await parked == door.answer
-
-    play(scenario())
-
-
-def test_the_controller_hears_that_the_connection_of_heartbeats_was_closed() -> None:
-    """Of the session that beat by it, once; of the other connection nothing is said."""
-
-    async def scenario() -> None:
-        door = Door()
-        async with controller(door) as (remote, links, _):
-            await remote.register(REGISTRATION)
+        with pytest.raises(Retryable):
             await remote.heartbeat(HEARTBEAT)
-            assert door.gone == []
-            links.close()
-            async with asyncio.timeout(5):
-                while not door.gone:
-                    await asyncio.sleep(0.01)
-            await asyncio.sleep(1)
-            assert door.gone == [(HEARTBEAT.node_id, HEARTBEAT.broker_epoch)]
 
-    play(scenario())
+
+async def test_who_does_not_decide_says_so_and_nothing_else() -> None:
+    async with controller(None) as (remote, _, _):
+        asked = remote.register(REGISTRATION), remote.heartbeat(HEARTBEAT), remote.alter_partition(PROPOSALS)
+        for asking in asked:
+            with pytest.raises(ApiError) as refused:
+                await asking
+            assert refused.value.code is ErrorCode.NOT_CONTROLLER
+
+
+async def test_cluster_d09_nothing_waits_behind_a_parked_heartbeat() -> None:
+    """It has a connection of its own: what is asked meanwhile is answered meanwhile."""
+    door = Door()
+    door.parked = asyncio.Event()
+    async with controller(door) as (remote, _, _):
+        parked = asyncio.ensure_future(remote.heartbeat(HEARTBEAT))
+        door.codes = (ErrorCode.NONE,) * len(PROPOSALS.proposals)
+        await remote.alter_partition(PROPOSALS)
+        await remote.register(REGISTRATION)
+        assert HEARTBEAT in door.asked and not parked.done()
+        door.parked.set()
+        assert await parked == door.answer
+
+
+async def test_the_controller_hears_that_the_connection_of_heartbeats_was_closed() -> None:
+    """Of the session that beat by it, once; of the other connection nothing is said."""
+    door = Door()
+    async with controller(door) as (remote, links, _):
+        await remote.register(REGISTRATION)
+        await remote.heartbeat(HEARTBEAT)
+        assert door.gone == []
+        links.close()
+        async with asyncio.timeout(5):
+            while not door.gone:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+        assert door.gone == [(HEARTBEAT.node_id, HEARTBEAT.broker_epoch)]

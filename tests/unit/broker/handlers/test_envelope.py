@@ -24,8 +24,10 @@ from broker.wire import messages as m
 from broker.wire.apis import ApiKey
 from broker.wire.codec import encode_request
 from broker.wire.framing import FRAME_PREFIX_SIZE, request_frame
-from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place
 from tests.support.brokers.cluster_kit import cluster_root, created
+from tests.support.fast_loop import HOUR_S, run_fast
+from tests.support.scenario import by
 
 POLLED_S = 20.0
 
@@ -81,7 +83,7 @@ def between(scenario: Callable[[Pair], Awaitable[None]]) -> None:
         async with pair() as made:
             await scenario(made)
 
-    play(played())
+    run_fast(played(), timeout_s=HOUR_S)
 
 
 def create(*names: str, **more: Any) -> m.CreateTopicsRequest:
@@ -94,111 +96,91 @@ def framed(key: int, version: int, request: Any) -> bytes:
     return b"".join(parts)[FRAME_PREFIX_SIZE:]  # type: ignore[arg-type]
 
 
-def test_an_admin_request_at_any_broker_is_decided_by_the_controller() -> None:
+@by(between)
+async def test_an_admin_request_at_any_broker_is_decided_by_the_controller(made: Pair, /) -> None:
     """Made, grown, configured, deleted: all that is answered here came true there, and nothing of it here."""
-
-    async def scenario(made: Pair) -> None:
-        here, there = made.here, made.there
-        answer = await here.call(ApiKey.CREATE_TOPICS, create("orders", "bad name"))
-        good, bad = answer.topics
-        assert (good.error_code, good.num_partitions) == (0, 2)
-        assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-        topic = there.context.metadata.topic("orders")
-        assert UUID(topic.topic_id) == good.topic_id
-        grow = m.CreatePartitionsRequest(
-            topics=[m.CreatePartitionsRequestTopic(name="orders", count=3, assignments=None)], timeout_ms=10_000
-        )
-        assert (await here.call(ApiKey.CREATE_PARTITIONS, grow)).results[0].error_code == 0
-        config = m.IncrementalAlterConfigsRequestConfig("retention.ms", 0, "77")
-        resource = m.IncrementalAlterConfigsRequestResource(2, "orders", [config])
-        altered = await here.call(
-            ApiKey.INCREMENTAL_ALTER_CONFIGS, m.IncrementalAlterConfigsRequest(resources=[resource])
-        )
-        assert altered.responses[0].error_code == 0
-        topic = there.context.metadata.topic("orders")
-        assert (topic.partitions, topic.configs["retention.ms"]) == (3, "77")
-        assert made.topics(here) == set()
-        delete = m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequestTopic(name="orders")], timeout_ms=10_000)
-        assert (await here.call(ApiKey.DELETE_TOPICS, delete)).responses[0].error_code == 0
-        assert made.topics(there) == set()
-        assert there.broker.metrics.requests[ApiKey.ENVELOPE] == 4
-
-    between(scenario)
+    here, there = made.here, made.there
+    answer = await here.call(ApiKey.CREATE_TOPICS, create("orders", "bad name"))
+    good, bad = answer.topics
+    assert (good.error_code, good.num_partitions) == (0, 2)
+    assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    topic = there.context.metadata.topic("orders")
+    assert UUID(topic.topic_id) == good.topic_id
+    grow = m.CreatePartitionsRequest(
+        topics=[m.CreatePartitionsRequestTopic(name="orders", count=3, assignments=None)], timeout_ms=10_000
+    )
+    assert (await here.call(ApiKey.CREATE_PARTITIONS, grow)).results[0].error_code == 0
+    config = m.IncrementalAlterConfigsRequestConfig("retention.ms", 0, "77")
+    resource = m.IncrementalAlterConfigsRequestResource(2, "orders", [config])
+    altered = await here.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, m.IncrementalAlterConfigsRequest(resources=[resource]))
+    assert altered.responses[0].error_code == 0
+    topic = there.context.metadata.topic("orders")
+    assert (topic.partitions, topic.configs["retention.ms"]) == (3, "77")
+    assert made.topics(here) == set()
+    delete = m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequestTopic(name="orders")], timeout_ms=10_000)
+    assert (await here.call(ApiKey.DELETE_TOPICS, delete)).responses[0].error_code == 0
+    assert made.topics(there) == set()
+    assert there.broker.metrics.requests[ApiKey.ENVELOPE] == 4
 
 
-def test_an_answer_comes_back_as_it_would_have_been_given_there() -> None:
+@by(between)
+async def test_an_answer_comes_back_as_it_would_have_been_given_there(made: Pair, /) -> None:
     """Refusals, words and throttle: the same message."""
-
-    async def scenario(made: Pair) -> None:
-        delete = m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequestTopic(name="none")], timeout_ms=1000)
-        elect = m.ElectLeadersRequest(topic_partitions=[m.ElectLeadersRequestTopic("none", [0])])
-        for key, request in ((ApiKey.DELETE_TOPICS, delete), (ApiKey.ELECT_LEADERS, elect)):
-            assert await made.here.call(key, request) == await made.there.call(key, request)
-        assert made.there.broker.metrics.requests[ApiKey.ENVELOPE] == 2
-
-    between(scenario)
+    delete = m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequestTopic(name="none")], timeout_ms=1000)
+    elect = m.ElectLeadersRequest(topic_partitions=[m.ElectLeadersRequestTopic("none", [0])])
+    for key, request in ((ApiKey.DELETE_TOPICS, delete), (ApiKey.ELECT_LEADERS, elect)):
+        assert await made.here.call(key, request) == await made.there.call(key, request)
+    assert made.there.broker.metrics.requests[ApiKey.ENVELOPE] == 2
 
 
-def test_topics_that_a_broker_makes_by_itself_are_made_by_the_controller() -> None:
+@by(between)
+async def test_topics_that_a_broker_makes_by_itself_are_made_by_the_controller(made: Pair, /) -> None:
     """By Metadata, and `__consumer_offsets` by the first group, as internal; a client cannot make that."""
-
-    async def scenario(made: Pair) -> None:
-        request = m.MetadataRequest(topics=[m.MetadataRequestTopic(name="auto")], allow_auto_topic_creation=True)
-        await made.here.call(ApiKey.METADATA, request)
-        assert "auto" in made.topics(made.there)
-        by_client = await made.here.call(ApiKey.CREATE_TOPICS, create("__consumer_offsets"))
-        assert by_client.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-        await made.here.call(ApiKey.FIND_COORDINATOR, m.FindCoordinatorRequest(coordinator_keys=["g"]))
-        assert made.there.context.metadata.topic("__consumer_offsets").internal
-        assert made.topics(made.here) == set()
-
-    between(scenario)
+    request = m.MetadataRequest(topics=[m.MetadataRequestTopic(name="auto")], allow_auto_topic_creation=True)
+    await made.here.call(ApiKey.METADATA, request)
+    assert "auto" in made.topics(made.there)
+    by_client = await made.here.call(ApiKey.CREATE_TOPICS, create("__consumer_offsets"))
+    assert by_client.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    await made.here.call(ApiKey.FIND_COORDINATOR, m.FindCoordinatorRequest(coordinator_keys=["g"]))
+    assert made.there.context.metadata.topic("__consumer_offsets").internal
+    assert made.topics(made.here) == set()
 
 
-def test_what_was_written_can_be_read_here_when_it_is_answered() -> None:
+@by(between)
+async def test_what_was_written_can_be_read_here_when_it_is_answered(made: Pair, /) -> None:
     """The answer waits for the position that it was decided at; here that comes by the next poll of the bucket."""
-
-    async def scenario(made: Pair) -> None:
-        for name in "abcdefgh":
-            await made.there.create(name)
-        asked = asyncio.ensure_future(made.here.call(ApiKey.CREATE_TOPICS, create("last")))
-        async with asyncio.timeout(5.0):
-            while "last" not in made.topics(made.there):
-                await asyncio.sleep(0.01)
-        position = made.there.context.images.position
-        assert made.here.context.images.position < position and not asked.done()
-        missing = position - made.here.context.images.position
-        at = await made.root.commit([created(100 + number, node_id=2) for number in range(missing)])
-        answer = await asked
-        assert made.here.context.images.position >= position
-        assert answer.topics[0].error_code == 0 and at.position == position
-
-    between(scenario)
+    for name in "abcdefgh":
+        await made.there.create(name)
+    asked = asyncio.ensure_future(made.here.call(ApiKey.CREATE_TOPICS, create("last")))
+    async with asyncio.timeout(5.0):
+        while "last" not in made.topics(made.there):
+            await asyncio.sleep(0.01)
+    position = made.there.context.images.position
+    assert made.here.context.images.position < position and not asked.done()
+    missing = position - made.here.context.images.position
+    at = await made.root.commit([created(100 + number, node_id=2) for number in range(missing)])
+    answer = await asked
+    assert made.here.context.images.position >= position
+    assert answer.topics[0].error_code == 0 and at.position == position
 
 
-def test_when_no_controller_takes_it_clients_are_told_to_ask_again() -> None:
+@by(between)
+async def test_when_no_controller_takes_it_clients_are_told_to_ask_again(made: Pair, /) -> None:
     """NOT_CONTROLLER for each topic, in Kafka's words; soon."""
-
-    async def scenario(made: Pair) -> None:
-        await made.end_there()
-        began = asyncio.get_running_loop().time()
-        answer = await made.here.call(ApiKey.CREATE_TOPICS, create("x", "y"))
-        assert [topic.error_code for topic in answer.topics] == [ErrorCode.NOT_CONTROLLER] * 2
-        assert answer.topics[0].error_message == "This is not the correct controller for this cluster."
-        assert asyncio.get_running_loop().time() - began < 10
-
-    between(scenario)
+    await made.end_there()
+    began = asyncio.get_running_loop().time()
+    answer = await made.here.call(ApiKey.CREATE_TOPICS, create("x", "y"))
+    assert [topic.error_code for topic in answer.topics] == [ErrorCode.NOT_CONTROLLER] * 2
+    assert answer.topics[0].error_message == "This is not the correct controller for this cluster."
+    assert asyncio.get_running_loop().time() - began < 10
 
 
-def test_a_broker_that_is_not_the_controller_opens_no_envelope() -> None:
+@by(between)
+async def test_a_broker_that_is_not_the_controller_opens_no_envelope(made: Pair, /) -> None:
     """Nor does it pass it on: no circles."""
-
-    async def scenario(made: Pair) -> None:
-        answer = await made.envelope(framed(ApiKey.CREATE_TOPICS, 7, create("x")), broker=made.here)
-        assert answer.error_code == ErrorCode.NOT_CONTROLLER and answer.response_data is None
-        assert made.topics(made.here) == made.topics(made.there) == set()
-
-    between(scenario)
+    answer = await made.envelope(framed(ApiKey.CREATE_TOPICS, 7, create("x")), broker=made.here)
+    assert answer.error_code == ErrorCode.NOT_CONTROLLER and answer.response_data is None
+    assert made.topics(made.here) == made.topics(made.there) == set()
 
 
 @pytest.mark.parametrize(
@@ -218,25 +200,21 @@ def test_a_broker_that_is_not_the_controller_opens_no_envelope() -> None:
         (framed(ApiKey.CREATE_TOPICS, 7, create("x")), {"client_host_address": b"abc"}, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_what_belongs_into_no_envelope_is_not_done(data: bytes, fields: dict[str, Any], code: ErrorCode) -> None:
+@by(between)
+async def test_what_belongs_into_no_envelope_is_not_done(
+    made: Pair, /, data: bytes, fields: dict[str, Any], code: ErrorCode
+) -> None:
     """Other requests, another envelope among them, damage, senders without a name: an error, and nothing else."""
-
-    async def scenario(made: Pair) -> None:
-        answer = await made.envelope(data, **fields)
-        assert answer.error_code == code and answer.response_data is None
-        assert made.topics(made.there) == set()
-
-    between(scenario)
+    answer = await made.envelope(data, **fields)
+    assert answer.error_code == code and answer.response_data is None
+    assert made.topics(made.there) == set()
 
 
-def test_envelopes_of_one_connection_are_decided_side_by_side() -> None:
+@by(between)
+async def test_envelopes_of_one_connection_are_decided_side_by_side(made: Pair, /) -> None:
     """All are under way before the first is answered, so that one commit takes them; answers are for each its own."""
-
-    async def scenario(made: Pair) -> None:
-        frames = [framed(ApiKey.CREATE_TOPICS, 7, create(f"t{at}")) for at in range(5)]
-        before = made.there.context.images.position
-        answers = await asyncio.gather(*[made.envelope(frame) for frame in frames])
-        assert [answer.error_code for answer in answers] == [0] * 5
-        assert {answer.position for answer in answers} == {before + 5}
-
-    between(scenario)
+    frames = [framed(ApiKey.CREATE_TOPICS, 7, create(f"t{at}")) for at in range(5)]
+    before = made.there.context.images.position
+    answers = await asyncio.gather(*[made.envelope(frame) for frame in frames])
+    assert [answer.error_code for answer in answers] == [0] * 5
+    assert {answer.position for answer in answers} == {before + 5}

@@ -28,7 +28,7 @@ from broker.wire.messages import (
 )
 from logformat.errors import Corrupt
 from logformat.record_batch import Fields
-from tests.support.brokers.broker_kit import Place, batch_of, joined, parts_of, play, produce_request
+from tests.support.brokers.broker_kit import Place, batch_of, joined, parts_of, produce_request
 
 VERSIONS = range(3, 10)
 SIZES = (61, 62, 126, 127, 128, 16_382, 16_383, 16_384, 100_000)
@@ -204,96 +204,80 @@ def test_answers_to_requests_for_one_partition_are_the_codecs(version: int) -> N
 
 
 @pytest.mark.parametrize(("acks", "learned"), [(-1, True), (1, True), (0, True), (2, False), (-2, False)])
-def test_only_known_acks_are_learned(acks: int, learned: bool) -> None:
+async def test_only_known_acks_are_learned(acks: int, learned: bool) -> None:
     """The general path refuses `acks` nobody knows; the fast path, which does not look at it, must not append next."""
-
-    async def scenario() -> None:
-        life = await Place().start()
-        await life.create("orders")
-        request = produce_request("orders", batch_of(b"x"), acks=acks)
-        with contextlib.suppress(CloseConnection):  # acks=0 of what is refused
-            await life.call(ApiKey.PRODUCE, request, 9)
-        assert (life.peer.produce_route is not None) is learned
-        await life.stop()
-
-    play(scenario())
+    life = await Place().start()
+    await life.create("orders")
+    request = produce_request("orders", batch_of(b"x"), acks=acks)
+    with contextlib.suppress(CloseConnection):  # acks=0 of what is refused
+        await life.call(ApiKey.PRODUCE, request, 9)
+    assert (life.peer.produce_route is not None) is learned
+    await life.stop()
 
 
 @pytest.mark.parametrize("differs", ["listener", "principal"])
-def test_what_one_peer_was_allowed_is_not_taken_for_another(differs: str) -> None:
+async def test_what_one_peer_was_allowed_is_not_taken_for_another(differs: str) -> None:
     """The same bytes by another principal, or on another listener, go the general path, past the authorizer; a topic
     that one of them was allowed is not known of the other."""
+    life = await Place().start()
+    for topic in ("orders", "secret"):
+        await life.create(topic)
+    peer, same, other = (Peer(number, "", "PLAINTEXT") for number in range(3))
+    setattr(other, differs, "another")
 
-    async def scenario() -> None:
-        life = await Place().start()
-        for topic in ("orders", "secret"):
-            await life.create(topic)
-        peer, same, other = (Peer(number, "", "PLAINTEXT") for number in range(3))
-        setattr(other, differs, "another")
+    def together(peer: Peer, topic: str) -> int:
+        request = produce_request(topic, batch_of(b"x"), acks=1)
+        return life.dispatch_run([life.frame(ApiKey.PRODUCE, 9, request)], peer)[0]
 
-        def together(peer: Peer, topic: str) -> int:
-            request = produce_request(topic, batch_of(b"x"), acks=1)
-            return life.dispatch_run([life.frame(ApiKey.PRODUCE, 9, request)], peer)[0]
-
-        for one, topics in ((peer, ("orders", "secret")), (same, ("orders",)), (other, ("orders",))):
-            for topic in topics:
-                await life.call(ApiKey.PRODUCE, produce_request(topic, batch_of(b"x"), acks=1), 9, one)
-        found = [together(one, topic) for one in (peer, same, other) for topic in ("orders", "secret")]
-        assert found == [1, 1, 1, 1, 1, 0]
-        same.principal = "User:somebody"  # who asks on this connection changed
-        assert together(same, "orders") == 0
-        await life.call(ApiKey.PRODUCE, produce_request("orders", batch_of(b"x"), acks=1), 9, same)
-        assert [together(same, topic) for topic in ("orders", "secret")] == [1, 0]
-        await life.stop()
-
-    play(scenario())
+    for one, topics in ((peer, ("orders", "secret")), (same, ("orders",)), (other, ("orders",))):
+        for topic in topics:
+            await life.call(ApiKey.PRODUCE, produce_request(topic, batch_of(b"x"), acks=1), 9, one)
+    found = [together(one, topic) for one in (peer, same, other) for topic in ("orders", "secret")]
+    assert found == [1, 1, 1, 1, 1, 0]
+    same.principal = "User:somebody"  # who asks on this connection changed
+    assert together(same, "orders") == 0
+    await life.call(ApiKey.PRODUCE, produce_request("orders", batch_of(b"x"), acks=1), 9, same)
+    assert [together(same, topic) for topic in ("orders", "secret")] == [1, 0]
+    await life.stop()
 
 
-def test_refused_requests_are_not_remembered() -> None:
+async def test_refused_requests_are_not_remembered() -> None:
     """Names that nobody knows, of 60 KB each, and known ones behind client ids as long: 2 000 frames kept 250 MB."""
-
-    async def scenario() -> None:
-        life = await Place("auto.create.topics.enable=false").start()
-        await life.create("orders")
-        tracemalloc.start()
-        try:
-            for number in range(200):
-                peer = Peer(number, "", "PLAINTEXT")
-                for topic, client in ((f"{number}" + "n" * 30_000, "c"), ("orders", f"{number}" + "c" * 30_000)):
-                    request = produce_request(topic, batch_of(b"x"), acks=1)
-                    frame = life.frame(ApiKey.PRODUCE, 9, request, client)
-                    await parts_of(life.dispatch_frame(peer, frame))
-                    assert peer.produce_route is None
-            del frame, request
-            assert tracemalloc.get_traced_memory()[0] < 2 << 20
-        finally:
-            tracemalloc.stop()
-        assert (await life.produce("orders", b"x", acks=1)).base_offset == 200
-        assert life.peer.produce_route is not None
-        await life.stop()
-
-    play(scenario())
-
-
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ever new client ids and topics: all is forgotten when the table is full, and learned anew."""
-
-    async def scenario() -> None:
-        monkeypatch.setattr(produce_routes, "_TOPICS_MAX", 6)
-        life = await Place().start()
-        for topic in ("a", "b"):
-            await life.create(topic)
-        known, peers = life.dispatcher.fast_path.routes, [Peer(number, "", "PLAINTEXT") for number in range(10)]
-        for peer in peers:
-            for topic in ("a", "b", "a"):
+    life = await Place("auto.create.topics.enable=false").start()
+    await life.create("orders")
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            peer = Peer(number, "", "PLAINTEXT")
+            for topic, client in ((f"{number}" + "n" * 30_000, "c"), ("orders", f"{number}" + "c" * 30_000)):
                 request = produce_request(topic, batch_of(b"x"), acks=1)
-                frame = life.frame(ApiKey.PRODUCE, 9, request, f"client-{peer.connection_id}")
+                frame = life.frame(ApiKey.PRODUCE, 9, request, client)
                 await parts_of(life.dispatch_frame(peer, frame))
-                heads = known._heads.values()
-                assert sum(len(head.topics) for head in heads) == known._topics_count <= 6
-        routes = [peer.produce_route for peer in peers]
-        assert sum(len(route.head.topics) for route in routes if isinstance(route, produce_routes.ProduceRoute)) <= 6
-        assert len(await life.read_all("a")) == 20
-        await life.stop()
+                assert peer.produce_route is None
+        del frame, request
+        assert tracemalloc.get_traced_memory()[0] < 2 << 20
+    finally:
+        tracemalloc.stop()
+    assert (await life.produce("orders", b"x", acks=1)).base_offset == 200
+    assert life.peer.produce_route is not None
+    await life.stop()
 
-    play(scenario())
+
+async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ever new client ids and topics: all is forgotten when the table is full, and learned anew."""
+    monkeypatch.setattr(produce_routes, "_TOPICS_MAX", 6)
+    life = await Place().start()
+    for topic in ("a", "b"):
+        await life.create(topic)
+    known, peers = life.dispatcher.fast_path.routes, [Peer(number, "", "PLAINTEXT") for number in range(10)]
+    for peer in peers:
+        for topic in ("a", "b", "a"):
+            request = produce_request(topic, batch_of(b"x"), acks=1)
+            frame = life.frame(ApiKey.PRODUCE, 9, request, f"client-{peer.connection_id}")
+            await parts_of(life.dispatch_frame(peer, frame))
+            heads = known._heads.values()
+            assert sum(len(head.topics) for head in heads) == known._topics_count <= 6
+    routes = [peer.produce_route for peer in peers]
+    assert sum(len(route.head.topics) for route in routes if isinstance(route, produce_routes.ProduceRoute)) <= 6
+    assert len(await life.read_all("a")) == 20
+    await life.stop()

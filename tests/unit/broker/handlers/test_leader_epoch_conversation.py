@@ -12,9 +12,10 @@ from typing import Any
 
 from broker.wire.apis import ApiKey
 from broker.wire.generated import messages as m
-from tests.support.brokers.broker_kit import Place, play
+from tests.support.brokers.broker_kit import Place
 from tests.support.conversations.epoch_conversation import EpochTalk, leader_epochs
 from tests.support.conversations.our_broker import OurBroker
+from tests.support.fast_loop import HOUR_S, run_fast
 from tests.support.repository import GOLDEN as GOLDEN_FILES
 
 GOLDEN = json.loads((GOLDEN_FILES / "epochs_kafka_4_3_1.json").read_text())
@@ -31,7 +32,7 @@ def test_epochs_are_answered_as_kafka_does() -> None:
         await broker.stop()
         return talk.log
 
-    ours = json.loads(json.dumps(play(scenario())))
+    ours = json.loads(json.dumps(run_fast(scenario(), timeout_s=HOUR_S)))
     theirs = GOLDEN["leader epochs"]
     assert [label for label, _ in ours] == [label for label, _ in theirs]
     different = [f"{label}: {a} instead of {b}" for (label, a), (_, b) in zip(ours, theirs, strict=True) if a != b]
@@ -55,4 +56,4 @@ def test_the_end_of_the_latest_epoch_is_the_logs_end_before_it_is_flushed() -> N
         await life.stop()
         return *found, partition.log.flushed_end_offset
 
-    assert play(scenario()) == (0, 2, 2)
+    assert run_fast(scenario(), timeout_s=HOUR_S) == (0, 2, 2)

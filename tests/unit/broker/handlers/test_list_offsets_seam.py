@@ -36,5 +36,5 @@ def test_records_that_change_tiers_during_the_search_are_found() -> None:
     )
     context = SimpleNamespace(config=SimpleNamespace(list_offsets_wait_ms_max=1000))
     answer = ListOffsetsResponsePartition()
-    asyncio.run(_by_time(cast(Context, context), cast(LeaderReplica, partition), 15, answer))
+    asyncio.run(_by_time(cast(Context, context), cast(LeaderReplica, partition), 15, answer, is_committed=False))
     assert (answer.timestamp, answer.offset, answer.leader_epoch) == (15, 15, 3)

@@ -11,8 +11,9 @@ from broker.wire.messages import (
     DescribeLogDirsRequest,
     DescribeLogDirsRequestTopic,
 )
-from tests.support.brokers.broker_kit import Life, play
+from tests.support.brokers.broker_kit import Life
 from tests.support.brokers.house import house
+from tests.support.fast_loop import HOUR_S, run_fast
 from tests.support.waiting import until
 
 
@@ -56,27 +57,23 @@ def test_each_broker_describes_what_it_leads_and_what_it_follows() -> None:
         (size,) = [each.log.local_bytes for each in life.context.registry.written if each.index == 0]
         return size
 
-    play(scenario())
+    run_fast(scenario(), timeout_s=HOUR_S)
 
 
-def test_a_replica_stays_where_it_lies() -> None:
+async def test_a_replica_stays_where_it_lies() -> None:
     """Led or followed; what lies on other brokers alone, or nowhere, or in no directory, is said as Kafka says it."""
-
-    async def scenario() -> None:
-        async with house(2) as it:
-            await it.lives[1].context.controller.create_topic("one", 1, {}, assignments=[(0, [3])])
-            await until(lambda: it.lives[1].context.metadata.topic_named("one") is not None, 10)
-            await until(lambda: all(len(life.context.registry.written) >= 2 for life in it.lives.values()), 10)
-            life = it.lives[1]
-            here, places = life.context.config.data_dir, [("log", 0), ("log", 1), ("one", 0), ("log", 9), ("no", 0)]
-            assert await judged(life, here, *places) == [
-                ErrorCode.NONE,
-                ErrorCode.NONE,
-                ErrorCode.REPLICA_NOT_AVAILABLE,
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ]
-            assert set(await judged(life, f"{here}/", *places)) == {ErrorCode.LOG_DIR_NOT_FOUND}
-            assert await judged(life, "/nowhere", ("n" * 220, 0)) == [ErrorCode.INVALID_TOPIC_EXCEPTION]
-
-    play(scenario())
+    async with house(2) as it:
+        await it.lives[1].context.controller.create_topic("one", 1, {}, assignments=[(0, [3])])
+        await until(lambda: it.lives[1].context.metadata.topic_named("one") is not None, 10)
+        await until(lambda: all(len(life.context.registry.written) >= 2 for life in it.lives.values()), 10)
+        life = it.lives[1]
+        here, places = life.context.config.data_dir, [("log", 0), ("log", 1), ("one", 0), ("log", 9), ("no", 0)]
+        assert await judged(life, here, *places) == [
+            ErrorCode.NONE,
+            ErrorCode.NONE,
+            ErrorCode.REPLICA_NOT_AVAILABLE,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        assert set(await judged(life, f"{here}/", *places)) == {ErrorCode.LOG_DIR_NOT_FOUND}
+        assert await judged(life, "/nowhere", ("n" * 220, 0)) == [ErrorCode.INVALID_TOPIC_EXCEPTION]

@@ -15,7 +15,7 @@ from broker.wire.messages import ProduceResponsePartition
 from logformat.record_batch import Codec, read_header
 from logformat.records import Record, encode_batch
 from tests.sim.world.clock import EPOCH_MS
-from tests.support.brokers.broker_kit import Life, Place, batches_of, play, produce_request
+from tests.support.brokers.broker_kit import Life, Place, batches_of, produce_request
 from tests.support.wire.proportion import CALLS_MAX, cost_of
 
 YEAR_MS = 365 * 24 * 3_600_000
@@ -51,89 +51,69 @@ async def started(*settings: str, **configs: str) -> Life:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("many", [2, 5000])
 @pytest.mark.parametrize("header", [{"maximum": -1}, {"kafkajs": True}, {"maximum": EPOCH_MS - 3 * HOUR_MS}])
-def test_a_header_that_cannot_be_right_carries_no_record_past_the_limits(
+async def test_a_header_that_cannot_be_right_carries_no_record_past_the_limits(
     header: dict[str, Any], many: int, codec: Codec
 ) -> None:
     """−1, or less than the first record's, or KafkaJS's: records years ahead, or older than allowed, were taken. Kafka
     4.3.1 answers INVALID_TIMESTAMP to each; what is within the limits is taken, and its greatest timestamp repaired."""
-
-    async def scenario() -> None:
-        life = await started()
-        near = [EPOCH_MS] * many
-        for wrong in (EPOCH_MS + 10 * YEAR_MS, EPOCH_MS - YEAR_MS):
-            answer = await sent(life, batch_with(*near, wrong, EPOCH_MS, **header, codec=codec))
-            assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
-        assert life.partition("log").log.log_end_offset == 0
-        fine = await sent(life, batch_with(*near, EPOCH_MS + 500, EPOCH_MS, **header, codec=codec))
-        assert (fine.error_code, fine.base_offset) == (0, 0)
-        (stored,) = batches_of(await life.fetch("log", 0))
-        assert read_header(stored).max_timestamp == EPOCH_MS + 500
-        await life.stop()
-
-    play(scenario())
+    life = await started()
+    near = [EPOCH_MS] * many
+    for wrong in (EPOCH_MS + 10 * YEAR_MS, EPOCH_MS - YEAR_MS):
+        answer = await sent(life, batch_with(*near, wrong, EPOCH_MS, **header, codec=codec))
+        assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert life.partition("log").log.log_end_offset == 0
+    fine = await sent(life, batch_with(*near, EPOCH_MS + 500, EPOCH_MS, **header, codec=codec))
+    assert (fine.error_code, fine.base_offset) == (0, 0)
+    (stored,) = batches_of(await life.fetch("log", 0))
+    assert read_header(stored).max_timestamp == EPOCH_MS + 500
+    await life.stop()
 
 
-def test_a_topic_that_stamps_its_own_time_judges_no_producers() -> None:
+async def test_a_topic_that_stamps_its_own_time_judges_no_producers() -> None:
     """message.timestamp.type=LogAppendTime: as Kafka, any timestamp is taken and replaced."""
-
-    async def scenario() -> None:
-        life = await started(message_timestamp_type="LogAppendTime")
-        for batch in (
-            batch_with(EPOCH_MS + 10 * YEAR_MS, EPOCH_MS - 10 * YEAR_MS),
-            batch_with(EPOCH_MS + 10 * YEAR_MS, 5, maximum=-1),
-        ):
-            assert (await sent(life, batch)).error_code == 0
-        await life.stop()
-
-    play(scenario())
+    life = await started(message_timestamp_type="LogAppendTime")
+    for batch in (
+        batch_with(EPOCH_MS + 10 * YEAR_MS, EPOCH_MS - 10 * YEAR_MS),
+        batch_with(EPOCH_MS + 10 * YEAR_MS, 5, maximum=-1),
+    ):
+        assert (await sent(life, batch)).error_code == 0
+    await life.stop()
 
 
 @pytest.mark.not_fast
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("settings", [(), ("thermocline.validate.records=true",)])
-def test_records_are_not_looked_into_on_the_loop(settings: tuple[str, ...], codec: Codec) -> None:
+async def test_records_are_not_looked_into_on_the_loop(settings: tuple[str, ...], codec: Codec) -> None:
     """60 000 records like KafkaJS writes them, or of any kind when all are validated: a worker reads them. One million
     stalled every client for 2.9 s."""
-
-    async def scenario() -> None:
-        life = await started(*settings)
-        await sent(life, batch_with(EPOCH_MS))
-        batch = batch_with(*[EPOCH_MS] * 60_000, kafkajs=True, codec=codec)
-        if settings:
-            batch = encode_batch([Record(at, EPOCH_MS, None, b"v") for at in range(60_000)], codec=codec)
-        cost = await cost_of(life, life.frame(ApiKey.PRODUCE, 9, produce_request("log", batch)), memory=False)
-        assert cost.calls < CALLS_MAX / 60
-        assert life.partition("log").log.log_end_offset == 60_001
-        await life.stop()
-
-    play(scenario())
+    life = await started(*settings)
+    await sent(life, batch_with(EPOCH_MS))
+    batch = batch_with(*[EPOCH_MS] * 60_000, kafkajs=True, codec=codec)
+    if settings:
+        batch = encode_batch([Record(at, EPOCH_MS, None, b"v") for at in range(60_000)], codec=codec)
+    cost = await cost_of(life, life.frame(ApiKey.PRODUCE, 9, produce_request("log", batch)), memory=False)
+    assert cost.calls < CALLS_MAX / 60
+    assert life.partition("log").log.log_end_offset == 60_001
+    await life.stop()
 
 
-def test_a_bomb_is_refused_for_good_without_the_loop() -> None:
+async def test_a_bomb_is_refused_for_good_without_the_loop() -> None:
     """1 MiB of gzip that is 200 MiB of records: INVALID_RECORD, which no client sends again."""
-
-    async def scenario() -> None:
-        life = await started()
-        bomb = bytearray(encode_batch([Record(0, EPOCH_MS, None, bytes(200 << 20))], codec=Codec.GZIP, base_sequence=0))
-        struct.pack_into(">i", bomb, 23, 1)  # a second record, and the mark of KafkaJS
-        struct.pack_into(">i", bomb, 57, 2)
-        struct.pack_into(">I", bomb, 17, crc32c(bytes(bomb[21:])))
-        assert len(bomb) < 1 << 20
-        assert (await sent(life, bytes(bomb))).error_code == ErrorCode.INVALID_RECORD
-        await life.stop()
-
-    play(scenario())
+    life = await started()
+    bomb = bytearray(encode_batch([Record(0, EPOCH_MS, None, bytes(200 << 20))], codec=Codec.GZIP, base_sequence=0))
+    struct.pack_into(">i", bomb, 23, 1)  # a second record, and the mark of KafkaJS
+    struct.pack_into(">i", bomb, 57, 2)
+    struct.pack_into(">I", bomb, 17, crc32c(bytes(bomb[21:])))
+    assert len(bomb) < 1 << 20
+    assert (await sent(life, bytes(bomb))).error_code == ErrorCode.INVALID_RECORD
+    await life.stop()
 
 
-def test_what_a_worker_reads_keeps_its_place() -> None:
+async def test_what_a_worker_reads_keeps_its_place() -> None:
     """A batch that waits for a worker, an ordinary one behind it on the same connection: their order is the log's."""
-
-    async def scenario() -> None:
-        life = await started()
-        slow = batch_with(*[EPOCH_MS] * 3000, kafkajs=True, codec=Codec.GZIP)
-        first = await sent(life, slow)
-        second = await sent(life, batch_with(EPOCH_MS))
-        assert (first.base_offset, second.base_offset) == (0, 3000)
-        await life.stop()
-
-    play(scenario())
+    life = await started()
+    slow = batch_with(*[EPOCH_MS] * 3000, kafkajs=True, codec=Codec.GZIP)
+    first = await sent(life, slow)
+    second = await sent(life, batch_with(EPOCH_MS))
+    assert (first.base_offset, second.base_offset) == (0, 3000)
+    await life.stop()

@@ -19,7 +19,7 @@ from broker.wire.messages import (
     FetchRequestTopic,
     FetchResponsePartition,
 )
-from tests.support.brokers.broker_kit import Life, Place, batches_of, decoded, parts_of, play
+from tests.support.brokers.broker_kit import Life, Place, batches_of, decoded, parts_of
 from tests.support.brokers.cluster_kit import session
 
 VERSION = 17
@@ -81,210 +81,174 @@ async def leading() -> Leading:
     return Leading(life, await life.create("log", 1))
 
 
-def test_a_replica_is_served_to_the_logs_end_and_its_next_offset_commits() -> None:
+async def test_a_replica_is_served_to_the_logs_end_and_its_next_offset_commits() -> None:
     """Above the high watermark a consumer sees nothing; acks=all waits for the follower's question, not its answer."""
-
-    async def scenario() -> None:
-        at = await leading()
-        life = at.life
-        waiting = asyncio.ensure_future(life.produce("log", b"one", b"two"))
-        while life.partition("log").log.flushed_end_offset < 2:
-            await asyncio.sleep(0.01)
-        assert not waiting.done() and (await life.fetch("log", 0)).records in (b"", None)
-        first = await at.fetch(0)
-        assert (first.error_code, first.high_watermark, len(batches_of(first))) == (0, 0, 1)
-        assert first.reserved_end == life.partition("log").log.reserved_end > 2
-        assert not waiting.done(), "what was sent is not flushed there yet"
-        second = await at.fetch(2, at.row.leader_epoch)
-        assert (await waiting).error_code == 0 and second.high_watermark == 2
-        assert len(batches_of(await life.fetch("log", 0))) == 1
-        await life.stop()
-
-    play(scenario())
+    at = await leading()
+    life = at.life
+    waiting = asyncio.ensure_future(life.produce("log", b"one", b"two"))
+    while life.partition("log").log.flushed_end_offset < 2:
+        await asyncio.sleep(0.01)
+    assert not waiting.done() and (await life.fetch("log", 0)).records in (b"", None)
+    first = await at.fetch(0)
+    assert (first.error_code, first.high_watermark, len(batches_of(first))) == (0, 0, 1)
+    assert first.reserved_end == life.partition("log").log.reserved_end > 2
+    assert not waiting.done(), "what was sent is not flushed there yet"
+    second = await at.fetch(2, at.row.leader_epoch)
+    assert (await waiting).error_code == 0 and second.high_watermark == 2
+    assert len(batches_of(await life.fetch("log", 0))) == 1
+    await life.stop()
 
 
-def test_a_replica_of_a_cluster_on_a_copy_of_the_bucket_is_another_one() -> None:
+async def test_a_replica_of_a_cluster_on_a_copy_of_the_bucket_is_another_one() -> None:
     """Its node id and broker epoch may be the same: what it has would count as flushed by the one that is in sync."""
-
-    async def scenario() -> None:
-        at = await leading()
-        ours = at.life.context.metadata.image.nodes[2].incarnation
-        waiting = asyncio.ensure_future(at.life.produce("log", b"one"))
-        await asyncio.sleep(0.1)
-        assert (await at.fetch(1, at.row.leader_epoch, replica=(2, SESSION, "copy"))).error_code == STALE
-        assert not waiting.done()
-        assert (await at.fetch(1, at.row.leader_epoch, replica=(2, SESSION, ours))).error_code == 0
-        assert (await waiting).error_code == 0
-        await at.life.stop()
-
-    play(scenario())
+    at = await leading()
+    ours = at.life.context.metadata.image.nodes[2].incarnation
+    waiting = asyncio.ensure_future(at.life.produce("log", b"one"))
+    await asyncio.sleep(0.1)
+    assert (await at.fetch(1, at.row.leader_epoch, replica=(2, SESSION, "copy"))).error_code == STALE
+    assert not waiting.done()
+    assert (await at.fetch(1, at.row.leader_epoch, replica=(2, SESSION, ours))).error_code == 0
+    assert (await waiting).error_code == 0
+    await at.life.stop()
 
 
-def test_a_parked_replica_hears_of_an_append_and_of_the_high_watermark() -> None:
+async def test_a_parked_replica_hears_of_an_append_and_of_the_high_watermark() -> None:
     """At once, each in one answer of its session: else acks=all would wait for the poll's end, consumers for more."""
-
-    async def scenario() -> None:
-        at = await leading()
-        life, epoch = at.life, at.row.leader_epoch
-        begun = await life.call(ApiKey.FETCH, at.request(0, session_epoch=0, min_bytes=0), VERSION, at.peer)
-        of = {"session_id": begun.session_id, "wait_ms": 60_000}
-        parked = at.asked(None, session_epoch=1, **of)
-        began_s = asyncio.get_running_loop().time()
-        waiting = asyncio.ensure_future(life.produce("log", b"one"))
-        told = decoded(ApiKey.FETCH, VERSION, await parts_of(parked)).responses[0].partitions[0]
-        assert len(batches_of(told)) == 1 and told.high_watermark == 0
-        told = decoded(ApiKey.FETCH, VERSION, await parts_of(at.asked(1, epoch, session_epoch=2, **of)))
-        assert told.responses[0].partitions[0].high_watermark == 1
-        assert (await waiting).error_code == 0
-        assert asyncio.get_running_loop().time() < began_s + 1.0
-        quiet = at.asked(None, session_epoch=3, **of)
-        await asyncio.sleep(1.0)
-        assert not quiet.is_done and not life.partition("log").waiters._watchers
-        await life.stop()
-
-    play(scenario())
+    at = await leading()
+    life, epoch = at.life, at.row.leader_epoch
+    begun = await life.call(ApiKey.FETCH, at.request(0, session_epoch=0, min_bytes=0), VERSION, at.peer)
+    of = {"session_id": begun.session_id, "wait_ms": 60_000}
+    parked = at.asked(None, session_epoch=1, **of)
+    began_s = asyncio.get_running_loop().time()
+    waiting = asyncio.ensure_future(life.produce("log", b"one"))
+    told = decoded(ApiKey.FETCH, VERSION, await parts_of(parked)).responses[0].partitions[0]
+    assert len(batches_of(told)) == 1 and told.high_watermark == 0
+    told = decoded(ApiKey.FETCH, VERSION, await parts_of(at.asked(1, epoch, session_epoch=2, **of)))
+    assert told.responses[0].partitions[0].high_watermark == 1
+    assert (await waiting).error_code == 0
+    assert asyncio.get_running_loop().time() < began_s + 1.0
+    quiet = at.asked(None, session_epoch=3, **of)
+    await asyncio.sleep(1.0)
+    assert not quiet.is_done and not life.partition("log").waiters._watchers
+    await life.stop()
 
 
-def test_a_high_watermark_alone_waits_for_records_that_it_can_leave_with() -> None:
+async def test_a_high_watermark_alone_waits_for_records_that_it_can_leave_with() -> None:
     """A hundredth of a second at most: under load a quarter of all answers brought nothing else."""
-
-    async def scenario() -> None:
-        at = await leading()
-        life, epoch = at.life, at.row.leader_epoch
-        loop = asyncio.get_running_loop()
-        begun = await life.call(ApiKey.FETCH, at.request(0, session_epoch=0, min_bytes=0), VERSION, at.peer)
-        of = {"session_id": begun.session_id, "wait_ms": 60_000}
-        parked = at.asked(None, session_epoch=1, **of)
-        produced = [asyncio.ensure_future(life.produce("log", b"one"))]
-        await parts_of(parked)
-        began_s = loop.time()
-        parked = at.asked(1, epoch, session_epoch=2, **of)  # commits it
-        assert (await produced[0]).error_code == 0 and not parked.is_done
-        produced.append(asyncio.ensure_future(life.produce("log", b"two")))
-        told = decoded(ApiKey.FETCH, VERSION, await parts_of(parked)).responses[0].partitions[0]
-        assert told.high_watermark == 1 and len(batches_of(told)) == 1 and loop.time() - began_s < 0.01
-        parked = at.asked(2, epoch, session_epoch=3, **of)
-        began_s = loop.time()
-        told = decoded(ApiKey.FETCH, VERSION, await parts_of(parked)).responses[0].partitions[0]
-        assert told.high_watermark == 2 and not told.records and 0.005 < loop.time() - began_s < 0.1
-        assert (await produced[1]).error_code == 0
-        await life.stop()
-
-    play(scenario())
+    at = await leading()
+    life, epoch = at.life, at.row.leader_epoch
+    loop = asyncio.get_running_loop()
+    begun = await life.call(ApiKey.FETCH, at.request(0, session_epoch=0, min_bytes=0), VERSION, at.peer)
+    of = {"session_id": begun.session_id, "wait_ms": 60_000}
+    parked = at.asked(None, session_epoch=1, **of)
+    produced = [asyncio.ensure_future(life.produce("log", b"one"))]
+    await parts_of(parked)
+    began_s = loop.time()
+    parked = at.asked(1, epoch, session_epoch=2, **of)  # commits it
+    assert (await produced[0]).error_code == 0 and not parked.is_done
+    produced.append(asyncio.ensure_future(life.produce("log", b"two")))
+    told = decoded(ApiKey.FETCH, VERSION, await parts_of(parked)).responses[0].partitions[0]
+    assert told.high_watermark == 1 and len(batches_of(told)) == 1 and loop.time() - began_s < 0.01
+    parked = at.asked(2, epoch, session_epoch=3, **of)
+    began_s = loop.time()
+    told = decoded(ApiKey.FETCH, VERSION, await parts_of(parked)).responses[0].partitions[0]
+    assert told.high_watermark == 2 and not told.records and 0.005 < loop.time() - began_s < 0.1
+    assert (await produced[1]).error_code == 0
+    await life.stop()
 
 
-def test_a_full_fetch_of_a_replica_hears_of_an_append_too() -> None:
+async def test_a_full_fetch_of_a_replica_hears_of_an_append_too() -> None:
     """A leader without room for another session must not make every acks=all wait."""
-
-    async def scenario() -> None:
-        at = await leading()
-        parked = at.asked(0, wait_ms=60_000)
-        began_s = asyncio.get_running_loop().time()
-        waiting = asyncio.ensure_future(at.life.produce("log", b"one"))
-        told = decoded(ApiKey.FETCH, VERSION, await parts_of(parked))
-        assert len(batches_of(told.responses[0].partitions[0])) == 1
-        assert asyncio.get_running_loop().time() < began_s + 1.0 and not at.life.partition("log").waiters.at_tail
-        waiting.cancel()
-        await at.life.stop()
-
-    play(scenario())
+    at = await leading()
+    parked = at.asked(0, wait_ms=60_000)
+    began_s = asyncio.get_running_loop().time()
+    waiting = asyncio.ensure_future(at.life.produce("log", b"one"))
+    told = decoded(ApiKey.FETCH, VERSION, await parts_of(parked))
+    assert len(batches_of(told.responses[0].partitions[0])) == 1
+    assert asyncio.get_running_loop().time() < began_s + 1.0 and not at.life.partition("log").waiters.at_tail
+    waiting.cancel()
+    await at.life.stop()
 
 
-def test_cluster_d04_who_asks_in_another_session_or_epoch_reports_nothing() -> None:
+async def test_cluster_d04_who_asks_in_another_session_or_epoch_reports_nothing() -> None:
     """Each is refused, and nothing it says is counted."""
-
-    async def scenario() -> None:
-        at = await leading()
-        life, epoch = at.life, at.row.leader_epoch
-        waiting = asyncio.ensure_future(life.produce("log", b"one"))
-        while life.partition("log").log.flushed_end_offset < 1:
-            await asyncio.sleep(0.01)
-        assert (await at.fetch(1, epoch, replica=(2, SESSION - 1))).error_code == STALE
-        assert (await at.fetch(1, epoch, replica=(3, SESSION))).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-        assert (await at.fetch(1, epoch, replica=(3, 9), leader_epoch=-1)).error_code == STALE
-        assert (await at.fetch(1, epoch, leader_epoch=epoch + 1)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-        await at.fetch(1, epoch, leader_epoch=-1)
-        assert (await at.fetch(2)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-        diverging = await at.fetch(9, epoch)
-        assert diverging.diverging_epoch is not None and diverging.diverging_epoch.end_offset == 1
-        assert not waiting.done() and life.partition("log").high_watermark == 0
-        at.obey(session("again", node_id=2, broker_epoch=SESSION + 1))
-        assert (await at.fetch(1, epoch)).error_code == STALE, "that session is over"
-        assert not waiting.done()
-        assert (await at.fetch(1, epoch, replica=(2, SESSION + 1))).error_code == 0
-        assert (await waiting).error_code == 0
-        await life.stop()
-
-    play(scenario())
+    at = await leading()
+    life, epoch = at.life, at.row.leader_epoch
+    waiting = asyncio.ensure_future(life.produce("log", b"one"))
+    while life.partition("log").log.flushed_end_offset < 1:
+        await asyncio.sleep(0.01)
+    assert (await at.fetch(1, epoch, replica=(2, SESSION - 1))).error_code == STALE
+    assert (await at.fetch(1, epoch, replica=(3, SESSION))).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert (await at.fetch(1, epoch, replica=(3, 9), leader_epoch=-1)).error_code == STALE
+    assert (await at.fetch(1, epoch, leader_epoch=epoch + 1)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    await at.fetch(1, epoch, leader_epoch=-1)
+    assert (await at.fetch(2)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    diverging = await at.fetch(9, epoch)
+    assert diverging.diverging_epoch is not None and diverging.diverging_epoch.end_offset == 1
+    assert not waiting.done() and life.partition("log").high_watermark == 0
+    at.obey(session("again", node_id=2, broker_epoch=SESSION + 1))
+    assert (await at.fetch(1, epoch)).error_code == STALE, "that session is over"
+    assert not waiting.done()
+    assert (await at.fetch(1, epoch, replica=(2, SESSION + 1))).error_code == 0
+    assert (await waiting).error_code == 0
+    await life.stop()
 
 
-def test_who_asks_below_what_is_left_here_is_sent_to_the_bucket() -> None:
+async def test_who_asks_below_what_is_left_here_is_sent_to_the_bucket() -> None:
     """KIP-405: it begins at the verified end instead, which it is told."""
-
-    async def scenario() -> None:
-        at = await leading()
-        partition = at.life.partition("log")
-        waiting = asyncio.ensure_future(at.life.produce("log", b"one"))
-        while partition.log.log_end_offset < 1:
-            await asyncio.sleep(0.01)
-        partition.log.roll()
-        await partition.flusher.flush()
-        while not partition.log.delete_local_before(1):
-            await asyncio.sleep(0.01)  # its index files are being written
-        moved = await at.fetch(0)
-        assert moved.error_code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
-        await at.fetch(1, at.row.leader_epoch)
-        assert (await waiting).error_code == 0
-        await at.life.stop()
-
-    play(scenario())
+    at = await leading()
+    partition = at.life.partition("log")
+    waiting = asyncio.ensure_future(at.life.produce("log", b"one"))
+    while partition.log.log_end_offset < 1:
+        await asyncio.sleep(0.01)
+    partition.log.roll()
+    await partition.flusher.flush()
+    while not partition.log.delete_local_before(1):
+        await asyncio.sleep(0.01)  # its index files are being written
+    moved = await at.fetch(0)
+    assert moved.error_code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
+    await at.fetch(1, at.row.leader_epoch)
+    assert (await waiting).error_code == 0
+    await at.life.stop()
 
 
-def test_a_replica_is_answered_in_every_leader_epoch_anew() -> None:
+async def test_a_replica_is_answered_in_every_leader_epoch_anew() -> None:
     """The first answer without divergence is what it waits for (R3), though the offsets are those told before: an idle
     partition under the same leader would else stay unreconciled."""
-
-    async def scenario() -> None:
-        at = await leading()
-        life, epoch = at.life, at.row.leader_epoch
-        begun = await life.call(ApiKey.FETCH, at.request(0, session_epoch=0, min_bytes=0), VERSION, at.peer)
-        at.row = replace(at.row, leader_epoch=epoch + 1, partition_epoch=6)
-        topic = life.context.metadata.topic("log")
-        at.obey(RowsSet(topic.topic_id, ((0, at.row),)))
-        while ("log", 0) not in life.context.registry.partitions:
-            await asyncio.sleep(0.01)
-        asked = at.request(0, session_id=begun.session_id, session_epoch=1, wait_ms=60_000)
-        began_s = asyncio.get_running_loop().time()
-        told = await life.call(ApiKey.FETCH, asked, VERSION, at.peer)
-        assert told.responses[0].partitions[0].error_code == 0
-        assert asyncio.get_running_loop().time() < began_s + 1.0
-        await life.stop()
-
-    play(scenario())
+    at = await leading()
+    life, epoch = at.life, at.row.leader_epoch
+    begun = await life.call(ApiKey.FETCH, at.request(0, session_epoch=0, min_bytes=0), VERSION, at.peer)
+    at.row = replace(at.row, leader_epoch=epoch + 1, partition_epoch=6)
+    topic = life.context.metadata.topic("log")
+    at.obey(RowsSet(topic.topic_id, ((0, at.row),)))
+    while ("log", 0) not in life.context.registry.partitions:
+        await asyncio.sleep(0.01)
+    asked = at.request(0, session_id=begun.session_id, session_epoch=1, wait_ms=60_000)
+    began_s = asyncio.get_running_loop().time()
+    told = await life.call(ApiKey.FETCH, asked, VERSION, at.peer)
+    assert told.responses[0].partitions[0].error_code == 0
+    assert asyncio.get_running_loop().time() < began_s + 1.0
+    await life.stop()
 
 
-def test_a_replica_is_told_how_long_no_producer_came() -> None:
+async def test_a_replica_is_told_how_long_no_producer_came() -> None:
     """So it copies what is far behind as fast as it goes where there are none. Consumers are not told."""
+    at = await leading()
+    life = at.life
 
-    async def scenario() -> None:
-        at = await leading()
-        life = at.life
+    async def told(request: FetchRequest) -> int:
+        return (await life.call(ApiKey.FETCH, request, VERSION, at.peer)).quiet_ms
 
-        async def told(request: FetchRequest) -> int:
-            return (await life.call(ApiKey.FETCH, request, VERSION, at.peer)).quiet_ms
-
-        assert await told(at.request(0)) == 0, "it is not known yet"
-        await asyncio.sleep(30)
-        assert 29_000 < await told(at.request(0)) < 31_000
-        waiting = asyncio.ensure_future(life.produce("log", b"one"))
-        while life.partition("log").log.flushed_end_offset < 1:
-            await asyncio.sleep(0.01)
-        assert await told(at.request(0)) == 0
-        await told(at.request(1, at.row.leader_epoch))
-        assert (await waiting).error_code == 0
-        await asyncio.sleep(2)
-        assert await told(at.request(1, at.row.leader_epoch)) >= 1_000, "questions of replicas are none"
-        assert await told(replace(at.request(0), replica_state=FetchRequestReplicaState(-1, -1))) == -1
-        await life.stop()
-
-    play(scenario())
+    assert await told(at.request(0)) == 0, "it is not known yet"
+    await asyncio.sleep(30)
+    assert 29_000 < await told(at.request(0)) < 31_000
+    waiting = asyncio.ensure_future(life.produce("log", b"one"))
+    while life.partition("log").log.flushed_end_offset < 1:
+        await asyncio.sleep(0.01)
+    assert await told(at.request(0)) == 0
+    await told(at.request(1, at.row.leader_epoch))
+    assert (await waiting).error_code == 0
+    await asyncio.sleep(2)
+    assert await told(at.request(1, at.row.leader_epoch)) >= 1_000, "questions of replicas are none"
+    assert await told(replace(at.request(0), replica_state=FetchRequestReplicaState(-1, -1))) == -1
+    await life.stop()

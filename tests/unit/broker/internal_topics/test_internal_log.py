@@ -15,6 +15,7 @@ from broker.internal_topics.led_shard import Shard
 from broker.internal_topics.shard_life import ShardState
 from broker.internal_topics.snapshots import Snapshots
 from logformat.errors import Corrupt, Fenced, Retryable
+from logformat.transaction_marker import TransactionMarker
 from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
@@ -38,7 +39,7 @@ class Table:
         self.unloaded = 0
 
     def apply(self, records: Sequence[KeyValue]) -> None:
-        for key, value in records:
+        for key, value, _ in records:
             if key == b"rotten":
                 raise Corrupt("a record that says nothing")
             self._put(key, value)
@@ -48,6 +49,12 @@ class Table:
             self.values.pop(key, None)
         else:
             self.values[key] = value
+
+    def end_transaction(self, marker: TransactionMarker) -> None:
+        """There are none."""
+
+    def lost(self) -> None:
+        """Whatever is missing is not there."""
 
     def restore(self) -> Iterator[None]:
         yield

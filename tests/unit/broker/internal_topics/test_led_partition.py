@@ -15,7 +15,7 @@ from broker.internal_topics.led_partition import InternalTopicWatcher
 from broker.internal_topics.shard_life import ShardState
 from coldstore.stores.operations import Operation
 from logformat.record_batch import LENGTH_AT
-from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place
 from tests.support.brokers.three_machines import NODES, Three, until
 from tests.support.store.faulty_store import Fault
 
@@ -40,34 +40,30 @@ async def with_commits(place: Place, count: int = 3) -> Life:
     return life
 
 
-def test_a_length_that_rotted_keeps_its_partition_off_and_no_load_running() -> None:
+async def test_a_length_that_rotted_keeps_its_partition_off_and_no_load_running() -> None:
     """A batch that claims more bytes than the log has was read again and again, ever larger, and nobody was told: its
     groups were told for ever that they are being loaded."""
-
-    async def scenario() -> None:
-        place = Place("offsets.topic.num.partitions=1", "thermocline.offsets.snapshot.interval.ms=3600000")
-        life = await with_commits(place)
-        await life.crash()
-        path = f"/data/a/{OFFSETS_TOPIC}-0/{0:020}.log"
-        life = await place.start()
+    place = Place("offsets.topic.num.partitions=1", "thermocline.offsets.snapshot.interval.ms=3600000")
+    life = await with_commits(place)
+    await life.crash()
+    path = f"/data/a/{OFFSETS_TOPIC}-0/{0:020}.log"
+    life = await place.start()
+    await life.context.groups.log.wait_loaded()
+    assert await committed(life) == 2
+    # As a bit flip in the page cache, or on a disk, of a log that is open already.
+    life.context.groups.log.resign(0)
+    place.disk.flip_bit(path, LENGTH_AT + 1, 6)
+    partition = life.partition(OFFSETS_TOPIC)
+    partition.leader_epoch += 1
+    InternalTopicWatcher(life.context.groups.log, life.clock, life.workers).led(partition)
+    async with asyncio.timeout(60):
         await life.context.groups.log.wait_loaded()
-        assert await committed(life) == 2
-        # As a bit flip in the page cache, or on a disk, of a log that is open already.
-        life.context.groups.log.resign(0)
-        place.disk.flip_bit(path, LENGTH_AT + 1, 6)
-        partition = life.partition(OFFSETS_TOPIC)
-        partition.leader_epoch += 1
-        InternalTopicWatcher(life.context.groups.log, life.clock, life.workers).led(partition)
-        async with asyncio.timeout(60):
-            await life.context.groups.log.wait_loaded()
-        assert life.context.groups.log.state_of(0) is ShardState.FAILED
-        assert await commit(life, 9) is E.COORDINATOR_NOT_AVAILABLE
-        place.disk.flip_bit(path, LENGTH_AT + 1, 6)
-        await asyncio.sleep(60)
-        assert await committed(life) == 2
-        await life.crash()
-
-    play(scenario())
+    assert life.context.groups.log.state_of(0) is ShardState.FAILED
+    assert await commit(life, 9) is E.COORDINATOR_NOT_AVAILABLE
+    place.disk.flip_bit(path, LENGTH_AT + 1, 6)
+    await asyncio.sleep(60)
+    assert await committed(life) == 2
+    await life.crash()
 
 
 # ---- a disk that is lost after everything was sealed -----------------------------------------------------------------
@@ -82,105 +78,85 @@ async def gaps(life: Life) -> list[tuple[int, int]]:
     return [gap for partition in partitions for gap in partition.tier.status().gaps]
 
 
-def test_a_disk_lost_after_a_seal_costs_no_commit_and_no_gap() -> None:
+async def test_a_disk_lost_after_a_seal_costs_no_commit_and_no_gap() -> None:
     """As for any topic (ADR 13): the newest commit is in a snapshot, and nobody was given an offset above it. Half of
     the two partitions were never written to."""
-
-    async def scenario() -> None:
-        place = Place("thermocline.offsets.snapshot.interval.ms=3600000")
-        life = await with_commits(place)
-        await asyncio.sleep(5)
-        assert await commit(life, 7) is E.NONE
-        await life.broker.views.seal(None)
-        await asyncio.sleep(20)
-        await life.crash()
-        place.lose_disk()
-        life = await place.start()
-        await life.context.groups.log.wait_loaded()
-        assert await committed(life) == 7 and await gaps(life) == []
-        assert await commit(life, 8) is E.NONE
-        await life.crash()
-
-    play(scenario())
+    place = Place("thermocline.offsets.snapshot.interval.ms=3600000")
+    life = await with_commits(place)
+    await asyncio.sleep(5)
+    assert await commit(life, 7) is E.NONE
+    await life.broker.views.seal(None)
+    await asyncio.sleep(20)
+    await life.crash()
+    place.lose_disk()
+    life = await place.start()
+    await life.context.groups.log.wait_loaded()
+    assert await committed(life) == 7 and await gaps(life) == []
+    assert await commit(life, 8) is E.NONE
+    await life.crash()
 
 
-def test_the_first_commit_after_a_seal_waits_for_its_offsets_and_is_declared_when_it_is_lost() -> None:
+async def test_the_first_commit_after_a_seal_waits_for_its_offsets_and_is_declared_when_it_is_lost() -> None:
     """It is accepted once the root says that offsets above the seal are given."""
-
-    async def scenario() -> None:
-        place = Place("thermocline.offsets.snapshot.interval.ms=3600000")
-        life = await with_commits(place)
-        await life.broker.views.seal(None)
-        (held,) = (index for index in range(2) if life.partition(OFFSETS_TOPIC, index).high_watermark)
-        assert life.partition(OFFSETS_TOPIC, held).log.reserved_end == 3
-        assert await commit(life, 9) is E.NONE and await committed(life) == 9
-        await life.crash()
-        place.lose_disk()
-        life = await place.start()
-        await life.context.groups.log.wait_loaded()
-        assert await committed(life) == 2 and [start for start, _ in await gaps(life)] == [3]
-        await life.crash()
-
-    play(scenario())
+    place = Place("thermocline.offsets.snapshot.interval.ms=3600000")
+    life = await with_commits(place)
+    await life.broker.views.seal(None)
+    (held,) = (index for index in range(2) if life.partition(OFFSETS_TOPIC, index).high_watermark)
+    assert life.partition(OFFSETS_TOPIC, held).log.reserved_end == 3
+    assert await commit(life, 9) is E.NONE and await committed(life) == 9
+    await life.crash()
+    place.lose_disk()
+    life = await place.start()
+    await life.context.groups.log.wait_loaded()
+    assert await committed(life) == 2 and [start for start, _ in await gaps(life)] == [3]
+    await life.crash()
 
 
-def test_a_commit_that_waits_for_offsets_when_its_partition_is_resigned_is_not_appended() -> None:
+async def test_a_commit_that_waits_for_offsets_when_its_partition_is_resigned_is_not_appended() -> None:
     """The next leader's log would have it above its own records."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await with_commits(place)
-        await life.broker.views.seal(None)
-        (held,) = (index for index in range(2) if life.partition(OFFSETS_TOPIC, index).high_watermark)
-        partition = life.partition(OFFSETS_TOPIC, held)
-        place.store.script(Operation.PUT_ROOT, Fault.BEFORE, times=10**6)
-        writing = asyncio.get_running_loop().create_task(commit(life, 9))
-        await asyncio.sleep(1)
-        assert not writing.done()
-        life.context.groups.log.resign(held)
-        assert await writing is E.NOT_COORDINATOR
-        place.store.calm()
-        partition.log.reserved_end += 100
-        await asyncio.sleep(30)
-        assert partition.log.log_end_offset == 3
-        await life.crash()
-
-    play(scenario())
+    place = Place()
+    life = await with_commits(place)
+    await life.broker.views.seal(None)
+    (held,) = (index for index in range(2) if life.partition(OFFSETS_TOPIC, index).high_watermark)
+    partition = life.partition(OFFSETS_TOPIC, held)
+    place.store.script(Operation.PUT_ROOT, Fault.BEFORE, times=10**6)
+    writing = asyncio.get_running_loop().create_task(commit(life, 9))
+    await asyncio.sleep(1)
+    assert not writing.done()
+    life.context.groups.log.resign(held)
+    assert await writing is E.NOT_COORDINATOR
+    place.store.calm()
+    partition.log.reserved_end += 100
+    await asyncio.sleep(30)
+    assert partition.log.log_end_offset == 3
+    await life.crash()
 
 
-def test_commits_of_a_sealed_partition_are_refused_in_words_while_the_store_is_away() -> None:
+async def test_commits_of_a_sealed_partition_are_refused_in_words_while_the_store_is_away() -> None:
     """COORDINATOR_NOT_AVAILABLE: the client tries again; what goes on without a seal goes on."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await with_commits(place)
-        await life.broker.views.seal(None)
-        place.store.script(Operation.PUT_ROOT, Fault.BEFORE, times=10**6)
-        assert await commit(life, 9) is E.COORDINATOR_NOT_AVAILABLE
-        assert await committed(life) in (2, E.NOT_COORDINATOR)
-        place.store.calm()
-        await asyncio.sleep(60)
-        assert await commit(life, 10) is E.NONE and await committed(life) == 10
-        await life.crash()
-
-    play(scenario())
+    place = Place()
+    life = await with_commits(place)
+    await life.broker.views.seal(None)
+    place.store.script(Operation.PUT_ROOT, Fault.BEFORE, times=10**6)
+    assert await commit(life, 9) is E.COORDINATOR_NOT_AVAILABLE
+    assert await committed(life) in (2, E.NOT_COORDINATOR)
+    place.store.calm()
+    await asyncio.sleep(60)
+    assert await commit(life, 10) is E.NONE and await committed(life) == 10
+    await life.crash()
 
 
-def test_a_snapshot_ends_where_it_was_cut_whatever_was_appended_while_it_was_written() -> None:
+async def test_a_snapshot_ends_where_it_was_cut_whatever_was_appended_while_it_was_written() -> None:
     """A load that needs it goes on in the local log from there: behind a later end it would miss a commit."""
-
-    async def scenario() -> None:
-        place = Place("offsets.topic.num.partitions=1", "thermocline.offsets.snapshot.interval.ms=3600000")
-        life = await with_commits(place)
-        (shard,) = life.context.groups.log.shards()
-        end, batches = await shard.snapshot()
-        assert await commit(life, 9) is E.NONE
-        assert life.partition(OFFSETS_TOPIC).log.log_end_offset > end == 3
-        await shard.shard_log.commit_snapshot(end, batches)
-        assert await shard.shard_log.snapshot_end() == end
-        await life.crash()
-
-    play(scenario())
+    place = Place("offsets.topic.num.partitions=1", "thermocline.offsets.snapshot.interval.ms=3600000")
+    life = await with_commits(place)
+    (shard,) = life.context.groups.log.shards()
+    end, batches = await shard.snapshot()
+    assert await commit(life, 9) is E.NONE
+    assert life.partition(OFFSETS_TOPIC).log.log_end_offset > end == 3
+    await shard.shard_log.commit_snapshot(end, batches)
+    assert await shard.shard_log.snapshot_end() == end
+    await life.crash()
 
 
 # ---- a log that is rewritten, so that no load needs the bucket -------------------------------------------------------
@@ -203,178 +179,156 @@ def away(place: Place, topic_id: str) -> None:
         place.store.script(operation, Fault.BEFORE, match=topic_id, times=10**6)
 
 
-def test_a_log_that_grew_is_rewritten_and_loaded_with_the_store_away() -> None:
+async def test_a_log_that_grew_is_rewritten_and_loaded_with_the_store_away() -> None:
     """Its first segment goes, the log start moves to the rewrite, and the next process loads from the disk alone."""
-
-    async def scenario() -> None:
-        place = Place(
-            "offsets.topic.num.partitions=1",
-            "offsets.topic.segment.bytes=1048576",
-            "thermocline.offsets.snapshot.interval.ms=3600000",
-        )
-        life = await with_commits(place)
-        log = life.partition(OFFSETS_TOPIC).log
-        for offset in range(1_100):
-            assert await commit(life, offset, "m" * 4_000) is E.NONE
-        async with asyncio.timeout(60):
-            while not log.log_start_offset:
-                await asyncio.sleep(0.1)
-        await asyncio.sleep(5)
-        first = [segment.base_offset for segment in log.sealed_segments()]
-        assert 0 not in first and log.log_start_offset > 1_000
-        away(place, life.context.metadata.topic(OFFSETS_TOPIC).topic_id)
-        assert await commit(life, 7) is E.NONE
-        await life.crash()
-        life = await place.start()
-        async with asyncio.timeout(60):
-            await life.context.groups.log.wait_loaded()
-        assert await committed(life) == 7 and await commit(life, 8) is E.NONE
-        await life.crash()
-
-    play(scenario())
-
-
-def test_a_disk_lost_after_a_rewrite_begins_at_the_snapshot_and_needs_no_bucket_once_rewritten() -> None:
-    """The log start of the root lies below what the disk has now: that log does not hold all, whatever it says."""
-
-    async def scenario() -> None:
-        place = Place("offsets.topic.num.partitions=1", "offsets.topic.segment.bytes=1048576")
-        life = await with_commits(place)
-        for offset in range(1_100):
-            assert await commit(life, offset, "m" * 4_000) is E.NONE
-        async with asyncio.timeout(60):
-            while not life.partition(OFFSETS_TOPIC).log.log_start_offset:
-                await asyncio.sleep(0.1)
-        await asyncio.sleep(20)
-        await life.crash()
-        place.lose_disk()
-        life = await place.start()
+    place = Place(
+        "offsets.topic.num.partitions=1",
+        "offsets.topic.segment.bytes=1048576",
+        "thermocline.offsets.snapshot.interval.ms=3600000",
+    )
+    life = await with_commits(place)
+    log = life.partition(OFFSETS_TOPIC).log
+    for offset in range(1_100):
+        assert await commit(life, offset, "m" * 4_000) is E.NONE
+    async with asyncio.timeout(60):
+        while not log.log_start_offset:
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(5)
+    first = [segment.base_offset for segment in log.sealed_segments()]
+    assert 0 not in first and log.log_start_offset > 1_000
+    away(place, life.context.metadata.topic(OFFSETS_TOPIC).topic_id)
+    assert await commit(life, 7) is E.NONE
+    await life.crash()
+    life = await place.start()
+    async with asyncio.timeout(60):
         await life.context.groups.log.wait_loaded()
-        assert await committed(life) == 1_099
-        await asyncio.sleep(10)  # rewritten
-        away(place, life.context.metadata.topic(OFFSETS_TOPIC).topic_id)
-        await life.crash()
-        life = await place.start()
-        async with asyncio.timeout(60):
-            await life.context.groups.log.wait_loaded()
-        assert await committed(life) == 1_099
-        await life.crash()
-
-    play(scenario())
+    assert await committed(life) == 7 and await commit(life, 8) is E.NONE
+    await life.crash()
 
 
-def test_all_disks_lost_right_after_a_rewrite_begin_at_the_snapshot() -> None:
+async def test_a_disk_lost_after_a_rewrite_begins_at_the_snapshot_and_needs_no_bucket_once_rewritten() -> None:
+    """The log start of the root lies below what the disk has now: that log does not hold all, whatever it says."""
+    place = Place("offsets.topic.num.partitions=1", "offsets.topic.segment.bytes=1048576")
+    life = await with_commits(place)
+    for offset in range(1_100):
+        assert await commit(life, offset, "m" * 4_000) is E.NONE
+    async with asyncio.timeout(60):
+        while not life.partition(OFFSETS_TOPIC).log.log_start_offset:
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(20)
+    await life.crash()
+    place.lose_disk()
+    life = await place.start()
+    await life.context.groups.log.wait_loaded()
+    assert await committed(life) == 1_099
+    await asyncio.sleep(10)  # rewritten
+    away(place, life.context.metadata.topic(OFFSETS_TOPIC).topic_id)
+    await life.crash()
+    life = await place.start()
+    async with asyncio.timeout(60):
+        await life.context.groups.log.wait_loaded()
+    assert await committed(life) == 1_099
+    await life.crash()
+
+
+async def test_all_disks_lost_right_after_a_rewrite_begin_at_the_snapshot() -> None:
     """The root's log start had passed the newest snapshot: nobody could ever load that shard again."""
-
-    async def scenario() -> None:
-        three = Three("offsets.topic.num.partitions=1", "thermocline.offsets.snapshot.interval.ms=3600000")
-        await three.fill()
-        assert await three.lives[1].context.groups.find("g") is E.NONE
-        _, life = await coordinating(three)
-        for offset in range(3):
-            assert await commit(life, offset) is E.NONE
-        await life.broker.views.seal(None)
-        assert await commit(life, 3) is E.NONE
-        (shard,) = life.context.groups.log.shards()
-        shard.growth.is_whole = False  # as after a load that needed the bucket: rewritten at once
-        log = life.partition(OFFSETS_TOPIC).log
-        await until(lambda: log.log_start_offset > 0 or shard.growth.start is not None, "it is rewritten")
-        await asyncio.sleep(10)
-        for broker in three.lives.values():
-            await broker.crash()
-        for place in three.places.values():
-            place.lose_disk()
-        for node_id in NODES:
-            await three.start(node_id)
-            await asyncio.sleep(30)  # else its last process might be cut off only
-        _, life = await coordinating(three)
-        assert await committed(life) in (2, 3)
-        assert await commit(life, 4) is E.NONE and await committed(life) == 4
-        for broker in three.lives.values():
-            await broker.crash()
-
-    play(scenario())
+    three = Three("offsets.topic.num.partitions=1", "thermocline.offsets.snapshot.interval.ms=3600000")
+    await three.fill()
+    assert await three.lives[1].context.groups.find("g") is E.NONE
+    _, life = await coordinating(three)
+    for offset in range(3):
+        assert await commit(life, offset) is E.NONE
+    await life.broker.views.seal(None)
+    assert await commit(life, 3) is E.NONE
+    (shard,) = life.context.groups.log.shards()
+    shard.growth.is_whole = False  # as after a load that needed the bucket: rewritten at once
+    log = life.partition(OFFSETS_TOPIC).log
+    await until(lambda: log.log_start_offset > 0 or shard.growth.start is not None, "it is rewritten")
+    await asyncio.sleep(10)
+    for broker in three.lives.values():
+        await broker.crash()
+    for place in three.places.values():
+        place.lose_disk()
+    for node_id in NODES:
+        await three.start(node_id)
+        await asyncio.sleep(30)  # else its last process might be cut off only
+    _, life = await coordinating(three)
+    assert await committed(life) in (2, 3)
+    assert await commit(life, 4) is E.NONE and await committed(life) == 4
+    for broker in three.lives.values():
+        await broker.crash()
 
 
-def test_a_log_cut_within_its_rewrite_is_loaded_with_the_snapshot_that_has_the_rest() -> None:
+async def test_a_log_cut_within_its_rewrite_is_loaded_with_the_snapshot_that_has_the_rest() -> None:
     """A replica fell behind within a rewrite, and all others were lost once the log start had moved there. Its first
     batch marks a rewrite, so it counted as complete: the snapshot was not read, and positions in it were gone."""
+    three = Three("offsets.topic.num.partitions=1", "thermocline.offsets.snapshot.interval.ms=3600000")
+    await three.fill()
+    assert await three.lives[1].context.groups.find("g0") is E.NONE
+    leader, life = await coordinating(three)
+    groups = [f"g{number}" for number in range(450)]  # a rewrite of three batches
+    for number, group in enumerate(groups):
+        assert await commit(life, number, group=group) is E.NONE
+    (shard,) = life.context.groups.log.shards()
+    behind = next(node_id for node_id in NODES if node_id != leader)
+    append_cut, appended = shard.append_cut, 0
 
-    async def scenario() -> None:
-        three = Three("offsets.topic.num.partitions=1", "thermocline.offsets.snapshot.interval.ms=3600000")
-        await three.fill()
-        assert await three.lives[1].context.groups.find("g0") is E.NONE
-        leader, life = await coordinating(three)
-        groups = [f"g{number}" for number in range(450)]  # a rewrite of three batches
-        for number, group in enumerate(groups):
-            assert await commit(life, number, group=group) is E.NONE
-        (shard,) = life.context.groups.log.shards()
-        behind = next(node_id for node_id in NODES if node_id != leader)
-        append_cut, appended = shard.append_cut, 0
+    async def cut_off_after_two(*args: Any, **named: Any) -> Any:
+        nonlocal appended
+        found, appended = await append_cut(*args, **named), appended + 1
+        if appended == 2:
+            end, batches = await shard.snapshot()
+            await shard.shard_log.commit_snapshot(end, batches)
+            await asyncio.sleep(5)  # the replica knows and has noted that all of it is committed
+            await three.lives[behind].crash()
+        return found
 
-        async def cut_off_after_two(*args: Any, **named: Any) -> Any:
-            nonlocal appended
-            found, appended = await append_cut(*args, **named), appended + 1
-            if appended == 2:
-                end, batches = await shard.snapshot()
-                await shard.shard_log.commit_snapshot(end, batches)
-                await asyncio.sleep(5)  # the replica knows and has noted that all of it is committed
-                await three.lives[behind].crash()
-            return found
-
-        shard.append_cut = cut_off_after_two  # type: ignore[method-assign]
-        shard.growth.is_whole = False  # as after a load that needed the bucket: rewritten at once
-        await until(
-            lambda: life.partition(OFFSETS_TOPIC).log.log_start_offset == len(groups), "it starts at the rewrite"
-        )
-        for node_id in NODES:
-            if node_id != behind:
-                await three.lives[node_id].crash()
-                three.places[node_id].lose_disk()
-        for node_id in sorted(NODES, key=lambda node_id: node_id != behind):
-            await three.start(node_id)
-            await asyncio.sleep(30)
-        now_leads, life = await coordinating(three)
-        assert now_leads == behind, "the one that has some of it"
-        assert [await committed(life, group) for group in groups] == list(range(450))
-        for broker in three.lives.values():
-            await broker.crash()
-
-    play(scenario())
+    shard.append_cut = cut_off_after_two  # type: ignore[method-assign]
+    shard.growth.is_whole = False  # as after a load that needed the bucket: rewritten at once
+    await until(lambda: life.partition(OFFSETS_TOPIC).log.log_start_offset == len(groups), "it starts at the rewrite")
+    for node_id in NODES:
+        if node_id != behind:
+            await three.lives[node_id].crash()
+            three.places[node_id].lose_disk()
+    for node_id in sorted(NODES, key=lambda node_id: node_id != behind):
+        await three.start(node_id)
+        await asyncio.sleep(30)
+    now_leads, life = await coordinating(three)
+    assert now_leads == behind, "the one that has some of it"
+    assert [await committed(life, group) for group in groups] == list(range(450))
+    for broker in three.lives.values():
+        await broker.crash()
 
 
-def test_a_replica_assigned_while_a_rewrite_is_flushed_keeps_the_root_s_start_below_its_snapshot() -> None:
+async def test_a_replica_assigned_while_a_rewrite_is_flushed_keeps_the_root_s_start_below_its_snapshot() -> None:
     """Alone when the start was asked for, shared when it moved: the root's start had passed the snapshot, and after a
     lost disk nobody could load the shard again."""
+    settings = "thermocline.flush=os", "thermocline.offsets.snapshot.interval.ms=3600000"
+    place = Place("offsets.topic.num.partitions=1", *settings)
+    life = await with_commits(place)
+    await life.broker.views.seal(None)
+    assert await commit(life, 3) is E.NONE
+    partition = life.partition(OFFSETS_TOPIC)
+    (shard,) = life.context.groups.log.shards()
+    flush, flushed = partition.flusher.flush, asyncio.Event()
 
-    async def scenario() -> None:
-        settings = "thermocline.flush=os", "thermocline.offsets.snapshot.interval.ms=3600000"
-        place = Place("offsets.topic.num.partitions=1", *settings)
-        life = await with_commits(place)
-        await life.broker.views.seal(None)
-        assert await commit(life, 3) is E.NONE
-        partition = life.partition(OFFSETS_TOPIC)
-        (shard,) = life.context.groups.log.shards()
-        flush, flushed = partition.flusher.flush, asyncio.Event()
+    async def assigned_meanwhile() -> None:
+        partition.tier.partition_state.is_alone = False
+        await flush()
+        flushed.set()
 
-        async def assigned_meanwhile() -> None:
-            partition.tier.partition_state.is_alone = False
-            await flush()
-            flushed.set()
-
-        partition.flusher.flush = assigned_meanwhile  # type: ignore[method-assign]
-        shard.growth.is_whole = False  # as after a load that needed the bucket: rewritten at once
-        await flushed.wait()
-        await asyncio.sleep(1)
-        await life.crash()
-        place.lose_disk()
-        life = await place.start()
-        async with asyncio.timeout(60):
-            await life.context.groups.log.wait_loaded()
-        assert await committed(life) in (2, 3)
-        await life.crash()
-
-    play(scenario())
+    partition.flusher.flush = assigned_meanwhile  # type: ignore[method-assign]
+    shard.growth.is_whole = False  # as after a load that needed the bucket: rewritten at once
+    await flushed.wait()
+    await asyncio.sleep(1)
+    await life.crash()
+    place.lose_disk()
+    life = await place.start()
+    async with asyncio.timeout(60):
+        await life.context.groups.log.wait_loaded()
+    assert await committed(life) in (2, 3)
+    await life.crash()
 
 
 # ---- leadership that moves while commits are under way ---------------------------------------------------------------
@@ -393,51 +347,43 @@ async def led_again(life: Life) -> None:
     await replicas.opened(topic.topic_id)
 
 
-def test_groups_are_sent_to_the_leader_that_the_image_names_and_wait_where_it_names_this_broker() -> None:
+async def test_groups_are_sent_to_the_leader_that_the_image_names_and_wait_where_it_names_this_broker() -> None:
     """NOT_COORDINATOR, and every client looks for the new one; COORDINATOR_NOT_AVAILABLE, and it comes back."""
-
-    async def scenario() -> None:
-        life = await with_commits(Place("offsets.topic.num.partitions=1"))
-        replicas, metadata = life.broker.components.replicas, life.context.metadata
-        assert replicas is not None
-        topic = metadata.topic(OFFSETS_TOPIC)
-        replicas.resign(topic, [0])
-        assert await commit(life, 5) is E.COORDINATOR_NOT_AVAILABLE, "its root names somebody newer, the image does not"
-        elsewhere = msgspec.structs.replace(topic.rows[0], leader=77, leader_epoch=9)
-        moved = msgspec.structs.replace(topic, rows=(elsewhere,))
-        metadata.swap(msgspec.structs.replace(metadata.image, topics={**metadata.image.topics, topic.topic_id: moved}))
-        assert await commit(life, 5) is E.NOT_COORDINATOR and await committed(life) is E.NOT_COORDINATOR
-        await life.crash()
-
-    play(scenario())
+    life = await with_commits(Place("offsets.topic.num.partitions=1"))
+    replicas, metadata = life.broker.components.replicas, life.context.metadata
+    assert replicas is not None
+    topic = metadata.topic(OFFSETS_TOPIC)
+    replicas.resign(topic, [0])
+    assert await commit(life, 5) is E.COORDINATOR_NOT_AVAILABLE, "its root names somebody newer, the image does not"
+    elsewhere = msgspec.structs.replace(topic.rows[0], leader=77, leader_epoch=9)
+    moved = msgspec.structs.replace(topic, rows=(elsewhere,))
+    metadata.swap(msgspec.structs.replace(metadata.image, topics={**metadata.image.topics, topic.topic_id: moved}))
+    assert await commit(life, 5) is E.NOT_COORDINATOR and await committed(life) is E.NOT_COORDINATOR
+    await life.crash()
 
 
-def test_cluster_d45_leadership_that_moves_under_commits_loses_none_that_was_acknowledged() -> None:
+async def test_cluster_d45_leadership_that_moves_under_commits_loses_none_that_was_acknowledged() -> None:
     """At every moment of a commit's way: it is told NOT_COORDINATOR, or it is durable; what the next epoch shows is
     what the log holds, also where the high watermark of the new epoch passes the old append."""
-
-    async def scenario() -> None:
-        place = Place("offsets.topic.num.partitions=1")
-        life = await with_commits(place)
-        partition, acknowledged, told = life.partition(OFFSETS_TOPIC), 2, set[E]()
-        for moment in range(60):
-            writing = asyncio.get_running_loop().create_task(commit(life, 10 + moment))
-            await asyncio.sleep(moment * 0.0002)
-            assert life.partition(OFFSETS_TOPIC) is partition
-            for _ in range(5):
-                await asyncio.sleep(0)  # what is decided is told
-            was_pending = not writing.done()
-            await led_again(life)
-            code = await writing
-            assert code is E.NOT_COORDINATOR or not was_pending, "the next epoch's high watermark says nothing of it"
-            told.add(code)
-            await life.context.groups.log.wait_loaded()
-            shown = await committed(life)
-            if code is E.NONE:
-                acknowledged = 10 + moment
-            assert shown in (acknowledged, 10 + moment)
-            acknowledged = int(shown)
-        assert told == {E.NONE, E.NOT_COORDINATOR}, "the moments are on both sides"
-        await life.stop()
-
-    play(scenario())
+    place = Place("offsets.topic.num.partitions=1")
+    life = await with_commits(place)
+    partition, acknowledged, told = life.partition(OFFSETS_TOPIC), 2, set[E]()
+    for moment in range(60):
+        writing = asyncio.get_running_loop().create_task(commit(life, 10 + moment))
+        await asyncio.sleep(moment * 0.0002)
+        assert life.partition(OFFSETS_TOPIC) is partition
+        for _ in range(5):
+            await asyncio.sleep(0)  # what is decided is told
+        was_pending = not writing.done()
+        await led_again(life)
+        code = await writing
+        assert code is E.NOT_COORDINATOR or not was_pending, "the next epoch's high watermark says nothing of it"
+        told.add(code)
+        await life.context.groups.log.wait_loaded()
+        shown = await committed(life)
+        if code is E.NONE:
+            acknowledged = 10 + moment
+        assert shown in (acknowledged, 10 + moment)
+        acknowledged = int(shown)
+    assert told == {E.NONE, E.NOT_COORDINATOR}, "the moments are on both sides"
+    await life.stop()

@@ -55,7 +55,7 @@ async def test_a_rewritten_log_holds_what_lives_from_its_start_on(w):
     assert await w.commit("members", 7, me, generation) is E.NONE
     await rewritten(w)
     held = log_of(w)
-    records = sum(len(list(some)) for batch in held for _, some in batches_in(batch))
+    records = sum(len(list(found.records)) for batch in held for found in batches_in(batch))
     assert is_begin_of_rewrite(held[0]) and records == 1 + 3, "a first record, one group, two positions"
     await w.restart()
     assert w.shard().growth.is_whole and not w.shard().growth.is_due

@@ -15,7 +15,8 @@ import pytest
 
 from broker.membership.lease_watch import Lease, LeaseWatch
 from broker.membership.session import Refused
-from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place
+from tests.support.fast_loop import HOUR_S, run_fast
 
 
 async def refused(place: Place, life: Life, port: int) -> None:
@@ -26,26 +27,22 @@ async def refused(place: Place, life: Life, port: int) -> None:
     del place.net.listeners["127.0.0.1", port]
 
 
-def test_a_start_that_cannot_listen_leaves_disk_and_bucket_as_they_were() -> None:
+async def test_a_start_that_cannot_listen_leaves_disk_and_bucket_as_they_were() -> None:
     """It formatted both, took the clean-shutdown marker away, and kept a lease that the next start waited for."""
-
-    async def scenario() -> None:
-        place = Place()
-        await refused(place, place.make(port=9500), 9500)
-        assert place.disk.list_dir("/") == [] and not place.memory.objects
-        life = await place.start()
-        await life.create("log")
-        await life.produce("log", b"x")
-        await life.stop()
-        objects = dict(place.memory.objects)
-        await refused(place, place.make(port=9500), 9500)
-        assert place.memory.objects == objects
-        assert place.disk.stat("/data/a/.kafka_cleanshutdown") is not None
-        life = await place.start()
-        assert await life.read_all("log") == [(0, b"x")]
-        await life.stop()
-
-    play(scenario())
+    place = Place()
+    await refused(place, place.make(port=9500), 9500)
+    assert place.disk.list_dir("/") == [] and not place.memory.objects
+    life = await place.start()
+    await life.create("log")
+    await life.produce("log", b"x")
+    await life.stop()
+    objects = dict(place.memory.objects)
+    await refused(place, place.make(port=9500), 9500)
+    assert place.memory.objects == objects
+    assert place.disk.stat("/data/a/.kafka_cleanshutdown") is not None
+    life = await place.start()
+    assert await life.read_all("log") == [(0, b"x")]
+    await life.stop()
 
 
 @pytest.mark.not_fast
@@ -74,43 +71,35 @@ def test_serve_on_a_taken_port_makes_no_directory(tmp_path: Path, flag: str) -> 
         (-2, "choose another address with --listen"),  # getaddrinfo: a name that nobody knows
     ],
 )
-def test_what_to_do_depends_on_why_it_cannot_listen(number: int, advice: str) -> None:
+async def test_what_to_do_depends_on_why_it_cannot_listen(number: int, advice: str) -> None:
     """Until 2026-11-22 whoever gave another machine's address was told to stop what used it."""
+    place = Place()
+    life = place.make(port=9500)
+    failed = OSError(number, "no")
 
-    async def scenario() -> None:
-        place = Place()
-        life = place.make(port=9500)
-        failed = OSError(number, "no")
+    async def bind(*_: object) -> None:
+        raise failed
 
-        async def bind(*_: object) -> None:
-            raise failed
-
-        place.net.bind = bind  # type: ignore[method-assign, assignment]
-        with pytest.raises(Refused) as refused:
-            await life.start()
-        said = str(refused.value)
-        assert advice in said and ("stop what uses" in said) == (number == errno.EADDRINUSE)
-
-    play(scenario())
+    place.net.bind = bind  # type: ignore[method-assign, assignment]
+    with pytest.raises(Refused) as refused:
+        await life.start()
+    said = str(refused.value)
+    assert advice in said and ("stop what uses" in said) == (number == errno.EADDRINUSE)
 
 
-def test_a_port_that_is_bound_and_not_served_yet_refuses_connections() -> None:
+async def test_a_port_that_is_bound_and_not_served_yet_refuses_connections() -> None:
     """Clients of a broker that still waits for its bucket go to another bootstrap address at once."""
-
-    async def scenario() -> None:
-        place = Place()
-        place.store.down = True
-        life = place.make(port=9500)
-        coming = asyncio.get_running_loop().create_task(life.start())
-        await asyncio.sleep(5)
-        with pytest.raises(ConnectionRefusedError):
-            await place.net.connect("127.0.0.1", 9500, asyncio.Protocol(), 5.0)
-        place.store.down = False
-        await coming
+    place = Place()
+    place.store.down = True
+    life = place.make(port=9500)
+    coming = asyncio.get_running_loop().create_task(life.start())
+    await asyncio.sleep(5)
+    with pytest.raises(ConnectionRefusedError):
         await place.net.connect("127.0.0.1", 9500, asyncio.Protocol(), 5.0)
-        await life.crash()
-
-    play(scenario())
+    place.store.down = False
+    await coming
+    await place.net.connect("127.0.0.1", 9500, asyncio.Protocol(), 5.0)
+    await life.crash()
 
 
 def test_waiting_for_a_lease_counts_down(caplog: pytest.LogCaptureFixture) -> None:
@@ -129,7 +118,7 @@ def test_waiting_for_a_lease_counts_down(caplog: pytest.LogCaptureFixture) -> No
         await life.stop()
 
     with caplog.at_level(logging.INFO):
-        play(scenario())
+        run_fast(scenario(), timeout_s=HOUR_S)
     said = [record.getMessage() for record in caplog.records if "taken over in" in record.getMessage()]
     left = [int(re.findall(r"taken over in (\d+) s", line)[0]) for line in said]
     assert len(left) >= 3
@@ -166,7 +155,7 @@ def test_opening_many_logs_counts(caplog: pytest.LogCaptureFixture) -> None:
         await life.crash()
 
     with caplog.at_level(logging.INFO):
-        play(scenario())
+        run_fast(scenario(), timeout_s=HOUR_S)
     said = [line for record in caplog.records if (line := record.getMessage()).startswith("opening logs: ")]
     assert len(said) >= 2
     assert all(re.fullmatch(r"opening logs: \d+ of 16 partitions", line) for line in said), said

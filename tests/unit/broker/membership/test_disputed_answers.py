@@ -12,7 +12,6 @@ from broker.controller.controller_requests import ControllerRequests
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from tests.sim.world.links import both_ways
-from tests.support.brokers.broker_kit import play
 from tests.support.brokers.house import QUICK_LEASE, house
 from tests.support.waiting import until
 
@@ -28,30 +27,23 @@ Question = Callable[[ControllerRequests], Awaitable[Any]]
     ],
     ids=["moves", "validation", "refusal"],
 )
-def test_what_needs_no_commit_is_answered_by_whoever_decides(question: Question) -> None:
-    async def scenario() -> None:
-        async with house(1, *QUICK_LEASE) as it:
-            await asyncio.sleep(8)
-            it.stores[1].down = True
-            it.place.net.links.cut(both_ways([("1", "2"), ("1", "3")]))
-            await until(lambda: it.session(2).is_controller or it.session(3).is_controller, 60)
-            assert it.session(1).is_controller, "as it believes"
-            with pytest.raises(ApiError) as refused:
-                await question(it.lives[1].context.controller)
-            assert refused.value.code is ErrorCode.NOT_CONTROLLER
-
-    play(scenario())
+async def test_what_needs_no_commit_is_answered_by_whoever_decides(question: Question) -> None:
+    async with house(1, *QUICK_LEASE) as it:
+        await asyncio.sleep(8)
+        it.stores[1].down = True
+        it.place.net.links.cut(both_ways([("1", "2"), ("1", "3")]))
+        await until(lambda: it.session(2).is_controller or it.session(3).is_controller, 60)
+        assert it.session(1).is_controller, "as it believes"
+        with pytest.raises(ApiError) as refused:
+            await question(it.lives[1].context.controller)
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
 
 
-def test_what_needs_no_commit_is_answered_while_the_bucket_is_away_from_everybody() -> None:
+async def test_what_needs_no_commit_is_answered_while_the_bucket_is_away_from_everybody() -> None:
     """The others say that they claim nothing, so the image is the newest."""
-
-    async def scenario() -> None:
-        async with house(1, *QUICK_LEASE) as it:
-            await asyncio.sleep(8)
-            for store in it.stores.values():
-                store.down = True
-            await asyncio.sleep(60)
-            assert await it.lives[1].context.controller.moves() == []
-
-    play(scenario())
+    async with house(1, *QUICK_LEASE) as it:
+        await asyncio.sleep(8)
+        for store in it.stores.values():
+            store.down = True
+        await asyncio.sleep(60)
+        assert await it.lives[1].context.controller.moves() == []

@@ -19,7 +19,7 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import Endpoint, NodeGone, RowsSet, TopicCreated
 from broker.metadata.rows import new_rows
 from coldstore.keys import cluster_key, lease_key
-from tests.support.brokers.broker_kit import LEASE_S, Life, Place, play
+from tests.support.brokers.broker_kit import LEASE_S, Life, Place
 from tests.support.brokers.cluster_kit import cluster_root, created, id_of, session
 from tests.support.store.memory_store import StoredObject
 from tests.unit.broker.membership.test_broker_membership import lease_of, running
@@ -44,114 +44,92 @@ async def another_controller(place: Place, life: Life) -> ClusterRoot:
     return cluster
 
 
-def test_controller_epoch_lost_is_the_end_of_deciding_only() -> None:
+async def test_controller_epoch_lost_is_the_end_of_deciding_only() -> None:
     """It refuses what needs the controller, and beats no more; what it leads it leads on, and its process lives."""
-
-    async def scenario() -> None:
-        place = Place()
-        async with running(place) as (life, task):
-            await life.create("log")
-            await life.produce("log", b"before")
-            await another_controller(place, life)
-            await asyncio.sleep(10)
-            with pytest.raises(ApiError) as refused:
-                await life.context.controller.create_topic("more", 1, {})
-            assert refused.value.code is ErrorCode.NOT_CONTROLLER
-            await asyncio.sleep(60)
-            session = life.broker.components.session
-            assert session is not None and not session.is_controller
-            assert (await lease_of(place)).incarnation == "other"
-            assert life.context.gate.is_open() and not task.done()
-            assert (await life.produce("log", b"after")).error_code == 0
-            assert await life.read_all("log") == [(0, b"before"), (1, b"after")]
-            assert life.context.producer_ids.give() > 0
-        assert not (await lease_of(place)).released, "it is not ours to release"
-
-    play(scenario())
+    place = Place()
+    async with running(place) as (life, task):
+        await life.create("log")
+        await life.produce("log", b"before")
+        await another_controller(place, life)
+        await asyncio.sleep(10)
+        with pytest.raises(ApiError) as refused:
+            await life.context.controller.create_topic("more", 1, {})
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
+        await asyncio.sleep(60)
+        session = life.broker.components.session
+        assert session is not None and not session.is_controller
+        assert (await lease_of(place)).incarnation == "other"
+        assert life.context.gate.is_open() and not task.done()
+        assert (await life.produce("log", b"after")).error_code == 0
+        assert await life.read_all("log") == [(0, b"before"), (1, b"after")]
+        assert life.context.producer_ids.give() > 0
+    assert not (await lease_of(place)).released, "it is not ours to release"
 
 
-def test_what_another_controller_decides_is_obeyed() -> None:
+async def test_what_another_controller_decides_is_obeyed() -> None:
     """Images come by polls, too: a topic this broker is to lead, and one that it leads no more."""
-
-    async def scenario() -> None:
-        place = Place()
-        async with running(place) as (life, task):
-            await life.create("log")
-            await life.produce("log", b"x")
-            cluster = await another_controller(place, life)
-            image = (await cluster.poll()).image
-            log = image.topic_named("log")
-            assert log is not None
-            (row,) = log.rows
-            moved = (
-                0,
-                type(row)(
-                    (OTHER,), OTHER, row.leader_epoch + 1, row.partition_epoch + 1, (OTHER,), row.leader_epoch + 1
-                ),
-            )
-            made = TopicCreated(id_of(7), "made", new_rows(image, [(1,)]), {})
-            await cluster.commit([made, RowsSet(log.topic_id, (moved,))])
-            async with asyncio.timeout(20):
-                while ("made", 0) not in life.context.registry.partitions:
-                    await asyncio.sleep(1)
-            assert (await life.produce("made", b"y")).error_code == 0
-            assert (await life.produce("log", b"z")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-            assert not task.done()
-
-    play(scenario())
+    place = Place()
+    async with running(place) as (life, task):
+        await life.create("log")
+        await life.produce("log", b"x")
+        cluster = await another_controller(place, life)
+        image = (await cluster.poll()).image
+        log = image.topic_named("log")
+        assert log is not None
+        (row,) = log.rows
+        moved = (
+            0,
+            type(row)((OTHER,), OTHER, row.leader_epoch + 1, row.partition_epoch + 1, (OTHER,), row.leader_epoch + 1),
+        )
+        made = TopicCreated(id_of(7), "made", new_rows(image, [(1,)]), {})
+        await cluster.commit([made, RowsSet(log.topic_id, (moved,))])
+        async with asyncio.timeout(20):
+            while ("made", 0) not in life.context.registry.partitions:
+                await asyncio.sleep(1)
+        assert (await life.produce("made", b"y")).error_code == 0
+        assert (await life.produce("log", b"z")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert not task.done()
 
 
-def test_session_lost_to_another_process_is_the_end_of_this_one() -> None:
+async def test_session_lost_to_another_process_is_the_end_of_this_one() -> None:
     """The image names another incarnation under the node id: exit 3, also if the controller epoch was lost before."""
-
-    async def scenario() -> None:
-        place = Place()
-        async with running(place) as (life, task):
-            await life.create("log")
-            cluster = await another_controller(place, life)
-            await asyncio.sleep(10)
-            assert not task.done()
-            image = (await cluster.poll()).image
-            again = SessionRequest(1, "", "another process", image.nodes[1].directory_id, "boot", ())
-            await cluster.commit(session_records(image, again))
-            async with asyncio.timeout(10):
-                assert await task == ServeExit.REFUSED
-            assert not life.context.gate.is_open()
-
-    play(scenario())
+    place = Place()
+    async with running(place) as (life, task):
+        await life.create("log")
+        cluster = await another_controller(place, life)
+        await asyncio.sleep(10)
+        assert not task.done()
+        image = (await cluster.poll()).image
+        again = SessionRequest(1, "", "another process", image.nodes[1].directory_id, "boot", ())
+        await cluster.commit(session_records(image, again))
+        async with asyncio.timeout(10):
+            assert await task == ServeExit.REFUSED
+        assert not life.context.gate.is_open()
 
 
-def test_a_newer_program_that_wrote_cluster_json_ends_this_one() -> None:
+async def test_a_newer_program_that_wrote_cluster_json_ends_this_one() -> None:
     """R14: what it decides cannot be read, nor obeyed. The polls raised, and the process stayed for ever."""
-
-    async def scenario() -> None:
-        place = Place()
-        async with running(place) as (life, task):
-            await life.create("log")
-            old = place.memory.objects[cluster_key()]
-            data = old.data.replace(b'"format_version":2', b'"format_version":3')
-            place.memory.objects[cluster_key()] = StoredObject(data, "newer", None)
-            async with asyncio.timeout(10):
-                assert await task == ServeExit.REFUSED
-
-    play(scenario())
+    place = Place()
+    async with running(place) as (life, task):
+        await life.create("log")
+        old = place.memory.objects[cluster_key()]
+        data = old.data.replace(b'"format_version":2', b'"format_version":3')
+        place.memory.objects[cluster_key()] = StoredObject(data, "newer", None)
+        async with asyncio.timeout(10):
+            assert await task == ServeExit.REFUSED
 
 
-def test_a_lease_that_was_beaten_by_nobody_in_cluster_json_ends_nothing() -> None:
+async def test_a_lease_that_was_beaten_by_nobody_in_cluster_json_ends_nothing() -> None:
     """The lease says when, `cluster.json` says who: a higher epoch in the lease alone takes no place."""
-
-    async def scenario() -> None:
-        place = Place()
-        async with running(place) as (life, task):
-            lease = place.memory.objects[lease_key()]
-            data = lease.data.replace(b'"epoch":1', b'"epoch":9')
-            data = data[: data.index(b'"crc32c":')] + data[data.index(b'"epoch"') :]
-            place.memory.objects[lease_key()] = StoredObject(data, "later", None)
-            await asyncio.sleep(60)
-            assert not task.done() and life.context.gate.is_open()
-            await life.create("log")
-
-    play(scenario())
+    place = Place()
+    async with running(place) as (life, task):
+        lease = place.memory.objects[lease_key()]
+        data = lease.data.replace(b'"epoch":1', b'"epoch":9')
+        data = data[: data.index(b'"crc32c":')] + data[data.index(b'"epoch"') :]
+        place.memory.objects[lease_key()] = StoredObject(data, "later", None)
+        await asyncio.sleep(60)
+        assert not task.done() and life.context.gate.is_open()
+        await life.create("log")
 
 
 def test_standing_is_told_by_the_incarnation() -> None:

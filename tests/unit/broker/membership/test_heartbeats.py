@@ -22,7 +22,7 @@ from broker.wire.messages import BrokerHeartbeatResponse
 from coldstore.object_store import AccessRefused, StoreUnavailable
 from logformat.errors import Corrupt
 from seams.loop.beats import Beats
-from tests.support.fast_loop import FastClock, run_fast
+from tests.support.fast_loop import FastClock
 
 
 class Controller:
@@ -71,42 +71,34 @@ def heartbeats_to(controller: Controller, observe: Callable[[bytes], Awaitable[N
 
 
 @pytest.mark.parametrize("failure", [AccessRefused("403 ExpiredToken"), StoreUnavailable("down"), Corrupt("a bit")])
-def test_a_root_that_cannot_be_read_yet_ends_no_heartbeats(failure: Exception) -> None:
+async def test_a_root_that_cannot_be_read_yet_ends_no_heartbeats(failure: Exception) -> None:
     """It names a page, and the credentials for it expired just then: the session's service broke down with it, and came
     back after longer and longer waits, in the end too late for the session."""
+    seen: list[bytes] = []
 
-    async def scenario() -> None:
-        seen: list[bytes] = []
+    async def observe(root: bytes) -> None:
+        seen.append(root)
+        if len(seen) < 3:
+            raise failure
 
-        async def observe(root: bytes) -> None:
-            seen.append(root)
-            if len(seen) < 3:
-                raise failure
-
-        controller = Controller(b"root")
-        controller.listens = True
-        heartbeats = heartbeats_to(controller, observe)
-        keeping = asyncio.ensure_future(heartbeats.keep())
-        await asyncio.sleep(5.0)
-        assert len(seen) >= 3 and heartbeats.is_heard and not keeping.done()
-        assert heartbeats.fresh_s > 0
-        keeping.cancel()
-
-    run_fast(scenario())
+    controller = Controller(b"root")
+    controller.listens = True
+    heartbeats = heartbeats_to(controller, observe)
+    keeping = asyncio.ensure_future(heartbeats.keep())
+    await asyncio.sleep(5.0)
+    assert len(seen) >= 3 and heartbeats.is_heard and not keeping.done()
+    assert heartbeats.fresh_s > 0
+    keeping.cancel()
 
 
-def test_a_controller_that_takes_no_heartbeat_is_there() -> None:
+async def test_a_controller_that_takes_no_heartbeat_is_there() -> None:
     """Its port refused, it listens again: whoever it answers, in whatever words, does not take it for gone (D64)."""
-
-    async def scenario() -> None:
-        controller = Controller()
-        heartbeats = heartbeats_to(controller)
-        keeping = asyncio.ensure_future(heartbeats.keep())
-        await asyncio.sleep(3.0)
-        assert heartbeats.is_refused
-        controller.listens = True
-        await asyncio.sleep(3.0)
-        assert not heartbeats.is_refused and not heartbeats.is_heard
-        keeping.cancel()
-
-    run_fast(scenario())
+    controller = Controller()
+    heartbeats = heartbeats_to(controller)
+    keeping = asyncio.ensure_future(heartbeats.keep())
+    await asyncio.sleep(3.0)
+    assert heartbeats.is_refused
+    controller.listens = True
+    await asyncio.sleep(3.0)
+    assert not heartbeats.is_refused and not heartbeats.is_heard
+    keeping.cancel()

@@ -98,21 +98,14 @@ async def refused_after_s(reign_s: float, most_s: float, decides: int = 2) -> fl
     raise AssertionError("nobody let it in")
 
 
-def test_one_controller_that_goes_on_hearing_the_other_process_is_believed() -> None:
-    async def scenario() -> None:
-        after_s = await refused_after_s(1_000.0, 100.0)
-        assert after_s == pytest.approx(TIMES.duplicate_s, abs=2.0)
-
-    run_fast(scenario())
+async def test_one_controller_that_goes_on_hearing_the_other_process_is_believed() -> None:
+    after_s = await refused_after_s(1_000.0, 100.0)
+    assert after_s == pytest.approx(TIMES.duplicate_s, abs=2.0)
 
 
-def test_a_new_controller_s_patience_with_the_last_session_is_no_proof_that_its_process_lives() -> None:
+async def test_a_new_controller_s_patience_with_the_last_session_is_no_proof_that_its_process_lives() -> None:
     """Each one gives every session its full time anew (D8): what several said together ended the process for good."""
-
-    async def scenario() -> None:
-        assert await refused_after_s(SESSION_S + 3.0, 100.0) is None
-
-    run_fast(scenario())
+    assert await refused_after_s(SESSION_S + 3.0, 100.0) is None
 
 
 def test_cluster_d40_a_copied_directory_of_the_living_controller_does_not_claim() -> None:
@@ -122,15 +115,11 @@ def test_cluster_d40_a_copied_directory_of_the_living_controller_does_not_claim(
 
 
 @pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.STALE_BROKER_EPOCH])
-def test_a_controller_that_answers_again_is_there(code: ErrorCode) -> None:
+async def test_a_controller_that_answers_again_is_there(code: ErrorCode) -> None:
     """Its port refused once, it listens again and does not reach the bucket: its lease is to stand still for its whole
     length before anybody takes over, not for two bumps (D64)."""
-
-    async def scenario() -> None:
-        cluster = Restarting(code)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(30.0):
-                await join(cluster)
-        assert cluster.asked > 2
-
-    run_fast(scenario())
+    cluster = Restarting(code)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(30.0):
+            await join(cluster)
+    assert cluster.asked > 2

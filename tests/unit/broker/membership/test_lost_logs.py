@@ -15,7 +15,6 @@ from hotstore.host.offset_checkpoints import CHECKPOINTS
 from logformat.checkpoints import encode_offsets
 from logformat.values import TopicPartition
 from seams.files.disk import replace_file
-from tests.support.brokers.broker_kit import play
 from tests.support.brokers.cluster_kit import id_of
 from tests.support.brokers.three_machines import NODES, VALUES, Three, until
 
@@ -64,76 +63,60 @@ def test_all_of_an_older_copy_is_lost() -> None:
     assert lost_of(("h",)) == ((id_of(1), 0),)
 
 
-def test_cluster_d70_a_leader_whose_log_was_moved_away_does_not_lead_again() -> None:
+async def test_cluster_d70_a_leader_whose_log_was_moved_away_does_not_lead_again() -> None:
     """Under the same directory id: it led an empty log, and the others cut theirs, or went offline."""
-
-    async def scenario() -> None:
-        three = Three()
-        leader = await three.fill()
-        await three.lives[leader].crash()
-        place = three.places[leader]
-        place.kill()
-        place.disk.rename("/data/a/log-0", "/data/moved-away")
-        await three.start(leader)
-        await three.all_is_there(leader)
-
-    play(scenario())
+    three = Three()
+    leader = await three.fill()
+    await three.lives[leader].crash()
+    place = three.places[leader]
+    place.kill()
+    place.disk.rename("/data/a/log-0", "/data/moved-away")
+    await three.start(leader)
+    await three.all_is_there(leader)
 
 
-def test_a_log_that_no_checkpoint_names_is_missed_all_the_same() -> None:
+async def test_a_log_that_no_checkpoint_names_is_missed_all_the_same() -> None:
     """Its broker died before it noted anything about it: what its seat in the set promises is compared with what lies
     in the directory, not with the directory's own notes (R18)."""
-
-    async def scenario() -> None:
-        three = Three()
-        leader = await three.fill()
-        await three.lives[leader].crash()
-        place = three.places[leader]
-        place.kill()
-        for name in CHECKPOINTS:
-            replace_file(place.disk, f"/data/a/{name}", encode_offsets({}))
-        place.disk.rename("/data/a/log-0", "/data/moved-away")
-        epoch = three.row(next(node_id for node_id in NODES if node_id != leader)).leader_epoch
-        await three.start(leader)
-        life = three.lives[leader]
-        assert life.context.metadata.topic("log").rows[0].leader_epoch > epoch, "no report of the log that was counts"
-        await three.all_is_there(leader)
-
-    play(scenario())
+    three = Three()
+    leader = await three.fill()
+    await three.lives[leader].crash()
+    place = three.places[leader]
+    place.kill()
+    for name in CHECKPOINTS:
+        replace_file(place.disk, f"/data/a/{name}", encode_offsets({}))
+    place.disk.rename("/data/a/log-0", "/data/moved-away")
+    epoch = three.row(next(node_id for node_id in NODES if node_id != leader)).leader_epoch
+    await three.start(leader)
+    life = three.lives[leader]
+    assert life.context.metadata.topic("log").rows[0].leader_epoch > epoch, "no report of the log that was counts"
+    await three.all_is_there(leader)
 
 
-def test_cluster_d6_a_leader_that_lost_power_does_not_lead_again_with_os_flush() -> None:
+async def test_cluster_d6_a_leader_that_lost_power_does_not_lead_again_with_os_flush() -> None:
     """It came back before its session was over, without what only its page cache held."""
-
-    async def scenario() -> None:
-        three = Three("thermocline.flush=os")
-        leader = await three.fill()
-        await three.lives[leader].crash()
-        three.places[leader].power_cut()
-        await three.start(leader)
-        await three.all_is_there(leader)
-
-    play(scenario())
+    three = Three("thermocline.flush=os")
+    leader = await three.fill()
+    await three.lives[leader].crash()
+    three.places[leader].power_cut()
+    await three.start(leader)
+    await three.all_is_there(leader)
 
 
-def test_cluster_d75_a_copy_of_yesterday_s_directory_does_not_lead() -> None:
+async def test_cluster_d75_a_copy_of_yesterday_s_directory_does_not_lead() -> None:
     """The volume was put back as it was before its last process served, under the same directory id."""
-
-    async def scenario() -> None:
-        three = Three()
-        leader = await three.fill()
-        place = three.places[leader]
-        await three.lives[leader].crash()
-        place.kill()
-        yesterday = place.disk.kill()
-        await three.start(leader)
-        await until(lambda: len(three.row(leader).in_sync) == len(NODES), "all are in sync")
-        now_leads = three.row(leader).leader
-        await until(lambda: ("log", 0) in three.lives[now_leads].context.registry.partitions, "it is led")
-        assert (await three.lives[now_leads].produce("log", b"5")).error_code == 0
-        await three.lives[leader].crash()
-        place.disk = yesterday
-        await three.start(leader)
-        await three.all_is_there(leader, [*VALUES, (len(VALUES), b"5")])
-
-    play(scenario())
+    three = Three()
+    leader = await three.fill()
+    place = three.places[leader]
+    await three.lives[leader].crash()
+    place.kill()
+    yesterday = place.disk.kill()
+    await three.start(leader)
+    await until(lambda: len(three.row(leader).in_sync) == len(NODES), "all are in sync")
+    now_leads = three.row(leader).leader
+    await until(lambda: ("log", 0) in three.lives[now_leads].context.registry.partitions, "it is led")
+    assert (await three.lives[now_leads].produce("log", b"5")).error_code == 0
+    await three.lives[leader].crash()
+    place.disk = yesterday
+    await three.start(leader)
+    await three.all_is_there(leader, [*VALUES, (len(VALUES), b"5")])

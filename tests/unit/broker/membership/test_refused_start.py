@@ -9,7 +9,7 @@ from coldstore.keys import cluster_key
 from hotstore.host.data_dir import DataDir
 from logformat.values import NewerFormat
 from seams.files.disk import Disk, read_file
-from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place
 from tests.support.store.memory_store import StoredObject
 
 MARKER = "/data/a/.kafka_cleanshutdown"
@@ -50,69 +50,54 @@ async def serves_unscanned(place: Place) -> None:
     await life.stop()
 
 
-def test_a_start_with_another_clusters_bucket_keeps_the_marker() -> None:
+async def test_a_start_with_another_clusters_bucket_keeps_the_marker() -> None:
     """It took the marker before it looked at whose directory it is: the next start read every log again."""
-
-    async def scenario() -> None:
-        place, other = await stopped(), Place(seed=2)
-        other.disk = place.disk
-        life = await other.start(directory="b")
-        await life.stop()
-        with pytest.raises(Refused, match="the data directory belongs to cluster"):
-            await other.start()
-        await serves_unscanned(place)
-
-    play(scenario())
+    place, other = await stopped(), Place(seed=2)
+    other.disk = place.disk
+    life = await other.start(directory="b")
+    await life.stop()
+    with pytest.raises(Refused, match="the data directory belongs to cluster"):
+        await other.start()
+    await serves_unscanned(place)
 
 
-def test_a_start_that_finds_a_newer_cluster_json_keeps_the_marker() -> None:
-    async def scenario() -> None:
-        place = await stopped()
-        old = place.memory.objects[cluster_key()]
-        newer = old.data.replace(b'"format_version":2', b'"format_version":3')
-        place.memory.objects[cluster_key()] = StoredObject(newer, "newer", None)
-        with pytest.raises(NewerFormat, match="has format 3, this version knows 2"):
-            await place.start()
-        place.memory.objects[cluster_key()] = old
-        await serves_unscanned(place)
-
-    play(scenario())
+async def test_a_start_that_finds_a_newer_cluster_json_keeps_the_marker() -> None:
+    place = await stopped()
+    old = place.memory.objects[cluster_key()]
+    newer = old.data.replace(b'"format_version":2', b'"format_version":3')
+    place.memory.objects[cluster_key()] = StoredObject(newer, "newer", None)
+    with pytest.raises(NewerFormat, match="has format 3, this version knows 2"):
+        await place.start()
+    place.memory.objects[cluster_key()] = old
+    await serves_unscanned(place)
 
 
-def test_a_start_refused_for_its_configuration_after_it_registered_keeps_the_marker() -> None:
+async def test_a_start_refused_for_its_configuration_after_it_registered_keeps_the_marker() -> None:
     """The last refusal there is: the bucket has tiered topics, this broker no tiering."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await place.start()
-        await life.create("log", remote_storage_enable="true")
-        await life.produce("log", b"x", b"y")
-        await life.stop()
-        with pytest.raises(Refused, match="their history lies in the bucket"):
-            await place.start("remote.log.storage.system.enable=false")
-        await serves_unscanned(place)
-
-    play(scenario())
+    place = Place()
+    life = await place.start()
+    await life.create("log", remote_storage_enable="true")
+    await life.produce("log", b"x", b"y")
+    await life.stop()
+    with pytest.raises(Refused, match="their history lies in the bucket"):
+        await place.start("remote.log.storage.system.enable=false")
+    await serves_unscanned(place)
 
 
-def test_nothing_that_the_marker_vouches_for_is_written_before_it_went_durably() -> None:
+async def test_nothing_that_the_marker_vouches_for_is_written_before_it_went_durably() -> None:
     """Everything a start does to the disk, in order: the lock, who tries to serve, the marker, its directory's sync,
     then the rest."""
-
-    async def scenario() -> None:
-        place = await stopped()
-        effects: list[tuple[str, str]] = []
-        place.disk.on_effect = lambda kind, path: effects.append((kind, path))
-        life = await place.start()
-        place.disk.on_effect = None
-        at = effects.index(("unlink", MARKER))
-        assert effects[at + 1] == ("sync_dir", "/data/a")
-        changed = {path for kind, path in effects[:at] if kind != "sync_dir"}
-        assert changed <= BEFORE, changed
-        assert effects[at + 2 :], "it serves, and writes"
-        await life.stop()
-
-    play(scenario())
+    place = await stopped()
+    effects: list[tuple[str, str]] = []
+    place.disk.on_effect = lambda kind, path: effects.append((kind, path))
+    life = await place.start()
+    place.disk.on_effect = None
+    at = effects.index(("unlink", MARKER))
+    assert effects[at + 1] == ("sync_dir", "/data/a")
+    changed = {path for kind, path in effects[:at] if kind != "sync_dir"}
+    assert changed <= BEFORE, changed
+    assert effects[at + 2 :], "it serves, and writes"
+    await life.stop()
 
 
 class Cut(Exception):
@@ -120,42 +105,34 @@ class Cut(Exception):
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_a_start_cut_off_before_the_marker_went_leaves_it_true(power: bool) -> None:
+async def test_a_start_cut_off_before_the_marker_went_leaves_it_true(power: bool) -> None:
     """Registered, and gone: every file but the lock is as it was, and the next start scans nothing."""
+    place = await stopped()
+    before, registered = files(place.disk), place.memory.objects[cluster_key()]
 
-    async def scenario() -> None:
-        place = await stopped()
-        before, registered = files(place.disk), place.memory.objects[cluster_key()]
+    def cut(kind: str, path: str) -> None:
+        if (kind, path) == ("unlink", MARKER):
+            place.disk.on_effect = None
+            raise Cut
 
-        def cut(kind: str, path: str) -> None:
-            if (kind, path) == ("unlink", MARKER):
-                place.disk.on_effect = None
-                raise Cut
-
-        place.disk.on_effect = cut
-        with pytest.raises(Cut):
-            await place.start()
-        place.power_cut() if power else place.kill()
-        after = files(place.disk)
-        assert place.memory.objects[cluster_key()] != registered, "it had the right to serve"
-        assert {path for path in before | after if before.get(path) != after.get(path)} <= BEFORE
-        await serves_unscanned(place)
-
-    play(scenario())
+    place.disk.on_effect = cut
+    with pytest.raises(Cut):
+        await place.start()
+    place.power_cut() if power else place.kill()
+    after = files(place.disk)
+    assert place.memory.objects[cluster_key()] != registered, "it had the right to serve"
+    assert {path for path in before | after if before.get(path) != after.get(path)} <= BEFORE
+    await serves_unscanned(place)
 
 
-def test_a_start_killed_after_the_marker_went_scans() -> None:
+async def test_a_start_killed_after_the_marker_went_scans() -> None:
     """The other side of it: it may have written, so the next start trusts nothing."""
-
-    async def scenario() -> None:
-        place = await stopped()
-        life = await place.start()
-        await life.crash()
-        place.power_cut()
-        assert not DataDir.open(place.disk, "/data/a").was_clean
-        place.kill()
-        life = await place.start()
-        assert await life.read_all("log") == ORDERS
-        await life.stop()
-
-    play(scenario())
+    place = await stopped()
+    life = await place.start()
+    await life.crash()
+    place.power_cut()
+    assert not DataDir.open(place.disk, "/data/a").was_clean
+    place.kill()
+    life = await place.start()
+    assert await life.read_all("log") == ORDERS
+    await life.stop()

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from broker.membership.serving_gate import ServingGate
-from tests.support.fast_loop import run_fast
 
 
 class Boot:
@@ -73,22 +72,18 @@ def test_a_shut_gate_stays_shut_over_a_jump_and_a_late_poll() -> None:
     assert not gate.is_open()
 
 
-def test_who_waits_goes_on_when_it_opens_and_never_when_it_was_shut() -> None:
+async def test_who_waits_goes_on_when_it_opens_and_never_when_it_was_shut() -> None:
     """`opened` is what answers under way hang on."""
-
-    async def scenario() -> None:
-        boot = Boot()
-        gate = ServingGate(boot, 15.0)
-        await asyncio.wait_for(gate.opened(), 1)
-        boot.now += 20
-        assert not gate.is_open()
-        waiting = asyncio.ensure_future(gate.opened())
-        await asyncio.sleep(100)
-        assert not waiting.done()
-        gate.reopen(gate.paused_count)
-        await asyncio.wait_for(waiting, 1)
-        gate.shut("somebody")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(gate.opened(), 1000)
-
-    run_fast(scenario())
+    boot = Boot()
+    gate = ServingGate(boot, 15.0)
+    await asyncio.wait_for(gate.opened(), 1)
+    boot.now += 20
+    assert not gate.is_open()
+    waiting = asyncio.ensure_future(gate.opened())
+    await asyncio.sleep(100)
+    assert not waiting.done()
+    gate.reopen(gate.paused_count)
+    await asyncio.wait_for(waiting, 1)
+    gate.shut("somebody")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(gate.opened(), 1000)

@@ -9,7 +9,6 @@ import pytest
 from coldstore.object_store import StoreAway
 from logformat.errors import Retryable
 from tests.support.brokers.cluster_kit import created, id_of
-from tests.support.fast_loop import run_fast
 from tests.support.store.memory_store import MemoryStore
 from tests.unit.broker.metadata.test_broker_metadata import Bench
 
@@ -33,41 +32,33 @@ class Limited(MemoryStore):
         return etag
 
 
-def test_cluster_d61_a_store_that_takes_one_write_a_second_takes_every_change() -> None:
+async def test_cluster_d61_a_store_that_takes_one_write_a_second_takes_every_change() -> None:
     """The second commit within a second is refused, again and again: it waits for its second, and none is lost."""
-
-    async def scenario() -> None:
-        bench = Bench()
-        bench.memory = bench.store = store = Limited()
-        cluster = await bench.controller()
-        store.is_limited = True
-        began_s = asyncio.get_running_loop().time()
-        for number in range(5):
-            await cluster.commit([created(number)])
-        assert store.refusals >= 4 and asyncio.get_running_loop().time() - began_s < 30.0
-        assert set((await bench.image()).topics) == {id_of(number) for number in range(5)}
-
-    run_fast(scenario())
+    bench = Bench()
+    bench.memory = bench.store = store = Limited()
+    cluster = await bench.controller()
+    store.is_limited = True
+    began_s = asyncio.get_running_loop().time()
+    for number in range(5):
+        await cluster.commit([created(number)])
+    assert store.refusals >= 4 and asyncio.get_running_loop().time() - began_s < 30.0
+    assert set((await bench.image()).topics) == {id_of(number) for number in range(5)}
 
 
-def test_cluster_d51_a_crash_between_page_and_root_leaves_a_page_that_nobody_names() -> None:
+async def test_cluster_d51_a_crash_between_page_and_root_leaves_a_page_that_nobody_names() -> None:
     """The page was put, the root was not, and the process is gone: the image is as it was before, the next controller
     goes on, and what it writes is all there."""
-
-    async def scenario() -> None:
-        bench = Bench()
-        bench.memory = bench.store = store = Limited()
-        cluster = await bench.controller()
-        await cluster.commit([created(1)])
-        before, pages = await bench.image(), bench.pages()
-        store.is_away = True
-        with pytest.raises(Retryable):
-            await asyncio.wait_for(cluster.commit([created(2, 5000)]), 3600.0)
-        assert len(bench.pages()) > len(pages), "the page is there"
-        store.is_away = False
-        assert await bench.image() == before
-        again = await bench.controller()
-        image = (await again.commit([created(3, 5000)])).image
-        assert set(image.topics) == {id_of(1), id_of(3)} and await bench.image() == image
-
-    run_fast(scenario())
+    bench = Bench()
+    bench.memory = bench.store = store = Limited()
+    cluster = await bench.controller()
+    await cluster.commit([created(1)])
+    before, pages = await bench.image(), bench.pages()
+    store.is_away = True
+    with pytest.raises(Retryable):
+        await asyncio.wait_for(cluster.commit([created(2, 5000)]), 3600.0)
+    assert len(bench.pages()) > len(pages), "the page is there"
+    store.is_away = False
+    assert await bench.image() == before
+    again = await bench.controller()
+    image = (await again.commit([created(3, 5000)])).image
+    assert set(image.topics) == {id_of(1), id_of(3)} and await bench.image() == image

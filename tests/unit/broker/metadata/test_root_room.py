@@ -25,9 +25,8 @@ from broker.wire.messages import (
 )
 from coldstore.manifest.manifest_store import CLAIM_BYTES
 from logformat.values import TOPIC_NAME_CHARS_MAX
-from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place
 from tests.support.brokers.cluster_kit import claim, cluster_root
-from tests.support.fast_loop import run_fast
 from tests.support.store.memory_store import MemoryStore
 
 _TOPIC = 2
@@ -74,46 +73,38 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("configs", TOO_MUCH.values(), ids=TOO_MUCH)
-def test_configs_that_would_outgrow_a_root_are_refused(configs: dict[str, str]) -> None:
+async def test_configs_that_would_outgrow_a_root_are_refused(configs: dict[str, str]) -> None:
     """58 KB were accepted, and the partition's root could then neither be made nor claimed."""
-
-    async def scenario() -> None:
-        life = await Place().start()
-        for validate_only in (True, False):
-            code, message = await create(life, "log", configs, validate_only=validate_only)
-            assert code == ErrorCode.INVALID_CONFIG
-            assert f"at most {CONFIGS_BYTES_MAX}" in message and len(message) < 500
-        assert (await create(life, "log", {}))[0] == ErrorCode.NONE
-        code, message = await alter(life, "log", configs, AlterOperation.SET)
+    life = await Place().start()
+    for validate_only in (True, False):
+        code, message = await create(life, "log", configs, validate_only=validate_only)
         assert code == ErrorCode.INVALID_CONFIG
         assert f"at most {CONFIGS_BYTES_MAX}" in message and len(message) < 500
-        assert life.context.metadata.topic("log").configs == {"remote.storage.enable": "true"}
-        await life.stop()
+    assert (await create(life, "log", {}))[0] == ErrorCode.NONE
+    code, message = await alter(life, "log", configs, AlterOperation.SET)
+    assert code == ErrorCode.INVALID_CONFIG
+    assert f"at most {CONFIGS_BYTES_MAX}" in message and len(message) < 500
+    assert life.context.metadata.topic("log").configs == {"remote.storage.enable": "true"}
+    await life.stop()
 
-    play(scenario())
 
-
-def test_configs_do_not_outgrow_a_root_bit_by_bit() -> None:
+async def test_configs_do_not_outgrow_a_root_bit_by_bit() -> None:
     """APPEND adds to what is kept already; what fits is kept, and the topic serves over a restart."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await place.start()
-        assert (await create(life, "log", {THROTTLED[0]: "0:1"}))[0] == ErrorCode.NONE
-        codes = []
-        for at in range(40):
-            more = ",".join(f"{pair}:1" for pair in range(10_000 + at * 50, 10_050 + at * 50))
-            codes.append((await alter(life, "log", {THROTTLED[0]: more}, AlterOperation.APPEND))[0])
-        assert set(codes) == {ErrorCode.NONE, ErrorCode.INVALID_CONFIG}
-        kept = life.context.metadata.topic("log").configs[THROTTLED[0]]
-        assert CONFIGS_BYTES_MAX * 3 // 4 < len(kept) <= CONFIGS_BYTES_MAX
-        assert (await alter(life, "log", {THROTTLED[0]: kept}, AlterOperation.SUBTRACT))[0] == ErrorCode.NONE
-        await life.stop()
-        life = await place.start()
-        assert (await life.produce("log", b"on")).error_code == ErrorCode.NONE
-        await life.stop()
-
-    play(scenario())
+    place = Place()
+    life = await place.start()
+    assert (await create(life, "log", {THROTTLED[0]: "0:1"}))[0] == ErrorCode.NONE
+    codes = []
+    for at in range(40):
+        more = ",".join(f"{pair}:1" for pair in range(10_000 + at * 50, 10_050 + at * 50))
+        codes.append((await alter(life, "log", {THROTTLED[0]: more}, AlterOperation.APPEND))[0])
+    assert set(codes) == {ErrorCode.NONE, ErrorCode.INVALID_CONFIG}
+    kept = life.context.metadata.topic("log").configs[THROTTLED[0]]
+    assert CONFIGS_BYTES_MAX * 3 // 4 < len(kept) <= CONFIGS_BYTES_MAX
+    assert (await alter(life, "log", {THROTTLED[0]: kept}, AlterOperation.SUBTRACT))[0] == ErrorCode.NONE
+    await life.stop()
+    life = await place.start()
+    assert (await life.produce("log", b"on")).error_code == ErrorCode.NONE
+    await life.stop()
 
 
 def test_a_claim_has_room_for_the_largest_configs() -> None:
@@ -124,24 +115,20 @@ def test_a_claim_has_room_for_the_largest_configs() -> None:
     assert largest_topic < COMMIT_BYTES_MAX
 
 
-def test_metadata_that_is_full_takes_no_more_topics_and_gives_some_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metadata_that_is_full_takes_no_more_topics_and_gives_some_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many topics with many configs: refused by name before a page outgrows what a start can read."""
-
-    async def scenario() -> None:
-        life = await Place().start()
-        monkeypatch.setattr(decision, "IMAGE_BYTES_MAX", 2000)
-        codes = []
-        while ErrorCode.POLICY_VIOLATION not in codes:
-            codes.append((await create(life, f"log-{len(codes)}", {THROTTLED[0]: "0:1"}))[0])
-            assert len(codes) < 100
-        assert len(codes) > 3
-        code, message = await alter(life, "log-0", {"retention.ms": "1000"}, AlterOperation.SET)
-        assert code == ErrorCode.POLICY_VIOLATION and "delete topics" in message
-        assert (await alter(life, "log-0", {THROTTLED[0]: None}, AlterOperation.DELETE))[0] == ErrorCode.NONE
-        await life.context.controller.delete_topic("log-1")
-        await life.stop()
-
-    play(scenario())
+    life = await Place().start()
+    monkeypatch.setattr(decision, "IMAGE_BYTES_MAX", 2000)
+    codes = []
+    while ErrorCode.POLICY_VIOLATION not in codes:
+        codes.append((await create(life, f"log-{len(codes)}", {THROTTLED[0]: "0:1"}))[0])
+        assert len(codes) < 100
+    assert len(codes) > 3
+    code, message = await alter(life, "log-0", {"retention.ms": "1000"}, AlterOperation.SET)
+    assert code == ErrorCode.POLICY_VIOLATION and "delete topics" in message
+    assert (await alter(life, "log-0", {THROTTLED[0]: None}, AlterOperation.DELETE))[0] == ErrorCode.NONE
+    await life.context.controller.delete_topic("log-1")
+    await life.stop()
 
 
 def test_taking_items_out_of_a_long_list_is_not_quadratic() -> None:
@@ -154,18 +141,14 @@ def test_taking_items_out_of_a_long_list_is_not_quadratic() -> None:
     assert time.thread_time() - began_s < 0.05
 
 
-def test_a_broker_that_is_only_ever_restarted_starts_again() -> None:
+async def test_a_broker_that_is_only_ever_restarted_starts_again() -> None:
     """Every start is a record in cluster.json; nothing folded them unless a topic or a producer id came: after some
     280 starts the root was full, and the broker never came up again."""
-
-    async def scenario() -> None:
-        store = MemoryStore()
-        for at in range(400):
-            cluster = cluster_root(store, at)
-            await cluster.load()
-            image = (await claim(cluster, f"{at:032x}")).image
-            assert image.nodes[1].broker_epoch == at + 1
-        found = await cluster_root(store).load()
-        assert found is not None and found.image.nodes[1].broker_epoch == 400
-
-    run_fast(scenario())
+    store = MemoryStore()
+    for at in range(400):
+        cluster = cluster_root(store, at)
+        await cluster.load()
+        image = (await claim(cluster, f"{at:032x}")).image
+        assert image.nodes[1].broker_epoch == at + 1
+    found = await cluster_root(store).load()
+    assert found is not None and found.image.nodes[1].broker_epoch == 400

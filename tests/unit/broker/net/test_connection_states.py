@@ -14,6 +14,7 @@ from broker.net.connection_timeouts import Overdue, PeerTimeouts, Ticks
 from broker.net.limits import NetLimits
 from tests.support.net.net_house import MIB, House, in_house, settled, tick
 from tests.support.net.scripted_net import ScriptedTransport, frame
+from tests.support.scenario import by
 
 W, R, M, B = State.WAITING, State.READING, State.MUTED, State.BEHIND
 S, C, X, L = State.STARVED, State.CLOSING, State.CUT, State.LOST
@@ -150,33 +151,30 @@ HAPPENINGS: dict[Callable[[Scene], Awaitable[None]], dict[State, State]] = {
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("happens", HAPPENINGS, ids=lambda happens: happens.__name__)
-def test_whatever_happens_to_a_connection_in_any_state(
-    happens: Callable[[Scene], Awaitable[None]], state: State
+@by(in_house, LIMITS)
+async def test_whatever_happens_to_a_connection_in_any_state(
+    house: House, /, happens: Callable[[Scene], Awaitable[None]], state: State
 ) -> None:
     """It is in the state the table above says, its transport reads accordingly, and at the end nothing is left over."""
-
-    async def scenario(house: House) -> None:
-        scene = Scene(house)
-        await scene.bring(state)
-        sent = bytes(scene.transport.wire)
-        await happens(scene)
-        await settled()
-        expected = HAPPENINGS[happens][state]
-        if state is State.WAITING and expected is State.READING:
-            async with asyncio.timeout(20):  # admission looks again after a millisecond
-                while scene.connection.state is State.WAITING:
-                    await asyncio.sleep(0.001)
-        found = scene.connection.state
-        assert found is expected
-        if found not in OVER:
-            assert scene.transport.reading is (found in READS)
-        if state in OVER:
-            assert bytes(scene.transport.wire) == sent
-        assert (scene.connection.peer.closed, scene.transport.closed) == (found is State.LOST,) * 2
-        if happens is Scene.peer_is_slow:
-            await scene.peer_takes()  # or the server waits for it at the end
-
-    in_house(scenario, LIMITS)
+    scene = Scene(house)
+    await scene.bring(state)
+    sent = bytes(scene.transport.wire)
+    await happens(scene)
+    await settled()
+    expected = HAPPENINGS[happens][state]
+    if state is State.WAITING and expected is State.READING:
+        async with asyncio.timeout(20):  # admission looks again after a millisecond
+            while scene.connection.state is State.WAITING:
+                await asyncio.sleep(0.001)
+    found = scene.connection.state
+    assert found is expected
+    if found not in OVER:
+        assert scene.transport.reading is (found in READS)
+    if state in OVER:
+        assert bytes(scene.transport.wire) == sent
+    assert (scene.connection.peer.closed, scene.transport.closed) == (found is State.LOST,) * 2
+    if happens is Scene.peer_is_slow:
+        await scene.peer_takes()  # or the server waits for it at the end
 
 
 TICKS = Ticks(frame=30, idle=100, stall=50)

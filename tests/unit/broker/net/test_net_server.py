@@ -22,6 +22,7 @@ from seams.files.disk import FileRange
 from seams.files.posix_disk import PosixDisk
 from seams.net import SocketBuffers, TcpNet
 from tests.support.net.scripted_net import ScriptedDispatcher, frame
+from tests.support.scenario import by
 
 MIB = 1 << 20
 READ_S_MAX = 20.0
@@ -73,55 +74,50 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(size)
 
 
-def test_frames_of_all_sizes_cut_anywhere_come_back_in_order() -> None:
+@by(in_house)
+async def test_frames_of_all_sizes_cut_anywhere_come_back_in_order(house: House, /) -> None:
     """An echo of 60 frames from 1 byte to 3 MiB over several connections at once."""
 
-    async def scenario(house: House) -> None:
-        async def peer(seed: int) -> None:
-            rng = random.Random(seed)
-            reader, writer = await house.connect()
-            bodies = [rng.randbytes(rng.choice([1, 100, 17_000, 70_000, 300_000, 3 * MIB])) for _ in range(20)]
-            stream = b"".join(map(frame, bodies))
+    async def peer(seed: int) -> None:
+        rng = random.Random(seed)
+        reader, writer = await house.connect()
+        bodies = [rng.randbytes(rng.choice([1, 100, 17_000, 70_000, 300_000, 3 * MIB])) for _ in range(20)]
+        stream = b"".join(map(frame, bodies))
 
-            async def send() -> None:
-                position = 0
-                while position < len(stream):
-                    count = rng.choice([3, 1000, 100_000, MIB])
-                    writer.write(stream[position : position + count])
-                    await writer.drain()
-                    position += count
-
-            async with asyncio.TaskGroup() as group:
-                group.create_task(send())
-                for body in bodies:
-                    assert await answer(reader) == body
-            writer.close()
+        async def send() -> None:
+            position = 0
+            while position < len(stream):
+                count = rng.choice([3, 1000, 100_000, MIB])
+                writer.write(stream[position : position + count])
+                await writer.drain()
+                position += count
 
         async with asyncio.TaskGroup() as group:
-            for seed in range(3):
-                group.create_task(peer(seed))
-        assert house.server.counters.frames == 60
+            group.create_task(send())
+            for body in bodies:
+                assert await answer(reader) == body
+        writer.close()
 
-    in_house(scenario)
+    async with asyncio.TaskGroup() as group:
+        for seed in range(3):
+            group.create_task(peer(seed))
+    assert house.server.counters.frames == 60
 
 
-def test_file_ranges_arrive_whole(tmp_path: Path) -> None:
+@by(in_house)
+async def test_file_ranges_arrive_whole(house: House, /, tmp_path: Path) -> None:
     """sendfile through a socket that is full most of the time, between ordinary answers."""
     content = random.Random(1).randbytes(9 * MIB)
     (tmp_path / "log").write_bytes(content)
-
-    async def scenario(house: House) -> None:
-        file = PosixDisk().open(str(tmp_path / "log"))
-        head = struct.pack(">i", len(content) - 5)
-        house.dispatcher.rules[b"fetch"] = lambda: [head, FileRange(file, 5, len(content) - 5)]
-        reader, writer = await house.connect()
-        writer.write(frame(b"a") + frame(b"fetch") + frame(b"b") + frame(b"fetch") + frame(b"c"))
-        bodies = [await answer(reader) for _ in range(5)]
-        assert bodies == [b"a", content[5:], b"b", content[5:], b"c"]
-        assert house.server.counters.bytes_out == sum(map(len, bodies)) + 5 * 4
-        writer.close()
-
-    in_house(scenario)
+    file = PosixDisk().open(str(tmp_path / "log"))
+    head = struct.pack(">i", len(content) - 5)
+    house.dispatcher.rules[b"fetch"] = lambda: [head, FileRange(file, 5, len(content) - 5)]
+    reader, writer = await house.connect()
+    writer.write(frame(b"a") + frame(b"fetch") + frame(b"b") + frame(b"fetch") + frame(b"c"))
+    bodies = [await answer(reader) for _ in range(5)]
+    assert bodies == [b"a", content[5:], b"b", content[5:], b"c"]
+    assert house.server.counters.bytes_out == sum(map(len, bodies)) + 5 * 4
+    writer.close()
 
 
 def test_a_full_socket_is_watched_and_forgotten_whatever_becomes_of_the_connection(tmp_path: Path) -> None:
@@ -154,67 +150,58 @@ def test_a_full_socket_is_watched_and_forgotten_whatever_becomes_of_the_connecti
     in_house(scenario)
 
 
-def test_who_takes_little_is_not_cut_though_the_socket_stays_full(tmp_path: Path) -> None:
+@by(in_house, NetLimits(write_stall_ms_max=500), tick_s=0.1)
+async def test_who_takes_little_is_not_cut_though_the_socket_stays_full(house: House, /, tmp_path: Path) -> None:
     """Room is told of when a third of the send buffer is free: a reader that needs longer for that than a peer may
     stall takes bytes all the same."""
     (tmp_path / "log").write_bytes(bytes(5 * MIB))
-
-    async def scenario(house: House) -> None:
-        file = PosixDisk().open(str(tmp_path / "log"))
-        house.dispatcher.rules[b"fetch"] = lambda: [struct.pack(">i", 5 * MIB), FileRange(file, 0, 5 * MIB)]
-        with socket.socket() as peer:
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 10)
-            peer.setblocking(False)
-            loop = asyncio.get_running_loop()
-            await loop.sock_connect(peer, house.address)
-            await loop.sock_sendall(peer, frame(b"fetch"))
-            sent = house.server.counters
-            while not sent.bytes_out:
-                await asyncio.sleep(0.01)
-            filled, until_s, got = sent.bytes_out, loop.time() + 2.5, 0
-            while loop.time() < until_s:
-                got += len(await loop.sock_recv(peer, 2_000))
-                await asyncio.sleep(0.05)
-            assert sent.bytes_out == filled, "room was told of: this says nothing"
-            assert got and sent.connections_open == 1 and not sent.closes
-        await house.wait_for(lambda: sent.connections_open == 0)
-
-    in_house(scenario, NetLimits(write_stall_ms_max=500), tick_s=0.1)
+    file = PosixDisk().open(str(tmp_path / "log"))
+    house.dispatcher.rules[b"fetch"] = lambda: [struct.pack(">i", 5 * MIB), FileRange(file, 0, 5 * MIB)]
+    with socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 10)
+        peer.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(peer, house.address)
+        await loop.sock_sendall(peer, frame(b"fetch"))
+        sent = house.server.counters
+        while not sent.bytes_out:
+            await asyncio.sleep(0.01)
+        filled, until_s, got = sent.bytes_out, loop.time() + 2.5, 0
+        while loop.time() < until_s:
+            got += len(await loop.sock_recv(peer, 2_000))
+            await asyncio.sleep(0.05)
+        assert sent.bytes_out == filled, "room was told of: this says nothing"
+        assert got and sent.connections_open == 1 and not sent.closes
+    await house.wait_for(lambda: sent.connections_open == 0)
 
 
-def test_a_file_truncated_under_the_response_ends_the_connection(tmp_path: Path) -> None:
+@by(in_house)
+async def test_a_file_truncated_under_the_response_ends_the_connection(house: House, /, tmp_path: Path) -> None:
     """The peer sees an end of stream within the frame, never bytes of something else."""
     (tmp_path / "log").write_bytes(bytes(MIB))
-
-    async def scenario(house: House) -> None:
-        file = PosixDisk().open(str(tmp_path / "log"))
-        house.dispatcher.rules[b"fetch"] = lambda: [struct.pack(">i", 2 * MIB), FileRange(file, 0, 2 * MIB)]
-        reader, writer = await house.connect()
-        writer.write(frame(b"fetch") + frame(b"after"))
-        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            await answer(reader)
-        assert house.server.counters.closes == {CloseReason.SHORT_FILE: 1}
-        writer.close()
-
-    in_house(scenario)
+    file = PosixDisk().open(str(tmp_path / "log"))
+    house.dispatcher.rules[b"fetch"] = lambda: [struct.pack(">i", 2 * MIB), FileRange(file, 0, 2 * MIB)]
+    reader, writer = await house.connect()
+    writer.write(frame(b"fetch") + frame(b"after"))
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+        await answer(reader)
+    assert house.server.counters.closes == {CloseReason.SHORT_FILE: 1}
+    writer.close()
 
 
-def test_a_peer_that_vanishes_during_a_response_is_no_failure_of_ours(tmp_path: Path) -> None:
+@by(in_house)
+async def test_a_peer_that_vanishes_during_a_response_is_no_failure_of_ours(house: House, /, tmp_path: Path) -> None:
     """A reset in the middle of a sendfile: counted as the peer's, nothing for the loop to report."""
     (tmp_path / "log").write_bytes(bytes(64 * MIB))
-
-    async def scenario(house: House) -> None:
-        file = PosixDisk().open(str(tmp_path / "log"))
-        house.dispatcher.rules[b"fetch"] = lambda: [struct.pack(">i", 64 * MIB), FileRange(file, 0, 64 * MIB)]
-        for _ in range(3):
-            reader, writer = await house.connect()
-            writer.write(frame(b"fetch"))
-            await reader.readexactly(100_000)
-            writer.transport.abort()
-        await house.wait_for(lambda: house.server.counters.connections_open == 0)
-        assert house.server.counters.closes == {CloseReason.PEER: 3}
-
-    in_house(scenario)
+    file = PosixDisk().open(str(tmp_path / "log"))
+    house.dispatcher.rules[b"fetch"] = lambda: [struct.pack(">i", 64 * MIB), FileRange(file, 0, 64 * MIB)]
+    for _ in range(3):
+        reader, writer = await house.connect()
+        writer.write(frame(b"fetch"))
+        await reader.readexactly(100_000)
+        writer.transport.abort()
+    await house.wait_for(lambda: house.server.counters.connections_open == 0)
+    assert house.server.counters.closes == {CloseReason.PEER: 3}
 
 
 def test_a_peer_that_stops_reading_is_stopped_and_then_served() -> None:
@@ -238,95 +225,85 @@ def test_a_peer_that_stops_reading_is_stopped_and_then_served() -> None:
     in_house(scenario)
 
 
-def test_deadlines_of_real_connections() -> None:
+@by(in_house, NetLimits(frame_ms_max=50, idle_ms_max=150), tick_s=0.01)
+async def test_deadlines_of_real_connections(house: House, /) -> None:
     """Drip and idleness, with a tick of 10 ms: both closed, the one that talks is not."""
 
-    async def scenario(house: House) -> None:
-        async def talk() -> None:
-            reader, writer = await house.connect()
-            while True:
-                writer.write(frame(b"talk"))
-                await answer(reader)
-                await asyncio.sleep(0.01)
-
-        async with asyncio.TaskGroup() as group:
-            talker = group.create_task(talk())
-            idle_reader, _ = await house.connect()
-            drip_reader, drip = await house.connect()
-            drip.write(frame(b"never finished")[:7])
-            assert await drip_reader.read() == b""
-            assert await idle_reader.read() == b""
-            assert not talker.done()
-            assert house.server.counters.closes == {CloseReason.IDLE: 1, CloseReason.FRAME_DEADLINE: 1}
-            talker.cancel()
-
-    in_house(scenario, NetLimits(frame_ms_max=50, idle_ms_max=150), tick_s=0.01)
-
-
-def test_too_many_connections_of_one_address_are_closed() -> None:
-    """The third of two; a place that comes free is given again."""
-
-    async def scenario(house: House) -> None:
-        (first_reader, first), _, (third_reader, _third) = [await house.connect() for _ in range(3)]
-        with suppress(ConnectionError):
-            assert await third_reader.read() == b""
-        first.close()
-        await first.wait_closed()
-        assert await first_reader.read() == b""
-        await house.wait_for(lambda: house.server.counters.connections_open == 1)
+    async def talk() -> None:
         reader, writer = await house.connect()
-        writer.write(frame(b"in"))
-        assert await answer(reader) == b"in"
-        assert house.server.counters.closes[CloseReason.TOO_MANY] == 1
+        while True:
+            writer.write(frame(b"talk"))
+            await answer(reader)
+            await asyncio.sleep(0.01)
 
-    in_house(scenario, NetLimits(connections_per_ip_max=2))
+    async with asyncio.TaskGroup() as group:
+        talker = group.create_task(talk())
+        idle_reader, _ = await house.connect()
+        drip_reader, drip = await house.connect()
+        drip.write(frame(b"never finished")[:7])
+        assert await drip_reader.read() == b""
+        assert await idle_reader.read() == b""
+        assert not talker.done()
+        assert house.server.counters.closes == {CloseReason.IDLE: 1, CloseReason.FRAME_DEADLINE: 1}
+        talker.cancel()
 
 
-def test_connections_above_the_rate_wait_and_none_is_closed() -> None:
+@by(in_house, NetLimits(connections_per_ip_max=2))
+async def test_too_many_connections_of_one_address_are_closed(house: House, /) -> None:
+    """The third of two; a place that comes free is given again."""
+    (first_reader, first), _, (third_reader, _third) = [await house.connect() for _ in range(3)]
+    with suppress(ConnectionError):
+        assert await third_reader.read() == b""
+    first.close()
+    await first.wait_closed()
+    assert await first_reader.read() == b""
+    await house.wait_for(lambda: house.server.counters.connections_open == 1)
+    reader, writer = await house.connect()
+    writer.write(frame(b"in"))
+    assert await answer(reader) == b"in"
+    assert house.server.counters.closes[CloseReason.TOO_MANY] == 1
+
+
+@by(in_house, NetLimits(connections_per_s_max=20))
+async def test_connections_above_the_rate_wait_and_none_is_closed(house: House, /) -> None:
     """30 peers at 20 a second with a second's credit: all are served, the last ones later."""
 
-    async def scenario(house: House) -> None:
-        async def peer(number: int) -> None:
-            reader, writer = await house.connect()
-            writer.write(frame(b"%d" % number))
-            assert await answer(reader) == b"%d" % number
-            writer.close()
-
-        async with asyncio.TaskGroup() as group:
-            for number in range(30):
-                group.create_task(peer(number))
-            await house.wait_for(lambda: house.server.connections_waiting > 0)
-        await house.wait_for(lambda: house.server.counters.connections_open == 0)
-        assert house.server.counters.closes == {CloseReason.PEER: 30}
-
-    in_house(scenario, NetLimits(connections_per_s_max=20))
-
-
-def test_stopping_answers_what_is_in_flight() -> None:
-    """A long poll that ends during the drain reaches its peer before the connection closes."""
-
-    async def scenario(house: House) -> None:
-        futures: list[asyncio.Future[list[Part] | None]] = []
-
-        def poll() -> Later:
-            futures.append(asyncio.get_running_loop().create_future())
-            return Later.of(futures[-1], blocks=True)
-
-        house.dispatcher.rules[b"poll"] = poll
+    async def peer(number: int) -> None:
         reader, writer = await house.connect()
-        writer.write(frame(b"poll"))
-        await house.wait_for(lambda: bool(futures))
-        async with asyncio.TaskGroup() as group:
-            group.create_task(house.server.stop())
-            await asyncio.sleep(0)
-            futures[0].set_result([frame(b"polled")])
-            assert await answer(reader) == b"polled"
-            assert await reader.read() == b""
-        with pytest.raises(OSError):
-            await house.connect()
+        writer.write(frame(b"%d" % number))
+        assert await answer(reader) == b"%d" % number
         writer.close()
 
-    in_house(scenario)
+    async with asyncio.TaskGroup() as group:
+        for number in range(30):
+            group.create_task(peer(number))
+        await house.wait_for(lambda: house.server.connections_waiting > 0)
+    await house.wait_for(lambda: house.server.counters.connections_open == 0)
+    assert house.server.counters.closes == {CloseReason.PEER: 30}
+
+
+@by(in_house)
+async def test_stopping_answers_what_is_in_flight(house: House, /) -> None:
+    """A long poll that ends during the drain reaches its peer before the connection closes."""
+    futures: list[asyncio.Future[list[Part] | None]] = []
+
+    def poll() -> Later:
+        futures.append(asyncio.get_running_loop().create_future())
+        return Later.of(futures[-1], blocks=True)
+
+    house.dispatcher.rules[b"poll"] = poll
+    reader, writer = await house.connect()
+    writer.write(frame(b"poll"))
+    await house.wait_for(lambda: bool(futures))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(house.server.stop())
+        await asyncio.sleep(0)
+        futures[0].set_result([frame(b"polled")])
+        assert await answer(reader) == b"polled"
+        assert await reader.read() == b""
+    with pytest.raises(OSError):
+        await house.connect()
+    writer.close()
 
 
 def test_connections_have_the_socket_buffers_that_were_asked_for() -> None:
@@ -429,3 +406,35 @@ def test_when_one_address_is_taken_none_is_bound() -> None:
                 pass
 
     asyncio.run(asyncio.wait_for(scenario(), READ_S_MAX))
+
+
+@by(in_house)
+async def test_a_request_that_blocks_no_longer_lets_the_next_one_in_and_answers_first(house: House, /) -> None:
+    """Its task ended with a response that comes later: frames behind it are dispatched, and their responses wait."""
+    loop = asyncio.get_running_loop()
+    tasks: list[asyncio.Future[Any]] = []
+    acks: list[Later] = []
+
+    def work() -> Later:
+        tasks.append(loop.create_future())
+        return Later.of(tasks[-1], blocks=True)
+
+    house.dispatcher.rules[b"work"] = work
+    reader, writer = await house.connect()
+    count = 20
+    body = b"work" + bytes(9_000)  # each is kept while it blocks
+    writer.write((frame(body) + frame(b"next")) * count)
+    for at in range(count):
+        await house.wait_for(lambda at=at: len(tasks) == at + 1)  # type: ignore[misc]
+        await asyncio.sleep(0)
+        assert len(house.dispatcher.seen) == 2 * at + 1, "dispatched while the request before it blocks"
+        acks.append(Later(blocks=False))
+        tasks[-1].set_result(acks[-1])
+    await house.wait_for(lambda: len(house.dispatcher.seen) == 2 * count)
+    assert max(len(ack._listeners) for ack in acks) == 1
+    for at, ack in reversed(list(enumerate(acks))):
+        ack.answer([frame(b"%d" % at)])
+    for at in range(count):
+        assert await answer(reader) == b"%d" % at
+        assert await answer(reader) == b"next"
+    writer.close()

@@ -21,7 +21,7 @@ from broker.observe.tier_view import status_json
 from broker.wire.apis import ApiKey
 from broker.wire.messages import MetadataRequest
 from logformat.errors import Retryable
-from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, play
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place
 
 # cli.md, `tier status --json`.
 STATUS_FIELDS = [
@@ -42,6 +42,10 @@ STATUS_FIELDS = [
     "gaps",
     "blocked_by",
     "hot_bytes",
+    "stale_bytes",
+    "rewrite_requests",
+    "rewrite_bytes",
+    "replaced_bytes",
 ]
 
 
@@ -79,138 +83,118 @@ async def busy(life: Life) -> None:
         life.dispatcher.dispatch(life.peer, memoryview(bytearray(b"\0\0")))
 
 
-def test_every_metric_parses_and_has_help() -> None:
+async def test_every_metric_parses_and_has_help() -> None:
     """Names begin with ours, help is a sentence for people, no family comes twice, nothing is NaN or negative."""
-
-    async def scenario() -> None:
-        life = await Place().start()
-        for _ in range(2):  # empty, then busy
-            text = exposition(life.broker._startup, sources_of(life)).decode()
-            families = list(text_string_to_metric_families(text))
-            assert len({family.name for family in families}) == len(families)
-            for family in families:
-                assert family.name.startswith(("thermocline_", "process_")), family.name
-                assert len(family.documentation) > 3, family.name
-                assert family.type in ("gauge", "counter", "histogram"), family.name
-                for sample in family.samples:
-                    assert sample.value >= 0, sample
-            if "log" not in life.context.registry.topics:
-                await busy(life)
-        await life.stop()
-
-    play(scenario())
+    life = await Place().start()
+    for _ in range(2):  # empty, then busy
+        text = exposition(life.broker._startup, sources_of(life)).decode()
+        families = list(text_string_to_metric_families(text))
+        assert len({family.name for family in families}) == len(families)
+        for family in families:
+            assert family.name.startswith(("thermocline_", "process_")), family.name
+            assert len(family.documentation) > 3, family.name
+            assert family.type in ("gauge", "counter", "histogram"), family.name
+            for sample in family.samples:
+                assert sample.value >= 0, sample
+        if "log" not in life.context.registry.topics:
+            await busy(life)
+    await life.stop()
 
 
-def test_the_figures_are_those_of_the_broker() -> None:
+async def test_the_figures_are_those_of_the_broker() -> None:
     """What was produced, refused, malformed, copied and asked of the store shows in the right place."""
-
-    async def scenario() -> None:
-        life = await Place().start()
-        await busy(life)
-        await life.call(ApiKey.METADATA, MetadataRequest(topics=None))
-        metrics = metrics_of(life)
-        assert value(metrics, "thermocline_ready") == 1
-        assert value(metrics, "thermocline_store_reachable") == 1
-        assert value(metrics, "thermocline_controller_epoch") == 1
-        assert value(metrics, "thermocline_produce_records") == 30
-        assert value(metrics, "thermocline_requests", api="produce") == 31
-        assert value(metrics, "thermocline_requests", api="metadata") == 1
-        assert value(metrics, "thermocline_failed_produce_requests") == 1
-        assert value(metrics, "thermocline_failed_fetch_requests") == 1
-        assert value(metrics, "thermocline_malformed_requests") == 1
-        assert value(metrics, "thermocline_background_failures") == 0
-        partition = life.partition("log")
-        assert value(metrics, "thermocline_local_bytes", topic="log") == partition.log.local_bytes
-        assert value(metrics, "thermocline_cold_bytes", topic="log") == partition.tier.status().cold_bytes > 0
-        assert value(metrics, "thermocline_copy_lag_bytes", topic="log") == 0
-        assert value(metrics, "thermocline_store_requests", operation="put_segment") > 0
-        assert value(metrics, "thermocline_estimated_dollars_per_day") > 0
-        latency = [s for s in metrics["thermocline_store_seconds"].samples if s.labels.get("operation") == "put_root"]
-        counts = [s.value for s in latency if s.name.endswith("_bucket")]
-        assert counts == sorted(counts)
-        assert counts[-1] == next(s.value for s in latency if s.name.endswith("_count"))
-        await life.stop()
-
-    play(scenario())
+    life = await Place().start()
+    await busy(life)
+    await life.call(ApiKey.METADATA, MetadataRequest(topics=None))
+    metrics = metrics_of(life)
+    assert value(metrics, "thermocline_ready") == 1
+    assert value(metrics, "thermocline_store_reachable") == 1
+    assert value(metrics, "thermocline_controller_epoch") == 1
+    assert value(metrics, "thermocline_produce_records") == 30
+    assert value(metrics, "thermocline_requests", api="produce") == 31
+    assert value(metrics, "thermocline_requests", api="metadata") == 1
+    assert value(metrics, "thermocline_failed_produce_requests") == 1
+    assert value(metrics, "thermocline_failed_fetch_requests") == 1
+    assert value(metrics, "thermocline_malformed_requests") == 1
+    assert value(metrics, "thermocline_background_failures") == 0
+    partition = life.partition("log")
+    assert value(metrics, "thermocline_local_bytes", topic="log") == partition.log.local_bytes
+    assert value(metrics, "thermocline_cold_bytes", topic="log") == partition.tier.status().cold_bytes > 0
+    assert value(metrics, "thermocline_copy_lag_bytes", topic="log") == 0
+    assert value(metrics, "thermocline_store_requests", operation="put_segment") > 0
+    assert value(metrics, "thermocline_estimated_dollars_per_day") > 0
+    latency = [s for s in metrics["thermocline_store_seconds"].samples if s.labels.get("operation") == "put_root"]
+    counts = [s.value for s in latency if s.name.endswith("_bucket")]
+    assert counts == sorted(counts)
+    assert counts[-1] == next(s.value for s in latency if s.name.endswith("_count"))
+    await life.stop()
 
 
-def test_an_outage_and_a_lag_show() -> None:
+async def test_an_outage_and_a_lag_show() -> None:
     """The store is away: it is said so, sealed bytes pile up, and both are over when it is back."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await place.start()
-        await life.create("log", **SMALL_SEGMENTS)
-        place.store.down = True
-        for at in range(30):
-            await life.produce("log", b"%d" % at * 60)
-        await asyncio.sleep(30)
-        metrics = metrics_of(life)
-        assert value(metrics, "thermocline_store_reachable") == 0
-        for name in ("copy_lag_bytes", "copy_lag_segments", "copy_lag_seconds", "blocked_partitions"):
-            assert value(metrics, f"thermocline_{name}", topic="log") > 0, name
-        assert json.loads(status_json(sources_of(life)))[0]["blocked_by"]
-        place.store.down = False
-        await asyncio.sleep(120)
-        metrics = metrics_of(life)
-        assert value(metrics, "thermocline_store_reachable") == 1
-        assert value(metrics, "thermocline_copy_lag_bytes", topic="log") == 0
-        assert value(metrics, "thermocline_blocked_partitions", topic="log") == 0
-        await life.stop()
-
-    play(scenario())
+    place = Place()
+    life = await place.start()
+    await life.create("log", **SMALL_SEGMENTS)
+    place.store.down = True
+    for at in range(30):
+        await life.produce("log", b"%d" % at * 60)
+    await asyncio.sleep(30)
+    metrics = metrics_of(life)
+    assert value(metrics, "thermocline_store_reachable") == 0
+    for name in ("copy_lag_bytes", "copy_lag_segments", "copy_lag_seconds", "blocked_partitions"):
+        assert value(metrics, f"thermocline_{name}", topic="log") > 0, name
+    assert json.loads(status_json(sources_of(life)))[0]["blocked_by"]
+    place.store.down = False
+    await asyncio.sleep(120)
+    metrics = metrics_of(life)
+    assert value(metrics, "thermocline_store_reachable") == 1
+    assert value(metrics, "thermocline_copy_lag_bytes", topic="log") == 0
+    assert value(metrics, "thermocline_blocked_partitions", topic="log") == 0
+    await life.stop()
 
 
-def test_status_has_exactly_the_fields_of_the_contract() -> None:
+async def test_status_has_exactly_the_fields_of_the_contract() -> None:
     """Scripts rely on their names; the offsets are ordered as the log's invariants say."""
-
-    async def scenario() -> None:
-        life = await Place().start()
-        await busy(life)
-        await life.create("many", 3)
-        found: list[dict[str, Any]] = json.loads(status_json(sources_of(life)))
-        assert [(line["topic"], line["partition"]) for line in found] == [
-            ("log", 0),
-            ("many", 0),
-            ("many", 1),
-            ("many", 2),
-        ]
-        for line in found:
-            assert list(line) == STATUS_FIELDS
-            assert line["log_start_offset"] <= line["local_log_start_offset"] <= line["log_end_offset"]
-            assert line["remote_end_offset"] <= line["high_watermark"] <= line["log_end_offset"]
-            assert (line["gaps"], line["blocked_by"]) == ([], None)
-            assert line["copy_lag_bytes"] <= line["hot_bytes"] <= line["local_bytes"]
-            assert (line["hot_bytes"] > 0) == (line["remote_end_offset"] < line["log_end_offset"])
-        assert found[0]["local_log_start_offset"] > 0
-        await life.stop()
-
-    play(scenario())
+    life = await Place().start()
+    await busy(life)
+    await life.create("many", 3)
+    found: list[dict[str, Any]] = json.loads(status_json(sources_of(life)))
+    assert [(line["topic"], line["partition"]) for line in found] == [
+        ("log", 0),
+        ("many", 0),
+        ("many", 1),
+        ("many", 2),
+    ]
+    for line in found:
+        assert list(line) == STATUS_FIELDS
+        assert line["log_start_offset"] <= line["local_log_start_offset"] <= line["log_end_offset"]
+        assert line["remote_end_offset"] <= line["high_watermark"] <= line["log_end_offset"]
+        assert (line["gaps"], line["blocked_by"]) == ([], None)
+        assert line["copy_lag_bytes"] <= line["hot_bytes"] <= line["local_bytes"]
+        assert (line["hot_bytes"] > 0) == (line["remote_end_offset"] < line["log_end_offset"])
+    assert found[0]["local_log_start_offset"] > 0
+    await life.stop()
 
 
-def test_a_gap_after_a_lost_disk_is_named() -> None:
+async def test_a_gap_after_a_lost_disk_is_named() -> None:
     """[[first, end)] of the offsets that nobody will ever get."""
-
-    async def scenario() -> None:
-        place = Place("thermocline.reservation.offsets=100")
-        life = await place.start()
-        await life.create("log", **SMALL_SEGMENTS)
-        for at in range(30):
-            await life.produce("log", b"%d" % at * 60)
-        await asyncio.sleep(30)
-        remote_end = life.partition("log").tier.remote_end_offset
-        await life.crash()
-        place.lose_disk()
-        life = await place.start()
-        await asyncio.sleep(30)
-        (line,) = json.loads(status_json(sources_of(life)))
-        ((first, end),) = line["gaps"]
-        assert first == remote_end
-        assert end > first
-        assert (await life.produce("log", b"on")).base_offset == end
-        await life.stop()
-
-    play(scenario())
+    place = Place("thermocline.reservation.offsets=100")
+    life = await place.start()
+    await life.create("log", **SMALL_SEGMENTS)
+    for at in range(30):
+        await life.produce("log", b"%d" % at * 60)
+    await asyncio.sleep(30)
+    remote_end = life.partition("log").tier.remote_end_offset
+    await life.crash()
+    place.lose_disk()
+    life = await place.start()
+    await asyncio.sleep(30)
+    (line,) = json.loads(status_json(sources_of(life)))
+    ((first, end),) = line["gaps"]
+    assert first == remote_end
+    assert end > first
+    assert (await life.produce("log", b"on")).base_offset == end
+    await life.stop()
 
 
 def test_health_says_what_is_waited_for_and_what_failed_lately() -> None:

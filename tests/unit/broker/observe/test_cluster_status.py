@@ -15,7 +15,7 @@ from broker.observe.cluster_status import AnsweringBroker, cluster_status, parti
 from broker.observe.sources import StartupSources
 from broker.observe.views import operator_views
 from logformat.errors import Retryable
-from tests.support.brokers.broker_kit import Place, play
+from tests.support.brokers.broker_kit import Place
 from tests.unit.broker.observe.test_broker_observe import sources_of
 
 CONTROLLER = ControllerAt(2, "p2", 5)
@@ -97,19 +97,16 @@ def test_a_broker_says_since_when_it_knows_the_controller() -> None:
     assert cache.controller_since_s == 9.0
 
 
-def test_the_view_of_a_broker_that_serves_and_of_one_that_does_not_yet() -> None:
-    async def scenario() -> None:
-        life = await Place().start()
-        await life.create("log", 2)
-        sources = sources_of(life)
-        shown = json.loads(await operator_views(sources_beginning(life), lambda: sources).cluster())
-        assert (shown["controller"], shown["version"]) == (1, sources.position())
-        assert [(row["topic"], row["leader"], row["offline"]) for row in shown["partitions"]] == [("log", 1, False)] * 2
-        with pytest.raises(Retryable, match="not ready"):
-            await operator_views(sources_beginning(life), lambda: None).cluster()
-        await life.stop()
-
-    play(scenario())
+async def test_the_view_of_a_broker_that_serves_and_of_one_that_does_not_yet() -> None:
+    life = await Place().start()
+    await life.create("log", 2)
+    sources = sources_of(life)
+    shown = json.loads(await operator_views(sources_beginning(life), lambda: sources).cluster())
+    assert (shown["controller"], shown["version"]) == (1, sources.position())
+    assert [(row["topic"], row["leader"], row["offline"]) for row in shown["partitions"]] == [("log", 1, False)] * 2
+    with pytest.raises(Retryable, match="not ready"):
+        await operator_views(sources_beginning(life), lambda: None).cluster()
+    await life.stop()
 
 
 def sources_beginning(life: object) -> StartupSources:

@@ -11,7 +11,7 @@ import pytest
 
 from broker.observe.tier_view import broker_json, status_json
 from coldstore.object_store import AccessRefused, ObjectInfo, StoreUnavailable, Upload
-from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, play
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place
 from tests.unit.broker.observe.test_broker_observe import metrics_of, sources_of, value
 from tiering.service import LOG_LAG_EVERY_S
 
@@ -45,54 +45,46 @@ async def sealed(life: Life) -> None:
 
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
-def test_a_bucket_that_takes_no_segments_is_told_with_its_cause(
+async def test_a_bucket_that_takes_no_segments_is_told_with_its_cause(
     cause: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A full directory bucket: `blocked by store`, and nothing said why; 403 to PUT: not even that. The store counts as
     reachable in both, because the lease is a small object."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await place.start()
-        mend = refuse_segments(place, cause)
-        await sealed(life)
-        with caplog.at_level(logging.INFO):
-            await asyncio.sleep(LOG_LAG_EVERY_S + 30)
-        (line,) = json.loads(status_json(sources_of(life)))
-        assert line["blocked_by"] == "store"
-        found = json.loads(broker_json(life.broker._startup, sources_of(life)))
-        assert found["blocked"] == [{"by": "store", "partitions": 1, "partition": "log-0", "why": str(cause)}]
-        (condition,) = found["conditions"]
-        assert condition["name"] == "store_refuses"
-        assert f"put_segment ({cause}; " in condition["says"]
-        assert any(str(cause) in record.getMessage() and "blocked by store" in record.getMessage()
-                   for record in caplog.records)  # fmt: skip
-        metrics = metrics_of(life)
-        assert value(metrics, "thermocline_store_reachable") == 1
-        assert value(metrics, "thermocline_condition", name="store_refuses") == 1
-        assert value(metrics, "thermocline_blocked_partitions", topic="log") == 1
-        mend()
-        await asyncio.sleep(120)
-        found = json.loads(broker_json(life.broker._startup, sources_of(life)))
-        assert (found["blocked"], found["conditions"]) == ([], [])
-        await life.stop()
-
-    play(scenario())
+    place = Place()
+    life = await place.start()
+    mend = refuse_segments(place, cause)
+    await sealed(life)
+    with caplog.at_level(logging.INFO):
+        await asyncio.sleep(LOG_LAG_EVERY_S + 30)
+    (line,) = json.loads(status_json(sources_of(life)))
+    assert line["blocked_by"] == "store"
+    found = json.loads(broker_json(life.broker._startup, sources_of(life)))
+    assert found["blocked"] == [{"by": "store", "partitions": 1, "partition": "log-0", "why": str(cause)}]
+    (condition,) = found["conditions"]
+    assert condition["name"] == "store_refuses"
+    assert f"put_segment ({cause}; " in condition["says"]
+    assert any(str(cause) in record.getMessage() and "blocked by store" in record.getMessage()
+               for record in caplog.records)  # fmt: skip
+    metrics = metrics_of(life)
+    assert value(metrics, "thermocline_store_reachable") == 1
+    assert value(metrics, "thermocline_condition", name="store_refuses") == 1
+    assert value(metrics, "thermocline_blocked_partitions", topic="log") == 1
+    mend()
+    await asyncio.sleep(120)
+    found = json.loads(broker_json(life.broker._startup, sources_of(life)))
+    assert (found["blocked"], found["conditions"]) == ([], [])
+    await life.stop()
 
 
-def test_one_call_that_failed_is_nobodys_business() -> None:
+async def test_one_call_that_failed_is_nobodys_business() -> None:
     """It is tried again: a condition is what lasts."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await place.start()
-        mend = refuse_segments(place, CAUSES["full"])
-        await sealed(life)
-        await asyncio.sleep(0.2)
-        mend()
-        await asyncio.sleep(5)
-        assert value(metrics_of(life), "thermocline_store_errors", operation="put_segment") > 0
-        assert json.loads(broker_json(life.broker._startup, sources_of(life)))["conditions"] == []
-        await life.stop()
-
-    play(scenario())
+    place = Place()
+    life = await place.start()
+    mend = refuse_segments(place, CAUSES["full"])
+    await sealed(life)
+    await asyncio.sleep(0.2)
+    mend()
+    await asyncio.sleep(5)
+    assert value(metrics_of(life), "thermocline_store_errors", operation="put_segment") > 0
+    assert json.loads(broker_json(life.broker._startup, sources_of(life)))["conditions"] == []
+    await life.stop()

@@ -14,7 +14,7 @@ from broker.observe.conditions import Condition
 from broker.observe.http import Views
 from coldstore.object_store import ObjectInfo, Upload
 from coldstore.stores.operations import Operation
-from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place
 from tests.support.store.faulty_store import Fault
 from tests.unit.broker.observe.test_broker_observe import value
 
@@ -44,79 +44,67 @@ async def starting(life: Life) -> AsyncIterator[Views]:
         coming.cancel()
 
 
-def test_a_broker_that_waits_for_its_bucket_can_be_alerted_on() -> None:
+async def test_a_broker_that_waits_for_its_bucket_can_be_alerted_on() -> None:
     """/metrics was empty until clients were served: `thermocline_ready == 0` never fired."""
-
-    async def scenario() -> None:
-        place = Place()
-        place.store.down = True
-        life = place.make()
-        async with starting(life) as views:
-            first = await metrics_of(views)
-            assert value(first, "thermocline_ready") == 0
-            assert value(first, "thermocline_store_reachable") == 1, "nobody asked it yet"
-            await asyncio.sleep(5)
-            waiting = await metrics_of(views)
-            assert value(waiting, "thermocline_ready") == 0
-            assert value(waiting, "thermocline_store_reachable") == 0
-            assert await held(views) == ["not_ready", "store_unreachable"]
-            says = {found["name"]: found["says"] for found in json.loads(await views.broker())["conditions"]}
-            assert "it is waited for" in says["store_unreachable"] and "produce" not in says["store_unreachable"]
-            assert json.loads(await views.broker())["not_ready"] == "probing the bucket memory://bucket"
-            place.store.down = False
-        served = await metrics_of(views)
-        assert value(served, "thermocline_ready") == value(served, "thermocline_store_reachable") == 1
-        assert await held(views) == []
-        assert set(first) < set(served)
-        await life.stop()
-
-    play(scenario())
+    place = Place()
+    place.store.down = True
+    life = place.make()
+    async with starting(life) as views:
+        first = await metrics_of(views)
+        assert value(first, "thermocline_ready") == 0
+        assert value(first, "thermocline_store_reachable") == 1, "nobody asked it yet"
+        await asyncio.sleep(5)
+        waiting = await metrics_of(views)
+        assert value(waiting, "thermocline_ready") == 0
+        assert value(waiting, "thermocline_store_reachable") == 0
+        assert await held(views) == ["not_ready", "store_unreachable"]
+        says = {found["name"]: found["says"] for found in json.loads(await views.broker())["conditions"]}
+        assert "it is waited for" in says["store_unreachable"] and "produce" not in says["store_unreachable"]
+        assert json.loads(await views.broker())["not_ready"] == "probing the bucket memory://bucket"
+        place.store.down = False
+    served = await metrics_of(views)
+    assert value(served, "thermocline_ready") == value(served, "thermocline_store_reachable") == 1
+    assert await held(views) == []
+    assert set(first) < set(served)
+    await life.stop()
 
 
-def test_a_start_tells_its_first_refusal_and_goes_on_trying() -> None:
+async def test_a_start_tells_its_first_refusal_and_goes_on_trying() -> None:
     """The probe asks a busy store again, request by request: one refusal was told to nobody, an outage after 6 s. And
     the look whether there is a cluster had no second try: a refusal of that began the whole probe anew."""
+    place = Place()
+    place.store.script(Operation.GET, Fault.BEFORE, match="root", times=2)
+    place.store.script(Operation.GET, Fault.BEFORE, match="cluster.json")
+    puts: list[str] = []
+    put_segment = place.store.put_segment
 
-    async def scenario() -> None:
-        place = Place()
-        place.store.script(Operation.GET, Fault.BEFORE, match="root", times=2)
-        place.store.script(Operation.GET, Fault.BEFORE, match="cluster.json")
-        puts: list[str] = []
-        put_segment = place.store.put_segment
+    async def counted(key: str, body: Upload) -> ObjectInfo:
+        puts.append(key)
+        return await put_segment(key, body)
 
-        async def counted(key: str, body: Upload) -> ObjectInfo:
-            puts.append(key)
-            return await put_segment(key, body)
-
-        place.store.put_segment = counted  # type: ignore[method-assign]
-        life = place.make()
-        async with starting(life) as views:
-            while value(await metrics_of(views), "thermocline_store_reachable"):
-                await asyncio.sleep(0.01)
-            assert json.loads(await views.broker())["not_ready"] == "probing the bucket memory://bucket"
-        assert sum(key.endswith("/segment") for key in puts) == 1, "one probe"
-        assert value(await metrics_of(views), "thermocline_store_reachable") == 1
-        await life.stop()
-
-    play(scenario())
+    place.store.put_segment = counted  # type: ignore[method-assign]
+    life = place.make()
+    async with starting(life) as views:
+        while value(await metrics_of(views), "thermocline_store_reachable"):
+            await asyncio.sleep(0.01)
+        assert json.loads(await views.broker())["not_ready"] == "probing the bucket memory://bucket"
+    assert sum(key.endswith("/segment") for key in puts) == 1, "one probe"
+    assert value(await metrics_of(views), "thermocline_store_reachable") == 1
+    await life.stop()
 
 
-def test_a_broker_that_waits_for_a_lease_is_not_ready_either() -> None:
+async def test_a_broker_that_waits_for_a_lease_is_not_ready_either() -> None:
     """The bucket answers, and another broker held it a moment ago."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await place.start()
-        await life.crash()
-        place.lose_disk()
-        life = place.make(directory="b")
-        async with starting(life) as views:
-            await asyncio.sleep(3)
-            found = await metrics_of(views)
-            assert (value(found, "thermocline_ready"), value(found, "thermocline_store_reachable")) == (0, 1)
-            assert value(found, "thermocline_store_requests", operation="get") > 0, "meters are shown as well"
-            assert await held(views) == ["not_ready"]
-        assert await held(views) == []
-        await life.stop()
-
-    play(scenario())
+    place = Place()
+    life = await place.start()
+    await life.crash()
+    place.lose_disk()
+    life = place.make(directory="b")
+    async with starting(life) as views:
+        await asyncio.sleep(3)
+        found = await metrics_of(views)
+        assert (value(found, "thermocline_ready"), value(found, "thermocline_store_reachable")) == (0, 1)
+        assert value(found, "thermocline_store_requests", operation="get") > 0, "meters are shown as well"
+        assert await held(views) == ["not_ready"]
+    assert await held(views) == []
+    await life.stop()

@@ -17,7 +17,8 @@ from broker.partition.leading.produce_backpressure import (
 )
 from coldstore.object_store import StoreUnavailable
 from hotstore.errors import LogFull
-from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place, play
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place
+from tests.support.fast_loop import HOUR_S, run_fast
 from thermocline.cli.serve.log_lines import LINES_MAX, WINDOW_S, NoFlood
 from tiering.copying.backlog import LAG_LOGGED_MS, Backlog, PartitionLag, lag_message
 from tiering.tier_config import TierStatus
@@ -91,7 +92,7 @@ def test_an_unreachable_bucket_at_start_is_told_rarely_and_readyz_says_why(caplo
         await life.stop()
 
     caplog.set_level(logging.INFO)
-    play(scenario())
+    run_fast(scenario(), timeout_s=HOUR_S)
 
 
 def test_an_outage_while_serving_is_told_rarely(caplog: pytest.LogCaptureFixture) -> None:
@@ -121,7 +122,7 @@ def test_an_outage_while_serving_is_told_rarely(caplog: pytest.LogCaptureFixture
         await life.stop()
 
     caplog.set_level(logging.INFO)
-    play(scenario())
+    run_fast(scenario(), timeout_s=HOUR_S)
 
 
 # --- produces that find no room --------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ def test_refused_produces_are_counted_each_and_told_once(caplog: pytest.LogCaptu
         await life.stop()
 
     caplog.set_level(logging.INFO, "broker.partition.leading.produce_backpressure")
-    play(scenario())
+    run_fast(scenario(), timeout_s=HOUR_S)
 
 
 # --- what lags ------------------------------------------------------------------------------------------------------

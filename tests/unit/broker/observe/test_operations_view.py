@@ -25,7 +25,8 @@ from logformat.record_batch import Codec, stamp_max_timestamp
 from logformat.records import Record, encode_batch
 from seams.files.disk import Space
 from tests.sim.world.clock import EPOCH_MS
-from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, play, produce_request
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, produce_request
+from tests.support.fast_loop import HOUR_S, run_fast
 from tests.unit.broker.observe.test_broker_observe import metrics_of, sources_of, value
 from thermocline.cli.clients.bootstrap import bootstrap_addresses
 from thermocline.cli.clients.statuses import BrokerStatus as ReadStatus
@@ -41,6 +42,7 @@ BAD = Facts(
     not_ready="probing the bucket",
     damaged_roots=("f-0", "f-1"),
     offline=("a-0", "a-1", "a-2", "a-3", "a-4"),
+    bucket_uncleaned=("h-0 (object x is damaged)",),
     full=("b-0",),
     out_of_offsets=("c-0",),
     disk_free_bytes=3 << 20,
@@ -55,6 +57,8 @@ BAD = Facts(
     cache_bytes_max=10 << 20,
     unfit_because="its disk is full",
     copies_stopped=("d-0 (I/O error)",),
+    uncleanable=("table-0 (no space left on device)",),
+    overdue_transactions=("billing (3 markers missing, one for f-0)",),
     silent_ms=20_000,
     controller=2,
     cluster=tuple(Finding(name, f"e-0: {name}", "start broker 3 again") for name in sorted(OF_IMAGE)),
@@ -95,33 +99,29 @@ def test_pressure_is_named_as_the_throttle_acts(ratio: float, name: str | None) 
     assert [held.name for held in conditions(replace(CALM, local_excess_ratio=ratio))] == ([name] if name else [])
 
 
-def test_a_full_disk_and_a_failed_one_show_everywhere() -> None:
+async def test_a_full_disk_and_a_failed_one_show_everywhere() -> None:
     """In `/status`, in `/broker`, in `/metrics`; and go when an append succeeds."""
-
-    async def scenario() -> None:
-        life = await Place().start()
-        await life.create("log")
-        log = life.partition("log").log
-        log.state = LogState.FULL
-        life.context.throttle.refuse(LogFull("log-0: no space left"))
-        (line,) = json.loads(status_json(sources_of(life)))
-        assert line["blocked_by"] == "disk full"
-        assert [held["name"] for held in broker_of(life)["conditions"]] == ["disk_full"]
-        metrics = metrics_of(life)
-        assert value(metrics, "thermocline_full_partitions") == 1
-        assert value(metrics, "thermocline_refused_produces", reason="disk_full") == 1
-        assert value(metrics, "thermocline_refused_produces", reason="offline") == 0
-        assert value(metrics, "thermocline_condition", name="disk_full") == 1
-        assert (await life.produce("log", b"on")).error_code == 0
-        assert value(metrics_of(life), "thermocline_full_partitions") == 0
-        assert broker_of(life)["conditions"] == []
-        log.fail(OSError(5, "Input/output error"))
-        (line,) = json.loads(status_json(sources_of(life)))
-        assert line["blocked_by"] == "log offline"
-        assert value(metrics_of(life), "thermocline_offline_partitions") == 1
-        await life.crash()
-
-    play(scenario())
+    life = await Place().start()
+    await life.create("log")
+    log = life.partition("log").log
+    log.state = LogState.FULL
+    life.context.throttle.refuse(LogFull("log-0: no space left"))
+    (line,) = json.loads(status_json(sources_of(life)))
+    assert line["blocked_by"] == "disk full"
+    assert [held["name"] for held in broker_of(life)["conditions"]] == ["disk_full"]
+    metrics = metrics_of(life)
+    assert value(metrics, "thermocline_full_partitions") == 1
+    assert value(metrics, "thermocline_refused_produces", reason="disk_full") == 1
+    assert value(metrics, "thermocline_refused_produces", reason="offline") == 0
+    assert value(metrics, "thermocline_condition", name="disk_full") == 1
+    assert (await life.produce("log", b"on")).error_code == 0
+    assert value(metrics_of(life), "thermocline_full_partitions") == 0
+    assert broker_of(life)["conditions"] == []
+    log.fail(OSError(5, "Input/output error"))
+    (line,) = json.loads(status_json(sources_of(life)))
+    assert line["blocked_by"] == "log offline"
+    assert value(metrics_of(life), "thermocline_offline_partitions") == 1
+    await life.crash()
 
 
 def broker_of(life: Life) -> dict[str, Any]:
@@ -130,27 +130,23 @@ def broker_of(life: Life) -> dict[str, Any]:
     return found
 
 
-def test_expected_answers_of_the_store_are_no_errors() -> None:
+async def test_expected_answers_of_the_store_are_no_errors() -> None:
     """A start asks for roots that are not there yet, and probes on purpose: nothing to be alarmed about."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await place.start()
-        metrics = metrics_of(life)
-        calls = {
-            (sample.labels["operation"], sample.labels["outcome"]): sample.value
-            for sample in metrics["thermocline_store_calls"].samples
-        }
-        assert calls["put_root", "ok"] > 0
-        assert sum(count for (_, outcome), count in calls.items() if outcome == "missing") > 0
-        assert all(sample.value == 0 for sample in metrics["thermocline_store_errors"].samples)
-        place.store.down = True
-        await asyncio.sleep(20)
-        assert sum(sample.value for sample in metrics_of(life)["thermocline_store_errors"].samples) > 0
-        place.store.down = False
-        await life.stop()
-
-    play(scenario())
+    place = Place()
+    life = await place.start()
+    metrics = metrics_of(life)
+    calls = {
+        (sample.labels["operation"], sample.labels["outcome"]): sample.value
+        for sample in metrics["thermocline_store_calls"].samples
+    }
+    assert calls["put_root", "ok"] > 0
+    assert sum(count for (_, outcome), count in calls.items() if outcome == "missing") > 0
+    assert all(sample.value == 0 for sample in metrics["thermocline_store_errors"].samples)
+    place.store.down = True
+    await asyncio.sleep(20)
+    assert sum(sample.value for sample in metrics_of(life)["thermocline_store_errors"].samples) > 0
+    place.store.down = False
+    await life.stop()
 
 
 # --- the command line ------------------------------------------------------------------------------------------------
@@ -211,30 +207,26 @@ def test_every_gap_is_named_once_until_the_log_starts_behind_it(
     assert {o for gap in found for o in range(*gap) if o >= start} == {o for o in lost if o >= start}
 
 
-def test_a_lost_tail_of_an_untiered_topic_is_named_also_after_restarts() -> None:
+async def test_a_lost_tail_of_an_untiered_topic_is_named_also_after_restarts() -> None:
     """Its records lived on that disk alone; nothing in the bucket will ever say so."""
-
-    async def scenario() -> None:
-        place = Place("thermocline.reservation.offsets=100")
-        life = await place.start()
-        await life.create("alone", remote_storage_enable="false")
-        for at in range(30):
-            await life.produce("alone", b"%d" % at)
-        await life.crash()
-        place.lose_disk()
-        life = await place.start()
-        await asyncio.sleep(1)
-        assert gaps_of(life) == [[0, 100]]
-        assert (await life.produce("alone", b"on")).base_offset == 100
-        for _ in range(2):
-            await life.stop()
-            life = await place.start()
-            await asyncio.sleep(5)
-            assert gaps_of(life) == [[0, 100]]
-            await life.produce("alone", b"more")
+    place = Place("thermocline.reservation.offsets=100")
+    life = await place.start()
+    await life.create("alone", remote_storage_enable="false")
+    for at in range(30):
+        await life.produce("alone", b"%d" % at)
+    await life.crash()
+    place.lose_disk()
+    life = await place.start()
+    await asyncio.sleep(1)
+    assert gaps_of(life) == [[0, 100]]
+    assert (await life.produce("alone", b"on")).base_offset == 100
+    for _ in range(2):
         await life.stop()
-
-    play(scenario())
+        life = await place.start()
+        await asyncio.sleep(5)
+        assert gaps_of(life) == [[0, 100]]
+        await life.produce("alone", b"more")
+    await life.stop()
 
 
 def gaps_of(life: Life) -> list[list[int]]:
@@ -309,23 +301,19 @@ def test_under_pressure_the_cache_goes_before_the_log(caplog: pytest.LogCaptureF
         await life.stop()
 
     caplog.set_level(logging.INFO)
-    play(scenario())
+    run_fast(scenario(), timeout_s=HOUR_S)
 
 
 # --- bombs ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_bomb_that_must_be_looked_into_is_refused_early() -> None:
+async def test_a_bomb_that_must_be_looked_into_is_refused_early() -> None:
     """A batch without a maximum timestamp is read on the loop: 32 MiB of records there, not 128."""
-
-    async def scenario() -> None:
-        life = await Place().start()
-        await life.create("log")
-        for mib, code in ((31, ErrorCode.NONE), (40, ErrorCode.INVALID_RECORD)):
-            batch = bytearray(encode_batch([Record(0, EPOCH_MS, None, bytes(mib << 20))], codec=Codec.GZIP))
-            stamp_max_timestamp(batch, 0, -1)
-            response = await life.call(ApiKey.PRODUCE, produce_request("log", bytes(batch)))
-            assert response.responses[0].partition_responses[0].error_code == code, mib
-        await life.stop()
-
-    play(scenario())
+    life = await Place().start()
+    await life.create("log")
+    for mib, code in ((31, ErrorCode.NONE), (40, ErrorCode.INVALID_RECORD)):
+        batch = bytearray(encode_batch([Record(0, EPOCH_MS, None, bytes(mib << 20))], codec=Codec.GZIP))
+        stamp_max_timestamp(batch, 0, -1)
+        response = await life.call(ApiKey.PRODUCE, produce_request("log", bytes(batch)))
+        assert response.responses[0].partition_responses[0].error_code == code, mib
+    await life.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.error_codes import ErrorCode
 from logformat.record_batch import walk
 from seams.files.disk import read_file
-from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place, batches_of, play
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place, batches_of
 
 _INDEXED = {"internal_segment_bytes": "1500", "index_interval_bytes": "1"}
 """Entries so near each other that a start looks at the last batch of a segment only."""
@@ -32,35 +32,27 @@ def _move_second_batch(place: Place) -> int:
     return header.base_offset
 
 
-def test_a_moved_batch_is_read_from_the_bucket() -> None:
+async def test_a_moved_batch_is_read_from_the_bucket() -> None:
     """Both tiers have it: the whole one answers (G11)."""
-
-    async def scenario() -> None:
-        place = Place("thermocline.seal.on.shutdown=true")
-        truth = await _written(place, **_KEPT_LOCALLY)
-        _move_second_batch(place)
-        life = await place.start()
-        assert life.partition("log").log.local_log_start_offset == 0
-        assert await life.read_all("log") == truth
-        await life.stop()
-
-    play(scenario())
+    place = Place("thermocline.seal.on.shutdown=true")
+    truth = await _written(place, **_KEPT_LOCALLY)
+    _move_second_batch(place)
+    life = await place.start()
+    assert life.partition("log").log.local_log_start_offset == 0
+    assert await life.read_all("log") == truth
+    await life.stop()
 
 
-def test_a_moved_batch_that_only_the_disk_has_is_refused_and_those_before_it_are_served() -> None:
+async def test_a_moved_batch_that_only_the_disk_has_is_refused_and_those_before_it_are_served() -> None:
     """Not skipped, not told at another offset; what follows the damage is readable for who asks for it."""
-
-    async def scenario() -> None:
-        place = Place()
-        truth = await _written(place, remote_storage_enable="false", **_INDEXED)
-        moved = _move_second_batch(place)
-        life = await place.start()
-        before = await life.fetch("log", 0, max_wait_ms=500)
-        assert before.error_code == ErrorCode.NONE and len(batches_of(before)) == 1
-        assert (await life.fetch("log", moved, max_wait_ms=500)).error_code == ErrorCode.CORRUPT_MESSAGE
-        assert life.partition("log").log.sound_end_offset == moved, "what an unclean start would keep"
-        behind = life.partition("log").log.sealed_segments()[1].base_offset
-        assert await life.read_all("log", start=behind) == truth[behind:]
-        await life.crash()
-
-    play(scenario())
+    place = Place()
+    truth = await _written(place, remote_storage_enable="false", **_INDEXED)
+    moved = _move_second_batch(place)
+    life = await place.start()
+    before = await life.fetch("log", 0, max_wait_ms=500)
+    assert before.error_code == ErrorCode.NONE and len(batches_of(before)) == 1
+    assert (await life.fetch("log", moved, max_wait_ms=500)).error_code == ErrorCode.CORRUPT_MESSAGE
+    assert life.partition("log").log.sound_end_offset == moved, "what an unclean start would keep"
+    behind = life.partition("log").log.sealed_segments()[1].base_offset
+    assert await life.read_all("log", start=behind) == truth[behind:]
+    await life.crash()

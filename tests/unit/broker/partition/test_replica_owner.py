@@ -22,7 +22,6 @@ from logformat.errors import Fenced
 from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
 from tests.support.brokers.cluster_kit import id_of
-from tests.support.fast_loop import run_fast
 
 TOPIC: Final = Topic(id_of(77), "log", (Row((1, 2), 1, 3, 3, (1, 2), 3),), {}, False)
 
@@ -181,153 +180,134 @@ LAST: Final = {
 @pytest.mark.parametrize("last", LAST)
 @pytest.mark.parametrize("meanwhile", ["", "lead", "follow", "rest", "drop"])
 @pytest.mark.parametrize("first", ["lead", "follow"])
-def test_the_newest_word_counts_once_the_role_before_is_over(
+async def test_the_newest_word_counts_once_the_role_before_is_over(
     first: str, meanwhile: str, last: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A role begins; while its last work goes on the image says one thing, then another: what lies between is never
     begun."""
-
-    async def scenario() -> None:
-        scene = Scene(monkeypatch)
-        kind = {"lead": "leader", "follow": "follower"}[first]
-        scene.say(first)
+    scene = Scene(monkeypatch)
+    kind = {"lead": "leader", "follow": "follower"}[first]
+    scene.say(first)
+    await asyncio.sleep(1.0)
+    assert scene.told == [f"{kind} begins"]
+    if meanwhile:
+        scene.say(meanwhile)
         await asyncio.sleep(1.0)
-        assert scene.told == [f"{kind} begins"]
-        if meanwhile:
-            scene.say(meanwhile)
-            await asyncio.sleep(1.0)
-        scene.say(last)
-        await asyncio.sleep(60.0)
-        assert scene.told == [f"{kind} begins", f"{kind} ends"], "its last work goes on"
-        scene.goes_on()
-        await asyncio.sleep(1.0)
-        # A stop waits for a removal that was asked for.
-        comes = LAST["drop" if (meanwhile, last) == ("drop", "stop") else last]
-        assert scene.told == [f"{kind} begins", f"{kind} ends", f"{kind} is over", *comes]
-        await scene.owner.aim_reached()
-
-    run_fast(scenario())
+    scene.say(last)
+    await asyncio.sleep(60.0)
+    assert scene.told == [f"{kind} begins", f"{kind} ends"], "its last work goes on"
+    scene.goes_on()
+    await asyncio.sleep(1.0)
+    # A stop waits for a removal that was asked for.
+    comes = LAST["drop" if (meanwhile, last) == ("drop", "stop") else last]
+    assert scene.told == [f"{kind} begins", f"{kind} ends", f"{kind} is over", *comes]
+    await scene.owner.aim_reached()
 
 
 @pytest.mark.parametrize(("last", "comes"), [("lead", "leader begins"), ("follow", "follower begins")])
 @pytest.mark.parametrize("how", ["drop", "drop unseen"])
-def test_a_log_that_is_given_back_before_its_files_go_stays(
+async def test_a_log_that_is_given_back_before_its_files_go_stays(
     how: str, last: str, comes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        scene = Scene(monkeypatch)
-        scene.say(how)
-        await asyncio.sleep(1.0)
-        scene.say(last)
-        scene.goes_on()
-        await asyncio.sleep(1.0)
-        assert scene.told == ["closed", comes]
-
-    run_fast(scenario())
+    scene = Scene(monkeypatch)
+    scene.say(how)
+    await asyncio.sleep(1.0)
+    scene.say(last)
+    scene.goes_on()
+    await asyncio.sleep(1.0)
+    assert scene.told == ["closed", comes]
 
 
 @pytest.mark.parametrize(("last", "comes"), [("lead", "leader begins"), ("follow", "follower begins")])
 @pytest.mark.parametrize("how", ["drop", "drop unseen", "delete forgotten"])
-def test_a_log_that_is_given_back_while_its_removal_waits_for_its_turn_stays(
+async def test_a_log_that_is_given_back_while_its_removal_waits_for_its_turn_stays(
     how: str, last: str, comes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is closed by then; nothing of it is moved or removed."""
-
-    async def scenario() -> None:
-        scene = Scene(monkeypatch)
-        scene.has_turn.clear()
-        scene.goes_on()
-        scene.say(how)
-        await asyncio.sleep(1.0)
-        assert scene.told == ["closed"]
-        scene.say(last)
-        await asyncio.sleep(1.0)
-        assert scene.told == ["closed"], "the removal has not come to its turn"
-        scene.has_turn.set()
-        await asyncio.sleep(1.0)
-        assert scene.told == ["closed", comes]
-        await scene.owner.aim_reached()
-
-    run_fast(scenario())
+    scene = Scene(monkeypatch)
+    scene.has_turn.clear()
+    scene.goes_on()
+    scene.say(how)
+    await asyncio.sleep(1.0)
+    assert scene.told == ["closed"]
+    scene.say(last)
+    await asyncio.sleep(1.0)
+    assert scene.told == ["closed"], "the removal has not come to its turn"
+    scene.has_turn.set()
+    await asyncio.sleep(1.0)
+    assert scene.told == ["closed", comes]
+    await scene.owner.aim_reached()
 
 
-def test_a_role_that_the_bucket_ended_begins_again_with_the_next_epoch_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_role_that_the_bucket_ended_begins_again_with_the_next_epoch_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its root names a higher epoch than the image does."""
-
-    async def scenario() -> None:
-        scene = Scene(monkeypatch)
-        scene.say("lead")
-        await asyncio.sleep(1.0)
-        (role,) = scene.made
-        scene.goes_on()
-        scene.owner._fenced(role, "epoch 3 superseded by 4")  # type: ignore[arg-type]
-        await asyncio.sleep(60.0)
-        assert scene.told == ["leader begins", "leader ends", "leader is over"]
-        scene.say("lead")
-        await asyncio.sleep(1.0)
-        assert scene.told[3:] == ["leader begins"]
-
-    run_fast(scenario())
+    scene = Scene(monkeypatch)
+    scene.say("lead")
+    await asyncio.sleep(1.0)
+    (role,) = scene.made
+    scene.goes_on()
+    scene.owner._fenced(role, "epoch 3 superseded by 4")  # type: ignore[arg-type]
+    await asyncio.sleep(60.0)
+    assert scene.told == ["leader begins", "leader ends", "leader is over"]
+    scene.say("lead")
+    await asyncio.sleep(1.0)
+    assert scene.told[3:] == ["leader begins"]
 
 
-def test_what_was_never_begun_keeps_nobody_waiting_for_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_never_begun_keeps_nobody_waiting_for_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """The creator of a topic waits until its partitions serve, or are not to be led any more."""
-
-    async def scenario() -> None:
-        scene = Scene(monkeypatch)
-        scene.say("follow")
-        await asyncio.sleep(1.0)
-        publication = Publication("log", [0], lambda _: None)
-        scene.owner.rest()
-        scene.owner.lead(TOPIC, publication)
-        await asyncio.sleep(1.0)
-        assert not publication.over.is_set(), "the role before is not over"
-        scene.say("rest")
-        assert publication.over.is_set()
-        scene.goes_on()
-        await scene.owner.aim_reached()
-
-    run_fast(scenario())
+    scene = Scene(monkeypatch)
+    scene.say("follow")
+    await asyncio.sleep(1.0)
+    publication = Publication("log", [0], lambda _: None)
+    scene.owner.rest()
+    scene.owner.lead(TOPIC, publication)
+    await asyncio.sleep(1.0)
+    assert not publication.over.is_set(), "the role before is not over"
+    scene.say("rest")
+    assert publication.over.is_set()
+    scene.goes_on()
+    await scene.owner.aim_reached()
 
 
 @pytest.mark.parametrize("kind", ["leader", "follower"])
-def test_the_end_of_a_role_cuts_off_its_opening_and_waits_for_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_of_a_role_cuts_off_its_opening_and_waits_for_it(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The real roles. An opening that asks the bucket for an hour neither goes on nor holds up the next role; what it
     does last, as it is cut off, is over before the next role has the log."""
+    told: list[str] = []
 
-    async def scenario() -> None:
-        told: list[str] = []
+    async def opening(_: object) -> None:
+        try:
+            await asyncio.sleep(3600.0)
+            told.append("opened")
+        finally:
+            await asyncio.sleep(5.0)
+            told.append("its last work is done")
 
-        async def opening(_: object) -> None:
-            try:
-                await asyncio.sleep(3600.0)
-                told.append("opened")
-            finally:
-                await asyncio.sleep(5.0)
-                told.append("its last work is done")
+    def report(name: str, failure: BaseException) -> None:
+        raise AssertionError(f"{name}: {failure}") from failure
 
-        def report(name: str, failure: BaseException) -> None:
-            raise AssertionError(f"{name}: {failure}") from failure
-
-        monkeypatch.setattr(LeaderRole, "_attempt", opening)
-        monkeypatch.setattr(FollowerRole, "_begin", opening)
-        roles: Any = SimpleNamespace(
-            tasks=Tasks(), world=SimpleNamespace(rng=SeededRng(1)), report=report, registry=None, watchers=[]
-        )
-        role: LeaderRole | FollowerRole
-        if kind == "leader":
-            publication = Publication("log", [0], lambda _: None)
-            role = LeaderRole(roles, TOPIC, 0, publication, None, lambda *_: None)
-        else:
-            role = FollowerRole(roles, TOPIC, 0)
-        role.begin()
-        await asyncio.sleep(1.0)
-        role.end(Fenced("over")) if isinstance(role, LeaderRole) else role.end()
-        over = asyncio.ensure_future(role.over())
-        await asyncio.sleep(1.0)
-        assert not over.done(), "it works on the log still"
-        async with asyncio.timeout(60.0):
-            await over
-        assert told == ["its last work is done"]
-
-    run_fast(scenario())
+    monkeypatch.setattr(LeaderRole, "_attempt", opening)
+    monkeypatch.setattr(FollowerRole, "_begin", opening)
+    roles: Any = SimpleNamespace(
+        tasks=Tasks(), world=SimpleNamespace(rng=SeededRng(1)), report=report, registry=None, watchers=[]
+    )
+    role: LeaderRole | FollowerRole
+    if kind == "leader":
+        publication = Publication("log", [0], lambda _: None)
+        role = LeaderRole(roles, TOPIC, 0, publication, None, lambda *_: None)
+    else:
+        role = FollowerRole(roles, TOPIC, 0)
+    role.begin()
+    await asyncio.sleep(1.0)
+    role.end(Fenced("over")) if isinstance(role, LeaderRole) else role.end()
+    over = asyncio.ensure_future(role.over())
+    await asyncio.sleep(1.0)
+    assert not over.done(), "it works on the log still"
+    async with asyncio.timeout(60.0):
+        await over
+    assert told == ["its last work is done"]

@@ -11,91 +11,84 @@ import pytest
 from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.inspection.orphan_safety import keep_by_manifest
 from coldstore.keys import SegmentKey, parse_key
-from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place, play
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place
 from tests.support.brokers.three_machines import until
 
 
-def test_objects_that_an_earlier_manifest_does_not_name_stay_while_the_log_begins_above_it() -> None:
-    async def scenario() -> None:
-        place = Place()
-        life = await place.start()
-        topic_id = await life.create("log", **SMALL_SEGMENTS)
-        root = f"topics/{topic_id}/0/manifest.json"
-        objects = place.memory.objects
+async def test_objects_that_an_earlier_manifest_does_not_name_stay_while_the_log_begins_above_it() -> None:
+    place = Place()
+    life = await place.start()
+    topic_id = await life.create("log", **SMALL_SEGMENTS)
+    root = f"topics/{topic_id}/0/manifest.json"
+    objects = place.memory.objects
 
-        def segments() -> set[str]:
-            return {key for key in objects if str(topic_id) in key and isinstance(parse_key(key), SegmentKey)}
+    def segments() -> set[str]:
+        return {key for key in objects if str(topic_id) in key and isinstance(parse_key(key), SegmentKey)}
 
-        async def fill(count: int) -> None:
-            for number in range(count):
-                assert (await life.produce("log", b"%04d" % number * 100)).error_code == 0
-            log = life.partition("log").log
-            await until(lambda: log.local_log_start_offset >= log.active_info().base_offset > 0, "it left the disk")
+    async def fill(count: int) -> None:
+        for number in range(count):
+            assert (await life.produce("log", b"%04d" % number * 100)).error_code == 0
+        log = life.partition("log").log
+        await until(lambda: log.local_log_start_offset >= log.active_info().base_offset > 0, "it left the disk")
 
-        await fill(20)
-        earlier = copy.deepcopy(objects[root])
-        await fill(20)
-        newest, before = copy.deepcopy(objects[root]), segments()
-        whole = await life.read_all("log")
-        await life.crash()
-        place.kill()
+    await fill(20)
+    earlier = copy.deepcopy(objects[root])
+    await fill(20)
+    newest, before = copy.deepcopy(objects[root]), segments()
+    whole = await life.read_all("log")
+    await life.crash()
+    place.kill()
 
-        objects[root] = earlier
+    objects[root] = earlier
+    life = await place.start()
+    await asyncio.sleep(600.0)
+    gone = before - segments()
+    assert not gone, f"{len(gone)} of {len(before)} objects, the only copies, were deleted as garbage"
+    await life.crash()
+
+    objects[root] = newest
+    life = await place.start()
+    await asyncio.sleep(60.0)
+    assert await life.read_all("log") == whole
+    await life.crash()
+
+
+async def test_objects_that_an_earlier_manifest_does_not_name_stay_where_the_disk_is_lost_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The runbook of a lost cluster. The log goes on where that manifest ends, so its offsets are given again."""
+    place = Place()
+    life = await place.start()
+    topic_id = await life.create("log", **SMALL_SEGMENTS)
+    root = f"topics/{topic_id}/0/manifest.json"
+    objects = place.memory.objects
+
+    def segments() -> set[str]:
+        return {key for key in objects if str(topic_id) in key and isinstance(parse_key(key), SegmentKey)}
+
+    async def fill(count: int) -> None:
+        for number in range(count):
+            assert (await life.produce("log", b"%04d" % number * 100)).error_code == 0
+        log = life.partition("log").log
+        await until(lambda: log.local_log_start_offset >= log.active_info().base_offset > 0, "it left the disk")
+
+    await fill(20)
+    earlier = copy.deepcopy(objects[root])
+    await fill(20)
+    before = segments()
+    await life.crash()
+    place.lose_disk()
+    objects[root] = earlier
+    for _ in range(2):  # the second time its own manifest covers the offsets
+        inspector = BucketInspector(place.memory, place.workers())
+        plan = await inspector.plan_gc(topic_id, 0)
+        by_hand = await keep_by_manifest(place.memory, topic_id, 0, plan, place.workers())
+        assert not before & {info.key for info in by_hand.deletable}, "`bucket gc --delete` would delete them"
         life = await place.start()
         await asyncio.sleep(600.0)
         gone = before - segments()
         assert not gone, f"{len(gone)} of {len(before)} objects, the only copies, were deleted as garbage"
-        await life.crash()
-
-        objects[root] = newest
-        life = await place.start()
-        await asyncio.sleep(60.0)
-        assert await life.read_all("log") == whole
-        await life.crash()
-
-    play(scenario())
-
-
-def test_objects_that_an_earlier_manifest_does_not_name_stay_where_the_disk_is_lost_too(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The runbook of a lost cluster. The log goes on where that manifest ends, so its offsets are given again."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await place.start()
-        topic_id = await life.create("log", **SMALL_SEGMENTS)
-        root = f"topics/{topic_id}/0/manifest.json"
-        objects = place.memory.objects
-
-        def segments() -> set[str]:
-            return {key for key in objects if str(topic_id) in key and isinstance(parse_key(key), SegmentKey)}
-
-        async def fill(count: int) -> None:
-            for number in range(count):
-                assert (await life.produce("log", b"%04d" % number * 100)).error_code == 0
-            log = life.partition("log").log
-            await until(lambda: log.local_log_start_offset >= log.active_info().base_offset > 0, "it left the disk")
-
         await fill(20)
-        earlier = copy.deepcopy(objects[root])
-        await fill(20)
-        before = segments()
         await life.crash()
-        place.lose_disk()
-        objects[root] = earlier
-        for _ in range(2):  # the second time its own manifest covers the offsets
-            inspector = BucketInspector(place.memory, place.workers())
-            plan = await inspector.plan_gc(topic_id, 0)
-            by_hand = await keep_by_manifest(place.memory, topic_id, 0, plan, place.workers())
-            assert not before & {info.key for info in by_hand.deletable}, "`bucket gc --delete` would delete them"
-            life = await place.start()
-            await asyncio.sleep(600.0)
-            gone = before - segments()
-            assert not gone, f"{len(gone)} of {len(before)} objects, the only copies, were deleted as garbage"
-            await fill(20)
-            await life.crash()
-            place.kill()
-        assert "stay" in caplog.text and "they hold what the log does not" in caplog.text
-
-    play(scenario())
+        place.kill()
+    assert "stay" in caplog.text and "they hold what the log does not" in caplog.text

@@ -23,8 +23,9 @@ from broker.wire.framing import RequestHeader
 from broker.wire.messages import EnvelopeRequest, EnvelopeResponse
 from seams.rng import SeededRng
 from tests.sim.world.net import SimNet
-from tests.support.brokers.broker_kit import play
+from tests.support.fast_loop import HOUR_S, run_fast
 from tests.support.net.scripted_broker import ScriptedBroker, Told
+from tests.support.scenario import by
 
 CLIENT = Peer(7, "10.1.2.3:4567", "OUTER", principal="User:alice")
 FRAME = b"a request"
@@ -82,10 +83,11 @@ def in_cluster(scenario: Callable[[Cluster], Awaitable[None]]) -> None:
     async def played() -> None:
         await scenario(await Cluster().listen())
 
-    play(played())
+    run_fast(played(), timeout_s=HOUR_S)
 
 
-def test_a_request_goes_whole_with_who_asked_it() -> None:
+@by(in_cluster)
+async def test_a_request_goes_whole_with_who_asked_it(cluster: Cluster, /) -> None:
     """Frame, principal, address and listener; the answer comes back as it is."""
     told_with: list[EnvelopeRequest] = []
 
@@ -93,137 +95,114 @@ def test_a_request_goes_whole_with_who_asked_it() -> None:
         told_with.append(request)
         decided(told, header, request)
 
-    async def scenario(cluster: Cluster) -> None:
-        cluster.brokers[2].rule = remember
-        assert cluster.forward.is_elsewhere()
-        assert await cluster.ask() == b"its answer"
-        assert told_with == [EnvelopeRequest(FRAME, b"User:alice", bytes((10, 1, 2, 3)), "OUTER")]
-        assert cluster.heard == (1, 0)
-
-    in_cluster(scenario)
+    cluster.brokers[2].rule = remember
+    assert cluster.forward.is_elsewhere()
+    assert await cluster.ask() == b"its answer"
+    assert told_with == [EnvelopeRequest(FRAME, b"User:alice", bytes((10, 1, 2, 3)), "OUTER")]
+    assert cluster.heard == (1, 0)
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_without_another_controller_nobody_is_asked(own: bool) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        if own:
-            cluster.obeys(11, 1)
-        else:
-            cluster.metadata.controller = None
-        assert not cluster.forward.is_elsewhere()
-        assert await cluster.ask() is None
-        assert cluster.heard == (0, 0)
-
-    in_cluster(scenario)
+@by(in_cluster)
+async def test_without_another_controller_nobody_is_asked(cluster: Cluster, /, own: bool) -> None:
+    if own:
+        cluster.obeys(11, 1)
+    else:
+        cluster.metadata.controller = None
+    assert not cluster.forward.is_elsewhere()
+    assert await cluster.ask() is None
+    assert cluster.heard == (0, 0)
 
 
-def test_who_is_not_the_controller_any_more_is_asked_once_and_the_next_one_then() -> None:
+@by(in_cluster)
+async def test_who_is_not_the_controller_any_more_is_asked_once_and_the_next_one_then(cluster: Cluster, /) -> None:
     """As soon as the image names it."""
-
-    async def scenario(cluster: Cluster) -> None:
-        cluster.brokers[2].rule = is_none
-        cluster.loop.call_later(2.0, cluster.obeys, 10, 3, 2)
-        assert await cluster.ask() == b"its answer"
-        assert cluster.heard == (1, 1)
-        assert 2.0 <= cluster.loop.time() < 2.1
-
-    in_cluster(scenario)
+    cluster.brokers[2].rule = is_none
+    cluster.loop.call_later(2.0, cluster.obeys, 10, 3, 2)
+    assert await cluster.ask() == b"its answer"
+    assert cluster.heard == (1, 1)
+    assert 2.0 <= cluster.loop.time() < 2.1
 
 
-def test_when_the_image_names_nobody_else_it_is_not_asked_again() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        cluster.brokers[2].rule = is_none
-        assert await cluster.ask() is None
-        assert cluster.heard == (1, 0)
-        cluster.brokers[3].rule = is_none
-        cluster.obeys(10, 3, 2)
-        cluster.loop.call_later(1.0, cluster.obeys, 10, 2, 3)
-        assert await cluster.ask() is None, "two are asked, not three"
-        assert cluster.heard == (2, 1)
-
-    in_cluster(scenario)
+@by(in_cluster)
+async def test_when_the_image_names_nobody_else_it_is_not_asked_again(cluster: Cluster, /) -> None:
+    cluster.brokers[2].rule = is_none
+    assert await cluster.ask() is None
+    assert cluster.heard == (1, 0)
+    cluster.brokers[3].rule = is_none
+    cluster.obeys(10, 3, 2)
+    cluster.loop.call_later(1.0, cluster.obeys, 10, 2, 3)
+    assert await cluster.ask() is None, "two are asked, not three"
+    assert cluster.heard == (2, 1)
 
 
-def test_a_controller_that_is_gone_is_waited_for_no_longer_than_for_its_successor() -> None:
+@by(in_cluster)
+async def test_a_controller_that_is_gone_is_waited_for_no_longer_than_for_its_successor(cluster: Cluster, /) -> None:
     """Nobody listens: nothing was sent, so another may be asked; this broker too, when it is the next."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.brokers[2].stop()
-        cluster.loop.call_later(3.0, cluster.obeys, 10, 3, 2)
-        assert await cluster.ask() == b"its answer"
-        await cluster.brokers[3].die()
-        await asyncio.sleep(1.0)
-        cluster.loop.call_later(1.0, cluster.obeys, 10, 1, 3)
-        assert await cluster.ask() is None
-        assert cluster.heard == (0, 1)
-
-    in_cluster(scenario)
+    await cluster.brokers[2].stop()
+    cluster.loop.call_later(3.0, cluster.obeys, 10, 3, 2)
+    assert await cluster.ask() == b"its answer"
+    await cluster.brokers[3].die()
+    await asyncio.sleep(1.0)
+    cluster.loop.call_later(1.0, cluster.obeys, 10, 1, 3)
+    assert await cluster.ask() is None
+    assert cluster.heard == (0, 1)
 
 
-def test_what_may_have_been_heard_is_not_sent_again() -> None:
+@by(in_cluster)
+async def test_what_may_have_been_heard_is_not_sent_again(cluster: Cluster, /) -> None:
     """The connection broke, or no answer came in time: the client looks whether it came true, as in Kafka."""
-
-    async def scenario(cluster: Cluster) -> None:
-        cluster.brokers[2].rule = lambda told, *_: told.transport.abort()
-        assert await cluster.ask() is None
-        cluster.brokers[2].rule = lambda *_: None
-        began = cluster.loop.time()
-        assert await cluster.ask(timeout_s=3.0) is None
-        assert cluster.loop.time() - began == pytest.approx(3.0)
-        assert cluster.heard == (2, 0)
-
-    in_cluster(scenario)
+    cluster.brokers[2].rule = lambda told, *_: told.transport.abort()
+    assert await cluster.ask() is None
+    cluster.brokers[2].rule = lambda *_: None
+    began = cluster.loop.time()
+    assert await cluster.ask(timeout_s=3.0) is None
+    assert cluster.loop.time() - began == pytest.approx(3.0)
+    assert cluster.heard == (2, 0)
 
 
-def test_an_answer_waits_until_this_broker_obeys_what_it_tells() -> None:
+@by(in_cluster)
+async def test_an_answer_waits_until_this_broker_obeys_what_it_tells(cluster: Cluster, /) -> None:
     """So that who asked reads here what it wrote; and no longer than `APPLY_WAIT_S`, for it is a fact already."""
 
-    async def scenario(cluster: Cluster) -> None:
-        def ahead(told: Told, header: RequestHeader, request: Any) -> None:
-            told.answer(header, EnvelopeResponse(response_data=b"done", position=12))
+    def ahead(told: Told, header: RequestHeader, request: Any) -> None:
+        told.answer(header, EnvelopeResponse(response_data=b"done", position=12))
 
-        cluster.brokers[2].rule = ahead
-        asked = asyncio.ensure_future(cluster.ask())
-        await asyncio.sleep(1.0)
-        cluster.obeys(11, 2)
-        await asyncio.sleep(1.0)
-        assert not asked.done()
-        cluster.obeys(12, 2)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert asked.done() and await asked == b"done"
-        cluster.brokers[2].rule = lambda told, header, _: told.answer(
-            header, EnvelopeResponse(response_data=b"late", position=99)
-        )
-        began = cluster.loop.time()
-        assert await cluster.ask() == b"late"
-        assert cluster.loop.time() - began == pytest.approx(forward.APPLY_WAIT_S, abs=0.1)
-
-    in_cluster(scenario)
+    cluster.brokers[2].rule = ahead
+    asked = asyncio.ensure_future(cluster.ask())
+    await asyncio.sleep(1.0)
+    cluster.obeys(11, 2)
+    await asyncio.sleep(1.0)
+    assert not asked.done()
+    cluster.obeys(12, 2)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert asked.done() and await asked == b"done"
+    cluster.brokers[2].rule = lambda told, header, _: told.answer(
+        header, EnvelopeResponse(response_data=b"late", position=99)
+    )
+    began = cluster.loop.time()
+    assert await cluster.ask() == b"late"
+    assert cluster.loop.time() - began == pytest.approx(forward.APPLY_WAIT_S, abs=0.1)
 
 
-def test_requests_of_several_clients_do_not_wait_for_one_another() -> None:
+@by(in_cluster)
+async def test_requests_of_several_clients_do_not_wait_for_one_another(cluster: Cluster, /) -> None:
     """Answers of one connection come in order; so what waits long leaves other connections to others."""
-
-    async def scenario(cluster: Cluster) -> None:
-        held: list[tuple[Told, RequestHeader, Any]] = []
-        cluster.brokers[2].rule = lambda *heard: held.append(heard)
-        slow = asyncio.ensure_future(cluster.ask())
-        while not held:
-            await asyncio.sleep(0.001)
-        cluster.brokers[2].rule = decided
-        assert await cluster.ask() == b"its answer"
-        assert not slow.done()
-        decided(*held[0])
-        assert await slow == b"its answer"
-
-    in_cluster(scenario)
+    held: list[tuple[Told, RequestHeader, Any]] = []
+    cluster.brokers[2].rule = lambda *heard: held.append(heard)
+    slow = asyncio.ensure_future(cluster.ask())
+    while not held:
+        await asyncio.sleep(0.001)
+    cluster.brokers[2].rule = decided
+    assert await cluster.ask() == b"its answer"
+    assert not slow.done()
+    decided(*held[0])
+    assert await slow == b"its answer"
 
 
-def test_what_is_too_long_is_not_sent() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        too_long = bytes(forward.FORWARDED_BYTES_MAX + 1)
-        assert await cluster.forward.to_controller(CLIENT, too_long, 30.0) is None
-        assert cluster.heard == (0, 0)
-
-    in_cluster(scenario)
+@by(in_cluster)
+async def test_what_is_too_long_is_not_sent(cluster: Cluster, /) -> None:
+    too_long = bytes(forward.FORWARDED_BYTES_MAX + 1)
+    assert await cluster.forward.to_controller(CLIENT, too_long, 30.0) is None
+    assert cluster.heard == (0, 0)

@@ -25,8 +25,9 @@ from broker.wire.messages import (
 )
 from seams.rng import SeededRng
 from tests.sim.world.net import SimNet
-from tests.support.brokers.broker_kit import play
+from tests.support.fast_loop import HOUR_S, run_fast
 from tests.support.net.scripted_broker import ScriptedBroker, Told
+from tests.support.scenario import by
 
 FRAME_MAX = 1 << 20
 HEARTBEAT = 2
@@ -58,28 +59,25 @@ def silent(told: Told, header: RequestHeader, request: Any) -> None:
     """No answer."""
 
 
-def trial(rule: Any, scenario: Callable[[Trial], Awaitable[None]]) -> None:
+def trial(scenario: Callable[[Trial], Awaitable[None]], rule: Any) -> None:
     async def play_it() -> None:
         made = Trial(rule)
         await made.broker.listen()
         await scenario(made)
 
-    play(play_it())
+    run_fast(play_it(), timeout_s=HOUR_S)
 
 
-def test_requests_share_a_connection_and_each_gets_its_answer() -> None:
+@by(trial, echo)
+async def test_requests_share_a_connection_and_each_gets_its_answer(made: Trial, /) -> None:
     """Twenty at once on one connection, under one client id, correlation ids ascending."""
-
-    async def scenario(made: Trial) -> None:
-        answers = await asyncio.gather(*[made.ask(position) for position in range(20)])
-        assert [answer.controller_epoch for answer in answers] == list(range(20))
-        assert len(made.broker.connections) == 1
-        heard = made.broker.heard
-        assert {header.client_id for header in heard} == {"broker-1-test"}
-        assert [header.correlation_id for header in heard] == sorted({header.correlation_id for header in heard})
-        assert made.connection.in_flight == 0
-
-    trial(echo, scenario)
+    answers = await asyncio.gather(*[made.ask(position) for position in range(20)])
+    assert [answer.controller_epoch for answer in answers] == list(range(20))
+    assert len(made.broker.connections) == 1
+    heard = made.broker.heard
+    assert {header.client_id for header in heard} == {"broker-1-test"}
+    assert [header.correlation_id for header in heard] == sorted({header.correlation_id for header in heard})
+    assert made.connection.in_flight == 0
 
 
 def test_records_of_an_answer_stay_what_they_were() -> None:
@@ -98,71 +96,62 @@ def test_records_of_an_answer_stay_what_they_were() -> None:
             assert partition.records == bytes((value,)) * 100_000
             assert (partition.verified_end, partition.reserved_end) == (7, -1)
 
-    trial(fetched, scenario)
+    trial(scenario, fetched)
 
 
-def test_refused_broken_and_late_are_told_apart() -> None:
+@by(trial, echo)
+async def test_refused_broken_and_late_are_told_apart(made: Trial, /) -> None:
     """By their types; once the port takes connections again, the next request is answered."""
-
-    async def scenario(made: Trial) -> None:
-        assert (await made.ask(4)).controller_epoch == 4
-        made.broker.rule = silent
-        waiting = asyncio.ensure_future(made.ask(timeout_s=60))
-        while not made.connection.in_flight:
-            await asyncio.sleep(0.001)
-        await made.broker.stop()
-        made.broker.connections[0].transport.abort()
-        with pytest.raises(ConnectionError, match="received: the connection was closed") as broken:
-            await waiting
-        assert not isinstance(broken.value, ConnectionRefusedError)
-        with pytest.raises(ConnectionRefusedError, match="nothing was sent"):
-            await made.ask()
-        made.broker.rule = echo
-        await made.broker.listen()
-        assert (await made.ask(5)).controller_epoch == 5
-
-    trial(echo, scenario)
+    assert (await made.ask(4)).controller_epoch == 4
+    made.broker.rule = silent
+    waiting = asyncio.ensure_future(made.ask(timeout_s=60))
+    while not made.connection.in_flight:
+        await asyncio.sleep(0.001)
+    await made.broker.stop()
+    made.broker.connections[0].transport.abort()
+    with pytest.raises(ConnectionError, match="received: the connection was closed") as broken:
+        await waiting
+    assert not isinstance(broken.value, ConnectionRefusedError)
+    with pytest.raises(ConnectionRefusedError, match="nothing was sent"):
+        await made.ask()
+    made.broker.rule = echo
+    await made.broker.listen()
+    assert (await made.ask(5)).controller_epoch == 5
 
 
-def test_a_late_answer_ends_the_connection_and_all_that_waits_behind_it() -> None:
+@by(trial, silent)
+async def test_a_late_answer_ends_the_connection_and_all_that_waits_behind_it(made: Trial, /) -> None:
     """Within its own time; who waits longer is told at once; the next request gets a new connection."""
-
-    async def scenario(made: Trial) -> None:
-        began = made.loop.time()
-        behind = asyncio.ensure_future(made.ask(timeout_s=60))
-        with pytest.raises(TimeoutError, match="no answer within 2 s"):
-            await made.ask(timeout_s=2)
-        assert made.loop.time() - began == pytest.approx(2)
-        with pytest.raises(ConnectionError, match="an answer did not come within 2 s"):
-            await behind
-        assert made.loop.time() - began < 2.1
-        made.broker.rule = echo
-        assert (await made.ask(6)).controller_epoch == 6
-        assert len(made.broker.connections) == 2
-
-    trial(silent, scenario)
+    began = made.loop.time()
+    behind = asyncio.ensure_future(made.ask(timeout_s=60))
+    with pytest.raises(TimeoutError, match="no answer within 2 s"):
+        await made.ask(timeout_s=2)
+    assert made.loop.time() - began == pytest.approx(2)
+    with pytest.raises(ConnectionError, match="an answer did not come within 2 s"):
+        await behind
+    assert made.loop.time() - began < 2.1
+    made.broker.rule = echo
+    assert (await made.ask(6)).controller_epoch == 6
+    assert len(made.broker.connections) == 2
 
 
-def test_who_gives_up_leaves_the_others_their_answers() -> None:
+@by(trial, silent)
+async def test_who_gives_up_leaves_the_others_their_answers(made: Trial, /) -> None:
     """A cancelled request is answered into nothing; the one behind it gets its own."""
-
-    async def scenario(made: Trial) -> None:
-        held: list[tuple[Told, RequestHeader, Any]] = []
-        made.broker.rule = lambda *heard: held.append(heard)
-        first, second = (asyncio.ensure_future(made.ask(position)) for position in (1, 2))
-        while len(held) < 2:
-            await asyncio.sleep(0.001)
-        first.cancel()
-        await asyncio.sleep(0)
-        assert made.connection.in_flight == 2
-        for heard in held:
-            echo(*heard)
-        assert (await second).controller_epoch == 2
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        assert len(made.broker.connections) == 1
-
-    trial(silent, scenario)
+    held: list[tuple[Told, RequestHeader, Any]] = []
+    made.broker.rule = lambda *heard: held.append(heard)
+    first, second = (asyncio.ensure_future(made.ask(position)) for position in (1, 2))
+    while len(held) < 2:
+        await asyncio.sleep(0.001)
+    first.cancel()
+    await asyncio.sleep(0)
+    assert made.connection.in_flight == 2
+    for heard in held:
+        echo(*heard)
+    assert (await second).controller_epoch == 2
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert len(made.broker.connections) == 1
 
 
 def _another_ones(told: Told, header: RequestHeader, request: Any) -> None:
@@ -194,17 +183,15 @@ def test_an_answer_that_cannot_be_read_ends_the_connection(rule: Any, why: str) 
         made.broker.rule = echo
         assert (await made.ask(1)).controller_epoch == 1
 
-    trial(rule, scenario)
+    trial(scenario, rule)
 
 
-def test_an_answer_to_nothing_ends_the_connection() -> None:
-    async def scenario(made: Trial) -> None:
-        assert (await made.ask(1)).controller_epoch == 1
-        assert (await made.ask(2)).controller_epoch == 2
-        while not made.broker.connections[0].is_lost:
-            await asyncio.sleep(0.001)
-
-    trial(_twice, scenario)
+@by(trial, _twice)
+async def test_an_answer_to_nothing_ends_the_connection(made: Trial, /) -> None:
+    assert (await made.ask(1)).controller_epoch == 1
+    assert (await made.ask(2)).controller_epoch == 2
+    while not made.broker.connections[0].is_lost:
+        await asyncio.sleep(0.001)
 
 
 def test_an_unsupported_version_is_an_error_that_says_so() -> None:
@@ -215,42 +202,36 @@ def test_an_unsupported_version_is_an_error_that_says_so() -> None:
         with pytest.raises(UnsupportedByPeer, match="BROKER_HEARTBEAT in version 2"):
             await made.ask()
 
-    trial(old, scenario)
+    trial(scenario, old)
 
 
-def test_what_is_in_flight_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+@by(trial, silent)
+async def test_what_is_in_flight_is_bounded(made: Trial, /, monkeypatch: pytest.MonkeyPatch) -> None:
     """In number and in bytes; beyond it nothing is sent, and the connection stays."""
-
-    async def scenario(made: Trial) -> None:
-        monkeypatch.setattr(stream, "IN_FLIGHT_MAX", 3)
-        waiting = [asyncio.ensure_future(made.ask(timeout_s=30)) for _ in range(3)]
-        while len(made.broker.heard) < 3:
-            await asyncio.sleep(0.001)
-        with pytest.raises(PeerBusy, match="3 requests"):
-            await made.ask()
-        monkeypatch.setattr(stream, "IN_FLIGHT_MAX", 256)
-        monkeypatch.setattr(stream, "IN_FLIGHT_BYTES_MAX", 100)
-        with pytest.raises(PeerBusy, match="bytes wait"):
-            await made.ask()
-        made.connection.close()
-        for failure in await asyncio.gather(*waiting, return_exceptions=True):
-            assert isinstance(failure, ConnectionError)
-        assert len(made.broker.heard) == 3
-
-    trial(silent, scenario)
+    monkeypatch.setattr(stream, "IN_FLIGHT_MAX", 3)
+    waiting = [asyncio.ensure_future(made.ask(timeout_s=30)) for _ in range(3)]
+    while len(made.broker.heard) < 3:
+        await asyncio.sleep(0.001)
+    with pytest.raises(PeerBusy, match="3 requests"):
+        await made.ask()
+    monkeypatch.setattr(stream, "IN_FLIGHT_MAX", 256)
+    monkeypatch.setattr(stream, "IN_FLIGHT_BYTES_MAX", 100)
+    with pytest.raises(PeerBusy, match="bytes wait"):
+        await made.ask()
+    made.connection.close()
+    for failure in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(failure, ConnectionError)
+    assert len(made.broker.heard) == 3
 
 
-def test_a_closed_connection_asks_nothing_more() -> None:
+@by(trial, echo)
+async def test_a_closed_connection_asks_nothing_more(made: Trial, /) -> None:
     """Neither who waited for it to be made, nor who comes later."""
-
-    async def scenario(made: Trial) -> None:
-        early = asyncio.ensure_future(made.ask())
-        await asyncio.sleep(0)
-        made.connection.close()
-        with pytest.raises(ConnectionError, match="closed on this side"):
-            await early
-        with pytest.raises(ConnectionError, match="closed on this side"):
-            await made.ask()
-        assert made.broker.heard == []
-
-    trial(echo, scenario)
+    early = asyncio.ensure_future(made.ask())
+    await asyncio.sleep(0)
+    made.connection.close()
+    with pytest.raises(ConnectionError, match="closed on this side"):
+        await early
+    with pytest.raises(ConnectionError, match="closed on this side"):
+        await made.ask()
+    assert made.broker.heard == []

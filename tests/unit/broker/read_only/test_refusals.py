@@ -13,9 +13,11 @@ from broker.read_only.handlers import NoCommitQueue, ReadOnlyAuthorizer
 from broker.security.authorizer import Authorizer
 from broker.wire.apis import BROKERS_ONLY, ApiKey
 from broker.wire.messages import MetadataRequest
-from tests.support.brokers.broker_kit import play
 
-BY_AUTHORIZER = {ApiKey.PRODUCE, ApiKey.DELETE_RECORDS, ApiKey.INIT_PRODUCER_ID}
+BY_AUTHORIZER = {
+    ApiKey.PRODUCE, ApiKey.DELETE_RECORDS, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.WRITE_TXN_MARKERS, ApiKey.TXN_OFFSET_COMMIT,
+}  # fmt: skip
 BY_OFFICE = {
     ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ALTER_CONFIGS,
     ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ELECT_LEADERS, ApiKey.UNREGISTER_BROKER,
@@ -30,7 +32,8 @@ READING = {
     ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.OFFSET_FETCH, ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS,
     ApiKey.API_VERSIONS, ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_LOG_DIRS,
     ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_PRODUCERS,
-    ApiKey.LIST_CONFIG_RESOURCES, ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    ApiKey.LIST_CONFIG_RESOURCES, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.DESCRIBE_TRANSACTIONS,
+    ApiKey.LIST_TRANSACTIONS,
 }  # fmt: skip
 NOT_HERE = {ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS, ApiKey.ALTER_REPLICA_LOG_DIRS}
 """SECURITY_DISABLED, as anywhere; no log lies here that could move."""
@@ -41,7 +44,7 @@ def test_every_api_is_judged() -> None:
     judged = [BY_AUTHORIZER, BY_OFFICE, IN_MEMORY, READING, NOT_HERE, set(map(ApiKey, BROKERS_ONLY))]
     assert set().union(*judged) == set(ApiKey)
     assert sum(map(len, judged)) == len(ApiKey)
-    assert set(ApiKey) - set(HANDLERS) <= {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.ENVELOPE}
+    assert set(ApiKey) - set(HANDLERS) <= {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.ENVELOPE, ApiKey.WRITE_TXN_MARKERS}
 
 
 def test_what_the_authorizer_refuses_has_an_answer() -> None:
@@ -56,12 +59,8 @@ def test_what_the_authorizer_refuses_has_an_answer() -> None:
             assert refused == Authorizer("INTERNAL").refusal(client, key, MetadataRequest(topics=None))
 
 
-def test_the_office_decides_nothing() -> None:
+async def test_the_office_decides_nothing() -> None:
     """And does not look at what it is asked."""
-
-    async def scenario() -> None:
-        with pytest.raises(ApiError, match="serve --read-only") as refused:
-            await NoCommitQueue().decide(lambda _: pytest.fail("it was asked"))
-        assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-
-    play(scenario())
+    with pytest.raises(ApiError, match="serve --read-only") as refused:
+        await NoCommitQueue().decide(lambda _: pytest.fail("it was asked"))
+    assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED

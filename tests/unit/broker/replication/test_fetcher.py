@@ -17,7 +17,8 @@ from broker.replication.follower import FetchPosition
 from broker.replication.replication_quota import ReplicationQuota, ThrottledReplicas
 from broker.wire.messages import FetchRequest, FetchResponse, FetchResponsePartition, FetchResponseTopic
 from logformat.record_batch import CorruptBatch
-from tests.support.brokers.broker_kit import play
+from tests.support.fast_loop import HOUR_S, run_fast
+from tests.support.scenario import by
 
 TOPIC = UUID(int=7)
 LIMITS = Limits(500, 1 << 20, 1 << 16)
@@ -207,7 +208,7 @@ def fetching(
         assert not keeping.done()
         keeping.cancel()
 
-    play(run(leader or Leader()))
+    run_fast(run(leader or Leader()), timeout_s=HOUR_S)
 
 
 class Terse(Leader):
@@ -230,105 +231,92 @@ class CutOnce(Copied):
         return False
 
 
-def test_who_is_cut_is_named_again_at_the_same_place() -> None:
+@by(fetching, Terse())
+async def test_who_is_cut_is_named_again_at_the_same_place(leader: Leader, fetcher: Fetcher, /) -> None:
     """Its leader told it all, and tells nothing twice: a replica of an idle partition stayed as it was, out of its
     in-sync set, where a cut was over before the next question (simulated seed 3 of several brokers)."""
-
-    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
-        cut, slow = CutOnce(5), Copied(10)
-        slow.flushing.clear()
-        fetcher.follow(A, cut)
-        fetcher.follow(B, slow)
-        while not cut.is_waiting:
-            await asyncio.sleep(0.01)
-        cut.is_waiting = False
-        slow.flushing.set()
-        await asyncio.sleep(1.0)
-        assert named(leader.questions[1]) == {0: 5, 1: 11} and cut.answers >= 2
-
-    fetching(scenario, Terse())
+    cut, slow = CutOnce(5), Copied(10)
+    slow.flushing.clear()
+    fetcher.follow(A, cut)
+    fetcher.follow(B, slow)
+    while not cut.is_waiting:
+        await asyncio.sleep(0.01)
+    cut.is_waiting = False
+    slow.flushing.set()
+    await asyncio.sleep(1.0)
+    assert named(leader.questions[1]) == {0: 5, 1: 11} and cut.answers >= 2
 
 
-def test_nothing_is_asked_before_all_that_came_is_flushed() -> None:
+@by(fetching)
+async def test_nothing_is_asked_before_all_that_came_is_flushed(leader: Leader, fetcher: Fetcher, /) -> None:
     """The question's offsets are the flushed ends: one replica's slow disk holds the next question back."""
-
-    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
-        first, second = Copied(), Copied(10)
-        second.flushing.clear()
-        fetcher.follow(A, first)
-        fetcher.follow(B, second)
-        await asyncio.sleep(5.0)
-        assert len(leader.questions) == 1
-        second.flushing.set()
-        await asyncio.sleep(0.05)
-        assert named(leader.questions[1]) == {0: 1, 1: 11}
-
-    fetching(scenario)
+    first, second = Copied(), Copied(10)
+    second.flushing.clear()
+    fetcher.follow(A, first)
+    fetcher.follow(B, second)
+    await asyncio.sleep(5.0)
+    assert len(leader.questions) == 1
+    second.flushing.set()
+    await asyncio.sleep(0.05)
+    assert named(leader.questions[1]) == {0: 1, 1: 11}
 
 
-def test_who_is_refused_or_cannot_take_it_waits_alone() -> None:
+@by(fetching)
+async def test_who_is_refused_or_cannot_take_it_waits_alone(leader: Leader, fetcher: Fetcher, /) -> None:
     """It is asked for again a little later, neither in a busy loop nor never; the other goes on."""
-
-    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
-        good, bad = Copied(), Copied(10)
-        fetcher.follow(A, good)
-        fetcher.follow(B, bad)
-        leader.says = lambda key: ErrorCode.UNKNOWN_LEADER_EPOCH if key == B else 0
-        await asyncio.sleep(2.0)
-        assert good.offset > 50 and bad.offset == 10 and 5 <= len(bad.refusals) <= 20
-        leader.says = lambda _: 0
-        bad.broken = True
-        before = good.offset
-        await asyncio.sleep(2.0)
-        assert good.offset > before + 50 and bad.offset == 10
-        bad.broken = False
-        await asyncio.sleep(2.0)
-        assert bad.offset > 20
-
-    fetching(scenario)
+    good, bad = Copied(), Copied(10)
+    fetcher.follow(A, good)
+    fetcher.follow(B, bad)
+    leader.says = lambda key: ErrorCode.UNKNOWN_LEADER_EPOCH if key == B else 0
+    await asyncio.sleep(2.0)
+    assert good.offset > 50 and bad.offset == 10 and 5 <= len(bad.refusals) <= 20
+    leader.says = lambda _: 0
+    bad.broken = True
+    before = good.offset
+    await asyncio.sleep(2.0)
+    assert good.offset > before + 50 and bad.offset == 10
+    bad.broken = False
+    await asyncio.sleep(2.0)
+    assert bad.offset > 20
 
 
-def test_a_broker_that_is_away_is_asked_now_and_then_and_then_from_the_start() -> None:
+@by(fetching)
+async def test_a_broker_that_is_away_is_asked_now_and_then_and_then_from_the_start(
+    leader: Leader, fetcher: Fetcher, /
+) -> None:
     """Its session is gone with its process."""
-
-    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
-        copied = Copied()
-        fetcher.follow(A, copied)
-        await asyncio.sleep(0.2)
-        leader.is_away = True
-        questions = len(leader.questions)
-        await asyncio.sleep(10.0)
-        assert 8 <= len(leader.questions) - questions <= 20
-        leader.is_away = False
-        before = copied.offset
-        await asyncio.sleep(3.0)
-        assert copied.offset > before + 50
-        assert next(one for one in leader.questions[questions + 5 :] if one.session_epoch == 0)
-
-    fetching(scenario)
+    copied = Copied()
+    fetcher.follow(A, copied)
+    await asyncio.sleep(0.2)
+    leader.is_away = True
+    questions = len(leader.questions)
+    await asyncio.sleep(10.0)
+    assert 8 <= len(leader.questions) - questions <= 20
+    leader.is_away = False
+    before = copied.offset
+    await asyncio.sleep(3.0)
+    assert copied.offset > before + 50
+    assert next(one for one in leader.questions[questions + 5 :] if one.session_epoch == 0)
 
 
-def test_what_is_cut_or_left_is_not_asked_for() -> None:
+@by(fetching)
+async def test_what_is_cut_or_left_is_not_asked_for(leader: Leader, fetcher: Fetcher, /) -> None:
     """And what comes for it all the same is dropped."""
-
-    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
-        kept, cut, left = Copied(), Copied(10), Copied(20)
-        fetcher.follow(A, kept)
-        fetcher.follow(B, cut)
-        fetcher.follow(key_of(TOPIC, 2), left)
-        await asyncio.sleep(0.5)
-        cut.is_waiting = True
-        fetcher.leave(key_of(TOPIC, 2), left)
-        gone = left.offset
-        await asyncio.sleep(0.5)
-        assert left.offset == gone and set(leader.held) == {A}
-        cut.is_waiting = False
-        fetcher.wake(B)
-        at_cut = cut.offset
-        await asyncio.sleep(0.5)
-        assert cut.offset > at_cut and set(leader.held) == {A, B}
-
-    fetching(scenario)
+    kept, cut, left = Copied(), Copied(10), Copied(20)
+    fetcher.follow(A, kept)
+    fetcher.follow(B, cut)
+    fetcher.follow(key_of(TOPIC, 2), left)
+    await asyncio.sleep(0.5)
+    cut.is_waiting = True
+    fetcher.leave(key_of(TOPIC, 2), left)
+    gone = left.offset
+    await asyncio.sleep(0.5)
+    assert left.offset == gone and set(leader.held) == {A}
+    cut.is_waiting = False
+    fetcher.wake(B)
+    at_cut = cut.offset
+    await asyncio.sleep(0.5)
+    assert cut.offset > at_cut and set(leader.held) == {A, B}
 
 
 class Counted(Copied):
@@ -358,52 +346,48 @@ class Parking(Leader):
         return FetchResponse(session_id=4, responses=[FetchResponseTopic(topic_id=TOPIC, partitions=parts)])
 
 
-def test_a_question_looks_at_what_changed_and_not_at_what_is_followed() -> None:
+@by(fetching, Parking())
+async def test_a_question_looks_at_what_changed_and_not_at_what_is_followed(
+    leader: Leader, fetcher: Fetcher, /
+) -> None:
     """Of 5 000 replicas, each was looked at for each question: 7 ms of the loop, for one that moved as for none."""
     count = 5_000
-
-    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
-        assert isinstance(leader, Parking)
-        copies = [Counted() for _ in range(count)]
-        for index, copy in enumerate(copies):
-            fetcher.follow(key_of(TOPIC, index), copy)
-        await asyncio.sleep(0.5)
-        assert len(named(leader.questions[0])) == count
-        Counted.looks, before = 0, len(leader.questions)
-        await asyncio.sleep(1.0)
-        assert len(leader.questions) > before + 50 and Counted.looks == 0, "idle"
-        copies[7].offset = 3
-        fetcher.wake(key_of(TOPIC, 7))
-        before = len(leader.questions)
-        await asyncio.sleep(0.1)
-        assert [named(asked) for asked in leader.questions[before:] if asked.topics] == [{7: 3}]
-        assert Counted.looks == 1, "one of 5 000 moved"
-        Counted.looks, before = 0, len(leader.questions)
-        leader.moved = [8]
-        await asyncio.sleep(1.0)
-        rounds = len(leader.questions) - before
-        assert rounds > 50 and Counted.looks <= 2 * (rounds + 1), "one of 5 000 is answered in each round"
-
-    fetching(scenario, Parking())
+    assert isinstance(leader, Parking)
+    copies = [Counted() for _ in range(count)]
+    for index, copy in enumerate(copies):
+        fetcher.follow(key_of(TOPIC, index), copy)
+    await asyncio.sleep(0.5)
+    assert len(named(leader.questions[0])) == count
+    Counted.looks, before = 0, len(leader.questions)
+    await asyncio.sleep(1.0)
+    assert len(leader.questions) > before + 50 and Counted.looks == 0, "idle"
+    copies[7].offset = 3
+    fetcher.wake(key_of(TOPIC, 7))
+    before = len(leader.questions)
+    await asyncio.sleep(0.1)
+    assert [named(asked) for asked in leader.questions[before:] if asked.topics] == [{7: 3}]
+    assert Counted.looks == 1, "one of 5 000 moved"
+    Counted.looks, before = 0, len(leader.questions)
+    leader.moved = [8]
+    await asyncio.sleep(1.0)
+    rounds = len(leader.questions) - before
+    assert rounds > 50 and Counted.looks <= 2 * (rounds + 1), "one of 5 000 is answered in each round"
 
 
-def test_who_waits_its_time_is_asked_for_again_though_all_do() -> None:
+@by(fetching)
+async def test_who_waits_its_time_is_asked_for_again_though_all_do(leader: Leader, fetcher: Fetcher, /) -> None:
     """Nothing else moves that could have the next question asked; who left and came back is not delayed."""
-
-    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
-        leader.says = lambda _: ErrorCode.UNKNOWN_LEADER_EPOCH
-        first, second = Copied(), Copied(10)
-        fetcher.follow(A, first)
-        fetcher.follow(B, second)
-        await asyncio.sleep(1.0)
-        assert 3 <= len(first.refusals) <= 12 and 3 <= len(second.refusals) <= 12
-        leader.says = lambda _: 0
-        fetcher.leave(B, second)
-        fetcher.follow(B, second)
-        await asyncio.sleep(0.5)
-        assert first.offset > 5 and second.offset > 15
-
-    fetching(scenario)
+    leader.says = lambda _: ErrorCode.UNKNOWN_LEADER_EPOCH
+    first, second = Copied(), Copied(10)
+    fetcher.follow(A, first)
+    fetcher.follow(B, second)
+    await asyncio.sleep(1.0)
+    assert 3 <= len(first.refusals) <= 12 and 3 <= len(second.refusals) <= 12
+    leader.says = lambda _: 0
+    fetcher.leave(B, second)
+    fetcher.follow(B, second)
+    await asyncio.sleep(0.5)
+    assert first.offset > 5 and second.offset > 15
 
 
 class Log(Leader):

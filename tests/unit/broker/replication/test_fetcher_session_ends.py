@@ -10,7 +10,6 @@ from broker.replication.fetcher import Fetcher
 from broker.replication.follower import FetchPosition
 from broker.replication.replication_quota import ReplicationQuota, ThrottledReplicas
 from broker.wire.messages import FetchResponsePartition
-from tests.support.brokers.broker_kit import play
 from tests.unit.broker.replication.test_fetcher import LIMITS, TOPIC, Copied, Leader
 
 
@@ -27,28 +26,25 @@ class Stamped(Copied):
         return super().answered(asked, answer, broker_epoch)
 
 
-def test_what_was_said_to_the_session_before_is_not_taken_as_said_to_this_one() -> None:
-    async def scenario() -> None:
-        now, asked_in, wrong = {"epoch": 50}, {"epoch": 50}, list[tuple[int, int]]()
-        leader = Leader()
+async def test_what_was_said_to_the_session_before_is_not_taken_as_said_to_this_one() -> None:
+    now, asked_in, wrong = {"epoch": 50}, {"epoch": 50}, list[tuple[int, int]]()
+    leader = Leader()
 
-        async def ask(request):  # type: ignore[no-untyped-def]
-            asked_in["epoch"] = request.replica_state.replica_epoch
-            answer = await leader(request)
-            if request.replica_state.replica_epoch == 50 and len(leader.questions) == 1:
-                loop = asyncio.get_running_loop()
-                loop.call_soon(loop.call_soon, now.__setitem__, "epoch", 51)  # an image comes
-            return answer
+    async def ask(request):  # type: ignore[no-untyped-def]
+        asked_in["epoch"] = request.replica_state.replica_epoch
+        answer = await leader(request)
+        if request.replica_state.replica_epoch == 50 and len(leader.questions) == 1:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, now.__setitem__, "epoch", 51)  # an image comes
+        return answer
 
-        throttled = ThrottledReplicas(ReplicationQuota(), lambda _: False)
-        lane = FetchLane(lambda _: False, {}, is_behind=False)
-        fetcher = Fetcher(1, ask, lambda: (2, now["epoch"], ""), LIMITS, throttled, lane)
-        for index in range(2500):
-            fetcher.follow(key_of(TOPIC, index), Stamped(asked_in, now, wrong))
-        keeping = asyncio.ensure_future(fetcher.run())
-        await asyncio.sleep(1.0)
-        keeping.cancel()
-        assert now["epoch"] == 51
-        assert not wrong, f"{len(wrong)} partitions took what was said to session 50 as said to 51"
-
-    play(scenario())
+    throttled = ThrottledReplicas(ReplicationQuota(), lambda _: False)
+    lane = FetchLane(lambda _: False, {}, is_behind=False)
+    fetcher = Fetcher(1, ask, lambda: (2, now["epoch"], ""), LIMITS, throttled, lane)
+    for index in range(2500):
+        fetcher.follow(key_of(TOPIC, index), Stamped(asked_in, now, wrong))
+    keeping = asyncio.ensure_future(fetcher.run())
+    await asyncio.sleep(1.0)
+    keeping.cancel()
+    assert now["epoch"] == 51
+    assert not wrong, f"{len(wrong)} partitions took what was said to session 50 as said to 51"

@@ -16,7 +16,8 @@ from broker.wire.messages import (
     FetchResponsePartition,
     FetchResponseTopic,
 )
-from tests.support.brokers.broker_kit import play
+from tests.support.fast_loop import HOUR_S, run_fast
+from tests.support.scenario import by
 from tests.unit.broker.replication.test_fetcher import TOPIC, Copied, forgotten, named
 
 NEAR, FAR = (key_of(TOPIC, index) for index in range(2))
@@ -82,7 +83,7 @@ def copying(scenario: Callable[[Leader, LeaderFetchers, set[Key]], Awaitable[Non
         for one in keeping:
             one.cancel()
 
-    play(run())
+    run_fast(run(), timeout_s=HOUR_S)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -90,52 +91,51 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.0005)
 
 
-def test_who_is_behind_is_asked_for_apart_and_joins_the_others_when_in_sync() -> None:
-    async def scenario(leader: Leader, copies: LeaderFetchers, in_sync: set[Key]) -> None:
-        near, far = Copied(), Copied()
-        copies.follow(NEAR, near)
-        copies.follow(FAR, far)
-        await until(lambda: copies.behind.has(FAR))
-        assert far.offset == 1 and copies.keeping_up.has(NEAR)
-        await until(lambda: far.offset == 20)
-        assert near.offset > 25, "it waits for no pause"
-        assert copies.behind.has(FAR) and not copies.keeping_up.has(FAR)
-        in_sync.add(FAR)
-        await until(lambda: copies.keeping_up.has(FAR))
-        assert not copies.behind.has(FAR)
-        await until(lambda: far.offset == near.offset == COMMITTED)
-        assert leader.asked[1][0].topics[0].partitions[0].fetch_offset == 1, "nothing is asked for twice"
+@by(copying)
+async def test_who_is_behind_is_asked_for_apart_and_joins_the_others_when_in_sync(
+    leader: Leader, copies: LeaderFetchers, in_sync: set[Key], /
+) -> None:
+    near, far = Copied(), Copied()
+    copies.follow(NEAR, near)
+    copies.follow(FAR, far)
+    await until(lambda: copies.behind.has(FAR))
+    assert far.offset == 1 and copies.keeping_up.has(NEAR)
+    await until(lambda: far.offset == 20)
+    assert near.offset > 25, "it waits for no pause"
+    assert copies.behind.has(FAR) and not copies.keeping_up.has(FAR)
+    in_sync.add(FAR)
+    await until(lambda: copies.keeping_up.has(FAR))
+    assert not copies.behind.has(FAR)
+    await until(lambda: far.offset == near.offset == COMMITTED)
+    assert leader.asked[1][0].topics[0].partitions[0].fetch_offset == 1, "nothing is asked for twice"
 
-    copying(scenario)
 
-
-def test_a_role_that_begins_again_waits_for_the_question_that_is_under_way() -> None:
+@by(copying)
+async def test_a_role_that_begins_again_waits_for_the_question_that_is_under_way(
+    leader: Leader, copies: LeaderFetchers, in_sync: set[Key], /
+) -> None:
     """The leader looks at that position again whenever the log moves: told after a newer one, it counted what a log
     that was opened anew does not have any more."""
-
-    async def scenario(leader: Leader, copies: LeaderFetchers, in_sync: set[Key]) -> None:
-        copies.follow(FAR, far := Copied())
-        await until(lambda: copies.behind.has(FAR))
-        leader.goes_on.clear()
-        await until(lambda: copies.behind.is_asking(FAR))
-        copies.leave(FAR, far)
-        copies.follow(FAR, Copied())
-        assert copies.behind.has(FAR) and not copies.keeping_up.has(FAR)
-        copies.leave(FAR, far)  # of before: it is another copy
-        assert copies.behind.has(FAR)
-        leader.goes_on.set()
-        in_sync.add(FAR)
-        await until(lambda: copies.keeping_up.has(FAR))
-
-    copying(scenario)
+    copies.follow(FAR, far := Copied())
+    await until(lambda: copies.behind.has(FAR))
+    leader.goes_on.clear()
+    await until(lambda: copies.behind.is_asking(FAR))
+    copies.leave(FAR, far)
+    copies.follow(FAR, Copied())
+    assert copies.behind.has(FAR) and not copies.keeping_up.has(FAR)
+    copies.leave(FAR, far)  # of before: it is another copy
+    assert copies.behind.has(FAR)
+    leader.goes_on.set()
+    in_sync.add(FAR)
+    await until(lambda: copies.keeping_up.has(FAR))
 
 
-def test_a_throttled_replica_is_so_in_either_lane() -> None:
-    async def scenario(leader: Leader, copies: LeaderFetchers, in_sync: set[Key]) -> None:
-        copies.follow(FAR, Copied(), is_throttled=True)
-        await until(lambda: copies.behind.has(FAR))
-        assert copies.behind.is_throttled(FAR) and not copies.keeping_up.is_throttled(FAR)
-        copies.throttle(FAR, is_throttled=False)
-        assert not copies.behind.is_throttled(FAR)
-
-    copying(scenario)
+@by(copying)
+async def test_a_throttled_replica_is_so_in_either_lane(
+    leader: Leader, copies: LeaderFetchers, in_sync: set[Key], /
+) -> None:
+    copies.follow(FAR, Copied(), is_throttled=True)
+    await until(lambda: copies.behind.has(FAR))
+    assert copies.behind.is_throttled(FAR) and not copies.keeping_up.is_throttled(FAR)
+    copies.throttle(FAR, is_throttled=False)
+    assert not copies.behind.is_throttled(FAR)

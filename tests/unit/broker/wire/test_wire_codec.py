@@ -38,7 +38,7 @@ def test_the_api_table_is_the_contract() -> None:
     """The served ranges, as docs/compatibility.md shows them; Produce alone is advertised lower."""
     served = {api.name: (api.version_min, api.version_max) for api in APIS.values()}
     assert served == {
-        "Produce": (3, 9),
+        "Produce": (3, 12),
         "Fetch": (4, 18),
         "ListOffsets": (1, 11),
         "Metadata": (0, 12),
@@ -62,7 +62,14 @@ def test_the_api_table_is_the_contract() -> None:
         "DeleteTopics": (1, 6),
         "DeleteRecords": (0, 2),
         "CreatePartitions": (0, 3),
-        "InitProducerId": (0, 4),
+        "InitProducerId": (0, 5),
+        "AddPartitionsToTxn": (0, 5),
+        "AddOffsetsToTxn": (0, 4),
+        "EndTxn": (0, 5),
+        "WriteTxnMarkers": (1, 2),
+        "TxnOffsetCommit": (0, 5),
+        "DescribeTransactions": (0, 0),
+        "ListTransactions": (0, 2),
         "OffsetForLeaderEpoch": (2, 4),
         "DescribeAcls": (1, 3),
         "CreateAcls": (1, 3),
@@ -75,7 +82,7 @@ def test_the_api_table_is_the_contract() -> None:
         "ListPartitionReassignments": (0, 0),
         "UnregisterBroker": (0, 0),
         "AlterReplicaLogDirs": (1, 2),
-        "DescribeLogDirs": (1, 4),
+        "DescribeLogDirs": (1, 5),
         "DescribeCluster": (0, 2),
         "DescribeProducers": (0, 0),
         "ListConfigResources": (0, 1),
@@ -90,7 +97,7 @@ def test_the_api_table_is_the_contract() -> None:
         "BrokerHeartbeat",
     }
     assert APIS[ApiKey.PRODUCE].advertised_min == 0
-    assert [is_served(0, version) for version in (2, 3, 9, 10)] == [False, True, True, False]
+    assert [is_served(0, version) for version in (2, 3, 12, 13)] == [False, True, True, False]
 
 
 def test_produce_below_3_can_be_refused_politely() -> None:

@@ -16,8 +16,8 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import FORGOTTEN, Row, TopicCreated
 from broker.observe.cluster_status import broker_row, partition_row
 from seams.rng import SeededRng
-from tests.support.brokers.broker_kit import play
 from tests.support.brokers.cluster_kit import id_of, session
+from tests.support.fast_loop import HOUR_S, run_fast
 from thermocline.cli.cluster import forget, reader
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
@@ -54,7 +54,10 @@ class Cluster:
 
     def call(self, _: object, request: Any, __: object) -> Any:
         requests = ControllerRequests(self, cast(Any, None), cast(Any, None), SeededRng(1), cast(Any, None))
-        return play(handle_unregister_broker(cast(Any, SimpleNamespace(controller=requests)), request, cast(Any, None)))
+        return run_fast(
+            handle_unregister_broker(cast(Any, SimpleNamespace(controller=requests)), request, cast(Any, None)),
+            timeout_s=HOUR_S,
+        )
 
 
 @pytest.mark.parametrize("returns", [False, True])

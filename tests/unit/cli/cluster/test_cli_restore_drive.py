@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from broker.error_codes import ErrorCode
 from broker.metadata.image import ClusterImage
 from broker.wire.messages import AlterPartitionReassignmentsResponse, UnregisterBrokerResponse
-from tests.support.brokers.broker_kit import play
+from tests.support.fast_loop import HOUR_S, run_fast
 from tests.unit.cli.cluster.test_cli_restore_plan import ALL_LOST, HELD, brokers
 from thermocline.cli.clients.wire_client import BrokerUnreachable
 from thermocline.cli.cluster.restore import executor
@@ -99,7 +99,7 @@ class Cluster:
 
 def run(cluster: Cluster) -> tuple[ClusterSnapshot, dict[tuple[str, int], Ends]]:
     agreed = {(node, 1) for node in (1, 2, 3)}
-    return play(RestoreRun(cast(Any, cluster), cast(Any, cluster), {}, agreed).run())
+    return run_fast(RestoreRun(cast(Any, cluster), cast(Any, cluster), {}, agreed).run(), timeout_s=HOUR_S)
 
 
 def test_nodes_are_given_up_then_replicas_move_then_nodes_leave() -> None:
@@ -224,7 +224,7 @@ def test_who_had_another_session_since_the_plan_is_given_up_no_more() -> None:
     cluster = Cluster(stuck=True)
     agreed = {(1, 1), (2, 1), (3, 0)}  # 3 had the session of broker epoch 1 since
     with pytest.raises(CommandFailed, match="nothing changed"):
-        play(RestoreRun(cast(Any, cluster), cast(Any, cluster), {}, agreed).run())
+        run_fast(RestoreRun(cast(Any, cluster), cast(Any, cluster), {}, agreed).run(), timeout_s=HOUR_S)
     assert "give up 3" not in cluster.asked and "give up 1" in cluster.asked
 
 

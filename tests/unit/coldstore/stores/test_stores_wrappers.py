@@ -18,6 +18,7 @@ from coldstore.object_store import (
 from coldstore.stores.metered import LATENCY_BOUNDS_MS, CallOutcome, LoggedCall, MeteredStore
 from coldstore.stores.operations import Operation
 from seams.rng import SeededRng
+from tests.support.scenario import by
 from tests.support.store.faulty_store import FAULTS_OF, Fault, FaultPlan, FaultyStore, even_rates
 from tests.support.store.memory_store import MemoryStore, upload_of
 from tests.support.store.store_conformance import StoreConformance
@@ -172,86 +173,74 @@ def faulty(inner: MemoryStore, **plan: Any) -> FaultyStore:
         (Fault.CONFLICT, ConditionalConflict, False),
     ],
 )
-def test_a_scripted_fault_of_a_root(fault: Fault, error: type[Exception], effect: bool) -> None:
+@by(run)
+async def test_a_scripted_fault_of_a_root(fault: Fault, error: type[Exception], effect: bool) -> None:
     """The error says what a store would say, the effect is there or not, once, on the key it was scripted for."""
     inner = MemoryStore()
     store = faulty(inner)
-
-    async def scenario() -> None:
-        store.script(Operation.PUT_ROOT, fault, match="mine")
-        await store.put_root("other", b"x", None)
-        with pytest.raises(error):
-            await store.put_root("mine", b"one", None)
-        assert ("mine" in inner.objects) is effect
-        await store.put_root("mine2", b"x", None)
-        assert store.hits == {fault: 1}
-
-    run(scenario)
+    store.script(Operation.PUT_ROOT, fault, match="mine")
+    await store.put_root("other", b"x", None)
+    with pytest.raises(error):
+        await store.put_root("mine", b"one", None)
+    assert ("mine" in inner.objects) is effect
+    await store.put_root("mine2", b"x", None)
+    assert store.hits == {fault: 1}
 
 
-def test_a_lost_answer_to_a_refused_write_is_no_hit() -> None:
+@by(run)
+async def test_a_lost_answer_to_a_refused_write_is_no_hit() -> None:
     """Only faults that took effect count: the 412 came from the store."""
     store = faulty(MemoryStore())
-
-    async def scenario() -> None:
-        await store.put_root("root", b"one", None)
-        store.script(Operation.PUT_ROOT, Fault.LOST)
-        with pytest.raises(PreconditionFailed):
-            await store.put_root("root", b"two", None)
-        assert store.hits == {}
-
-    run(scenario)
+    await store.put_root("root", b"one", None)
+    store.script(Operation.PUT_ROOT, Fault.LOST)
+    with pytest.raises(PreconditionFailed):
+        await store.put_root("root", b"two", None)
+    assert store.hits == {}
 
 
-def test_late_writes_land_if_their_condition_still_holds() -> None:
+@by(run)
+async def test_late_writes_land_if_their_condition_still_holds() -> None:
     """Fault O5: a root that nobody replaced meanwhile is overwritten minutes later, another one is not; segments always
     land, with the bytes they had when they were sent."""
     inner = MemoryStore()
     store = faulty(inner, late_s=(0.01, 0.02))
     source = bytearray(b"segment")
-
-    async def scenario() -> None:
-        etag = await store.put_root("still", b"1", None)
-        other = await store.put_root("moved", b"1", None)
-        for operation, times in ((Operation.PUT_ROOT, 2), (Operation.PUT_SEGMENT, 1)):
-            store.script(operation, Fault.LATE, times=times)
-        with pytest.raises(StoreUnavailable):
-            await store.put_root("still", b"late", etag)
-        with pytest.raises(StoreUnavailable):
-            await store.put_root("moved", b"late", other)
-        with pytest.raises(StoreUnavailable):
-            await store.put_segment("segment", upload_of(source))
-        source[:] = b"erased!"
-        assert inner.objects["still"].data == b"1" and "segment" not in inner.objects
-        await store.put_root("moved", b"2", other)
-        await store.settle()
-        assert inner.objects["still"].data == b"late"
-        assert inner.objects["moved"].data == b"2"
-        assert inner.objects["segment"].data == b"segment"
-        assert store.hits == {Fault.LATE: 3} and store.landed_late == 2
-
-    run(scenario)
+    etag = await store.put_root("still", b"1", None)
+    other = await store.put_root("moved", b"1", None)
+    for operation, times in ((Operation.PUT_ROOT, 2), (Operation.PUT_SEGMENT, 1)):
+        store.script(operation, Fault.LATE, times=times)
+    with pytest.raises(StoreUnavailable):
+        await store.put_root("still", b"late", etag)
+    with pytest.raises(StoreUnavailable):
+        await store.put_root("moved", b"late", other)
+    with pytest.raises(StoreUnavailable):
+        await store.put_segment("segment", upload_of(source))
+    source[:] = b"erased!"
+    assert inner.objects["still"].data == b"1" and "segment" not in inner.objects
+    await store.put_root("moved", b"2", other)
+    await store.settle()
+    assert inner.objects["still"].data == b"late"
+    assert inner.objects["moved"].data == b"2"
+    assert inner.objects["segment"].data == b"segment"
+    assert store.hits == {Fault.LATE: 3} and store.landed_late == 2
 
 
-def test_reads_break_off_or_lie_in_one_bit() -> None:
+@by(run)
+async def test_reads_break_off_or_lie_in_one_bit() -> None:
     """Truncation is an error, never a short answer; a flip keeps length and ETag and leaves the stored bytes alone."""
     inner = MemoryStore()
     store = faulty(inner, flips=lambda key: key != "root")
-
-    async def scenario() -> None:
-        await store.put_segment("s", upload_of(bytes(1000)))
-        await store.put_segment("root", upload_of(bytes(10)))
-        store.script(Operation.GET, Fault.TRUNCATED)
-        with pytest.raises(StoreUnavailable):
-            await store.get("s", 0, 100)
-        store.script(Operation.GET, Fault.FLIPPED, times=2)
-        got = await store.get("s", 100, 200)
-        assert len(got.data) == 200 and sum(byte.bit_count() for byte in got.data) == 1
-        assert (await store.get("root")).data == bytes(10)
-        assert inner.objects["s"].data == bytes(1000)
-        assert store.hits == {Fault.TRUNCATED: 1, Fault.FLIPPED: 1}
-
-    run(scenario)
+    await store.put_segment("s", upload_of(bytes(1000)))
+    await store.put_segment("root", upload_of(bytes(10)))
+    store.script(Operation.GET, Fault.TRUNCATED)
+    with pytest.raises(StoreUnavailable):
+        await store.get("s", 0, 100)
+    store.script(Operation.GET, Fault.FLIPPED, times=2)
+    got = await store.get("s", 100, 200)
+    assert len(got.data) == 200 and sum(byte.bit_count() for byte in got.data) == 1
+    assert (await store.get("root")).data == bytes(10)
+    assert inner.objects["s"].data == bytes(1000)
+    assert store.hits == {Fault.TRUNCATED: 1, Fault.FLIPPED: 1}
 
 
 def test_deletions_and_listings_lie() -> None:
@@ -273,33 +262,30 @@ def test_deletions_and_listings_lie() -> None:
     assert store.hits == {Fault.IGNORED: 1, Fault.UNLISTED: 1}
 
 
-def test_an_outage_stops_everything_until_it_ends() -> None:
+@by(run)
+async def test_an_outage_stops_everything_until_it_ends() -> None:
     """Nine calls, nine hits, nothing written."""
     inner = MemoryStore()
     store = faulty(inner)
-
-    async def scenario() -> None:
-        await store.put_root("root", b"1", None)
-        store.down = True
-        calls: list[Callable[[], Awaitable[object]]] = [
-            lambda: store.get("root"),
-            lambda: store.get_if_changed("root", None),
-            lambda: store.head("root"),
-            lambda: store.put_segment("s", upload_of(b"x")),
-            lambda: store.put_root("r", b"x", None),
-            lambda: store.delete(["root"]),
-            lambda: anext(store.list("")),
-        ]
-        for call in calls:
-            with pytest.raises(StoreUnavailable):
-                await call()
+    await store.put_root("root", b"1", None)
+    store.down = True
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: store.get("root"),
+        lambda: store.get_if_changed("root", None),
+        lambda: store.head("root"),
+        lambda: store.put_segment("s", upload_of(b"x")),
+        lambda: store.put_root("r", b"x", None),
+        lambda: store.delete(["root"]),
+        lambda: anext(store.list("")),
+    ]
+    for call in calls:
         with pytest.raises(StoreUnavailable):
-            store.open_local("root")
-        assert list(inner.objects) == ["root"] and store.hits == {Fault.OUTAGE: 8}
-        store.down = False
-        assert (await store.get("root")).data == b"1"
-
-    run(scenario)
+            await call()
+    with pytest.raises(StoreUnavailable):
+        store.open_local("root")
+    assert list(inner.objects) == ["root"] and store.hits == {Fault.OUTAGE: 8}
+    store.down = False
+    assert (await store.get("root")).data == b"1"
 
 
 async def _busy(store: FaultyStore, inner: MemoryStore) -> list[str]:
@@ -349,18 +335,15 @@ def test_the_same_seed_gives_the_same_faults_and_every_kind_takes_effect() -> No
     assert set(hits) == set(Fault) - {Fault.OUTAGE, Fault.DENIED, Fault.READ_ONLY}
 
 
-def test_every_operation_has_a_fault_and_calm_heals() -> None:
+@by(run)
+async def test_every_operation_has_a_fault_and_calm_heals() -> None:
     """The table covers the protocol; after calm() nothing fails any more."""
     assert set(FAULTS_OF) == set(Operation)
     inner = MemoryStore()
     store = FaultyStore(inner, SeededRng(7), FaultPlan({(Operation.HEAD, Fault.BEFORE): 1.0}))
-
-    async def scenario() -> None:
-        await store.put_root("root", b"1", None)
-        with pytest.raises(StoreUnavailable):
-            await store.head("root")
-        store.script(Operation.HEAD, Fault.BEFORE, times=5)
-        store.calm()
-        assert (await store.head("root")).size == 1
-
-    run(scenario)
+    await store.put_root("root", b"1", None)
+    with pytest.raises(StoreUnavailable):
+        await store.head("root")
+    store.script(Operation.HEAD, Fault.BEFORE, times=5)
+    store.calm()
+    assert (await store.head("root")).size == 1

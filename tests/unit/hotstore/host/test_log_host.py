@@ -69,97 +69,77 @@ def test_a_replica_starts_from_the_high_watermark_that_was_checkpointed() -> Non
     assert run_fast(scenario(True, 0)) == 0
 
 
-def test_a_log_is_opened_once_however_often_it_is_asked_for() -> None:
+async def test_a_log_is_opened_once_however_often_it_is_asked_for() -> None:
     """Two over one directory would each write what the other does not know."""
-
-    async def scenario() -> None:
-        disk = CrashDisk()
-        logs = host(disk)
-        await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
-        assert logs.open_logs == []
-        first, second = await asyncio.gather(logs.open(ORDERS, ID, CONFIG), logs.open(ORDERS, ID, CONFIG))
-        assert first is not None and first is second and logs.open_logs == [first] and logs.is_open(first)
-
-    run_fast(scenario())
+    disk = CrashDisk()
+    logs = host(disk)
+    await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
+    assert logs.open_logs == []
+    first, second = await asyncio.gather(logs.open(ORDERS, ID, CONFIG), logs.open(ORDERS, ID, CONFIG))
+    assert first is not None and first is second and logs.open_logs == [first] and logs.is_open(first)
 
 
-def test_a_log_of_another_topic_is_left_alone() -> None:
+async def test_a_log_of_another_topic_is_left_alone() -> None:
     """It is that topic's until it is set aside (C9), and then no start opens it."""
-
-    async def scenario() -> None:
-        disk = CrashDisk()
-        logs = host(disk)
-        assert await logs.open(ORDERS, ID, CONFIG) is None
-        await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
-        with pytest.raises(ForeignLog):
-            await logs.open(ORDERS, OTHER, CONFIG)
-        await logs.set_aside(ORDERS, OTHER)
-        again = await logs.open(ORDERS, ID, CONFIG)
-        assert again is not None, "it is not the one that was to go"
-        await logs.close(again, clean=True)
-        await logs.set_aside(ORDERS, ID)
-        assert await logs.open(ORDERS, OTHER, CONFIG) is None
-        left = [name for name in disk.list_dir(DATA) if name.startswith("orders-0.")]
-        assert len(left) == 1
-        await logs.directories.delete_set_aside()
-        assert not any(name.startswith("orders-0") for name in disk.list_dir(DATA))
-
-    run_fast(scenario())
+    disk = CrashDisk()
+    logs = host(disk)
+    assert await logs.open(ORDERS, ID, CONFIG) is None
+    await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
+    with pytest.raises(ForeignLog):
+        await logs.open(ORDERS, OTHER, CONFIG)
+    await logs.set_aside(ORDERS, OTHER)
+    again = await logs.open(ORDERS, ID, CONFIG)
+    assert again is not None, "it is not the one that was to go"
+    await logs.close(again, clean=True)
+    await logs.set_aside(ORDERS, ID)
+    assert await logs.open(ORDERS, OTHER, CONFIG) is None
+    left = [name for name in disk.list_dir(DATA) if name.startswith("orders-0.")]
+    assert len(left) == 1
+    await logs.directories.delete_set_aside()
+    assert not any(name.startswith("orders-0") for name in disk.list_dir(DATA))
 
 
-def test_a_log_is_made_where_no_other_topic_s_lies_when_its_turn_comes() -> None:
+async def test_a_log_is_made_where_no_other_topic_s_lies_when_its_turn_comes() -> None:
     """Whoever asks for it asked whose the directory is in an earlier turn; it may be another one's by now."""
-
-    async def scenario() -> None:
-        disk = CrashDisk()
-        logs = host(disk)
-        await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
-        with pytest.raises(ForeignLog):
-            await logs.create(ORDERS, OTHER, CONFIG)
-        assert await logs.topic_id_at(ORDERS) == ID
-        await logs.set_aside(ORDERS, ID)
-        assert (await logs.create(ORDERS, OTHER, CONFIG)).topic_id == OTHER
-
-    run_fast(scenario())
+    disk = CrashDisk()
+    logs = host(disk)
+    await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
+    with pytest.raises(ForeignLog):
+        await logs.create(ORDERS, OTHER, CONFIG)
+    assert await logs.topic_id_at(ORDERS) == ID
+    await logs.set_aside(ORDERS, ID)
+    assert (await logs.create(ORDERS, OTHER, CONFIG)).topic_id == OTHER
 
 
-def test_what_lies_in_a_new_logs_place_is_set_aside_not_taken_over() -> None:
+async def test_what_lies_in_a_new_logs_place_is_set_aside_not_taken_over() -> None:
     """A directory without a log may hold what only its owner understands (a reservation, say): the new log must not be
     taken for the one that this belongs to, nor is it removed."""
-
-    async def scenario() -> None:
-        disk = CrashDisk()
-        logs = host(disk)
-        disk.make_dirs(LOG_PATH)
-        disk.open(f"{LOG_PATH}/thermocline-reservation", write=True, create=True).write_at(0, [b"of an older log"])
-        assert await logs.open(ORDERS, ID, CONFIG) is None
-        opened = await logs.create(ORDERS, ID, CONFIG)
-        assert opened.log.log_end_offset == 0 and disk.stat(f"{LOG_PATH}/thermocline-reservation") is None
-        (aside,) = [name for name in disk.list_dir(DATA) if name.startswith("orders-0.")]
-        assert read_file(disk, f"{DATA}/{aside}/thermocline-reservation") == b"of an older log"
-
-    run_fast(scenario())
+    disk = CrashDisk()
+    logs = host(disk)
+    disk.make_dirs(LOG_PATH)
+    disk.open(f"{LOG_PATH}/thermocline-reservation", write=True, create=True).write_at(0, [b"of an older log"])
+    assert await logs.open(ORDERS, ID, CONFIG) is None
+    opened = await logs.create(ORDERS, ID, CONFIG)
+    assert opened.log.log_end_offset == 0 and disk.stat(f"{LOG_PATH}/thermocline-reservation") is None
+    (aside,) = [name for name in disk.list_dir(DATA) if name.startswith("orders-0.")]
+    assert read_file(disk, f"{DATA}/{aside}/thermocline-reservation") == b"of an older log"
 
 
-def test_a_log_that_cannot_be_left_clean_says_so_and_is_closed() -> None:
+async def test_a_log_that_cannot_be_left_clean_says_so_and_is_closed() -> None:
     """The marker must not be written then; its neighbours are closed all the same."""
-
-    async def scenario() -> None:
-        disk = CrashDisk()
-        logs = host(disk)
-        opened = await logs.create(ORDERS, ID, CONFIG)
-        append(opened.log, batch(2))
-        disk.inject("sync", errno.EIO, ".log")
-        with pytest.raises(OSError):
-            await logs.close(opened, clean=True)
-        assert logs.open_logs == []
-        assert await logs.close(opened, clean=True), "closing again does nothing"
-        failed = await logs.open(ORDERS, ID, CONFIG)
-        assert failed is not None
-        failed.log.fail(OSError(errno.EIO, "a sync failed"))
-        assert not await logs.close(failed, clean=True)
-
-    run_fast(scenario())
+    disk = CrashDisk()
+    logs = host(disk)
+    opened = await logs.create(ORDERS, ID, CONFIG)
+    append(opened.log, batch(2))
+    disk.inject("sync", errno.EIO, ".log")
+    with pytest.raises(OSError):
+        await logs.close(opened, clean=True)
+    assert logs.open_logs == []
+    assert await logs.close(opened, clean=True), "closing again does nothing"
+    failed = await logs.open(ORDERS, ID, CONFIG)
+    assert failed is not None
+    failed.log.fail(OSError(errno.EIO, "a sync failed"))
+    assert not await logs.close(failed, clean=True)
 
 
 class _SlowWorkers:
@@ -172,131 +152,112 @@ class _SlowWorkers:
 
 
 @pytest.mark.parametrize("how", ["cut", "begun bare"])
-def test_a_checkpoint_beside_a_cut_claims_nothing_that_goes(how: str) -> None:
+async def test_a_checkpoint_beside_a_cut_claims_nothing_that_goes(how: str) -> None:
     """Found by reading: a follower that began an epoch has a checkpoint due within a second, just when it is cut. It
     noted the recovery point of before once more, between its lowering and the cut; killed then, the log was refused as
     damaged, and the replica lost its seat though it lacked nothing."""
+    disk = CrashDisk()
+    logs = host(disk, _SlowWorkers())
+    opened = await logs.create(ORDERS, ID, CONFIG)
+    for _ in range(10):
+        append(opened.log, batch(1))
+    await opened.flusher.flush()
+    await logs.checkpoint({opened.log: 3})
 
-    async def scenario() -> None:
-        disk = CrashDisk()
-        logs = host(disk, _SlowWorkers())
-        opened = await logs.create(ORDERS, ID, CONFIG)
-        for _ in range(10):
-            append(opened.log, batch(1))
-        await opened.flusher.flush()
+    async def beside() -> None:
+        await asyncio.sleep(0.005)
         await logs.checkpoint({opened.log: 3})
 
-        async def beside() -> None:
-            await asyncio.sleep(0.005)
-            await logs.checkpoint({opened.log: 3})
-
-        checkpoint = asyncio.create_task(beside())
-        if how == "cut":
-            await logs.lend(opened, "follower").truncate(4)
-        else:
-            await logs.lend(opened, "follower").begin_at(40, LeaderEpochs(), (), forget_start=True)
-        await checkpoint
-        found = await host(disk.kill()).open(ORDERS, ID, CONFIG)
-        assert found is not None and found.log.log_end_offset == opened.log.log_end_offset
-        await logs.checkpoint({opened.log: 3})  # it is whole again
-        assert (await host(disk.kill()).open(ORDERS, ID, CONFIG)) is not None
-
-    run_fast(scenario())
+    checkpoint = asyncio.create_task(beside())
+    if how == "cut":
+        await logs.lend(opened, "follower").truncate(4)
+    else:
+        await logs.lend(opened, "follower").begin_at(40, LeaderEpochs(), (), forget_start=True)
+    await checkpoint
+    found = await host(disk.kill()).open(ORDERS, ID, CONFIG)
+    assert found is not None and found.log.log_end_offset == opened.log.log_end_offset
+    await logs.checkpoint({opened.log: 3})  # it is whole again
+    assert (await host(disk.kill()).open(ORDERS, ID, CONFIG)) is not None
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.012, 0.022, 0.032])
-def test_a_log_start_noted_beside_a_bare_beginning_is_the_new_one_or_none(after_s: float) -> None:
+async def test_a_log_start_noted_beside_a_bare_beginning_is_the_new_one_or_none(after_s: float) -> None:
     """Its leader's start moved twice just before: the second was noted after the beginning had forgotten the first.
     Killed then, the log was refused as one without its first segments."""
-
-    async def scenario() -> None:
-        disk = CrashDisk()
-        logs = host(disk, _SlowWorkers())
-        opened = await logs.create(ORDERS, ID, CONFIG)
-        for _ in range(10):
-            append(opened.log, batch(1))
-        await opened.flusher.flush()
-        lease = logs.lend(opened, "follower")
-        lease.advance_log_start(3)
-        begin = asyncio.create_task(lease.begin_at(40, LeaderEpochs(), (), forget_start=True))
-        await asyncio.sleep(after_s)
-        note = asyncio.create_task(lease.checkpoint_start())
-        while not (begin.done() and note.done()):
-            found = await host(disk.kill()).open(ORDERS, ID, CONFIG)
-            assert found is not None and found.log.log_end_offset in (10, 40)
-            await asyncio.sleep(0.001)
-        await asyncio.gather(begin, note)
+    disk = CrashDisk()
+    logs = host(disk, _SlowWorkers())
+    opened = await logs.create(ORDERS, ID, CONFIG)
+    for _ in range(10):
+        append(opened.log, batch(1))
+    await opened.flusher.flush()
+    lease = logs.lend(opened, "follower")
+    lease.advance_log_start(3)
+    begin = asyncio.create_task(lease.begin_at(40, LeaderEpochs(), (), forget_start=True))
+    await asyncio.sleep(after_s)
+    note = asyncio.create_task(lease.checkpoint_start())
+    while not (begin.done() and note.done()):
         found = await host(disk.kill()).open(ORDERS, ID, CONFIG)
-        assert found is not None and found.log.log_start_offset == 40
+        assert found is not None and found.log.log_end_offset in (10, 40)
+        await asyncio.sleep(0.001)
+    await asyncio.gather(begin, note)
+    found = await host(disk.kill()).open(ORDERS, ID, CONFIG)
+    assert found is not None and found.log.log_start_offset == 40
 
-    run_fast(scenario())
 
-
-def test_what_comes_after_a_cut_is_not_taken_for_committed() -> None:
+async def test_what_comes_after_a_cut_is_not_taken_for_committed() -> None:
     """Found by reading: a follower of an unclean start is cut below its high watermark, and copies what nobody
     committed yet. Killed before the next checkpoint, the high watermark of before covered that: it was served."""
-
-    async def scenario() -> None:
-        disk = CrashDisk()
-        logs = host(disk)
-        opened = await logs.create(ORDERS, ID, CONFIG)
-        for _ in range(10):
-            append(opened.log, batch(1))
-        await logs.checkpoint({opened.log: 10})
-        await logs.lend(opened, "follower").truncate(4)
-        append(opened.log, batch(3))
-        await opened.flusher.flush()
-        found = await host(disk.kill()).open(ORDERS, ID, CONFIG)
-        assert found is not None and (found.high_watermark, found.log.log_end_offset) == (4, 7)
-
-    run_fast(scenario())
+    disk = CrashDisk()
+    logs = host(disk)
+    opened = await logs.create(ORDERS, ID, CONFIG)
+    for _ in range(10):
+        append(opened.log, batch(1))
+    await logs.checkpoint({opened.log: 10})
+    await logs.lend(opened, "follower").truncate(4)
+    append(opened.log, batch(3))
+    await opened.flusher.flush()
+    found = await host(disk.kill()).open(ORDERS, ID, CONFIG)
+    assert found is not None and (found.high_watermark, found.log.log_end_offset) == (4, 7)
 
 
-def test_a_stray_is_removed_a_week_after_it_was_seen() -> None:
+@pytest.mark.virtual_s(14 * 24 * 3600)
+async def test_a_stray_is_removed_a_week_after_it_was_seen() -> None:
     """Not a day before, whatever restarts come between."""
-
-    async def scenario() -> None:
-        disk = CrashDisk()
-        logs = host(disk)
-        await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
-        await logs.move_stray(ORDERS, ID)
-        await logs.directories.remove_old_strays()
-        await asyncio.sleep(4 * DAY_S)
-        again = host(disk.crash(SeededRng(1), 0.0))
-        await again.directories.remove_old_strays()
-        await asyncio.sleep(2.9 * DAY_S)
-        await again.directories.remove_old_strays()
-        assert len(await again.directories.strays()) == 1
-        await asyncio.sleep(0.2 * DAY_S)
-        await again.directories.remove_old_strays()
-        assert await again.directories.strays() == []
-
-    run_fast(scenario())
+    disk = CrashDisk()
+    logs = host(disk)
+    await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
+    await logs.move_stray(ORDERS, ID)
+    await logs.directories.remove_old_strays()
+    await asyncio.sleep(4 * DAY_S)
+    again = host(disk.crash(SeededRng(1), 0.0))
+    await again.directories.remove_old_strays()
+    await asyncio.sleep(2.9 * DAY_S)
+    await again.directories.remove_old_strays()
+    assert len(await again.directories.strays()) == 1
+    await asyncio.sleep(0.2 * DAY_S)
+    await again.directories.remove_old_strays()
+    assert await again.directories.strays() == []
 
 
-def test_starts_of_many_logs_are_checkpointed_together() -> None:
+async def test_starts_of_many_logs_are_checkpointed_together() -> None:
     """A restore notes a thousand: each wrote the starts of all, or took a worker to see that another had. One that
     waits while the file is written is in the next write, and asks no worker where that one had it."""
-
-    async def scenario() -> None:
-        disk = CrashDisk()
-        logs = host(disk)
-        opened = [await logs.create(TopicPartition("orders", index), ID, CONFIG) for index in range(20)]
-        for each in opened:
-            append(each.log, batch(9))
-            await each.flusher.flush()
-            each.log.advance_log_start(5)
-        await asyncio.sleep(1)  # what else they have to write
-        before, workers = disk.hits["rename"], len(logs._world.workers.lanes)  # type: ignore[attr-defined]
-        await asyncio.gather(*(logs.checkpoint_start(each) for each in opened))
-        assert disk.hits["rename"] - before == 1
-        assert len(logs._world.workers.lanes) - workers == 1  # type: ignore[attr-defined]
-        starts = decode_offsets(read_file(disk, f"{DATA}/{LOG_START_FILE}"), "")
-        assert [starts[each.place] for each in opened] == [5] * 20
-        for each in opened:
-            await each.flusher.close()
-
-    run_fast(scenario())
+    disk = CrashDisk()
+    logs = host(disk)
+    opened = [await logs.create(TopicPartition("orders", index), ID, CONFIG) for index in range(20)]
+    for each in opened:
+        append(each.log, batch(9))
+        await each.flusher.flush()
+        each.log.advance_log_start(5)
+    await asyncio.sleep(1)  # what else they have to write
+    before, workers = disk.hits["rename"], len(logs._world.workers.lanes)  # type: ignore[attr-defined]
+    await asyncio.gather(*(logs.checkpoint_start(each) for each in opened))
+    assert disk.hits["rename"] - before == 1
+    assert len(logs._world.workers.lanes) - workers == 1  # type: ignore[attr-defined]
+    starts = decode_offsets(read_file(disk, f"{DATA}/{LOG_START_FILE}"), "")
+    assert [starts[each.place] for each in opened] == [5] * 20
+    for each in opened:
+        await each.flusher.close()
 
 
 def test_a_checkpoint_that_is_being_written_is_not_written_yet() -> None:
@@ -314,135 +275,111 @@ def test_a_checkpoint_that_is_being_written_is_not_written_yet() -> None:
     assert job.is_done and seen and not any(seen)
 
 
-def test_a_log_is_bare_until_somebody_puts_a_file_beside_it() -> None:
+async def test_a_log_is_bare_until_somebody_puts_a_file_beside_it() -> None:
     """One that lay here may have a reservation; of one that was just made nobody needs to look for it."""
-
-    async def scenario() -> None:
-        disk = CrashDisk()
-        logs = host(disk)
-        made = await logs.open_or_create(ORDERS, ID, CONFIG)
-        assert made.is_bare and await logs.open_or_create(ORDERS, ID, CONFIG) is made
-        await logs.close(made, clean=True)
-        again = await logs.open(ORDERS, ID, CONFIG)
-        assert again is not None and not again.is_bare
-        await logs.close(again, clean=True)
-
-    run_fast(scenario())
+    disk = CrashDisk()
+    logs = host(disk)
+    made = await logs.open_or_create(ORDERS, ID, CONFIG)
+    assert made.is_bare and await logs.open_or_create(ORDERS, ID, CONFIG) is made
+    await logs.close(made, clean=True)
+    again = await logs.open(ORDERS, ID, CONFIG)
+    assert again is not None and not again.is_bare
+    await logs.close(again, clean=True)
 
 
 @pytest.mark.parametrize("flush_sync", [True, False])
-def test_a_log_that_this_process_left_unclean_is_not_believed_to_be_flushed(flush_sync: bool) -> None:
+async def test_a_log_that_this_process_left_unclean_is_not_believed_to_be_flushed(flush_sync: bool) -> None:
     """The marker of the process before was believed at every opening: what was appended since counted as durable, and
     after a power cut the log was refused as damaged."""
     config = LogConfig(flush_sync=flush_sync)
-
-    async def scenario() -> None:
-        disk = CrashDisk()
-        logs = host(disk)
-        opened = await logs.create(ORDERS, ID, config)
-        append(opened.log, batch(3))
-        assert await logs.close(opened, clean=True)
-        logs._data_dir.mark_clean()
-        logs._data_dir.close()
-        logs = host(disk)
-        assert logs.was_clean
-        again = await logs.open(ORDERS, ID, config)
-        assert again is not None
-        append(again.log, batch(3))
-        await logs.close(again, clean=False)
-        again = await logs.open(ORDERS, ID, config)
-        assert again is not None and again.log.log_end_offset == 6
-        await logs.checkpoint({again.log: 6})
-        cut = host(disk.crash(SeededRng(1), 0.0))
-        found = await cut.open(ORDERS, ID, config)
-        assert found is not None and found.log.log_end_offset == 6
-
-    run_fast(scenario())
+    disk = CrashDisk()
+    logs = host(disk)
+    opened = await logs.create(ORDERS, ID, config)
+    append(opened.log, batch(3))
+    assert await logs.close(opened, clean=True)
+    logs._data_dir.mark_clean()
+    logs._data_dir.close()
+    logs = host(disk)
+    assert logs.was_clean
+    again = await logs.open(ORDERS, ID, config)
+    assert again is not None
+    append(again.log, batch(3))
+    await logs.close(again, clean=False)
+    again = await logs.open(ORDERS, ID, config)
+    assert again is not None and again.log.log_end_offset == 6
+    await logs.checkpoint({again.log: 6})
+    cut = host(disk.crash(SeededRng(1), 0.0))
+    found = await cut.open(ORDERS, ID, config)
+    assert found is not None and found.log.log_end_offset == 6
 
 
-def test_a_directory_whose_name_was_not_made_durable_is_made_again() -> None:
+async def test_a_directory_whose_name_was_not_made_durable_is_made_again() -> None:
     """The rename had taken effect, the sync of the name failed: who tried again found the log made, acknowledged in it,
     and a power cut took all of it."""
-
-    async def scenario() -> None:
-        disk = CrashDisk()
-        logs = host(disk)
-        disk.inject("sync_dir", errno.EIO, DATA)
-        with pytest.raises(OSError):
-            await logs.open_or_create(ORDERS, ID, CONFIG)
-        opened = await logs.open_or_create(ORDERS, ID, CONFIG)
-        append(opened.log, batch(5))
-        await opened.flusher.flush()
-        again = host(disk.crash(SeededRng(1), 0.0))
-        found = await again.open(ORDERS, ID, CONFIG)
-        assert found is not None and found.log.log_end_offset == 5
-
-    run_fast(scenario())
+    disk = CrashDisk()
+    logs = host(disk)
+    disk.inject("sync_dir", errno.EIO, DATA)
+    with pytest.raises(OSError):
+        await logs.open_or_create(ORDERS, ID, CONFIG)
+    opened = await logs.open_or_create(ORDERS, ID, CONFIG)
+    append(opened.log, batch(5))
+    await opened.flusher.flush()
+    again = host(disk.crash(SeededRng(1), 0.0))
+    found = await again.open(ORDERS, ID, CONFIG)
+    assert found is not None and found.log.log_end_offset == 5
 
 
-def test_what_is_removed_of_a_deleted_topic_is_not_the_next_one_s_open_log() -> None:
+async def test_what_is_removed_of_a_deleted_topic_is_not_the_next_one_s_open_log() -> None:
     """The name is another topic's by then, and its log is open there."""
-
-    async def scenario() -> None:
-        disk = CrashDisk()
-        logs = host(disk)
-        opened = await logs.create(ORDERS, OTHER, CONFIG)
-        await logs.set_aside(ORDERS, ID)
-        assert await logs.move_stray(ORDERS, ID) is None
-        await logs.close_of(ORDERS, ID)
-        assert logs.is_open(opened) and disk.stat(LOG_PATH) is not None
-        await logs.close(opened, clean=True)
-
-    run_fast(scenario())
+    disk = CrashDisk()
+    logs = host(disk)
+    opened = await logs.create(ORDERS, OTHER, CONFIG)
+    await logs.set_aside(ORDERS, ID)
+    assert await logs.move_stray(ORDERS, ID) is None
+    await logs.close_of(ORDERS, ID)
+    assert logs.is_open(opened) and disk.stat(LOG_PATH) is not None
+    await logs.close(opened, clean=True)
 
 
-def test_the_next_topic_of_a_name_waits_while_a_log_of_the_one_before_is_made() -> None:
+async def test_the_next_topic_of_a_name_waits_while_a_log_of_the_one_before_is_made() -> None:
     """Its turn comes when that is made, and its log when that one is closed and out of the way."""
+    disk, goes_on = CrashDisk(), asyncio.Event()
 
-    async def scenario() -> None:
-        disk, goes_on = CrashDisk(), asyncio.Event()
+    class Held:
+        async def run(self, function: Callable[..., Any], *args: Any, lane: object = None) -> Any:
+            if ID in args:
+                await goes_on.wait()
+            return function(*args)
 
-        class Held:
-            async def run(self, function: Callable[..., Any], *args: Any, lane: object = None) -> Any:
-                if ID in args:
-                    await goes_on.wait()
-                return function(*args)
-
-        logs = host(disk, Held())
-        first = asyncio.ensure_future(logs.create(ORDERS, ID, CONFIG))
-        await asyncio.sleep(1.0)
-        second = asyncio.ensure_future(logs.create(ORDERS, OTHER, CONFIG))
-        await asyncio.sleep(20.0)
-        assert not first.done() and not second.done()
-        goes_on.set()
-        made = await first
-        await asyncio.sleep(1.0)
-        assert not second.done(), "the log of the topic before is open there"
-        await logs.set_aside(ORDERS, ID)
-        assert not logs.is_open(made) and logs.is_open(await second)
-
-    run_fast(scenario())
+    logs = host(disk, Held())
+    first = asyncio.ensure_future(logs.create(ORDERS, ID, CONFIG))
+    await asyncio.sleep(1.0)
+    second = asyncio.ensure_future(logs.create(ORDERS, OTHER, CONFIG))
+    await asyncio.sleep(20.0)
+    assert not first.done() and not second.done()
+    goes_on.set()
+    made = await first
+    await asyncio.sleep(1.0)
+    assert not second.done(), "the log of the topic before is open there"
+    await logs.set_aside(ORDERS, ID)
+    assert not logs.is_open(made) and logs.is_open(await second)
 
 
 @pytest.mark.parametrize("how", ["set aside", "kept as a stray"])
-def test_a_log_that_is_wanted_again_when_its_removal_has_its_turn_stays(how: str) -> None:
+async def test_a_log_that_is_wanted_again_when_its_removal_has_its_turn_stays(how: str) -> None:
     """Whoever asked for the turn asked when it was to go; it is open, and somebody's again."""
-
-    async def scenario() -> None:
-        disk, goes_on, wanted = CrashDisk(), asyncio.Event(), [True]
-        logs = host(disk)
-        opened = await logs.create(ORDERS, ID, CONFIG)
-        append(opened.log, batch(5))
-        held = asyncio.ensure_future(opened.at.alone(goes_on.wait))
-        await asyncio.sleep(1.0)
-        move = logs.set_aside if how == "set aside" else logs.move_stray
-        removal = asyncio.ensure_future(move(ORDERS, ID, lambda: wanted[0]))
-        await asyncio.sleep(1.0)
-        wanted[0] = False
-        goes_on.set()
-        await asyncio.gather(held, removal)
-        assert logs.is_open(opened) and opened.log.log_end_offset == 5
-        assert [name for name in disk.list_dir(DATA) if name.startswith("orders-0")] == ["orders-0"]
-        await logs.close(opened, clean=True)
-
-    run_fast(scenario())
+    disk, goes_on, wanted = CrashDisk(), asyncio.Event(), [True]
+    logs = host(disk)
+    opened = await logs.create(ORDERS, ID, CONFIG)
+    append(opened.log, batch(5))
+    held = asyncio.ensure_future(opened.at.alone(goes_on.wait))
+    await asyncio.sleep(1.0)
+    move = logs.set_aside if how == "set aside" else logs.move_stray
+    removal = asyncio.ensure_future(move(ORDERS, ID, lambda: wanted[0]))
+    await asyncio.sleep(1.0)
+    wanted[0] = False
+    goes_on.set()
+    await asyncio.gather(held, removal)
+    assert logs.is_open(opened) and opened.log.log_end_offset == 5
+    assert [name for name in disk.list_dir(DATA) if name.startswith("orders-0")] == ["orders-0"]
+    await logs.close(opened, clean=True)

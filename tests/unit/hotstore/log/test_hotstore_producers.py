@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hotstore.errors import DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
+from hotstore.file_names import PRODUCERS, SNAPSHOT, TEMPORARY, offset_file
+from hotstore.flush.durability import write_producer_files, write_whole
+from hotstore.local_files import remove_files
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import PartitionLog
 from hotstore.log.producer_state import Producers, Resent
-from logformat.producer_snapshot import ProducerEntry, decode_kafka_snapshot
+from hotstore.log.segment import IndexCache
+from hotstore.recovery.producer_files import load_producers, read_own_producers
+from logformat.producer_snapshot import ProducerEntry, decode_kafka_snapshot, encode_producer_state
 from logformat.record_batch import INT32_MAX, BatchHeader, read_header
 from seams.files.disk import read_file
 from tests.support.disk.crash_disk import CrashDisk
@@ -258,6 +265,59 @@ def test_recovery_writes_the_state_of_every_roll_point_below_the_recovery_point_
         found = killed.producer_snapshot_at(end)
         assert known is not None and found is not None, end
         assert [entry.batches for entry in found.producers] == [entry.batches for entry in known.producers]
+
+
+@pytest.mark.parametrize("lost", [".producers", ".snapshot"])
+def test_resends_are_known_when_one_of_two_producer_files_was_written(lost: str) -> None:
+    """G4. Found by seed 10742 of three brokers with late work: a full disk kept `.snapshot` only, which knows one batch
+    of each producer. After a kill the leader refused a resend of the last but two, and a copy held no more."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    produce(log, range(40))
+    flush(log)
+    seal(log)
+    rolled = [segment.end_offset for segment in log.sealed_segments()]
+    expected = [log.producer_snapshot_at(end) for end in rolled]
+    assert rolled[-1] - rolled[-2] >= 10 and log.log_end_offset - rolled[-1] < 10  # the newest files decide
+    assert log.recovery_point == log.log_end_offset
+    directory.checkpoints.sample([log], {}).run()
+    disk = disk.kill()
+    remove_files(disk.open_dir(LOG_PATH), [offset_file(rolled[-1], lost)])
+    _, killed = open_log(disk, CONFIG, now_ms=100)
+    resends_are_known(killed, 39)
+    for end, known in zip(rolled, expected, strict=True):
+        found = killed.producer_snapshot_at(end)
+        assert known is not None and found is not None
+        assert [entry.batches for entry in found.producers] == [entry.batches for entry in known.producers]
+
+
+def test_a_full_disk_between_the_two_producer_files_keeps_the_one_that_knows_five() -> None:
+    """Of a log whose older segments retention removed there is no older file to begin from."""
+    disk = CrashDisk()
+    _, log = new_log(disk, CONFIG)
+    produce(log, range(14))
+    end = log.log_end_offset
+    disk.inject("write", errno.ENOSPC, offset_file(end, SNAPSHOT) + TEMPORARY)
+    with pytest.raises(OSError, match="snapshot"):
+        write_producer_files(log.directory, log.producers.at(end))
+    assert read_own_producers(log.directory, end) == log.producers.at(end).state()
+
+
+def test_our_file_at_no_segments_base_may_be_stale() -> None:
+    """ADR 9: Kafka ran on the directory meanwhile. It truncates a log, and our files above the end stay."""
+    disk = CrashDisk()
+    _, log = new_log(disk, CONFIG)
+    produce(log, range(12))
+    flush(log)
+    seal(log)
+    base = log.sealed_segments()[-1].end_offset
+    stale = Producers(1_000)
+    remember(stale, header(0, producer_id=8), base, 0)
+    write_whole(log.directory, offset_file(base + 1, PRODUCERS), encode_producer_state(stale.at(base + 1).state()))
+    names, segments = log.directory.list(), [*log.sealed_segments(), log.active_segment]
+    producers = load_producers(log.directory, names, segments, log.log_end_offset, 1_000, 0, IndexCache())
+    assert len(producers) == 1
+    assert check(producers, header(22, count=2, epoch=1), 0) is not None
 
 
 def test_producers_are_bounded() -> None:

@@ -15,7 +15,7 @@ from logformat.record_batch import LEADER_EPOCH_AT
 from logformat.values import NewerFormat
 from seams.files.disk import read_file
 from seams.rng import SeededRng
-from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.crash_disk import PIECE_BYTES, CrashDisk
 from tests.support.disk.hotstore_kit import (
     DATA,
     LOG_PATH,
@@ -246,3 +246,20 @@ def test_recovery_starts_from_what_sealed_segments_prove() -> None:
     _, log = open_log(disk, CONFIG)
     assert read_all(log, 0) == batches
     assert log.recovery.scanned_bytes == log.active_info().bytes
+
+
+def test_a_torn_batch_that_lost_its_base_offset_alone_is_cut_off() -> None:
+    """No CRC covers a base offset, so what is left of the batch is a valid one at offset 0. A log ends where no batch
+    with the expected offset follows: what was durable stays, and the torn batch is not served at another offset."""
+    disk = CrashDisk()
+    _, log = new_log(disk, LogConfig())
+    size = next(size for size in range(PIECE_BYTES) if len(batch(size=size)) == PIECE_BYTES - 8)
+    kept = batch(size=size)
+    append(log, kept)
+    flush(log)
+    append(log, batch(2))
+    inode = disk._names[log.active_segment.file.path]
+    inode.dirty.remove(0)  # the piece that ends with the second batch's base offset: the disk did not write it
+    _, after = open_log(disk.crash(SeededRng(1), 1.0), LogConfig())
+    assert after.log_end_offset == 1 and read_all(after, 0) == [bytes(kept)]
+    assert "has offsets 0 + 1, expected from 1 on" in after.recovery.truncated_reason

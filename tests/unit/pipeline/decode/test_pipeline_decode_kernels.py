@@ -16,8 +16,10 @@ import pyarrow as pa
 import pytest
 
 from bench.decode import make_log
+from logformat.compaction import clean_kernel, map_kernel
+from logformat.kernels import crc_kernel, kernel_cache
 from tests.support.pipeline.numpy_decoder import NumpyWay
-from thermocline.pipeline.decode import crc_kernel, kernel_cache, kernel_way, rows_kernel, walk_kernel
+from thermocline.pipeline.decode import kernel_way, rows_kernel, walk_kernel
 from thermocline.pipeline.decode import layout as at
 from thermocline.pipeline.decode.batches import BatchDecoder
 from thermocline.pipeline.decode.kernel_way import KernelWay
@@ -81,10 +83,11 @@ def test_a_cache_directory_of_somebody_else_is_not_used(monkeypatch: pytest.Monk
 
 def test_the_cache_knows_every_source() -> None:
     """Numba looks at one file only; a kernel's cached code must not outlive a change of the layout."""
-    for kernel in (walk_kernel._walk, rows_kernel._rows):
-        assert kernel.__qualname__.endswith(kernel_cache._digest())
-    used = {"kernel_cache", "layout", "raw_memory", "crc_kernel", "record_kernel", "walk_kernel", "rows_kernel"}
-    assert {name.removesuffix(".py") for name in kernel_cache._SOURCES} == used
+    kernels = (walk_kernel._walk, rows_kernel._rows, map_kernel._map_batches, clean_kernel._clean_batches)
+    for kernel in kernels:
+        assert kernel.__qualname__.endswith(kernel_cache._digest(kernel.__module__))
+    digests = {kernel.__module__.rpartition(".")[0]: kernel_cache._digest(kernel.__module__) for kernel in kernels}
+    assert len(set(digests.values())) == len(digests) == 2
 
 
 def test_the_kernels_are_used_where_no_decoder_is_named() -> None:

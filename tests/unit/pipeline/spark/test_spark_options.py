@@ -110,7 +110,7 @@ def test_the_three_ways_to_say_what_is_read() -> None:
         ({"subscribe": "a", "targetPartitionBytes": "0"}, "size"),
         ({"subscribe": "a", "path": "/tmp"}, "option bucket"),
         ({"subscribe": "a", "kafka.auto.offset.reset": "earliest"}, "startingOffsets"),
-        ({"subscribe": "a", "kafka.isolation.level": "read_uncommitted"}, "read_committed"),
+        ({"subscribe": "a", "isolation.level": "serializable"}, "read_committed"),
         ({"subscribe": "a", "kafka.security.protocol": "SSL"}, "kafka.bootstrap.servers"),
     ],
 )

@@ -18,167 +18,135 @@ def flights(tasks: Tasks) -> SingleFlight[int]:
     return SingleFlight(tasks, FastClock(), SeededRng(1), ReadLimits())  # type: ignore[arg-type]
 
 
-def test_one_job_for_all_who_want_it_and_a_failure_for_the_next_asker_only() -> None:
+async def test_one_job_for_all_who_want_it_and_a_failure_for_the_next_asker_only() -> None:
     """Joined, done without an error on the future, told once, then forgotten."""
+    jobs = flights(Tasks())
+    runs = []
 
-    async def scenario() -> None:
-        jobs = flights(Tasks())
-        runs = []
+    async def run() -> None:
+        runs.append(1)
+        await asyncio.sleep(1)
+        raise Retryable("no")
 
-        async def run() -> None:
-            runs.append(1)
-            await asyncio.sleep(1)
-            raise Retryable("no")
-
-        futures = [jobs.start(5, run, asked=True) for _ in range(3)]
-        assert len(runs) <= 1 and 5 in jobs
-        await asyncio.gather(*futures)
-        assert len(runs) == 1 and 5 not in jobs and jobs.failed(5)
-        assert str(jobs.take_failure(5)) == "no"
-        assert jobs.take_failure(5) is None
-
-    run_fast(scenario())
+    futures = [jobs.start(5, run, asked=True) for _ in range(3)]
+    assert len(runs) <= 1 and 5 in jobs
+    await asyncio.gather(*futures)
+    assert len(runs) == 1 and 5 not in jobs and jobs.failed(5)
+    assert str(jobs.take_failure(5)) == "no"
+    assert jobs.take_failure(5) is None
 
 
-def test_an_old_failure_is_no_news() -> None:
+async def test_an_old_failure_is_no_news() -> None:
     """Nobody came for half a minute: the next asker starts anew instead of hearing of the past."""
+    jobs = flights(Tasks())
 
-    async def scenario() -> None:
-        jobs = flights(Tasks())
+    async def run() -> None:
+        raise Retryable("no")
 
-        async def run() -> None:
-            raise Retryable("no")
-
-        await jobs.start(1, run, asked=True)
-        await asyncio.sleep(KEEP_FAILURE_S + 1)
-        assert not jobs.failed(1) and jobs.take_failure(1) is None
-
-    run_fast(scenario())
+    await jobs.start(1, run, asked=True)
+    await asyncio.sleep(KEEP_FAILURE_S + 1)
+    assert not jobs.failed(1) and jobs.take_failure(1) is None
 
 
-def test_the_failure_of_work_ahead_is_told_to_nobody() -> None:
+async def test_the_failure_of_work_ahead_is_told_to_nobody() -> None:
     """It is remembered, so that it is not tried again and again; whoever asks starts anew and hears of today."""
+    jobs = flights(Tasks())
+    failures = [Retryable("no")]
 
-    async def scenario() -> None:
-        jobs = flights(Tasks())
-        failures = [Retryable("no")]
+    async def run() -> None:
+        if failures:
+            raise failures.pop()
 
-        async def run() -> None:
-            if failures:
-                raise failures.pop()
-
-        await jobs.start(1, run)
-        assert jobs.failed(1) and jobs.take_failure(1) is None
-        await jobs.finished(1, run)
-        assert not jobs.failed(1)
-
-    run_fast(scenario())
+    await jobs.start(1, run)
+    assert jobs.failed(1) and jobs.take_failure(1) is None
+    await jobs.finished(1, run)
+    assert not jobs.failed(1)
 
 
-def test_a_bug_in_a_job_is_reported_and_its_waiters_are_told() -> None:
+async def test_a_bug_in_a_job_is_reported_and_its_waiters_are_told() -> None:
     """No unknown exception may leave a reader waiting, or asking in a circle."""
+    reports: list[BaseException] = []
+    jobs = flights(Tasks(lambda _name, failure: reports.append(failure)))
 
-    async def scenario() -> None:
-        reports: list[BaseException] = []
-        jobs = flights(Tasks(lambda _name, failure: reports.append(failure)))
+    async def run() -> None:
+        raise MemoryError
 
-        async def run() -> None:
-            raise MemoryError
-
-        await jobs.start(1, run, asked=True)
-        await asyncio.sleep(0)
-        assert isinstance(reports[0], MemoryError)
-        assert isinstance(jobs.take_failure(1), Retryable)
-
-    run_fast(scenario())
+    await jobs.start(1, run, asked=True)
+    await asyncio.sleep(0)
+    assert isinstance(reports[0], MemoryError)
+    assert isinstance(jobs.take_failure(1), Retryable)
 
 
-def test_a_waiter_that_cancels_the_shared_future_takes_nobody_with_it() -> None:
+async def test_a_waiter_that_cancels_the_shared_future_takes_nobody_with_it() -> None:
     """The job goes on, and the next one to ask gets a future that becomes done."""
+    jobs = flights(Tasks())
+    ended = []
 
-    async def scenario() -> None:
-        jobs = flights(Tasks())
-        ended = []
+    async def run() -> None:
+        await asyncio.sleep(1)
+        ended.append(1)
 
-        async def run() -> None:
-            await asyncio.sleep(1)
-            ended.append(1)
-
-        jobs.start(1, run).cancel()
-        await jobs.start(1, run)
-        assert ended == [1]
-
-    run_fast(scenario())
+    jobs.start(1, run).cancel()
+    await jobs.start(1, run)
+    assert ended == [1]
 
 
-def test_an_inner_wait_outlives_a_waiter_that_cancels() -> None:
+async def test_an_inner_wait_outlives_a_waiter_that_cancels() -> None:
     """Work that builds on other work waits for its end, not for a future that a client may cancel."""
+    jobs = flights(Tasks())
+    ended = []
 
-    async def scenario() -> None:
-        jobs = flights(Tasks())
-        ended = []
+    async def run() -> None:
+        await asyncio.sleep(1)
+        ended.append(1)
 
-        async def run() -> None:
-            await asyncio.sleep(1)
-            ended.append(1)
-
-        inner = asyncio.get_running_loop().create_task(jobs.finished(1, run))
-        await asyncio.sleep(0.5)
-        jobs.start(1, run, asked=True).cancel()
-        await inner
-        assert ended == [1]
-
-    run_fast(scenario())
+    inner = asyncio.get_running_loop().create_task(jobs.finished(1, run))
+    await asyncio.sleep(0.5)
+    jobs.start(1, run, asked=True).cancel()
+    await inner
+    assert ended == [1]
 
 
-def test_closing_ends_every_wait_and_starts_nothing() -> None:
+async def test_closing_ends_every_wait_and_starts_nothing() -> None:
     """A closed owner: futures are done, new work is refused with a retriable error."""
+    tasks = Tasks()
+    jobs = flights(tasks)
 
-    async def scenario() -> None:
-        tasks = Tasks()
-        jobs = flights(tasks)
+    async def run() -> None:
+        await asyncio.sleep(1000)
 
-        async def run() -> None:
-            await asyncio.sleep(1000)
-
-        waiting = jobs.start(1, run)
-        await asyncio.sleep(0)
-        await tasks.close()
-        assert waiting.done()
-        with pytest.raises(Retryable):
-            jobs.start(2, run)
-
-    run_fast(scenario())
+    waiting = jobs.start(1, run)
+    await asyncio.sleep(0)
+    await tasks.close()
+    assert waiting.done()
+    with pytest.raises(Retryable):
+        jobs.start(2, run)
 
 
-def test_slots_bound_how_many_and_how_many_bytes() -> None:
+async def test_slots_bound_how_many_and_how_many_bytes() -> None:
     """Never more than either, in the order asked; one that is larger than all runs alone."""
+    slots = Slots(slots_max=3, bytes_max=100)
+    running: list[int] = []
+    order: list[int] = []
+    most = [0, 0]
 
-    async def scenario() -> None:
-        slots = Slots(slots_max=3, bytes_max=100)
-        running: list[int] = []
-        order: list[int] = []
-        most = [0, 0]
+    async def work(number: int, nbytes: int) -> None:
+        await slots.take(nbytes)
+        running.append(nbytes)
+        order.append(number)
+        most[0] = max(most[0], len(running))
+        if len(running) > 1:
+            most[1] = max(most[1], sum(running))
+        await asyncio.sleep(1)
+        running.remove(nbytes)
+        slots.give_back(nbytes)
 
-        async def work(number: int, nbytes: int) -> None:
-            await slots.take(nbytes)
-            running.append(nbytes)
-            order.append(number)
-            most[0] = max(most[0], len(running))
-            if len(running) > 1:
-                most[1] = max(most[1], sum(running))
-            await asyncio.sleep(1)
-            running.remove(nbytes)
-            slots.give_back(nbytes)
-
-        async with asyncio.TaskGroup() as group:
-            for number, nbytes in enumerate([10, 20, 30, 90, 250, 5, 5, 5]):
-                group.create_task(work(number, nbytes))
-        assert most[0] == 3 and most[1] <= 100
-        assert order == sorted(order)
-        assert slots.taken == 0 and slots.waiting == 0
-
-    run_fast(scenario())
+    async with asyncio.TaskGroup() as group:
+        for number, nbytes in enumerate([10, 20, 30, 90, 250, 5, 5, 5]):
+            group.create_task(work(number, nbytes))
+    assert most[0] == 3 and most[1] <= 100
+    assert order == sorted(order)
+    assert slots.taken == 0 and slots.waiting == 0
 
 
 def test_cancelling_in_the_queue_loses_no_slot() -> None:
@@ -212,16 +180,12 @@ def test_cancelling_in_the_queue_loses_no_slot() -> None:
         run_fast(scenario(cancel_at))
 
 
-def test_work_ahead_leaves_the_last_slot_to_a_demand() -> None:
+async def test_work_ahead_leaves_the_last_slot_to_a_demand() -> None:
     """What nobody waits for never fills the queue: it is not begun while somebody waits."""
-
-    async def scenario() -> None:
-        slots = Slots(slots_max=3, bytes_max=100)
-        assert slots.free_ahead() == 2
-        await slots.take(1)
-        await slots.take(1)
-        assert slots.free_ahead() == 0
-        slots.give_back(1)
-        assert slots.free_ahead() == 1
-
-    run_fast(scenario())
+    slots = Slots(slots_max=3, bytes_max=100)
+    assert slots.free_ahead() == 2
+    await slots.take(1)
+    await slots.take(1)
+    assert slots.free_ahead() == 0
+    slots.give_back(1)
+    assert slots.free_ahead() == 1

@@ -7,7 +7,6 @@ import asyncio
 from coldstore.stores.directory import DirectoryStore
 from logformat.record_batch import read_header, walk
 from seams.rng import SeededRng
-from tests.support.fast_loop import run_fast
 from tests.support.tier.cold_log import content
 from tests.support.tier.tier_kit import House, Life, Opened
 from tests.support.workers import LoopWorkers
@@ -61,29 +60,21 @@ async def equal_tiers(life: Life) -> None:
     assert first is not None and tuple(first) == (min(times), 0)
 
 
-def test_hot_and_cold_give_the_same_bytes_from_a_bucket_on_s3() -> None:
+async def test_hot_and_cold_give_the_same_bytes_from_a_bucket_on_s3() -> None:
     """Every offset, several answer sizes, through service, manifest, footers and chunk cache."""
-
-    async def scenario() -> None:
-        life = await House().start()
-        await equal_tiers(life)
-        figures = life.service.figures()
-        assert figures["cold_cache_misses"] > 0 and figures["cold_fetch_requests"] > 0
-        await life.stop()
-
-    run_fast(scenario())
+    life = await House().start()
+    await equal_tiers(life)
+    figures = life.service.figures()
+    assert figures["cold_cache_misses"] > 0 and figures["cold_fetch_requests"] > 0
+    await life.stop()
 
 
-def test_hot_and_cold_give_the_same_bytes_from_a_directory_bucket() -> None:
+async def test_hot_and_cold_give_the_same_bytes_from_a_directory_bucket() -> None:
     """The same where the objects are files: sent from where they lie."""
-
-    async def scenario() -> None:
-        house = House()
-        store = DirectoryStore(house.disk, LoopWorkers(), "/bucket", SeededRng(5))
-        life = await house.start(store=store)
-        await equal_tiers(life)
-        assert life.service.figures()["cold_fetch_requests"] == 0
-        await life.stop()
-        await store.close()
-
-    run_fast(scenario())
+    house = House()
+    store = DirectoryStore(house.disk, LoopWorkers(), "/bucket", SeededRng(5))
+    life = await house.start(store=store)
+    await equal_tiers(life)
+    assert life.service.figures()["cold_fetch_requests"] == 0
+    await life.stop()
+    await store.close()

@@ -161,10 +161,10 @@ def stored_partition(manifest: Manifest | str) -> StoredPartition:
 
 def _positions(data: bytes) -> list[tuple[str, int]]:
     found = []
-    for _, records in batches_in(data):
-        for record in records:
+    for batch in batches_in(data):
+        for record in batch.records:
             parsed = parse(record.key, record.value)
-            if isinstance(parsed, OffsetRecord) and parsed.value is not None:
+            if record.producer is None and isinstance(parsed, OffsetRecord) and parsed.value is not None:
                 found.append((parsed.key.group_id, parsed.value.committed_at_ms))
     return found
 

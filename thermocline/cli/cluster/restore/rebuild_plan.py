@@ -34,7 +34,7 @@ from thermocline.cli.terminal.outcome import CommandFailed
 
 EPOCH_MAX: Final = INT32_MAX // 2 - EPOCHS_ABOVE
 """Highest epoch that the bucket may show; as many remain for the rebuilt cluster."""
-INTERNAL = frozenset({"__consumer_offsets"})
+INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
 Names = Mapping[UUID, str | None]
 """Topic names by id, from a person; None: leave it out."""
 

@@ -11,6 +11,7 @@ from broker.wire.messages import FetchResponsePartition
 from coldstore.object_store import ObjectMissing, StoreUnavailable
 from logformat.errors import ThermoclineError
 from logformat.leader_epochs import LeaderEpochs
+from tests.support.scenario import by
 from tests.unit.broker.partition.following.test_follower_replica import EPOCH, Cold, Copy, copying
 from tiering.opening.cold_start import ColdStart
 
@@ -35,47 +36,38 @@ def moved_to(verified_end: int) -> FetchResponsePartition:
     return answer
 
 
-def test_cluster_d35_a_copy_that_is_sent_on_reads_the_root_anew() -> None:
+@by(copying)
+async def test_cluster_d35_a_copy_that_is_sent_on_reads_the_root_anew(copy: Copy, /) -> None:
     """Its leader dropped more while it began: it begins again, further on, by what the bucket says then."""
-
-    async def scenario(copy: Copy) -> None:
-        cold = copy.it._truncation._cold = Moody()
-        for end in (500, 900):
-            assert copy.it.refused(copy.asked(), moved_to(end)) and copy.it.next_fetch() is None
-            await asyncio.sleep(0.1)
-            assert copy.asked() == FetchPosition(end, 2, EPOCH)
-        assert cold.asked == [500, 900] and not copy.it.failure
-
-    copying(scenario)
+    cold = copy.it._truncation._cold = Moody()
+    for end in (500, 900):
+        assert copy.it.refused(copy.asked(), moved_to(end)) and copy.it.next_fetch() is None
+        await asyncio.sleep(0.1)
+        assert copy.asked() == FetchPosition(end, 2, EPOCH)
+    assert cold.asked == [500, 900] and not copy.it.failure
 
 
-def test_cluster_d35_a_bucket_that_is_away_ends_no_copying() -> None:
+@by(copying)
+async def test_cluster_d35_a_bucket_that_is_away_ends_no_copying(copy: Copy, /) -> None:
     """It could not be asked, or the object went with an expiry meanwhile: the copy stays as it is, and begins when its
     leader is asked again. It was given up until the next leader epoch."""
-
-    async def scenario(copy: Copy) -> None:
-        cold = copy.it._truncation._cold = Moody(StoreUnavailable("503"), ObjectMissing("expired"))
-        for _ in range(2):
-            assert copy.it.refused(copy.asked(), moved_to(500))
-            await asyncio.sleep(0.01)
-            assert copy.it.next_fetch() is None, "not at once: the store is away"
-            await asyncio.sleep(10.0)
-            assert not copy.it.failure and copy.asked() == FetchPosition(0, -1, EPOCH)
-        assert copy.it.refused(copy.asked(), moved_to(500))
-        await asyncio.sleep(0.1)
-        assert copy.asked() == FetchPosition(500, 2, EPOCH) and cold.asked == [500, 500, 500]
-
-    copying(scenario)
-
-
-def test_a_copy_that_ends_while_it_waits_for_the_bucket_ends_at_once() -> None:
-    """The next role of the log does not wait for it."""
-
-    async def scenario(copy: Copy) -> None:
-        copy.it._truncation._cold = Moody(StoreUnavailable("503"))
+    cold = copy.it._truncation._cold = Moody(StoreUnavailable("503"), ObjectMissing("expired"))
+    for _ in range(2):
         assert copy.it.refused(copy.asked(), moved_to(500))
         await asyncio.sleep(0.01)
-        async with asyncio.timeout(0.1):
-            await copy.it.over()
+        assert copy.it.next_fetch() is None, "not at once: the store is away"
+        await asyncio.sleep(10.0)
+        assert not copy.it.failure and copy.asked() == FetchPosition(0, -1, EPOCH)
+    assert copy.it.refused(copy.asked(), moved_to(500))
+    await asyncio.sleep(0.1)
+    assert copy.asked() == FetchPosition(500, 2, EPOCH) and cold.asked == [500, 500, 500]
 
-    copying(scenario)
+
+@by(copying)
+async def test_a_copy_that_ends_while_it_waits_for_the_bucket_ends_at_once(copy: Copy, /) -> None:
+    """The next role of the log does not wait for it."""
+    copy.it._truncation._cold = Moody(StoreUnavailable("503"))
+    assert copy.it.refused(copy.asked(), moved_to(500))
+    await asyncio.sleep(0.01)
+    async with asyncio.timeout(0.1):
+        await copy.it.over()

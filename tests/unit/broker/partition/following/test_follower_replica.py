@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 from uuid import UUID
@@ -26,10 +27,12 @@ from hotstore.host.log_host import LogHost
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import PartitionLog
 from hotstore.recovery.log_loading import recover_log
+from logformat.compaction.filler import filler_batch
 from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import CorruptBatch
 from logformat.records import Record, encode_batch
+from logformat.transaction_marker import TransactionMarker, marker_batch
 from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
 from seams.world import World
@@ -37,6 +40,7 @@ from tests.support.disk.crash_disk import CrashDisk
 from tests.support.disk.hotstore_kit import DATA, META, ORDERS, SteppedWorkers
 from tests.support.disk.syncs_in_hand import InHand
 from tests.support.fast_loop import FastClock, run_fast
+from tests.support.scenario import by
 from tiering.opening.cold_start import ColdStart
 from tiering.opening.reservation import ReportedEnd
 
@@ -149,323 +153,348 @@ def copying(scenario: Callable[[Copy], Awaitable[None]], **config: Any) -> None:
     run_fast(run())
 
 
-def test_its_next_question_says_what_is_flushed_and_nothing_else() -> None:
+@by(copying)
+async def test_its_next_question_says_what_is_flushed_and_nothing_else(copy: Copy, /) -> None:
     """It is the acknowledgement: a written end would claim what a power cut takes."""
-
-    async def scenario(copy: Copy) -> None:
-        assert copy.given(batch_at(0, count=3), high_watermark=2)
-        assert copy.it.log.log_end_offset == 3 and copy.asked() == FetchPosition(0, -1, EPOCH)
-        assert copy.it.high_watermark == 0
-        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
-        await asyncio.sleep(0.01)
-        assert not wait_flushed.done() and len(copy.syncs.asked) == 1
-        copy.syncs.answer()
-        await wait_flushed
-        assert copy.asked() == FetchPosition(3, EPOCH, EPOCH) and copy.it.high_watermark == 2
-
-    copying(scenario)
+    assert copy.given(batch_at(0, count=3), high_watermark=2)
+    assert copy.it.log.log_end_offset == 3 and copy.asked() == FetchPosition(0, -1, EPOCH)
+    assert copy.it.high_watermark == 0
+    wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
+    await asyncio.sleep(0.01)
+    assert not wait_flushed.done() and len(copy.syncs.asked) == 1
+    copy.syncs.answer()
+    await wait_flushed
+    assert copy.asked() == FetchPosition(3, EPOCH, EPOCH) and copy.it.high_watermark == 2
 
 
-def test_cluster_d22_who_led_without_a_record_takes_older_records_there() -> None:
+@by(copying, flush_sync=False)
+async def test_cluster_d22_who_led_without_a_record_takes_older_records_there(copy: Copy, /) -> None:
     """It was elected and nobody copied from it before the next election: the next leader goes on, at this log's end, in
     the epoch before its own. Every answer was refused, for the log's own epoch is later, and it never caught up."""
-
-    async def scenario(copy: Copy) -> None:
-        assert copy.given(batch_at(0, epoch=2, count=3))
-        copy.it.log.begin_epoch(EPOCH - 1)
-        await copy.it.over()
-        row, logs, tasks = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH), copy.logs, copy.tasks
-        copy.it = watched(logs.lend(copy.it.opened, "follower"), row, tasks, LogFailures())
-        older = batch_at(3, epoch=2)
-        assert copy.asked() == FetchPosition(3, 2, EPOCH) and not copy.given(older)
-        await asyncio.sleep(0.01)
-        copy.syncs.answer()  # what stays is flushed before anything goes
-        await asyncio.sleep(0.1)
-        assert copy.given(older) and copy.asked() == FetchPosition(4, 2, EPOCH)
-
-    copying(scenario, flush_sync=False)
+    assert copy.given(batch_at(0, epoch=2, count=3))
+    copy.it.log.begin_epoch(EPOCH - 1)
+    await copy.it.over()
+    row, logs, tasks = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH), copy.logs, copy.tasks
+    copy.it = watched(logs.lend(copy.it.opened, "follower"), row, tasks, LogFailures())
+    older = batch_at(3, epoch=2)
+    assert copy.asked() == FetchPosition(3, 2, EPOCH) and not copy.given(older)
+    await asyncio.sleep(0.01)
+    copy.syncs.answer()  # what stays is flushed before anything goes
+    await asyncio.sleep(0.1)
+    assert copy.given(older) and copy.asked() == FetchPosition(4, 2, EPOCH)
 
 
-def test_with_os_flush_what_is_written_counts() -> None:
+@by(copying, flush_sync=False)
+async def test_with_os_flush_what_is_written_counts(copy: Copy, /) -> None:
     """As its leader's own end does in that mode."""
-
-    async def scenario(copy: Copy) -> None:
-        assert copy.given(batch_at(0, count=3), high_watermark=2)
-        await copy.it.wait_flushed()
-        assert copy.asked() == FetchPosition(3, EPOCH, EPOCH) and copy.it.high_watermark == 2
-
-    copying(scenario, flush_sync=False)
+    assert copy.given(batch_at(0, count=3), high_watermark=2)
+    await copy.it.wait_flushed()
+    assert copy.asked() == FetchPosition(3, EPOCH, EPOCH) and copy.it.high_watermark == 2
 
 
-def test_what_is_damaged_or_does_not_follow_leaves_all_as_it_was() -> None:
+@by(copying)
+async def test_what_is_damaged_or_does_not_follow_leaves_all_as_it_was(copy: Copy, /) -> None:
     """It is asked for again: never skipped, never half taken."""
-
-    async def scenario(copy: Copy) -> None:
-        damaged = bytearray(batch_at(0))
-        damaged[-1] ^= 1
-        for batches, refusal in (
-            ((batch_at(0), bytes(damaged)), CorruptBatch),
-            ((batch_at(1),), DivergingAppend),
-            ((batch_at(0)[:-1],), CorruptBatch),
-        ):
-            with pytest.raises(refusal):
-                copy.given(*batches, high_watermark=1)
-        assert copy.it.log.log_end_offset == 0 and copy.asked() == FetchPosition(0, -1, EPOCH)
-        assert copy.given(batch_at(0)) and not copy.it.failure
-
-    copying(scenario)
+    damaged = bytearray(batch_at(0))
+    damaged[-1] ^= 1
+    for batches, refusal in (
+        ((batch_at(0), bytes(damaged)), CorruptBatch),
+        ((batch_at(1),), DivergingAppend),
+        ((batch_at(0)[:-1],), CorruptBatch),
+    ):
+        with pytest.raises(refusal):
+            copy.given(*batches, high_watermark=1)
+    assert copy.it.log.log_end_offset == 0 and copy.asked() == FetchPosition(0, -1, EPOCH)
+    assert copy.given(batch_at(0)) and not copy.it.failure
 
 
-def test_what_comes_damaged_twice_is_told_until_it_comes_whole() -> None:
+@by(copying)
+async def test_what_comes_damaged_twice_is_told_until_it_comes_whole(copy: Copy, /) -> None:
     """Once may have been its way; twice at one offset its leader's disk (R3)."""
-
-    async def scenario(copy: Copy) -> None:
-        damaged = bytearray(batch_at(0))
-        damaged[-1] ^= 1
-        for times in (1, 2):
-            with pytest.raises(CorruptBatch):
-                copy.given(bytes(damaged))
-            assert bool(copy.log_failures.unfit) is (times == 2)
-        assert copy.given(batch_at(0)) and not copy.log_failures.unfit
-
-    copying(scenario)
+    damaged = bytearray(batch_at(0))
+    damaged[-1] ^= 1
+    for times in (1, 2):
+        with pytest.raises(CorruptBatch):
+            copy.given(bytes(damaged))
+        assert bool(copy.log_failures.unfit) is (times == 2)
+    assert copy.given(batch_at(0)) and not copy.log_failures.unfit
 
 
-def test_a_log_that_went_on_otherwise_is_cut_there_and_asked_for_again() -> None:
+@by(copying)
+async def test_a_log_that_went_on_otherwise_is_cut_there_and_asked_for_again(copy: Copy, /) -> None:
     """The answer's end of an epoch of its own (KIP-595); nothing is asked while it is cut."""
-
-    async def scenario(copy: Copy) -> None:
-        assert copy.given(batch_at(0, epoch=1), batch_at(1, epoch=1), batch_at(2, epoch=1))
-        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
-        await asyncio.sleep(0.01)
-        copy.syncs.answer()
-        await wait_flushed
-        assert not copy.given(diverging_epoch=FetchResponseEpochEndOffset(epoch=1, end_offset=2))
-        assert copy.it.next_fetch() is None
-        await asyncio.sleep(0.1)
-        assert copy.asked() == FetchPosition(2, 1, EPOCH) and copy.it.log.log_end_offset == 2
-        assert copy.given(batch_at(2))
-
-    copying(scenario)
+    assert copy.given(batch_at(0, epoch=1), batch_at(1, epoch=1), batch_at(2, epoch=1))
+    wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
+    await asyncio.sleep(0.01)
+    copy.syncs.answer()
+    await wait_flushed
+    assert not copy.given(diverging_epoch=FetchResponseEpochEndOffset(epoch=1, end_offset=2))
+    assert copy.it.next_fetch() is None
+    await asyncio.sleep(0.1)
+    assert copy.asked() == FetchPosition(2, 1, EPOCH) and copy.it.log.log_end_offset == 2
+    assert copy.given(batch_at(2))
 
 
-def test_what_only_the_bucket_has_is_begun_behind() -> None:
+@by(copying, flush_sync=False)
+async def test_a_copy_that_ends_within_its_leaders_filler_takes_the_rest_of_it(copy: Copy, /) -> None:
+    """Simulated seeds 62, 63 and 86: the leader's cleaner merged fillers across where the copy ended while it was away.
+    It was answered with a batch that began below, and never caught up."""
+    assert copy.given(batch_at(0, count=2), high_watermark=2)
+    await copy.it.wait_flushed()
+    assert copy.given(filler_batch(0, 5, EPOCH), batch_at(5), high_watermark=6)
+    assert copy.it.log.log_end_offset == 6 and copy.it.log.local_log_start_offset == 0 and not copy.it.failure
+    damaged = bytearray(filler_batch(3, 9, EPOCH))
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptBatch):
+        copy.given(bytes(damaged))
+    with pytest.raises(CorruptBatch):
+        copy.given(batch_at(4, count=4))  # no filler: it is never cut
+
+
+@by(copying)
+async def test_what_only_the_bucket_has_is_begun_behind(copy: Copy, /) -> None:
     """OFFSET_MOVED_TO_TIERED_STORAGE: at the verified end, with the lineage that the bucket knows."""
-
-    async def scenario(copy: Copy) -> None:
-        moved = FetchResponsePartition(error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, log_start_offset=0)
-        moved.verified_end = 500
-        assert copy.it.refused(copy.asked(), moved) and copy.it.next_fetch() is None
-        await asyncio.sleep(0.1)
-        assert copy.asked() == FetchPosition(500, 2, EPOCH) and copy.it.high_watermark == 500
-        again = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0, verified_end=500)
-        assert not copy.it.refused(copy.asked(), again), "it is there already: nothing to be done about it"
-
-    copying(scenario)
+    moved = FetchResponsePartition(error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, log_start_offset=0)
+    moved.verified_end = 500
+    assert copy.it.refused(copy.asked(), moved) and copy.it.next_fetch() is None
+    await asyncio.sleep(0.1)
+    assert copy.asked() == FetchPosition(500, 2, EPOCH) and copy.it.high_watermark == 500
+    again = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0, verified_end=500)
+    assert not copy.it.refused(copy.asked(), again), "it is there already: nothing to be done about it"
 
 
-def test_a_copy_asks_the_bucket_again_where_to_begin() -> None:
+@by(copying)
+async def test_a_copy_asks_the_bucket_again_where_to_begin(copy: Copy, /) -> None:
     """An outage, credentials that expired for a moment, or what was damaged on its way, are no reason to copy nothing
     any more until the next epoch (simulated seed 14 of several brokers)."""
-
-    async def scenario(copy: Copy) -> None:
-        moved = FetchResponsePartition(error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, log_start_offset=0)
-        moved.verified_end = 500
-        refused = AccessRefused("403 ExpiredToken")
-        failures = StoreUnavailable("down"), Corrupt("a flipped bit"), refused, ObjectMissing("gone since")
-        for failure in failures:
-            copy.it._truncation._cold = Away(failure)
-            assert copy.it.refused(copy.asked(), moved) and copy.it.next_fetch() is None
-            await asyncio.sleep(10.0)
-            # What is damaged there twice may be on its leader's disk alone.
-            was_unusable = isinstance(failure, ObjectMissing)
-            assert copy.asked() == FetchPosition(0, -1, EPOCH, copies_on=was_unusable) and not copy.it.failure
-        copy.it._truncation._cold = Cold()
-        assert copy.it.refused(copy.asked(), moved)
-        await asyncio.sleep(0.1)
-        assert copy.asked() == FetchPosition(500, 2, EPOCH)
-        copy.it._truncation._cold = Away(StoreUnavailable("down"))
-        moved.verified_end = 900
-        assert copy.it.refused(copy.asked(), moved)
-        await asyncio.sleep(0.1)
-        async with asyncio.timeout(0.1):
-            await copy.it.over()
-
-    copying(scenario)
+    moved = FetchResponsePartition(error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, log_start_offset=0)
+    moved.verified_end = 500
+    refused = AccessRefused("403 ExpiredToken")
+    failures = StoreUnavailable("down"), Corrupt("a flipped bit"), refused, ObjectMissing("gone since")
+    for failure in failures:
+        copy.it._truncation._cold = Away(failure)
+        assert copy.it.refused(copy.asked(), moved) and copy.it.next_fetch() is None
+        await asyncio.sleep(10.0)
+        # What is damaged there twice may be on its leader's disk alone.
+        was_unusable = isinstance(failure, ObjectMissing)
+        assert copy.asked() == FetchPosition(0, -1, EPOCH, copies_on=was_unusable) and not copy.it.failure
+    copy.it._truncation._cold = Cold()
+    assert copy.it.refused(copy.asked(), moved)
+    await asyncio.sleep(0.1)
+    assert copy.asked() == FetchPosition(500, 2, EPOCH)
+    copy.it._truncation._cold = Away(StoreUnavailable("down"))
+    moved.verified_end = 900
+    assert copy.it.refused(copy.asked(), moved)
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(0.1):
+        await copy.it.over()
 
 
-def test_a_log_start_within_a_batch_is_begun_with_the_whole_batch() -> None:
+@by(copying)
+async def test_a_log_start_within_a_batch_is_begun_with_the_whole_batch(copy: Copy, /) -> None:
     """DeleteRecords left it there, and no leader can give less than a batch; a copy that lost its disk refused what it
     was given for ever, and its in-sync set stayed without it (simulated seed 33 of several brokers; KAFKA-6361)."""
-
-    async def scenario(copy: Copy) -> None:
-        out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
-        assert copy.it.refused(copy.asked(), out)
-        await asyncio.sleep(0.1)
-        assert copy.asked().offset == 502
-        copy.it.log.advance_log_start(502)
-        assert not copy.given(batch_at(500, count=5), batch_at(505), high_watermark=505)
-        assert copy.it.next_fetch() is None
-        await asyncio.sleep(0.1)
-        copy.syncs.answer()
-        await asyncio.sleep(0.1)
-        assert copy.asked() == FetchPosition(506, EPOCH, EPOCH, 502)
-        log = copy.it.log
-        assert (log.local_log_start_offset, log.log_start_offset, log.log_end_offset) == (502, 502, 506)
-        assert copy.it.high_watermark <= 505
-        with pytest.raises(CorruptBatch):
-            copy.given(batch_at(505))  # only where nothing is yet
-
-    copying(scenario)
+    out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
+    assert copy.it.refused(copy.asked(), out)
+    await asyncio.sleep(0.1)
+    assert copy.asked().offset == 502
+    copy.it.log.advance_log_start(502)
+    assert not copy.given(batch_at(500, count=5), batch_at(505), high_watermark=505)
+    assert copy.it.next_fetch() is None
+    await asyncio.sleep(0.1)
+    copy.syncs.answer()
+    await asyncio.sleep(0.1)
+    assert copy.asked() == FetchPosition(506, EPOCH, EPOCH, 502)
+    log = copy.it.log
+    assert (log.local_log_start_offset, log.log_start_offset, log.log_end_offset) == (502, 502, 506)
+    assert copy.it.high_watermark <= 505
+    with pytest.raises(CorruptBatch):
+        copy.given(batch_at(505))  # only where nothing is yet
 
 
-def test_a_copy_that_begins_with_a_whole_batch_hears_what_came_with_it() -> None:
+@by(copying)
+async def test_a_copy_that_begins_with_a_whole_batch_hears_what_came_with_it(copy: Copy, /) -> None:
     """Its leader says high watermark and log start once: where nothing was written any more, as below the minimum, it
     asked at the log's end for ever, agreed with nothing, and did not join (simulated seed 11779 of several brokers)."""
-
-    async def scenario(copy: Copy) -> None:
-        out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
-        assert copy.it.refused(copy.asked(), out)
-        await asyncio.sleep(0.1)
-        copy.it.log.advance_log_start(502)
-        copy.given(batch_at(500, count=5), batch_at(505), high_watermark=506, log_start_offset=504)
-        assert copy.it.readable() is None
-        await asyncio.sleep(0.1)
-        assert copy.it.high_watermark < 506, "not yet: it is not flushed"
-        copy.syncs.answer()
-        await asyncio.sleep(0.1)
-        assert copy.it.high_watermark == 506 and copy.it.readable() is not None
-        assert copy.asked() == FetchPosition(506, EPOCH, EPOCH, 504) and copy.it.opened.seen_epoch == EPOCH
-
-    copying(scenario)
+    out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
+    assert copy.it.refused(copy.asked(), out)
+    await asyncio.sleep(0.1)
+    copy.it.log.advance_log_start(502)
+    copy.given(batch_at(500, count=5), batch_at(505), high_watermark=506, log_start_offset=504)
+    assert copy.it.readable() is None
+    await asyncio.sleep(0.1)
+    assert copy.it.high_watermark < 506, "not yet: it is not flushed"
+    copy.syncs.answer()
+    await asyncio.sleep(0.1)
+    assert copy.it.high_watermark == 506 and copy.it.readable() is not None
+    assert copy.asked() == FetchPosition(506, EPOCH, EPOCH, 504) and copy.it.opened.seen_epoch == EPOCH
 
 
-def test_a_copy_that_has_no_room_for_the_batch_it_begins_with_is_opened_again() -> None:
+@by(copying)
+async def test_a_copy_that_has_no_room_for_the_batch_it_begins_with_is_opened_again(copy: Copy, /) -> None:
     """It was copied no more until its leader changed, though there was room a second later (simulated seed 13782 of
     several brokers)."""
-
-    async def scenario(copy: Copy) -> None:
-        out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
-        assert copy.it.refused(copy.asked(), out)
-        await asyncio.sleep(0.1)
-        copy.it.log.advance_log_start(502)
-        copy.it.lease.append_as_follower = Mock(side_effect=LogFull("no space left on device"))  # type: ignore[method-assign]
-        copy.given(batch_at(500, count=5), high_watermark=505, log_start_offset=502)
-        await asyncio.sleep(0.1)
-        assert copy.it.lease.is_over and not copy.it.failure and not copy.log_failures.unfit
-
-    copying(scenario)
+    out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
+    assert copy.it.refused(copy.asked(), out)
+    await asyncio.sleep(0.1)
+    copy.it.log.advance_log_start(502)
+    copy.it.lease.append_as_follower = Mock(side_effect=LogFull("no space left on device"))  # type: ignore[method-assign]
+    copy.given(batch_at(500, count=5), high_watermark=505, log_start_offset=502)
+    await asyncio.sleep(0.1)
+    assert copy.it.lease.is_over and not copy.it.failure and not copy.log_failures.unfit
 
 
-def test_what_came_damaged_comes_whole_in_the_batch_a_copy_begins_with() -> None:
+@by(copying)
+async def test_what_came_damaged_comes_whole_in_the_batch_a_copy_begins_with(copy: Copy, /) -> None:
     """It was told as damaged until the next record came: where nothing is written any more, for ever."""
-
-    async def scenario(copy: Copy) -> None:
-        out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
-        assert copy.it.refused(copy.asked(), out)
-        await asyncio.sleep(0.1)
-        copy.it.log.advance_log_start(502)
-        damaged = bytearray(batch_at(500, count=5))
-        damaged[-1] ^= 1
-        for _ in range(2):
-            with pytest.raises(CorruptBatch):
-                copy.given(bytes(damaged))
-        assert copy.log_failures.unfit
-        copy.given(batch_at(500, count=5), high_watermark=505, log_start_offset=502)
-        await asyncio.sleep(0.1)
-        copy.syncs.answer()
-        await asyncio.sleep(0.1)
-        assert copy.asked().offset == 505 and not copy.log_failures.unfit
-
-    copying(scenario)
+    out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
+    assert copy.it.refused(copy.asked(), out)
+    await asyncio.sleep(0.1)
+    copy.it.log.advance_log_start(502)
+    damaged = bytearray(batch_at(500, count=5))
+    damaged[-1] ^= 1
+    for _ in range(2):
+        with pytest.raises(CorruptBatch):
+            copy.given(bytes(damaged))
+    assert copy.log_failures.unfit
+    copy.given(batch_at(500, count=5), high_watermark=505, log_start_offset=502)
+    await asyncio.sleep(0.1)
+    copy.syncs.answer()
+    await asyncio.sleep(0.1)
+    assert copy.asked().offset == 505 and not copy.log_failures.unfit
 
 
-def test_cluster_d37_a_copy_that_begins_at_the_verified_end_starts_where_its_leader_s_log_does() -> None:
+@by(copying, tiered=True)
+async def test_cluster_d37_a_copy_that_begins_at_the_verified_end_starts_where_its_leader_s_log_does(
+    copy: Copy, /
+) -> None:
     """Also when it is killed before any checkpoint: its first file begins there, what the bucket holds below is read
     by offset all the same once it leads (KAFKA-15351)."""
-
-    async def scenario(copy: Copy) -> None:
-        moved = FetchResponsePartition(error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, log_start_offset=0)
-        moved.verified_end = 500
-        assert copy.it.refused(copy.asked(), moved)
-        await asyncio.sleep(0.1)
-        assert (copy.it.log.log_start_offset, copy.it.log.local_log_start_offset) == (0, 500)
-        killed = DataDir.open(copy.disk.kill(), DATA)
-        again = recover_log(killed, ORDERS, LogConfig(tiered=True), 0)
-        assert (again.log_start_offset, again.local_log_start_offset) == (0, 500)
-
-    copying(scenario, tiered=True)
+    moved = FetchResponsePartition(error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, log_start_offset=0)
+    moved.verified_end = 500
+    assert copy.it.refused(copy.asked(), moved)
+    await asyncio.sleep(0.1)
+    assert (copy.it.log.log_start_offset, copy.it.log.local_log_start_offset) == (0, 500)
+    killed = DataDir.open(copy.disk.kill(), DATA)
+    again = recover_log(killed, ORDERS, LogConfig(tiered=True), 0)
+    assert (again.log_start_offset, again.local_log_start_offset) == (0, 500)
 
 
-def test_a_log_start_is_reported_when_a_kill_does_not_bring_records_back() -> None:
+@by(copying)
+async def test_a_log_start_is_reported_when_a_kill_does_not_bring_records_back(copy: Copy, /) -> None:
     """The leader answers DeleteRecords by it (R26)."""
-
-    async def scenario(copy: Copy) -> None:
-        copy.given(batch_at(0, count=3), high_watermark=3, log_start_offset=2)
-        assert copy.it.log.log_start_offset == 2 and copy.asked().log_start_offset == 0
-        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
-        await asyncio.sleep(0.01)
-        copy.syncs.answer()
-        await wait_flushed
-        assert copy.asked() == FetchPosition(3, EPOCH, EPOCH, log_start_offset=2)
-        killed = DataDir.open(copy.disk.kill(), DATA)
-        assert recover_log(killed, ORDERS, LogConfig(), 0).log_start_offset == 2
-
-    copying(scenario)
+    copy.given(batch_at(0, count=3), high_watermark=3, log_start_offset=2)
+    assert copy.it.log.log_start_offset == 2 and copy.asked().log_start_offset == 0
+    wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
+    await asyncio.sleep(0.01)
+    copy.syncs.answer()
+    await wait_flushed
+    assert copy.asked() == FetchPosition(3, EPOCH, EPOCH, log_start_offset=2)
+    killed = DataDir.open(copy.disk.kill(), DATA)
+    assert recover_log(killed, ORDERS, LogConfig(), 0).log_start_offset == 2
 
 
-def test_a_log_start_that_is_told_while_one_is_noted_or_cannot_be_is_noted_too() -> None:
+@by(copying)
+async def test_a_log_start_that_is_told_while_one_is_noted_or_cannot_be_is_noted_too(copy: Copy, /) -> None:
     """Its leader tells it once: a replica at rest never joined again (simulated seed 1038 of three brokers)."""
+    note, may_go_on, calls = copy.logs.checkpoint_start, asyncio.Event(), 0
 
-    async def scenario(copy: Copy) -> None:
-        note, may_go_on, calls = copy.logs.checkpoint_start, asyncio.Event(), 0
+    async def slow(local: PartitionLog) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError(28, "no space left on device")
+        await note(local)
+        await may_go_on.wait()
 
-        async def slow(local: PartitionLog) -> None:
-            nonlocal calls
-            calls += 1
-            if calls == 2:
-                raise OSError(28, "no space left on device")
-            await note(local)
-            await may_go_on.wait()
-
-        copy.logs.checkpoint_start = slow  # type: ignore[method-assign]
-        copy.given(batch_at(0, count=3), high_watermark=3, log_start_offset=1)
-        await asyncio.sleep(0.01)
-        copy.given(high_watermark=3, log_start_offset=2)
-        may_go_on.set()
-        await asyncio.sleep(2.0)
-        assert (calls, copy.asked().log_start_offset) == (3, 2)
-
-    copying(scenario)
+    copy.logs.checkpoint_start = slow  # type: ignore[method-assign]
+    copy.given(batch_at(0, count=3), high_watermark=3, log_start_offset=1)
+    await asyncio.sleep(0.01)
+    copy.given(high_watermark=3, log_start_offset=2)
+    may_go_on.set()
+    await asyncio.sleep(2.0)
+    assert (calls, copy.asked().log_start_offset) == (3, 2)
 
 
-def test_cluster_d38_a_copy_whose_sync_failed_reports_nothing_more() -> None:
+@by(copying)
+async def test_cluster_d38_a_copy_whose_sync_failed_reports_nothing_more(copy: Copy, /) -> None:
     """What it wrote may be gone: its leader waits for it in vain, and a person is told."""
-
-    async def scenario(copy: Copy) -> None:
-        copy.given(batch_at(0))
-        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
-        await asyncio.sleep(0.01)
-        copy.syncs.answer(OSError(errno.EIO, "Input/output error"))
-        await wait_flushed
-        assert copy.it.next_fetch() is None and "offline" in copy.it.failure
-
-    copying(scenario)
+    copy.given(batch_at(0))
+    wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
+    await asyncio.sleep(0.01)
+    copy.syncs.answer(OSError(errno.EIO, "Input/output error"))
+    await wait_flushed
+    assert copy.it.next_fetch() is None and "offline" in copy.it.failure
 
 
-def test_a_role_that_is_over_takes_nothing_and_hands_the_high_watermark_on() -> None:
+@by(copying)
+async def test_a_role_that_is_over_takes_nothing_and_hands_the_high_watermark_on(copy: Copy, /) -> None:
     """An answer that comes late is of another epoch."""
+    asked = copy.asked()
+    copy.given(batch_at(0, count=2), high_watermark=2)
+    wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
+    await asyncio.sleep(0.01)
+    copy.syncs.answer()
+    await wait_flushed
+    await copy.it.over()
+    late = FetchResponsePartition(high_watermark=9, records=memoryview(batch_at(0)))
+    assert not copy.it.answered(asked, late, 7) and copy.it.log.log_end_offset == 2
+    assert copy.it.opened.high_watermark == 2
 
-    async def scenario(copy: Copy) -> None:
-        asked = copy.asked()
-        copy.given(batch_at(0, count=2), high_watermark=2)
-        wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
-        await asyncio.sleep(0.01)
-        copy.syncs.answer()
-        await wait_flushed
-        await copy.it.over()
-        late = FetchResponsePartition(high_watermark=9, records=memoryview(batch_at(0)))
-        assert not copy.it.answered(asked, late, 7) and copy.it.log.log_end_offset == 2
-        assert copy.it.opened.high_watermark == 2
 
-    copying(scenario)
+def in_transaction(offset: int, producer_id: int = 7) -> bytes:
+    record = [Record(offset, 1_000, None, b"v")]
+    return encode_batch(
+        record, leader_epoch=EPOCH, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True
+    )
+
+
+def marker_at(offset: int, producer_id: int = 7, *, commit: bool = False) -> bytes:
+    return marker_batch(TransactionMarker(producer_id, 0, commit, 3), offset, EPOCH, 1_000)
+
+
+async def synced(copy: Copy) -> None:
+    await asyncio.sleep(0.1)
+    copy.syncs.answer()
+    await asyncio.sleep(0.1)
+
+
+@by(copying)
+async def test_a_copy_knows_the_last_stable_offset_of_what_it_shows(copy: Copy, /) -> None:
+    """TX8, T1: from its own log, up to its own high watermark; the marker counts once that passed it."""
+    copy.given(batch_at(0), in_transaction(1), batch_at(2), marker_at(3), high_watermark=3)
+    await synced(copy)
+    copy.given(high_watermark=3)
+    reads = copy.it.readable()
+    assert reads is not None and reads.high_watermark == 3
+    reads.tier = SimpleNamespace(remote_end_offset=0)  # type: ignore[assignment]
+    assert reads.last_stable_offset == 1, "the marker is not committed"
+    reads.tier = SimpleNamespace(remote_end_offset=2)  # type: ignore[assignment]
+    assert reads.last_stable_offset == 2, "what the bucket holds is decided (T7)"
+    copy.given(high_watermark=4)
+    assert reads.last_stable_offset == 4
+    assert [(of.producer_id, of.first_offset) for of in copy.it.log.aborted_between(0, 4)] == [(7, 1)]
+
+
+@by(copying)
+async def test_a_copy_without_space_takes_the_markers_of_an_answer(copy: Copy, /) -> None:
+    """T3: and nothing else of it. The markers let its leader copy, and the copies let it free space."""
+    copy.given(in_transaction(0), in_transaction(1, 8), high_watermark=0)
+    await synced(copy)
+    copy.it.log.ballast.is_short = True
+    assert copy.given(marker_at(2), marker_at(3, 8), batch_at(4), high_watermark=2)
+    await synced(copy)
+    assert copy.it.log.log_end_offset == 4 and not copy.it.failure
+    with pytest.raises(LogFull):
+        copy.given(batch_at(4), high_watermark=4)
+
+
+@by(copying)
+async def test_a_marker_that_cannot_be_read_is_not_written(copy: Copy, /) -> None:
+    """Its CRC is right, so it is the leader's: nothing of the answer is taken."""
+    broken = encode_batch(
+        [Record(1, 1_000, b"\0", b"")], leader_epoch=EPOCH, producer_id=7, producer_epoch=0, control=True
+    )
+    with pytest.raises(CorruptBatch):
+        copy.given(in_transaction(0), broken, high_watermark=0)
+    assert copy.it.log.log_end_offset == 0

@@ -15,7 +15,7 @@ from broker.partition.registry import Registry
 from hotstore.host.lease import Lease, LeaseOver
 from logformat.leader_epochs import LeaderEpochs
 from tests.support.brokers.cluster_kit import id_of
-from tests.support.fast_loop import FastClock, run_fast
+from tests.support.fast_loop import FastClock
 from tests.unit.hotstore.host.test_lease import Scene
 from tiering.partition_state import TieredPartition
 
@@ -43,76 +43,65 @@ def elsewhere(lease: Lease, answers: asyncio.Event) -> FollowerTruncation:
 
 
 @pytest.mark.parametrize("how", ["cut", "begin at", "begin before"])
-def test_a_copy_that_was_to_go_on_elsewhere_does_not_once_its_role_is_over(how: str) -> None:
+async def test_a_copy_that_was_to_go_on_elsewhere_does_not_once_its_role_is_over(how: str) -> None:
     """Before it began, or while the bucket was asked."""
+    scene, answers = Scene(), asyncio.Event()
+    lease = await scene.lent()
+    of = elsewhere(lease, answers)
+    start: Any = SimpleNamespace(offset=7, is_bare=False)
+    header: Any = SimpleNamespace(base_offset=7)
+    work = {
+        "cut": lambda: of.cut(5),
+        "begin at": lambda: of.begin_at(start),
+        "begin before": lambda: of.begin_before(b"", [header], 0),
+    }[how]()
+    task = asyncio.ensure_future(work)
+    if how != "cut":
+        await asyncio.sleep(1.0)
+        assert not task.done(), "the bucket is asked"
+    lease.end()
+    answers.set()
+    with pytest.raises(LeaseOver):
+        await task
+    assert scene.late == [] and lease.log.log_end_offset == 10
+    await scene.logs.close(lease.opened, clean=True)
 
-    async def scenario() -> None:
-        scene, answers = Scene(), asyncio.Event()
-        lease = await scene.lent()
-        of = elsewhere(lease, answers)
-        start: Any = SimpleNamespace(offset=7, is_bare=False)
-        header: Any = SimpleNamespace(base_offset=7)
-        work = {
-            "cut": lambda: of.cut(5),
-            "begin at": lambda: of.begin_at(start),
-            "begin before": lambda: of.begin_before(b"", [header], 0),
-        }[how]()
-        task = asyncio.ensure_future(work)
-        if how != "cut":
-            await asyncio.sleep(1.0)
-            assert not task.done(), "the bucket is asked"
+
+async def test_a_start_that_was_committed_as_its_role_ended_is_the_next_role_s_to_follow() -> None:
+    scene = Scene()
+    lease = await scene.lent()
+
+    async def commit(*_: object, **__: object) -> Any:
         lease.end()
-        answers.set()
-        with pytest.raises(LeaseOver):
-            await task
-        assert scene.late == [] and lease.log.log_end_offset == 10
-        await scene.logs.close(lease.opened, clean=True)
+        return SimpleNamespace(log_start_offset=5)
 
-    run_fast(scenario())
-
-
-def test_a_start_that_was_committed_as_its_role_ended_is_the_next_role_s_to_follow() -> None:
-    async def scenario() -> None:
-        scene = Scene()
-        lease = await scene.lent()
-
-        async def commit(*_: object, **__: object) -> Any:
-            lease.end()
-            return SimpleNamespace(log_start_offset=5)
-
-        of: Any = SimpleNamespace(commit=commit, lease=lease, log=lease.log)
-        with pytest.raises(LeaseOver):
-            await TieredPartition.move_start(of, lambda manifest: manifest)
-        assert scene.late == [] and lease.log.log_start_offset == 0
-        await scene.logs.close(lease.opened, clean=True)
-
-    run_fast(scenario())
+    of: Any = SimpleNamespace(commit=commit, lease=lease, log=lease.log)
+    with pytest.raises(LeaseOver):
+        await TieredPartition.move_start(of, lambda manifest: manifest)
+    assert scene.late == [] and lease.log.log_start_offset == 0
+    await scene.logs.close(lease.opened, clean=True)
 
 
-def test_a_log_behind_the_bucket_is_not_reported_once_its_role_is_over() -> None:
+async def test_a_log_behind_the_bucket_is_not_reported_once_its_role_is_over() -> None:
     """Its topic may be deleted: the report stayed in every heartbeat of the process."""
+    scene, reported = Scene(), list[str]()
+    lease = await scene.lent()
+    directory: Any = lease.log.directory
+    behind: Any = SimpleNamespace(bucket_end_offset=11)
+    of: Any = SimpleNamespace(
+        lease=lease, log=lease.log, blocks={}, is_alone=False, name="log-0", on_behind=reported.append
+    )
+    stat = directory.stat
 
-    async def scenario() -> None:
-        scene, reported = Scene(), list[str]()
-        lease = await scene.lent()
-        directory: Any = lease.log.directory
-        behind: Any = SimpleNamespace(bucket_end_offset=11)
-        of: Any = SimpleNamespace(
-            lease=lease, log=lease.log, blocks={}, is_alone=False, name="log-0", on_behind=reported.append
-        )
-        stat = directory.stat
+    def ends_meanwhile(name: str) -> Any:
+        lease.end()
+        return stat(name)
 
-        def ends_meanwhile(name: str) -> Any:
-            lease.end()
-            return stat(name)
-
-        directory.stat = ends_meanwhile
-        with pytest.raises(LeaseOver):
-            await TieredPartition._reconcile(of, behind)
-        assert reported == [] and of.blocks == {} and scene.late == []
-        await scene.logs.close(lease.opened, clean=True)
-
-    run_fast(scenario())
+    directory.stat = ends_meanwhile
+    with pytest.raises(LeaseOver):
+        await TieredPartition._reconcile(of, behind)
+    assert reported == [] and of.blocks == {} and scene.late == []
+    await scene.logs.close(lease.opened, clean=True)
 
 
 def test_what_another_topic_of_the_name_has_in_the_tables_stays() -> None:

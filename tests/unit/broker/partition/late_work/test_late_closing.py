@@ -17,7 +17,7 @@ from hotstore.recovery.log_loading import recover_log
 from logformat.errors import ThermoclineError
 from logformat.values import TopicPartition
 from seams.loop.workers import Lane
-from tests.support.brokers.broker_kit import Life, batch_of, play, produce_request
+from tests.support.brokers.broker_kit import Life, batch_of, produce_request
 from tests.support.brokers.cluster_kit import id_of
 from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, Pair, both, until
 from tests.support.disk.hotstore_kit import batches_of
@@ -87,68 +87,60 @@ def recovered(pair: Pair, node_id: int) -> PartitionLog:
     return recover_log(directory, TopicPartition(NAME, 0), LogConfig(), now_ms)
 
 
-def test_the_next_topic_of_the_name_begins_when_the_last_thread_of_the_old_one_is_done() -> None:
+async def test_the_next_topic_of_the_name_begins_when_the_last_thread_of_the_old_one_is_done() -> None:
     """The old topic's producers, indexes and lineage lay in its directory: it refused to start."""
-
-    async def scenario() -> None:
-        pair, goes_on = await torn_while_it_seals()
-        first = pair.lives[1]
-        pair.note(TopicDeleted(TOPIC_ID))
-        pair.publish()
-        await asyncio.sleep(0.5)
-        pair.note(TopicCreated(AGAIN, NAME, (Row((1,), 1, 0, 0, (1,), 0),), {}))
-        pair.publish()
-        acked = 0
-        for _ in range(40):  # it may wait for the thread, or go on elsewhere
-            found = first.context.registry.partitions.get((NAME, 0))
-            if found is not None and found.leading and str(found.topic_id) == AGAIN and acked < 5:
-                acked += (await first.produce(NAME, b"acked")).error_code == 0
-            await asyncio.sleep(0.1)
-        goes_on.set()
-        await asyncio.sleep(5.0)
-        await until(lambda: (NAME, 0) in first.context.registry.partitions, "it is led at last")
-        if not acked:
+    pair, goes_on = await torn_while_it_seals()
+    first = pair.lives[1]
+    pair.note(TopicDeleted(TOPIC_ID))
+    pair.publish()
+    await asyncio.sleep(0.5)
+    pair.note(TopicCreated(AGAIN, NAME, (Row((1,), 1, 0, 0, (1,), 0),), {}))
+    pair.publish()
+    acked = 0
+    for _ in range(40):  # it may wait for the thread, or go on elsewhere
+        found = first.context.registry.partitions.get((NAME, 0))
+        if found is not None and found.leading and str(found.topic_id) == AGAIN and acked < 5:
             acked += (await first.produce(NAME, b"acked")).error_code == 0
-        await first.crash()
-        assert acked
-        assert recovered(pair, 1).log_end_offset == acked
-        await pair.lives[2].stop()
+        await asyncio.sleep(0.1)
+    goes_on.set()
+    await asyncio.sleep(5.0)
+    await until(lambda: (NAME, 0) in first.context.registry.partitions, "it is led at last")
+    if not acked:
+        acked += (await first.produce(NAME, b"acked")).error_code == 0
+    await first.crash()
+    assert acked
+    assert recovered(pair, 1).log_end_offset == acked
+    await pair.lives[2].stop()
 
-    play(scenario())
 
-
-def test_a_copy_goes_on_in_the_next_epoch_when_the_last_thread_of_the_one_before_is_done() -> None:
+async def test_a_copy_goes_on_in_the_next_epoch_when_the_last_thread_of_the_one_before_is_done() -> None:
     """What the cut tail's producers said was believed after a restart: a batch that is in no log was answered as a
     resend, at another record's offset."""
+    pair, goes_on = await torn_while_it_seals()
+    first, second = pair.lives[1], pair.lives[2]
+    pair.elect(2, (2,))
+    pair.publish()
+    await until(lambda: pair.leads(2), "it leads on")
+    for number in range(12):
+        assert (await second.produce(NAME, b"of two %d" % number)).error_code == 0
+    await asyncio.sleep(5.0)
+    goes_on.set()
 
-    async def scenario() -> None:
-        pair, goes_on = await torn_while_it_seals()
-        first, second = pair.lives[1], pair.lives[2]
-        pair.elect(2, (2,))
-        pair.publish()
-        await until(lambda: pair.leads(2), "it leads on")
-        for number in range(12):
-            assert (await second.produce(NAME, b"of two %d" % number)).error_code == 0
-        await asyncio.sleep(5.0)
-        goes_on.set()
+    def is_copied() -> bool:
+        followed = pair.followed(1)
+        return followed is not None and followed.follower.end == 20
 
-        def is_copied() -> bool:
-            followed = pair.followed(1)
-            return followed is not None and followed.follower.end == 20
-
-        await until(is_copied, "all is copied")
-        await asyncio.sleep(5.0)
-        await first.crash()
-        log = recovered(pair, 1)
-        assert log.log_end_offset == 20
-        log.begin_epoch(9)
-        for sequence in reversed(range(12)):
-            data = bytearray(batch_of(TAIL, producer_id=PRODUCER, producer_epoch=0, base_sequence=sequence))
-            try:
-                appended = log.append_as_leader(*batches_of(data), 9, pair.lives[2].clock.wall_ms())
-            except ThermoclineError:
-                continue  # out of order: nothing is known of this producer
-            assert not appended.duplicate, f"sequence {sequence} is in no log, and is answered as a resend"
-        await second.stop()
-
-    play(scenario())
+    await until(is_copied, "all is copied")
+    await asyncio.sleep(5.0)
+    await first.crash()
+    log = recovered(pair, 1)
+    assert log.log_end_offset == 20
+    log.begin_epoch(9)
+    for sequence in reversed(range(12)):
+        data = bytearray(batch_of(TAIL, producer_id=PRODUCER, producer_epoch=0, base_sequence=sequence))
+        try:
+            appended = log.append_as_leader(*batches_of(data), 9, pair.lives[2].clock.wall_ms())
+        except ThermoclineError:
+            continue  # out of order: nothing is known of this producer
+        assert not appended.duplicate, f"sequence {sequence} is in no log, and is answered as a resend"
+    await second.stop()

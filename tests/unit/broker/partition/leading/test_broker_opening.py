@@ -15,7 +15,8 @@ from broker.internal_topics.shard_life import ShardState
 from broker.partition.leading.leader_role import LeaderRole
 from coldstore.object_store import StoreUnavailable
 from logformat.values import TopicPartition
-from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, play
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place
+from tests.support.fast_loop import run_fast
 
 
 def _flip_footers(place: Place) -> None:
@@ -63,7 +64,7 @@ def test_a_footer_flipped_on_its_way_keeps_a_partition_offline_only_until_it_is_
         assert (await life.produce("log", b"goes on")).error_code == ErrorCode.NONE
         await life.stop()
 
-    play(scenario(), timeout_s=900.0)
+    run_fast(scenario(), timeout_s=900.0)
 
 
 def test_a_topic_deleted_while_one_of_its_partitions_is_offline_is_not_opened_again() -> None:
@@ -83,7 +84,7 @@ def test_a_topic_deleted_while_one_of_its_partitions_is_offline_is_not_opened_ag
         await life.stop()
         assert place.disk.stat("/data/a/.kafka_cleanshutdown") is not None
 
-    play(scenario(), timeout_s=3600.0)
+    run_fast(scenario(), timeout_s=3600.0)
 
 
 def test_a_partition_is_opened_once_however_many_attempts_its_topic_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +121,7 @@ def test_a_partition_is_opened_once_however_many_attempts_its_topic_takes(monkey
         await asyncio.wait_for(waiting, 1.0)
         await life.stop()
 
-    play(scenario(), timeout_s=3600.0)
+    run_fast(scenario(), timeout_s=3600.0)
 
 
 def test_a_topic_deleted_while_it_opens_leaves_no_partition_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +149,7 @@ def test_a_topic_deleted_while_it_opens_leaves_no_partition_open(monkeypatch: py
                 await asyncio.sleep(0.1)
         await life.stop()
 
-    play(scenario(), timeout_s=3600.0)
+    run_fast(scenario(), timeout_s=3600.0)
 
 
 def test_the_groups_of_an_offsets_partition_that_comes_back_come_back_with_it() -> None:
@@ -181,7 +182,7 @@ def test_the_groups_of_an_offsets_partition_that_comes_back_come_back_with_it() 
         assert await _commit(life, 8) == [ErrorCode.NONE]
         await life.stop()
 
-    play(scenario(), timeout_s=3600.0)
+    run_fast(scenario(), timeout_s=3600.0)
 
 
 def _flip_root(place: Place, topic_id: str) -> None:

@@ -11,7 +11,6 @@ from broker.controller.unclean_recovery import best
 from broker.metadata.records import NO_LEADER
 from logformat.record_batch import walk
 from seams.files.disk import read_file
-from tests.support.brokers.broker_kit import play
 from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, both, until
 from tests.unit.broker.partition.late_work.test_late_threads import slow
 from tests.unit.broker.partition.leading.test_candidate_moved_aside import LOG, logs_stay, said  # noqa: F401
@@ -19,44 +18,41 @@ from tests.unit.broker.partition.leading.test_unclean_start import begin, done, 
 
 
 @pytest.mark.parametrize("opens_s", [0.0, 20.0])
-def test_what_is_whole_of_a_log_counts_however_long_it_takes_to_be_opened(opens_s: float) -> None:
-    async def scenario() -> None:
-        pair = await both()
-        for number in range(3):
-            assert (await pair.lives[1].produce(NAME, b"%d" % number)).error_code == 0
-        await until(lambda: pair.followed(2).high_watermark == 3, "2 knows")  # type: ignore[union-attr]
-        pair.elect(2, (2,))
-        pair.publish(2)
-        await until(lambda: pair.leads(2), "2 leads")
-        await pair.lives.pop(1).crash()
-        for number in range(3, 8):
-            assert (await pair.lives[2].produce(NAME, b"%d" % number)).error_code == 0
-        await pair.lives.pop(2).stop()
-        disk = pair.places[2].disk
-        at, header = list(walk(read_file(disk, LOG)))[-1]
-        disk.flip_bit(LOG, at + header.size - 1, 2)
-        await pair.start(1)
-        await pair.start(2)
-        pair.elect(2, (2,))
-        pair.publish(2)
-        failures = pair.lives[2].context.registry.log_failures
-        await until(lambda: (TOPIC_ID, 0) in failures.lost, "it refuses to be led")
-        began = slow(pair.lives[2], "_recover", seconds=opens_s)
-        pair.elect(NO_LEADER, ())
-        pair.publish()
-        await until(lambda: bool(began), "it is opened to be copied")
-        await until(lambda: said(pair, 1) is not None, "1 says what it holds")
-        heard = {}
-        async with asyncio.timeout(60):  # as the controller does: whoever answered is asked no more
-            while len(heard) < 2:
-                heard |= {node_id: one for node_id in (1, 2) if node_id not in heard and (one := said(pair, node_id))}
-                await asyncio.sleep(0.5)
-        chosen = best(pair.row, heard)
-        await begin(pair, chosen)
-        done(pair)
-        await until(lambda: pair.leads(chosen), "it serves")
-        expected = [(number, b"%d" % number) for number in range(7)]
-        assert await values(pair, chosen) == expected, f"{chosen} was chosen of {heard}"
-        await pair.stop()
-
-    play(scenario())
+async def test_what_is_whole_of_a_log_counts_however_long_it_takes_to_be_opened(opens_s: float) -> None:
+    pair = await both()
+    for number in range(3):
+        assert (await pair.lives[1].produce(NAME, b"%d" % number)).error_code == 0
+    await until(lambda: pair.followed(2).high_watermark == 3, "2 knows")  # type: ignore[union-attr]
+    pair.elect(2, (2,))
+    pair.publish(2)
+    await until(lambda: pair.leads(2), "2 leads")
+    await pair.lives.pop(1).crash()
+    for number in range(3, 8):
+        assert (await pair.lives[2].produce(NAME, b"%d" % number)).error_code == 0
+    await pair.lives.pop(2).stop()
+    disk = pair.places[2].disk
+    at, header = list(walk(read_file(disk, LOG)))[-1]
+    disk.flip_bit(LOG, at + header.size - 1, 2)
+    await pair.start(1)
+    await pair.start(2)
+    pair.elect(2, (2,))
+    pair.publish(2)
+    failures = pair.lives[2].context.registry.log_failures
+    await until(lambda: (TOPIC_ID, 0) in failures.lost, "it refuses to be led")
+    began = slow(pair.lives[2], "_recover", seconds=opens_s)
+    pair.elect(NO_LEADER, ())
+    pair.publish()
+    await until(lambda: bool(began), "it is opened to be copied")
+    await until(lambda: said(pair, 1) is not None, "1 says what it holds")
+    heard = {}
+    async with asyncio.timeout(60):  # as the controller does: whoever answered is asked no more
+        while len(heard) < 2:
+            heard |= {node_id: one for node_id in (1, 2) if node_id not in heard and (one := said(pair, node_id))}
+            await asyncio.sleep(0.5)
+    chosen = best(pair.row, heard)
+    await begin(pair, chosen)
+    done(pair)
+    await until(lambda: pair.leads(chosen), "it serves")
+    expected = [(number, b"%d" % number) for number in range(7)]
+    assert await values(pair, chosen) == expected, f"{chosen} was chosen of {heard}"
+    await pair.stop()

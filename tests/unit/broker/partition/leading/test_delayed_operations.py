@@ -13,8 +13,9 @@ from broker.partition.leading.delayed_operations import Acked, DelayedOperations
 from broker.wire.apis import ApiKey
 from logformat.errors import StorageFailed
 from tests.support.brokers.broker_kit import Life, Place, batch_of, decoded, produce_request
-from tests.support.brokers.broker_kit import play as play_broker
 from tests.support.disk.syncs_in_hand import InHand
+from tests.support.fast_loop import HOUR_S, run_fast
+from tests.support.scenario import by
 
 FAR_S = 1e9
 
@@ -153,7 +154,7 @@ def in_a_broker(scene: Callable[[Life, InHand], Awaitable[None]], topics: int = 
             syncs.answer()
         await life.stop()
 
-    play_broker(whole())
+    run_fast(whole(), timeout_s=HOUR_S)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -162,52 +163,44 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_the_answer_is_there_in_the_turn_in_which_the_disks_is() -> None:
+@by(in_a_broker)
+async def test_the_answer_is_there_in_the_turn_in_which_the_disks_is(life: Life, syncs: InHand, /) -> None:
     """And the next sync has begun: before, it was four turns of the loop, in each of which others had their work."""
-
-    async def scene(life: Life, syncs: InHand) -> None:
-        waits = life.dispatch(ApiKey.PRODUCE, produce_request("t0", batch_of(b"a")))
-        assert isinstance(waits, Later)
-        await until(lambda: bool(syncs.asked))
-        behind = life.dispatch(ApiKey.PRODUCE, produce_request("t0", batch_of(b"b")))
-        assert isinstance(behind, Later) and len(syncs.asked) == 1
-        syncs.answer()
-        assert waits.is_done and not behind.is_done and len(syncs.asked) == 1
-        assert decoded(ApiKey.PRODUCE, 9, waits.parts).responses[0].partition_responses[0].base_offset == 1
-        syncs.answer()
-        assert behind.is_done
-
-    in_a_broker(scene)
+    waits = life.dispatch(ApiKey.PRODUCE, produce_request("t0", batch_of(b"a")))
+    assert isinstance(waits, Later)
+    await until(lambda: bool(syncs.asked))
+    behind = life.dispatch(ApiKey.PRODUCE, produce_request("t0", batch_of(b"b")))
+    assert isinstance(behind, Later) and len(syncs.asked) == 1
+    syncs.answer()
+    assert waits.is_done and not behind.is_done and len(syncs.asked) == 1
+    assert decoded(ApiKey.PRODUCE, 9, waits.parts).responses[0].partition_responses[0].base_offset == 1
+    syncs.answer()
+    assert behind.is_done
 
 
-def test_what_was_put_off_to_the_end_of_the_chain_is_done_once_for_all_logs() -> None:
+@by(in_a_broker, topics=3)
+async def test_what_was_put_off_to_the_end_of_the_chain_is_done_once_for_all_logs(life: Life, syncs: InHand, /) -> None:
     """A connection that waits for several answers sends them together, after the next sync began."""
-
-    async def scene(life: Life, syncs: InHand) -> None:
-        done: list[tuple[str, int]] = []
-        waits = [life.dispatch(ApiKey.PRODUCE, produce_request(f"t{at}", batch_of(b"a"))) for at in range(3)]
-        for at, answer in enumerate(waits):
-            assert isinstance(answer, Later)
-            answer.when_done(
-                lambda _, at=at: life.broker._world.afterwards.do(  # type: ignore[misc]
-                    lambda: done.append((f"t{at}", sum(isinstance(one, Later) and one.is_done for one in waits)))
-                )
+    done: list[tuple[str, int]] = []
+    waits = [life.dispatch(ApiKey.PRODUCE, produce_request(f"t{at}", batch_of(b"a"))) for at in range(3)]
+    for at, answer in enumerate(waits):
+        assert isinstance(answer, Later)
+        answer.when_done(
+            lambda _, at=at: life.broker._world.afterwards.do(  # type: ignore[misc]
+                lambda: done.append((f"t{at}", sum(isinstance(one, Later) and one.is_done for one in waits)))
             )
-        await until(lambda: bool(syncs.asked))
-        syncs.answer()
-        assert done == [("t0", 3), ("t1", 3), ("t2", 3)]
+        )
+    await until(lambda: bool(syncs.asked))
+    syncs.answer()
+    assert done == [("t0", 3), ("t1", 3), ("t2", 3)]
 
-    in_a_broker(scene, topics=3)
 
-
-def test_a_sync_that_failed_is_told_in_the_same_turn() -> None:
-    async def scene(life: Life, syncs: InHand) -> None:
-        waits = life.dispatch(ApiKey.PRODUCE, produce_request("t0", batch_of(b"a")))
-        assert isinstance(waits, Later)
-        await until(lambda: bool(syncs.asked))
-        syncs.answer(OSError(errno.EIO, "injected"))
-        assert waits.is_done
-        part = decoded(ApiKey.PRODUCE, 9, waits.parts).responses[0].partition_responses[0]
-        assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not syncs.asked
-
-    in_a_broker(scene)
+@by(in_a_broker)
+async def test_a_sync_that_failed_is_told_in_the_same_turn(life: Life, syncs: InHand, /) -> None:
+    waits = life.dispatch(ApiKey.PRODUCE, produce_request("t0", batch_of(b"a")))
+    assert isinstance(waits, Later)
+    await until(lambda: bool(syncs.asked))
+    syncs.answer(OSError(errno.EIO, "injected"))
+    assert waits.is_done
+    part = decoded(ApiKey.PRODUCE, 9, waits.parts).responses[0].partition_responses[0]
+    assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not syncs.asked

@@ -11,7 +11,8 @@ from broker.wire.messages import DeleteRecordsRequest, DeleteRecordsRequestParti
 from logformat.checkpoints import decode_offsets
 from logformat.values import TopicPartition
 from seams.files.disk import read_file
-from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place, play
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place
+from tests.support.fast_loop import run_fast
 
 
 def test_a_start_that_retention_moved_in_the_bucket_is_in_the_next_checkpoint() -> None:
@@ -35,60 +36,52 @@ def test_a_start_that_retention_moved_in_the_bucket_is_in_the_next_checkpoint() 
         assert starts[TopicPartition("log", 0)] == log.log_start_offset
         await life.stop()
 
-    play(scenario(), timeout_s=7200.0)
+    run_fast(scenario(), timeout_s=7200.0)
 
 
-def test_a_start_that_could_not_be_made_durable_is_shown_to_nobody() -> None:
+async def test_a_start_that_could_not_be_made_durable_is_shown_to_nobody() -> None:
     """The disk was full: DeleteRecords was answered with an error, and readers saw the new start all the same. A broker
     killed then showed the deleted records again (G9)."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await place.start()
-        await life.create("log", remote_storage_enable="false")
-        for value in (b"a", b"b", b"c"):
-            await life.produce("log", value)
-        wanted = DeleteRecordsRequestTopic("log", [DeleteRecordsRequestPartition(0, 2)])
-        place.disk.inject("write", errno.ENOSPC, "log-start-offset-checkpoint.tmp", times=-1)
-        answer = await life.call(ApiKey.DELETE_RECORDS, DeleteRecordsRequest(topics=[wanted], timeout_ms=1000))
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        shown = (await life.fetch("log", 2)).log_start_offset
-        await life.crash()
-        place.kill()
-        life = await place.start()
-        assert (await life.fetch("log", 2)).log_start_offset >= shown == 0
-        answer = await life.call(ApiKey.DELETE_RECORDS, DeleteRecordsRequest(topics=[wanted], timeout_ms=1000))
-        assert answer.topics[0].partitions[0].error_code == 0
-        await life.crash()
-        place.power_cut()
-        life = await place.start()
-        assert (await life.fetch("log", 2)).log_start_offset == 2
-        await life.crash()
-
-    play(scenario())
+    place = Place()
+    life = await place.start()
+    await life.create("log", remote_storage_enable="false")
+    for value in (b"a", b"b", b"c"):
+        await life.produce("log", value)
+    wanted = DeleteRecordsRequestTopic("log", [DeleteRecordsRequestPartition(0, 2)])
+    place.disk.inject("write", errno.ENOSPC, "log-start-offset-checkpoint.tmp", times=-1)
+    answer = await life.call(ApiKey.DELETE_RECORDS, DeleteRecordsRequest(topics=[wanted], timeout_ms=1000))
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    shown = (await life.fetch("log", 2)).log_start_offset
+    await life.crash()
+    place.kill()
+    life = await place.start()
+    assert (await life.fetch("log", 2)).log_start_offset >= shown == 0
+    answer = await life.call(ApiKey.DELETE_RECORDS, DeleteRecordsRequest(topics=[wanted], timeout_ms=1000))
+    assert answer.topics[0].partitions[0].error_code == 0
+    await life.crash()
+    place.power_cut()
+    life = await place.start()
+    assert (await life.fetch("log", 2)).log_start_offset == 2
+    await life.crash()
 
 
-def test_a_checkpoint_beside_a_start_that_becomes_durable_does_not_take_it_back() -> None:
+async def test_a_checkpoint_beside_a_start_that_becomes_durable_does_not_take_it_back() -> None:
     """Sampled while the new start was being written, with the old one; written last, it was what a kill left."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await place.start()
-        await life.create("log", remote_storage_enable="false")
-        for value in (b"a", b"b", b"c"):
-            await life.produce("log", value)
-        replicas, partition = life.broker.components.replicas, life.partition("log")
-        assert replicas is not None
-        raising = asyncio.get_running_loop().create_task(partition.tier.delete_records(2))
-        while partition.log.pending_start_offset != 2:
-            await asyncio.sleep(0)
-        assert partition.log_start_offset == 0
-        await asyncio.gather(raising, replicas.checkpointing.checkpoint())
-        assert partition.log_start_offset == 2
-        await life.crash()
-        place.power_cut()
-        life = await place.start()
-        assert (await life.fetch("log", 2)).log_start_offset == 2
-        await life.crash()
-
-    play(scenario())
+    place = Place()
+    life = await place.start()
+    await life.create("log", remote_storage_enable="false")
+    for value in (b"a", b"b", b"c"):
+        await life.produce("log", value)
+    replicas, partition = life.broker.components.replicas, life.partition("log")
+    assert replicas is not None
+    raising = asyncio.get_running_loop().create_task(partition.tier.delete_records(2))
+    while partition.log.pending_start_offset != 2:
+        await asyncio.sleep(0)
+    assert partition.log_start_offset == 0
+    await asyncio.gather(raising, replicas.checkpointing.checkpoint())
+    assert partition.log_start_offset == 2
+    await life.crash()
+    place.power_cut()
+    life = await place.start()
+    assert (await life.fetch("log", 2)).log_start_offset == 2
+    await life.crash()

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from broker.metadata.records import NO_LEADER, Row, RowsSet
 from logformat.values import TopicPartition
-from tests.support.brokers.broker_kit import Life, Place, play
+from tests.support.brokers.broker_kit import Life, Place
 from tests.support.brokers.neighbours import commit, join
 
 
@@ -45,64 +45,52 @@ async def _until(place: Place, *names: str) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_a_log_that_was_seen_to_change_hands_is_removed() -> None:
+async def test_a_log_that_was_seen_to_change_hands_is_removed() -> None:
     """With all that was known of it: a topic's next log of that place begins with nothing."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await _held(place)
-        await _commit(life, _others(life))
-        await _until(place)
-        registry = life.context.registry
-        assert not list(registry) and not registry.followed and not registry.touched
-        await _commit(life, replace(_row(life), replicas=(1, 2), leader=NO_LEADER, in_sync=(2,)))
-        async with asyncio.timeout(60.0):
-            while ("log", 0) not in registry.followed:
-                await asyncio.sleep(0.05)
-        assert registry.followed["log", 0].log.log_end_offset == 0
-        await life.stop()
-
-    play(scenario())
+    place = Place()
+    life = await _held(place)
+    await _commit(life, _others(life))
+    await _until(place)
+    registry = life.context.registry
+    assert not list(registry) and not registry.followed and not registry.touched
+    await _commit(life, replace(_row(life), replicas=(1, 2), leader=NO_LEADER, in_sync=(2,)))
+    async with asyncio.timeout(60.0):
+        while ("log", 0) not in registry.followed:
+            await asyncio.sleep(0.05)
+    assert registry.followed["log", 0].log.log_end_offset == 0
+    await life.stop()
 
 
-def test_a_log_given_back_before_its_turn_came_stays() -> None:
+async def test_a_log_given_back_before_its_turn_came_stays() -> None:
     """The directories of its topic were somebody's meanwhile: the newest image is what counts then."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await _held(place)
-        replicas = life.broker.components.replicas
-        assert replicas is not None
-        async with replicas._logs.place(TopicPartition("log", 0))._turn:
-            await _commit(life, _others(life))
-            await asyncio.sleep(1.0)
-            await _commit(life, replace(_row(life), replicas=(1, 2), leader=1, in_sync=(1, 2)))
-        async with asyncio.timeout(60.0):
-            while ("log", 0) not in life.context.registry.partitions:
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(1.0)
-        assert _directories(place) == ["log-0"]
-        assert life.partition("log").log.log_end_offset == 1
-        await life.stop()
-
-    play(scenario())
-
-
-def test_what_was_not_seen_goes_aside() -> None:
-    """Closed, whole, named as a stray."""
-
-    async def scenario() -> None:
-        place = Place()
-        life = await _held(place)
-        replicas = life.broker.components.replicas
-        assert replicas is not None
-        drop = replicas.drop
-        replicas.drop = lambda topic, indexes, *, is_seen: drop(topic, indexes, is_seen=False)  # type: ignore[method-assign]
+    place = Place()
+    life = await _held(place)
+    replicas = life.broker.components.replicas
+    assert replicas is not None
+    async with replicas._logs.place(TopicPartition("log", 0))._turn:
         await _commit(life, _others(life))
-        async with asyncio.timeout(60.0):
-            while not all(name.endswith("-stray") for name in _directories(place)):
-                await asyncio.sleep(0.05)
-        assert len(_directories(place)) == 1
-        await life.stop()
+        await asyncio.sleep(1.0)
+        await _commit(life, replace(_row(life), replicas=(1, 2), leader=1, in_sync=(1, 2)))
+    async with asyncio.timeout(60.0):
+        while ("log", 0) not in life.context.registry.partitions:
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(1.0)
+    assert _directories(place) == ["log-0"]
+    assert life.partition("log").log.log_end_offset == 1
+    await life.stop()
 
-    play(scenario())
+
+async def test_what_was_not_seen_goes_aside() -> None:
+    """Closed, whole, named as a stray."""
+    place = Place()
+    life = await _held(place)
+    replicas = life.broker.components.replicas
+    assert replicas is not None
+    drop = replicas.drop
+    replicas.drop = lambda topic, indexes, *, is_seen: drop(topic, indexes, is_seen=False)  # type: ignore[method-assign]
+    await _commit(life, _others(life))
+    async with asyncio.timeout(60.0):
+        while not all(name.endswith("-stray") for name in _directories(place)):
+            await asyncio.sleep(0.05)
+    assert len(_directories(place)) == 1
+    await life.stop()

@@ -17,7 +17,7 @@ from coldstore.stores.operations import Operation
 from logformat.values import TopicPartition
 from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place, play
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place
 from tests.support.store.faulty_store import Fault
 
 TOPIC_ID = UUID(int=77)
@@ -45,127 +45,111 @@ class Removed:
         return may_delete()
 
 
-def test_a_topic_is_forgotten_a_session_after_it_was_removed_however_long_that_is() -> None:
+async def test_a_topic_is_forgotten_a_session_after_it_was_removed_however_long_that_is() -> None:
     """A broker in session may not have heard of the deletion for that long: what it uploads until then is removed with
     the rest, and what it holds of the topic is no stray."""
     session_s = 30.0
+    loop, removed = asyncio.get_running_loop(), Removed()
+    nodes = {node: SimpleNamespace(node_id=node, active=True) for node in (1, 2)}
+    metadata = SimpleNamespace(is_decided_by=lambda node: node == 1, image=SimpleNamespace(nodes=nodes))
+    forgotten: asyncio.Future[float] = loop.create_future()
 
-    async def scenario() -> None:
-        loop, removed = asyncio.get_running_loop(), Removed()
-        nodes = {node: SimpleNamespace(node_id=node, active=True) for node in (1, 2)}
-        metadata = SimpleNamespace(is_decided_by=lambda node: node == 1, image=SimpleNamespace(nodes=nodes))
-        forgotten: asyncio.Future[float] = loop.create_future()
+    async def forget(_: Topic) -> None:
+        assert removed.objects == [TOPIC_ID, TOPIC_ID]
+        forgotten.set_result(loop.time())
 
-        async def forget(_: Topic) -> None:
-            assert removed.objects == [TOPIC_ID, TOPIC_ID]
-            forgotten.set_result(loop.time())
-
-        tasks = Tasks()
-        purging = TopicDeletion(
-            1,
-            cast(Any, metadata),
-            cast(Any, removed),
-            cast(Any, removed),
-            removed.closed,
-            forget,
-            tasks,
-            SeededRng(1),
-            lambda *_: None,
-            session_s,
-        )
-        began_s = loop.time()
-        purging.purge(Topic(str(TOPIC_ID), "log", (Row((1, 2), 1, 0, 0, (1, 2), 0),), {}, True))
-        assert await forgotten - began_s > session_s
-        await tasks.close()
-
-    play(scenario())
+    tasks = Tasks()
+    purging = TopicDeletion(
+        1,
+        cast(Any, metadata),
+        cast(Any, removed),
+        cast(Any, removed),
+        removed.closed,
+        forget,
+        tasks,
+        SeededRng(1),
+        lambda *_: None,
+        session_s,
+    )
+    began_s = loop.time()
+    purging.purge(Topic(str(TOPIC_ID), "log", (Row((1, 2), 1, 0, 0, (1, 2), 0),), {}, True))
+    assert await forgotten - began_s > session_s
+    await tasks.close()
 
 
 @pytest.mark.parametrize("waits", ["for others to hear", "for its turn at the bucket"])
 @pytest.mark.parametrize("is_again", [False, True])
-def test_objects_are_deleted_by_a_broker_that_decides_when_its_turn_comes(waits: str, is_again: bool) -> None:
+async def test_objects_are_deleted_by_a_broker_that_decides_when_its_turn_comes(waits: str, is_again: bool) -> None:
     """Another broker claimed meanwhile. `is_again`: this one decides again before the turn was over, and has a topic
     forgotten only after a deletion of its own."""
+    removed, decides, forgotten = Removed(), [True], list[Topic]()
+    nodes = {node: SimpleNamespace(node_id=node, active=True) for node in (1, 2)}
+    metadata = SimpleNamespace(is_decided_by=lambda _: decides[0], image=SimpleNamespace(nodes=nodes))
 
-    async def scenario() -> None:
-        removed, decides, forgotten = Removed(), [True], list[Topic]()
-        nodes = {node: SimpleNamespace(node_id=node, active=True) for node in (1, 2)}
-        metadata = SimpleNamespace(is_decided_by=lambda _: decides[0], image=SimpleNamespace(nodes=nodes))
+    async def forget(topic: Topic) -> None:
+        forgotten.append(topic)
 
-        async def forget(topic: Topic) -> None:
-            forgotten.append(topic)
-
-        tasks, them = Tasks(), cast(Any, removed)
-        purging = TopicDeletion(
-            1, cast(Any, metadata), them, them, removed.closed, forget, tasks, SeededRng(1), lambda *_: None, 30.0
-        )
-        turns = PURGING_MAX if waits == "for its turn at the bucket" else 0
-        for _ in range(turns):
-            await purging._slots.acquire()
-        purging.purge(Topic(str(TOPIC_ID), "log", (Row((1, 2), 1, 0, 0, (1, 2), 0),), {}, True))
-        await asyncio.sleep(5.0)
-        decides[0] = False
-        for _ in range(turns):
-            purging._slots.release()
-        await asyncio.sleep(20.0 if is_again and not turns else 1.0)
-        decides[0] = is_again
-        await asyncio.sleep(100.0)
-        assert len(removed.objects) == (0 if turns else 1 + is_again), "deleted by a broker that does not decide"
-        assert len(forgotten) == (is_again and not turns), "forgotten, and not deleted by this broker"
-        await tasks.close()
-
-    play(scenario())
+    tasks, them = Tasks(), cast(Any, removed)
+    purging = TopicDeletion(
+        1, cast(Any, metadata), them, them, removed.closed, forget, tasks, SeededRng(1), lambda *_: None, 30.0
+    )
+    turns = PURGING_MAX if waits == "for its turn at the bucket" else 0
+    for _ in range(turns):
+        await purging._slots.acquire()
+    purging.purge(Topic(str(TOPIC_ID), "log", (Row((1, 2), 1, 0, 0, (1, 2), 0),), {}, True))
+    await asyncio.sleep(5.0)
+    decides[0] = False
+    for _ in range(turns):
+        purging._slots.release()
+    await asyncio.sleep(20.0 if is_again and not turns else 1.0)
+    decides[0] = is_again
+    await asyncio.sleep(100.0)
+    assert len(removed.objects) == (0 if turns else 1 + is_again), "deleted by a broker that does not decide"
+    assert len(forgotten) == (is_again and not turns), "forgotten, and not deleted by this broker"
+    await tasks.close()
 
 
-def test_a_broker_that_decides_no_more_deletes_no_object_of_the_next_partition() -> None:
+async def test_a_broker_that_decides_no_more_deletes_no_object_of_the_next_partition() -> None:
     """It asked once for all partitions. By then a rebuilt cluster may have the topic again (R29)."""
+    place = Place()
+    life = await place.start()
+    topic_id = str(await life.create("log", 3, **SMALL_SEGMENTS))
+    await asyncio.sleep(10.0)
+    delete, deleted = place.memory.delete, list[str]()
 
-    async def scenario() -> None:
-        place = Place()
-        life = await place.start()
-        topic_id = str(await life.create("log", 3, **SMALL_SEGMENTS))
-        await asyncio.sleep(10.0)
-        delete, deleted = place.memory.delete, list[str]()
+    async def another_claims(keys: list[str]) -> None:
+        metadata.is_decided_by = lambda _: False  # type: ignore[method-assign]
+        deleted.extend(keys)
+        await delete(keys)
 
-        async def another_claims(keys: list[str]) -> None:
-            metadata.is_decided_by = lambda _: False  # type: ignore[method-assign]
-            deleted.extend(keys)
-            await delete(keys)
-
-        metadata, place.memory.delete = life.context.metadata, another_claims  # type: ignore[method-assign]
-        await life.context.controller.delete_topic("log")
-        await asyncio.sleep(60.0)
-        assert {key.split(topic_id)[1].split("/")[1] for key in deleted if topic_id in key} == {"0"}, deleted
-        await life.crash()
-
-    play(scenario())
+    metadata, place.memory.delete = life.context.metadata, another_claims  # type: ignore[method-assign]
+    await life.context.controller.delete_topic("log")
+    await asyncio.sleep(60.0)
+    assert {key.split(topic_id)[1].split("/")[1] for key in deleted if topic_id in key} == {"0"}, deleted
+    await life.crash()
 
 
-def test_a_purge_stops_while_its_broker_does_not_know_whether_the_topic_is_still_deleted() -> None:
+async def test_a_purge_stops_while_its_broker_does_not_know_whether_the_topic_is_still_deleted() -> None:
     """R23: an earlier `cluster.json` may have been put back by then. It deleted by an image of any age."""
+    place = Place()
+    life = await place.start()
+    topic_id = str(await life.create("log", 5))
+    await asyncio.sleep(10.0)
+    delete, deleted = place.memory.delete, list[str]()
 
-    async def scenario() -> None:
-        place = Place()
-        life = await place.start()
-        topic_id = str(await life.create("log", 5))
-        await asyncio.sleep(10.0)
-        delete, deleted = place.memory.delete, list[str]()
+    async def slow(keys: list[str]) -> None:
+        if not deleted:
+            for operation in (Operation.GET, Operation.GET_IF_CHANGED):
+                place.store.script(operation, Fault.BEFORE, match="cluster", times=10**6)
+        deleted.extend(key for key in keys if topic_id in key)
+        await asyncio.sleep(15.0)
+        await delete(keys)
 
-        async def slow(keys: list[str]) -> None:
-            if not deleted:
-                for operation in (Operation.GET, Operation.GET_IF_CHANGED):
-                    place.store.script(operation, Fault.BEFORE, match="cluster", times=10**6)
-            deleted.extend(key for key in keys if topic_id in key)
-            await asyncio.sleep(15.0)
-            await delete(keys)
-
-        place.memory.delete = slow  # type: ignore[method-assign]
-        await life.context.controller.delete_topic("log")
-        await asyncio.sleep(600.0)
-        assert len(deleted) == 1, deleted
-        place.store.calm()
-        await asyncio.sleep(1200.0)
-        assert len(deleted) == 5
-        await life.crash()
-
-    play(scenario())
+    place.memory.delete = slow  # type: ignore[method-assign]
+    await life.context.controller.delete_topic("log")
+    await asyncio.sleep(600.0)
+    assert len(deleted) == 1, deleted
+    place.store.calm()
+    await asyncio.sleep(1200.0)
+    assert len(deleted) == 5
+    await life.crash()

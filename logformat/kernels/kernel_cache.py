@@ -1,7 +1,7 @@
 """Compiles the kernels once per machine, with numba's cache.
 
 Without a writable cache directory a kernel is compiled in each process (some seconds). The cache key covers every
-source of the kernels, because numba itself checks only the file of the kernel.
+module beside the kernel, because numba itself checks only the kernel's own file.
 """
 
 from __future__ import annotations
@@ -19,20 +19,13 @@ import numba
 import numba.core.config
 
 Kernel = Callable[[int], int]
-_SOURCES: Final = (
-    "kernel_cache.py",
-    "layout.py",
-    "raw_memory.py",
-    "crc_kernel.py",
-    "record_kernel.py",
-    "walk_kernel.py",
-    "rows_kernel.py",
-)
+_OURS: Final = __package__
 
 
 def compiled(function: Kernel) -> Kernel:
     """`function` (int64) → int64 as machine code that runs without the GIL."""
-    function.__qualname__ = f"{function.__name__.strip('_')}_{_digest()}"  # becomes part of the cache's file names
+    # Becomes part of the cache's file names.
+    function.__qualname__ = f"{function.__name__.strip('_')}_{_digest(function.__module__)}"
     try:
         return _compile(function, cache=True)
     except (RuntimeError, OSError):  # RuntimeError: "no locator available", neither this folder nor $HOME is writable
@@ -49,11 +42,13 @@ def _compile(function: Kernel, *, cache: bool) -> Kernel:
     return kernel
 
 
-def _digest() -> str:
-    sources = resources.files(__package__)
+def _digest(module: str) -> str:
+    """Of the sources in the kernel's package and here."""
     digest = hashlib.sha256()
-    for name in _SOURCES:
-        digest.update(sources.joinpath(name).read_bytes())
+    for package in dict.fromkeys((_OURS, module.rpartition(".")[0])):
+        for source in sorted(resources.files(package).iterdir(), key=lambda found: found.name):
+            if source.name.endswith(".py"):
+                digest.update(source.read_bytes())
     return digest.hexdigest()[:12]
 
 

@@ -42,12 +42,14 @@ def _load(kind: ir.IntType, *, swap: bool = False, signed: bool = True) -> Any:
     return intrinsic(build)
 
 
-def _store(kind: ir.IntType) -> Any:
-    """An intrinsic (address, value): stores the low bits of an int64."""
+def _store(kind: ir.IntType, *, swap: bool = False) -> Any:
+    """An intrinsic (address, value): stores the low bits of an int64, big-endian when `swap`."""
 
     def build(_typing: Any, address: Any, value: Any) -> Any:
         def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             value = arguments[1] if kind.width == 64 else builder.trunc(arguments[1], kind)
+            if swap:
+                value = builder.bswap(value)
             builder.store(value, builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
             return _context.get_dummy_value()
 
@@ -111,6 +113,9 @@ load_i64: Final[Callable[[int], int]] = _load(_I64)
 store_u8: Final[Callable[[int, int], None]] = _store(_I8)
 store_i32: Final[Callable[[int, int], None]] = _store(_I32)
 store_i64: Final[Callable[[int, int], None]] = _store(_I64)
+store_be16: Final[Callable[[int, int], None]] = _store(ir.IntType(16), swap=True)
+store_be32: Final[Callable[[int, int], None]] = _store(_I32, swap=True)
+store_be64: Final[Callable[[int, int], None]] = _store(_I64, swap=True)
 copy: Final[Callable[[int, int, int], None]] = cast(Any, intrinsic(_build_copy))  # (target, source, bytes)
 
 

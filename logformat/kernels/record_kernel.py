@@ -9,9 +9,9 @@ from typing import Final
 
 import numba
 
+from logformat.kernels.raw_memory import load_u8
+from logformat.kernels.refusals import Reason
 from logformat.record_batch import INT64_MAX
-from thermocline.pipeline.decode.layout import Reason
-from thermocline.pipeline.decode.raw_memory import load_u8
 
 RECORD_BYTES_MIN: Final = 7
 # Parts of a record to parse; a part needs those before it.

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from thermocline.pipeline.decode.raw_memory import HAS_CRC, crc_step_1, crc_step_8, load_i64, load_u8
+from logformat.kernels.raw_memory import HAS_CRC, crc_step_1, crc_step_8, load_i64, load_u8
 
 _POLYNOMIAL: Final = 0x82F63B78
 _ONES: Final = 0xFFFFFFFF

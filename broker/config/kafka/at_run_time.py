@@ -1,0 +1,49 @@
+"""Kafka's configs without effect here that Kafka takes while a broker runs: they are taken here too, kept and shown,
+so that tools which set them in passing work. tests/integration/kafka/test_run_time_configs.py compares with Kafka.
+
+Left out, and refused at run time: what promises protection (`config.providers`, `cordoned.log.dirs`,
+`max.connections.per.ip.overrides`), passwords, because `cluster.json` would show them, and key stores, which Kafka
+takes only for one listener.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+
+def _names(text: str) -> list[str]:
+    return text.split()
+
+
+OF_ANY: Final = frozenset(
+    _names("""
+background.threads follower.fetch.last.tiered.offset.enable group.consumer.assignment.interval.ms
+group.coordinator.cached.buffer.max.bytes group.share.assignment.interval.ms group.streams.assignment.interval.ms
+log.preallocate log.roll.jitter.ms log.segment.delete.delay.ms metric.reporters num.io.threads num.network.threads
+num.recovery.threads.per.data.dir num.replica.fetchers remote.log.index.file.cache.total.size.bytes
+remote.log.manager.copy.max.bytes.per.second remote.log.manager.expiration.thread.pool.size
+remote.log.manager.fetch.max.bytes.per.second remote.log.manager.follower.thread.pool.size
+share.coordinator.cached.buffer.max.bytes transaction.partition.verification.enable
+""")
+)
+"""Of one broker, or of all."""
+
+OF_ONE: Final = frozenset(
+    _names("""
+principal.builder.class sasl.enabled.mechanisms sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
+sasl.kerberos.principal.to.local.rules sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter
+sasl.kerberos.ticket.renew.window.factor sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds
+sasl.login.refresh.window.factor sasl.login.refresh.window.jitter sasl.mechanism.inter.broker.protocol
+ssl.cipher.suites ssl.client.auth ssl.enabled.protocols ssl.endpoint.identification.algorithm ssl.engine.factory.class
+ssl.keymanager.algorithm ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
+""")
+)
+"""Of one broker, named by its id: Kafka takes none of them for all brokers."""
+
+OF_A_LISTENER: Final = frozenset(
+    _names("""
+ssl.key.password ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location ssl.keystore.password
+ssl.keystore.type ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
+""")
+)
+"""Kafka takes them at run time with the prefix of a listener only."""

@@ -1,0 +1,114 @@
+"""Recompresses produced batches whose topic has a codec of its own (`compression.type`), before their append.
+
+The work is done in workers and belongs to the leadership under which it began: when that is over before the append, the
+batch is refused, and nothing of it is written later. A request's batches are recompressed in pieces and appended piece
+by piece; meanwhile no later request of its connection is dispatched, so batches keep their order.
+
+Memory: `BATCHES_MAX` batches of all requests together are in work or wait for their append, each at most
+max.message.bytes; in each of the two workers one has its decompressed records, at most `RECORDS_BYTES_MAX` or
+max.message.bytes. Source: Kafka's LogValidator (docs/adr/0031-recompression.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from broker.context import Context
+from broker.handlers.produce.batch_checks import RECORDS_BYTES_MAX, ZSTD_SINCE
+from broker.partition.leading.leader_replica import LeaderReplica
+from broker.wire.messages import ProduceRequest, ProduceRequestPartition
+from logformat.compression import Compression
+from logformat.errors import Fenced, ThermoclineError
+from logformat.recompression import recompress
+from logformat.record_batch import CODEC_MASK, HEADER_SIZE, MAGIC, Codec, read_header
+from seams.loop.slots import Slots
+from seams.loop.workers import Lane
+
+BATCHES_MAX: Final = 16
+
+
+class Job(NamedTuple):
+    """A batch to recompress, and the leadership for which it is."""
+
+    data: ProduceRequestPartition
+    batch: memoryview
+    partition: LeaderReplica
+    leader_epoch: int
+    compression: Compression
+    bytes_max: int
+
+
+class Recompressed(NamedTuple):
+    """The result of a job: its batch in the topic's codec, or why there is none."""
+
+    partition: LeaderReplica
+    leader_epoch: int
+    batch: memoryview | Exception
+
+    def batch_for(self, partition: LeaderReplica) -> memoryview:
+        """The batch, if `partition` still leads in the epoch of the job. Raises ThermoclineError, TimeoutError."""
+        if partition is not self.partition or partition.leader_epoch != self.leader_epoch or not partition.leading:
+            raise Fenced(
+                f"{partition.topic}-{partition.index}: leader epoch {self.leader_epoch} ended while the batch was "
+                "recompressed; refresh metadata and send it again"
+            )
+        if isinstance(self.batch, Exception):
+            raise self.batch
+        return self.batch
+
+
+def jobs(context: Context, request: ProduceRequest, version: int) -> list[Job]:
+    """The batches of the request to recompress. Those that cannot be appended anyway are left out: the append refuses
+    them."""
+    found: list[Job] = []
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            partition = context.registry.partitions.get((topic.name, data.index))
+            if partition is None or (compression := partition.config.compression) is None:
+                continue
+            batch = data.records
+            if batch is None or len(batch) < HEADER_SIZE:
+                continue
+            header, bytes_max = read_header(batch), partition.config.max_message_bytes
+            codec = header.attributes & CODEC_MASK
+            if codec in (compression.codec, Codec.ZSTD) and (codec == compression.codec or version < ZSTD_SINCE):
+                continue
+            if header.magic == MAGIC and codec <= Codec.ZSTD and header.size == len(batch) <= bytes_max:
+                found.append(Job(data, batch, partition, partition.leader_epoch, compression, bytes_max))
+    return found
+
+
+class Recompressor:
+    """Runs jobs in workers. `release` gives back the slots of a piece once it was appended."""
+
+    def __init__(self, context: Context) -> None:
+        self._workers = context.world.workers
+        self._slots = Slots(BATCHES_MAX)
+
+    async def run(self, piece: Sequence[Job], until_s: float) -> dict[int, Recompressed]:
+        """Recompress up to `BATCHES_MAX` batches; waits for slots until the loop's time `until_s`. Results by `id` of
+        the request's `ProduceRequestPartition`. Raises TimeoutError, and holds no slot then."""
+        await self._slots.take(len(piece), until_s)
+        try:
+            batches = await asyncio.gather(*(self._one(job) for job in piece))
+        except BaseException:
+            self._slots.give_back(len(piece))
+            raise
+        return {
+            id(job.data): Recompressed(job.partition, job.leader_epoch, batch)
+            for job, batch in zip(piece, batches, strict=True)
+        }
+
+    def release(self, piece: Sequence[Job]) -> None:
+        self._slots.give_back(len(piece))
+
+    async def _one(self, job: Job) -> memoryview | Exception:
+        records_bytes_max = max(RECORDS_BYTES_MAX, job.bytes_max)
+        one = partial(recompress, job.batch, job.compression, job.bytes_max, records_bytes_max)
+        try:
+            return await self._workers.run(one, lane=Lane.COMPRESS)
+        except ThermoclineError as refused:
+            return refused

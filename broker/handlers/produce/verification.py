@@ -1,0 +1,131 @@
+"""Asks the coordinator before the first batch of a transaction is appended (TX4, KIP-890).
+
+From Produce 12 on the partition is added to the transaction; before, the client added it and it is only verified. A
+batch whose transaction is open here is not asked about. What is known is valid for the append that follows in the same
+turn of the event loop: the partition's guard says whether a marker came meanwhile. Source: Kafka's
+AddPartitionsToTxnManager and ReplicaManager.maybeSendPartitionsToTransactionCoordinator."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.context import Call, Context
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.partition.leading.leader_replica import LeaderReplica
+from broker.partition.leading.verification import VerificationGuard
+from broker.transactions.interfaces import TransactionalPartition
+from broker.wire.messages import ProduceRequest, ProduceRequestPartition
+from logformat.errors import ThermoclineError
+from logformat.record_batch import HEADER_SIZE, MAGIC, read_header
+
+ADDS_SINCE: Final = 12
+_ABORTABLE_SINCE: Final = 11
+# The coordinator is away: clients repeat a produce after this error.
+_AWAY: Final = (
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+
+class Verification:
+    """The guards of one request, and what its coordinator refused; by `id` of the request's partitions. `end` it."""
+
+    __slots__ = ("_guards", "_refused")
+
+    def __init__(self) -> None:
+        self._guards: dict[int, tuple[LeaderReplica, VerificationGuard]] = {}
+        self._refused: dict[int, ApiError] = {}
+
+    def guard(self, data: ProduceRequestPartition) -> VerificationGuard | None:
+        """Of a batch that was asked about. Raises ApiError if its transaction is not confirmed."""
+        if (refused := self._refused.get(id(data))) is not None:
+            raise refused
+        found = self._guards.get(id(data))
+        return None if found is None else found[1]
+
+    def take(self, data: ProduceRequestPartition, partition: LeaderReplica, guard: VerificationGuard) -> None:
+        self._guards[id(data)] = partition, guard
+
+    def refuse(self, data: ProduceRequestPartition, why: ApiError) -> None:
+        self._refused[id(data)] = why
+
+    def end(self) -> None:
+        """The request is appended, or given up."""
+        for partition, guard in self._guards.values():
+            partition.guards.end(guard)
+
+
+def unverified(context: Context, request: ProduceRequest) -> list[tuple[ProduceRequestPartition, LeaderReplica]]:
+    """The batches of the request that would begin a transaction here. Batches are not checked yet."""
+    if request.transactional_id is None or context.verifier is None:
+        return []
+    found = []
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            partition = context.registry.partitions.get((topic.name, data.index))
+            if partition is None or data.records is None or len(data.records) < HEADER_SIZE:
+                continue
+            header = read_header(data.records)
+            is_transactional = header.magic == MAGIC and header.is_transactional and header.producer_id >= 0
+            if is_transactional and partition.needs_verification(header.producer_id, header.producer_epoch):
+                found.append((data, partition))
+    return found
+
+
+async def verify(context: Context, call: Call, request: ProduceRequest) -> Verification:
+    """Ask about all that is unverified, once for each producer. The caller appends in the turn in which this returns,
+    and ends the result."""
+    verification = Verification()
+    adds = call.version >= ADDS_SINCE
+    asked: dict[tuple[int, int], list[tuple[ProduceRequestPartition, TransactionalPartition]]] = {}
+    for data, partition in unverified(context, request):
+        assert data.records is not None
+        header = read_header(data.records)
+        guard = partition.guards.begin(header.producer_id, header.producer_epoch, adds=adds)
+        verification.take(data, partition, guard)
+        of = TransactionalPartition(partition.topic, partition.topic_id, partition.index)
+        asked.setdefault((header.producer_id, header.producer_epoch), []).append((data, of))
+    try:
+        for (producer_id, epoch), wanted in asked.items():
+            assert context.verifier is not None and request.transactional_id is not None
+            try:
+                answers = await context.verifier.verify(
+                    request.transactional_id, producer_id, epoch, [of for _, of in wanted], add=adds
+                )
+            except (ThermoclineError, OSError, TimeoutError) as away:
+                for data, _ in wanted:
+                    verification.refuse(data, _unreachable(str(away)))
+                continue
+            for data, of in wanted:
+                code = answers.get(of, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                if code != ErrorCode.NONE:
+                    verification.refuse(data, refusal(code, call.version))
+    except BaseException:
+        verification.end()
+        raise
+    return verification
+
+
+def refusal(code: ErrorCode, version: int) -> ApiError:
+    """A coordinator's error, as clients of this Produce version know it."""
+    if code in _AWAY or (code == ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDS_SINCE):
+        return _unreachable(code.name)
+    if code == ErrorCode.PRODUCER_FENCED:
+        return ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, "a newer producer has this transactional id")
+    if code in (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE):
+        return not_verified(version, "the partition is not part of an open transaction of this producer")
+    return ApiError(code, "the transaction's coordinator refused the partition")
+
+
+def not_verified(version: int, why: str) -> ApiError:
+    """The transaction has to be aborted, if the client can."""
+    abortable = version >= _ABORTABLE_SINCE
+    return ApiError(ErrorCode.TRANSACTION_ABORTABLE if abortable else ErrorCode.INVALID_TXN_STATE, why)
+
+
+def _unreachable(why: str) -> ApiError:
+    return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the transaction's coordinator does not answer: {why}; try again")

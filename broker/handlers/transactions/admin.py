@@ -1,0 +1,135 @@
+"""DescribeTransactions, ListTransactions (KIP-664, KIP-994, KIP-1152).
+
+Brokers read more of a listed transaction in fields of ours: its epoch, the client's version, whether it has a
+partition, and which partitions of `__transaction_state` the answer covers."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from broker.context import Call, Context
+from broker.error_codes import ErrorCode
+from broker.handlers.transactions.coordinator import named
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.transaction import STATE_BY_TITLE, Transaction, TransactionState
+from broker.wire import messages as wire
+from seams.loop.turns import Turns, next_turn
+
+ANSWER_BYTES_MAX: Final = 32 << 20
+_PATTERN_CHARS_MAX: Final = 256
+_HIDDEN: Final = (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
+
+
+async def handle_describe_transactions(
+    context: Context, request: wire.DescribeTransactionsRequest, call: Call
+) -> wire.DescribeTransactionsResponse:
+    """An id named twice is answered once."""
+    coordinator = context.transactions
+    answer = wire.DescribeTransactionsResponse()
+    turns, room = Turns(), ANSWER_BYTES_MAX
+    for transactional_id in dict.fromkeys(request.transactional_ids):
+        error, found = _described_by(coordinator, transactional_id)
+        if found is not None and 8 * len(found.partitions) + 500 > room:
+            error, found = ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # ask for fewer at a time
+        if found is None:
+            answer.transaction_states.append(
+                wire.DescribeTransactionsResponseState(error_code=error, transactional_id=transactional_id)
+            )
+        else:
+            room -= 8 * len(found.partitions) + 500
+            answer.transaction_states.append(_described(found))
+        if turns.over(1 + (len(found.partitions) if found else 0)):
+            await next_turn()
+    return answer
+
+
+def _described_by(
+    coordinator: TransactionCoordinator | None, transactional_id: str
+) -> tuple[ErrorCode, Transaction | None]:
+    """A read-only broker coordinates nothing."""
+    if coordinator is None:
+        return ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, None
+    return coordinator.describe(transactional_id)
+
+
+def _described(found: Transaction) -> wire.DescribeTransactionsResponseState:
+    return wire.DescribeTransactionsResponseState(
+        transactional_id=found.transactional_id,
+        transaction_state=found.state.title,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.started_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        topics=[
+            wire.DescribeTransactionsResponseTopic(topic=topic, partitions=indexes, topic_id=topic_id)
+            for (topic, topic_id), indexes in named(found.partitions).items()
+        ],
+    )
+
+
+async def handle_list_transactions(
+    context: Context, request: wire.ListTransactionsRequest, call: Call
+) -> wire.ListTransactionsResponse:
+    """State names that do not exist are named in the answer, and match nothing."""
+    coordinator = context.transactions
+    if coordinator is None:
+        return wire.ListTransactionsResponse()
+    states = frozenset(request.state_filters)
+    ids = frozenset(request.producer_id_filters)
+    unknown = sorted(states - STATE_BY_TITLE.keys())
+    now_ms = context.world.clock.wall_ms()
+    try:
+        pattern = _pattern(request.transactional_id_pattern)
+    except re.error:
+        return wire.ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+
+    def is_wanted(transaction: Transaction) -> bool:
+        if (ids and transaction.producer_id not in ids) or (states and transaction.state.title not in states):
+            return False
+        if transaction.state in _HIDDEN:
+            return False
+        if request.duration_filter >= 0 and (
+            transaction.state is not TransactionState.ONGOING
+            or now_ms - transaction.started_ms <= request.duration_filter
+        ):
+            return False
+        return pattern is None or pattern.fullmatch(transaction.transactional_id) is not None
+
+    led = coordinator.led_partitions()
+    error, found = await coordinator.listed(is_wanted)
+    if sum(len(one.transaction.transactional_id) + 40 for one in found) > ANSWER_BYTES_MAX:
+        error, found = ErrorCode.POLICY_VIOLATION, []
+    answer = wire.ListTransactionsResponse(error_code=error, unknown_state_filters=unknown)
+    if request.partition_index >= 0:
+        answer.led_partitions = [index for index in coordinator.led_partitions() if index in set(led)]
+    turns = Turns()
+    for transaction, _ in found:
+        row = wire.ListTransactionsResponseState(
+            transactional_id=transaction.transactional_id,
+            producer_id=transaction.producer_id,
+            transaction_state=transaction.state.title,
+        )
+        if request.partition_index >= 0:
+            row.producer_epoch, row.client_version = transaction.producer_epoch, transaction.client_version
+            row.has_partition = _has(transaction, request)
+        answer.transaction_states.append(row)
+        if turns.over():
+            await next_turn()
+    return answer
+
+
+def _has(transaction: Transaction, request: wire.ListTransactionsRequest) -> bool:
+    at = (request.partition_topic_id, request.partition_index)
+    return any((one.topic_id, one.partition) == at for one in transaction.partitions)
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    """Raises re.error. Kafka's RE2J needs no limit. With two repetitions and no repeated group the time is at most
+    quadratic in an id's length."""
+    if not text:
+        return None
+    repetitions = len(re.findall(r"[*+?{]", text))
+    if len(text) > _PATTERN_CHARS_MAX or repetitions > 2 or re.search(r"\)\s*[*+{?]|\(\?|\\\d", text):
+        raise re.error("too complex: use characters, classes and their repetitions")
+    return re.compile(text)

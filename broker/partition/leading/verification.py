@@ -1,0 +1,57 @@
+"""Guards of the first batch of a transaction between its verification and its append (TX4, T20). Pure.
+
+A handler takes a guard, asks the coordinator, and appends with the guard. A marker of that producer, which is how it is
+fenced too, and the end of the leadership void it: what the coordinator said may be about a transaction that is over by
+now. A batch that finds its transaction open needs no guard."""
+
+from __future__ import annotations
+
+
+class VerificationGuard:
+    """Of one request. `adds`: its partition is added to the transaction (transaction version 2), so a producer that is
+    unknown here begins at sequence 0."""
+
+    __slots__ = ("adds", "is_void", "producer_epoch", "producer_id")
+
+    def __init__(self, producer_id: int, producer_epoch: int, *, adds: bool) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.adds = adds
+        self.is_void = False
+
+
+class VerificationGuards:
+    """Those of one partition: as many as requests are under way."""
+
+    __slots__ = ("_guards",)
+
+    def __init__(self) -> None:
+        self._guards: dict[int, list[VerificationGuard]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._guards.values()))
+
+    def begin(self, producer_id: int, producer_epoch: int, *, adds: bool) -> VerificationGuard:
+        """A request asks the coordinator now. It calls `end` whatever comes."""
+        guard = VerificationGuard(producer_id, producer_epoch, adds=adds)
+        self._guards.setdefault(producer_id, []).append(guard)
+        return guard
+
+    def end(self, guard: VerificationGuard) -> None:
+        """The request appended, or gave up."""
+        guard.is_void = True
+        of_producer = self._guards.get(guard.producer_id)
+        if of_producer is not None and guard in of_producer:
+            of_producer.remove(guard)
+            if not of_producer:
+                del self._guards[guard.producer_id]
+
+    def void(self, producer_id: int) -> None:
+        """A marker of the producer was written."""
+        for guard in self._guards.pop(producer_id, ()):
+            guard.is_void = True
+
+    def void_all(self) -> None:
+        """The leadership ended."""
+        for producer_id in tuple(self._guards):
+            self.void(producer_id)

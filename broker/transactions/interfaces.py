@@ -1,0 +1,65 @@
+"""Doors between the transaction coordinator and the partitions that take part in a transaction.
+
+A partition's leader asks a `TransactionVerifier` before the first batch of a transaction (TX4), and
+`TransactionOutcomes` about a transaction that a gap or a lost coordinator left open (TX10, T15). Neither door touches a
+log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from broker.error_codes import ErrorCode
+
+
+class TransactionalPartition(NamedTuple):
+    """A partition as the coordinator stores it: by name in Kafka's schema, with its topic's id beside it (T19)."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+
+
+class TransactionVerifier(Protocol):
+    """Asks the coordinator of a transactional id whether partitions belong to its open transaction."""
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TransactionalPartition],
+        *,
+        add: bool,
+    ) -> Mapping[TransactionalPartition, ErrorCode]:
+        """Error of each partition, NONE where it belongs to the transaction. `add`: a partition that does not is added
+        (transaction version 2, KIP-890 part 2). Answers within the coordinator's request time-out: an unreachable or
+        loading coordinator is a retriable error of every partition."""
+        ...
+
+
+class Decision(Enum):
+    """The state of one transaction at its coordinator."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    ONGOING = "ongoing"
+    UNKNOWN = "unknown"
+    """No loaded coordinator knows this very transaction (T11)."""
+
+
+class TransactionOutcomes(Protocol):
+    """Asks all coordinators about a transaction that is open in a partition and has no marker."""
+
+    async def decide(self, partition: TransactionalPartition, producer_id: int, producer_epoch: int) -> Decision | None:
+        """The decision of the transaction that this producer has open in the partition. The coordinator aborts and
+        fences one that is ongoing before it answers ABORTED. None: some coordinator partition has no answer now; ask
+        again later, the last stable offset stands."""
+        ...
+
+    async def abort_ongoing(self, partition: TransactionalPartition) -> bool:
+        """After a gap: abort and fence every ongoing transaction that has this partition, since its records here may be
+        lost without a trace (T12). False: some coordinator did not answer; ask again later."""
+        ...

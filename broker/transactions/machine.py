@@ -1,0 +1,400 @@
+"""Decisions of the coordinator about one transactional id. Pure: each takes the durable state and returns an answer, or
+the state to write before the answer. `is_pending` means that an earlier change is on its way to the log.
+
+Source: Kafka 4.3's `TransactionCoordinator`. Differences: a fence is one step and takes exactly one epoch; a fence
+that uses up the epochs takes a new producer id, as an end does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from broker.error_codes import ErrorCode
+from broker.transactions.interfaces import TransactionalPartition
+from broker.transactions.transaction import (
+    EPOCH_MAX,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIME,
+    TV_0,
+    TV_2,
+    Transaction,
+    TransactionState,
+    is_exhausted,
+)
+
+PARTITIONS_MAX: Final = 10_000
+"""Partitions of one transaction: its record is written whole at each change, 1 µs a partition on the loop."""
+
+State = TransactionState
+GiveId: TypeAlias = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer, at once. Nothing changes. Producer id and epoch: of an answer NONE of InitProducerId or EndTxn."""
+
+    error: ErrorCode
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Write `to`; when it is durable answer with `reply`."""
+
+    to: Transaction
+    reply: Reply
+
+
+Step: TypeAlias = Reply | Change
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The id and epoch that a producer has and wants to go on from (KIP-360)."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+# ---- InitProducerId --------------------------------------------------------------------------------------------------
+
+
+def init(
+    transaction: Transaction | None,
+    transactional_id: str,
+    timeout_ms: int,
+    expected: Expected | None,
+    now_ms: int,
+    give_id: GiveId,
+    *,
+    is_pending: bool,
+) -> Step:
+    """The next epoch for a producer that starts. An open transaction is aborted first: the client asks again."""
+    if is_pending:
+        return Reply(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if transaction is None:
+        return _initialized(Transaction(transactional_id, give_id(), 0, timeout_ms, now_ms))
+    if expected is not None and not _may_continue(transaction, expected):
+        return Reply(ErrorCode.PRODUCER_FENCED)
+    match transaction.state:
+        case State.PREPARE_COMMIT | State.PREPARE_ABORT:
+            return Reply(ErrorCode.CONCURRENT_TRANSACTIONS)
+        case State.ONGOING:
+            return replace_reply(fence(transaction, now_ms, give_id), Reply(ErrorCode.CONCURRENT_TRANSACTIONS))
+    if transaction.needs_fresh_id:
+        return _initialized(fresh(transaction, give_id(), now_ms, timeout_ms=timeout_ms))
+    if transaction.is_exhausted and (expected is None or expected.producer_epoch == transaction.producer_epoch):
+        last = NO_PRODUCER_EPOCH if expected is None else transaction.producer_epoch
+        return _initialized(_begun(transaction, give_id(), 0, last, timeout_ms, now_ms))
+    return _next_epoch(transaction, expected, timeout_ms, now_ms)
+
+
+def _may_continue(transaction: Transaction, expected: Expected) -> bool:
+    """Its producer id, or the one before if that was used up: the answer to the rotation may be lost."""
+    return expected.producer_id == transaction.producer_id or (
+        expected.producer_id == transaction.previous_producer_id and is_exhausted(expected.producer_epoch)
+    )
+
+
+def _next_epoch(transaction: Transaction, expected: Expected | None, timeout_ms: int, now_ms: int) -> Step:
+    epoch, last = transaction.producer_epoch, NO_PRODUCER_EPOCH
+    if expected is not None:
+        if expected.producer_epoch == epoch:
+            last = epoch
+        elif expected.producer_epoch == transaction.last_producer_epoch:
+            # A retry: another producer's InitProducerId would have cleared the last epoch.
+            again = _begun(
+                transaction, transaction.producer_id, epoch, transaction.last_producer_epoch, timeout_ms, now_ms
+            )
+            return _initialized(again)
+        else:
+            return Reply(ErrorCode.PRODUCER_FENCED)
+    return _initialized(_begun(transaction, transaction.producer_id, epoch + 1, last, timeout_ms, now_ms))
+
+
+def _begun(
+    transaction: Transaction, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
+) -> Transaction:
+    return replace(
+        transaction,
+        producer_id=producer_id,
+        previous_producer_id=transaction.producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+        producer_epoch=epoch,
+        last_producer_epoch=last_epoch,
+        timeout_ms=timeout_ms,
+        state=State.EMPTY,
+        partitions=frozenset(),
+        started_ms=NO_TIME,
+        updated_ms=now_ms,
+    )
+
+
+def _initialized(to: Transaction) -> Change:
+    return Change(to, Reply(ErrorCode.NONE, to.producer_id, to.producer_epoch))
+
+
+def replace_reply(change: Change, reply: Reply) -> Change:
+    return Change(change.to, reply)
+
+
+def fresh(transaction: Transaction, producer_id: int, now_ms: int, *, timeout_ms: int | None = None) -> Transaction:
+    """After a restore or a gap: a producer id that no process has, without a way from the old one (T16)."""
+    return Transaction(
+        transaction.transactional_id,
+        producer_id,
+        0,
+        transaction.timeout_ms if timeout_ms is None else timeout_ms,
+        now_ms,
+    )
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------------
+
+
+def _is_next(transaction: Transaction, producer_id: int, producer_epoch: int) -> bool:
+    """Whether these are what the end of the transaction, whose markers are on their way, named for the next one."""
+    if not transaction.state.is_prepared:
+        return False
+    if transaction.next_producer_id != NO_PRODUCER_ID:
+        return (producer_id, producer_epoch) == (transaction.next_producer_id, 0)
+    return (producer_id, producer_epoch) == (transaction.producer_id, transaction.producer_epoch)
+
+
+def _refused(transaction: Transaction | None, producer_id: int, producer_epoch: int) -> ErrorCode:
+    if transaction is not None and _is_next(transaction, producer_id, producer_epoch):
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    if transaction is None or transaction.producer_id != producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if transaction.needs_fresh_id and transaction.state.is_idle:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if transaction.producer_epoch != producer_epoch:
+        return ErrorCode.PRODUCER_FENCED
+    return ErrorCode.NONE
+
+
+def add_partitions(
+    transaction: Transaction | None,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Iterable[TransactionalPartition],
+    client_version: int,
+    now_ms: int,
+    *,
+    is_pending: bool,
+) -> Step:
+    """Partitions join the transaction; the first ones begin it."""
+    refusal = _refused(transaction, producer_id, producer_epoch)
+    if refusal is not ErrorCode.NONE:
+        return Reply(refusal)
+    assert transaction is not None
+    if is_pending or transaction.state.is_prepared:
+        return Reply(ErrorCode.CONCURRENT_TRANSACTIONS)
+    is_ongoing = transaction.state is State.ONGOING
+    held = transaction.partitions if is_ongoing else frozenset[TransactionalPartition]()
+    wanted = held.union(partitions)
+    if is_ongoing and len(wanted) == len(held):
+        return Reply(ErrorCode.NONE)
+    if len(wanted) > PARTITIONS_MAX:
+        return Reply(ErrorCode.POLICY_VIOLATION)
+    begun = replace(
+        transaction,
+        state=State.ONGOING,
+        previous_producer_id=transaction.producer_id,
+        partitions=wanted,
+        started_ms=transaction.started_ms if is_ongoing else now_ms,
+        updated_ms=now_ms,
+        client_version=client_version,
+    )
+    return Change(begun, Reply(ErrorCode.NONE))
+
+
+def verify(
+    transaction: Transaction | None,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Iterable[TransactionalPartition],
+) -> ErrorCode | Mapping[TransactionalPartition, ErrorCode]:
+    """Whether partitions belong to the transaction: one error for all, or one each. A change that is on its way does
+    not count: the partition's leader checks again when it appends."""
+    refusal = _refused(transaction, producer_id, producer_epoch)
+    if refusal is not ErrorCode.NONE:
+        return refusal
+    assert transaction is not None
+    if transaction.state.is_prepared:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    held = transaction.partitions if transaction.state is State.ONGOING else frozenset[TransactionalPartition]()
+    return {at: ErrorCode.NONE if at in held else ErrorCode.TRANSACTION_ABORTABLE for at in partitions}
+
+
+# ---- the end ---------------------------------------------------------------------------------------------------------
+
+
+def end(
+    transaction: Transaction | None,
+    producer_id: int,
+    producer_epoch: int,
+    client_version: int,
+    now_ms: int,
+    give_id: GiveId,
+    *,
+    is_commit: bool,
+    is_pending: bool,
+) -> Step:
+    """EndTxn of a client. The answer NONE has the producer id and epoch of the next transaction."""
+    if transaction is None:
+        return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if transaction.needs_fresh_id and transaction.state.is_idle:
+        return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if client_version < TV_2:
+        return _end_1(transaction, producer_id, producer_epoch, now_ms, is_commit=is_commit, is_pending=is_pending)
+    return _end_2(transaction, producer_id, producer_epoch, now_ms, give_id, is_commit=is_commit, is_pending=is_pending)
+
+
+def _end_1(
+    transaction: Transaction, producer_id: int, epoch: int, now_ms: int, *, is_commit: bool, is_pending: bool
+) -> Step:
+    """Before transaction version 2: epochs do not change, so a retry is told by the state alone."""
+    if transaction.producer_id != producer_id:
+        return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if transaction.producer_epoch != epoch:
+        return Reply(ErrorCode.PRODUCER_FENCED)
+    if is_pending:
+        return Reply(ErrorCode.CONCURRENT_TRANSACTIONS)
+    match transaction.state:
+        case State.ONGOING:
+            to = _prepared(
+                transaction,
+                is_commit=is_commit,
+                epoch=epoch,
+                last_epoch=transaction.last_producer_epoch,
+                next_id=NO_PRODUCER_ID,
+                client_version=TV_0,
+                now_ms=now_ms,
+            )
+            return Change(to, Reply(ErrorCode.NONE))
+        case State.COMPLETE_COMMIT | State.COMPLETE_ABORT | State.PREPARE_COMMIT | State.PREPARE_ABORT:
+            return Reply(_same_outcome(transaction.state, is_commit=is_commit))
+    return Reply(ErrorCode.INVALID_TXN_STATE)
+
+
+def _end_2(
+    transaction: Transaction,
+    producer_id: int,
+    epoch: int,
+    now_ms: int,
+    give_id: GiveId,
+    *,
+    is_commit: bool,
+    is_pending: bool,
+) -> Step:
+    """Each end takes an epoch, so a retry has the epoch before, or the last one of the producer id before."""
+    if _is_next(transaction, producer_id, epoch):
+        return Reply(ErrorCode.CONCURRENT_TRANSACTIONS)
+    state = transaction.state
+    is_complete = state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+    is_rotated = (
+        is_complete
+        and transaction.previous_producer_id == producer_id != transaction.producer_id
+        and epoch == EPOCH_MAX - 1
+        and transaction.producer_epoch == 0
+    )
+    if transaction.producer_id != producer_id and not is_rotated:
+        return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    is_retry = is_rotated or ((state.is_prepared or is_complete) and transaction.producer_epoch == epoch + 1)
+    is_current = not state.is_prepared and not is_rotated and transaction.producer_epoch == epoch
+    if not is_retry and not is_current:
+        return Reply(ErrorCode.PRODUCER_FENCED)
+    if is_pending:
+        return Reply(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if is_retry:
+        error = _same_outcome(state, is_commit=is_commit)
+        if error is ErrorCode.NONE:
+            return Reply(error, transaction.producer_id, transaction.producer_epoch)
+        return Reply(error)
+    if state is not State.ONGOING and is_commit:
+        return Reply(ErrorCode.INVALID_TXN_STATE)
+    # An abort without a partition is accepted: the client cannot know what its leaders added.
+    return _prepared_2(transaction, now_ms, give_id, is_commit=is_commit)
+
+
+def _same_outcome(state: State, *, is_commit: bool) -> ErrorCode:
+    """The answer to an end of a transaction that was ended before."""
+    if is_commit != (state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)):
+        return ErrorCode.INVALID_TXN_STATE
+    return ErrorCode.CONCURRENT_TRANSACTIONS if state.is_prepared else ErrorCode.NONE
+
+
+def _prepared_2(transaction: Transaction, now_ms: int, give_id: GiveId, *, is_commit: bool) -> Change:
+    next_id = give_id() if transaction.is_exhausted else NO_PRODUCER_ID
+    to = _prepared(
+        transaction,
+        is_commit=is_commit,
+        epoch=min(transaction.producer_epoch + 1, EPOCH_MAX),
+        last_epoch=transaction.producer_epoch,
+        next_id=next_id,
+        client_version=TV_2,
+        now_ms=now_ms,
+    )
+    shown = Reply(ErrorCode.NONE, to.producer_id, to.producer_epoch)
+    return Change(to, shown if next_id == NO_PRODUCER_ID else Reply(ErrorCode.NONE, next_id, 0))
+
+
+def fence(transaction: Transaction, now_ms: int, give_id: GiveId) -> Change:
+    """Abort the open transaction under the next epoch, so that its producer can do nothing more (TX3)."""
+    return _prepared_2(transaction, now_ms, give_id, is_commit=False)
+
+
+def _prepared(
+    transaction: Transaction,
+    *,
+    is_commit: bool,
+    epoch: int,
+    last_epoch: int,
+    next_id: int,
+    client_version: int,
+    now_ms: int,
+) -> Transaction:
+    is_ongoing = transaction.state is State.ONGOING
+    return replace(
+        transaction,
+        state=State.PREPARE_COMMIT if is_commit else State.PREPARE_ABORT,
+        previous_producer_id=transaction.producer_id,
+        next_producer_id=next_id,
+        producer_epoch=epoch,
+        last_producer_epoch=last_epoch,
+        partitions=transaction.partitions if is_ongoing else frozenset(),
+        started_ms=transaction.started_ms if is_ongoing else now_ms,
+        updated_ms=now_ms,
+        client_version=client_version,
+    )
+
+
+def complete(transaction: Transaction, now_ms: int) -> Transaction:
+    """All markers are written."""
+    is_commit = transaction.state is State.PREPARE_COMMIT
+    has_next = transaction.next_producer_id != NO_PRODUCER_ID
+    return replace(
+        transaction,
+        state=State.COMPLETE_COMMIT if is_commit else State.COMPLETE_ABORT,
+        producer_id=transaction.next_producer_id if has_next else transaction.producer_id,
+        producer_epoch=0 if has_next else transaction.producer_epoch,
+        previous_producer_id=transaction.producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+        partitions=frozenset(),
+        updated_ms=now_ms,
+    )
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+def is_timed_out(transaction: Transaction, now_ms: int) -> bool:
+    return transaction.state is State.ONGOING and transaction.started_ms + transaction.timeout_ms < now_ms
+
+
+def is_expired(transaction: Transaction, now_ms: int, expiration_ms: int) -> bool:
+    return transaction.state.is_idle and transaction.updated_ms <= now_ms - expiration_ms

@@ -1,0 +1,164 @@
+"""Ends transactions that no coordinator will end by itself: those that a declared gap lies in, and those that are open
+for longer than any time-out allows (TX10, T11 to T15).
+
+The outcome is never chosen here while somebody may know it: first what a footer of the partition says, then what the
+coordinators say. A transaction that no loaded coordinator knows is aborted, and named. While a coordinator is not to be
+had the partition serves, and its last stable offset stands.
+
+Late work: a round runs beside elections. Everything that it appends it appends through a partition that still leads in
+the epoch in which the round asked, about the very transaction that it asked about."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker.partition.leading.leader_replica import LeaderReplica
+from broker.transactions.interfaces import Decision, TransactionalPartition, TransactionOutcomes
+from coldstore.segments.segment_object import TransactionOutcome
+from logformat.errors import ThermoclineError
+from logformat.transaction_marker import TransactionMarker
+from seams.clock import Clock
+from tiering.opening.decided import decided_in_bucket
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 1.0
+OVERDUE_MS: Final = 60_000  # beyond the longest time-out: the coordinator's own abort has long been sent
+_AT_ONCE: Final = 8  # partitions
+_ROUND_MAX: Final = 1_000  # transactions of one partition
+_ASK_TIMEOUT_S: Final = 30.0
+_PAUSE_S: Final = (5.0, 60.0)  # of a partition, after an answer that was missing
+
+
+class OpenEnded:
+    """One broker's. `partitions`: those that it leads. `timeout_max_ms`: transaction.max.timeout.ms."""
+
+    def __init__(
+        self,
+        partitions: Mapping[tuple[str, int], LeaderReplica],
+        outcomes: TransactionOutcomes,
+        clock: Clock,
+        timeout_max_ms: Callable[[], int],
+    ) -> None:
+        self._partitions = partitions
+        self._outcomes = outcomes
+        self._clock = clock
+        self._timeout_max_ms = timeout_max_ms
+        self._paused: dict[LeaderReplica, tuple[float, float]] = {}  # until when, and the next pause; seconds
+
+    async def keep(self) -> None:
+        """Look at all led partitions, for ever."""
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            await self.round()
+
+    async def round(self) -> None:
+        """End what can be ended now."""
+        due = [partition for partition in self._partitions.values() if self._is_due(partition)]
+        self._paused = {of: pause for of, pause in self._paused.items() if of.leading}
+        for at in range(0, len(due), _AT_ONCE):
+            await asyncio.gather(*[self._try(partition) for partition in due[at : at + _AT_ONCE]])
+
+    def overdue(self, partition: LeaderReplica) -> list[int]:
+        """Producers whose transaction is open for too long here."""
+        before_ms = self._clock.wall_ms() - self._timeout_max_ms() - OVERDUE_MS
+        return partition.log.producers.transactions.begun_before(before_ms)
+
+    def _is_due(self, partition: LeaderReplica) -> bool:
+        if not partition.leading or not (
+            partition.undecided or partition.awaits_coordinators or partition.log.producers.transactions.first_offsets
+        ):
+            return False
+        until_s, _ = self._paused.get(partition, (0.0, 0.0))
+        if self._clock.monotonic_s() < until_s:
+            return False
+        return bool(partition.undecided or partition.awaits_coordinators or self.overdue(partition))
+
+    async def _try(self, partition: LeaderReplica) -> None:
+        why: object = "a coordinator has no answer"
+        try:
+            async with asyncio.timeout(_ASK_TIMEOUT_S):
+                is_done = await self._end(partition)
+        except (ThermoclineError, OSError, TimeoutError) as failure:
+            is_done, why = False, failure
+        if is_done:
+            self._paused.pop(partition, None)
+        elif partition.leading:
+            pause_s = min(max(2 * self._paused.get(partition, (0.0, 0.0))[1], _PAUSE_S[0]), _PAUSE_S[1])
+            self._paused[partition] = self._clock.monotonic_s() + pause_s, pause_s
+            name = f"{partition.topic}-{partition.index}"
+            log.warning("%s: what became of a transaction is not known yet: %s", name, why)
+
+    async def _end(self, partition: LeaderReplica) -> bool:
+        """Whether nothing is left to do now. Raises as `decided_in_bucket` and `append_markers`."""
+        epoch = partition.leader_epoch
+        of = TransactionalPartition(partition.topic, partition.topic_id, partition.index)
+        if partition.awaits_coordinators:
+            if not await self._outcomes.abort_ongoing(of):
+                return False
+            if _is_over(partition, epoch):
+                return True
+            partition.awaits_coordinators = False
+        transactions, producers = partition.log.producers.transactions, partition.log.producers
+        overdue = self.overdue(partition)
+        wanted = [of_id for of_id in transactions.first_offsets if of_id in partition.undecided] + overdue
+        in_bucket: dict[tuple[int, int], TransactionOutcome] = {}
+        firsts = [transactions.first_offsets[of_id] for of_id in wanted]
+        if firsts and min(firsts) < partition.tier.remote_end_offset:
+            found = await decided_in_bucket(partition.tier.partition_state)
+            in_bucket = {(one.producer_id, one.first_offset): one.outcome for one in found}
+        is_done = len(wanted) <= _ROUND_MAX
+        for producer_id, first_offset in list(zip(wanted, firsts, strict=True))[:_ROUND_MAX]:
+            if _is_over(partition, epoch):
+                return True
+            decision = _DECISIONS.get(in_bucket.get((producer_id, first_offset)))
+            producer_epoch = producers.epoch_of(producer_id)
+            if decision is None:
+                decision = await self._outcomes.decide(of, producer_id, producer_epoch)
+            if _is_over(partition, epoch):
+                return True
+            if transactions.first_offsets.get(producer_id) != first_offset or producers.epoch_of(producer_id) != (
+                producer_epoch
+            ):
+                continue  # a marker came meanwhile
+            if decision is None or decision is Decision.ONGOING:
+                is_done = False
+                continue
+            self._append(partition, producer_id, producer_epoch, first_offset, decision)
+        for producer_id in [of_id for of_id in partition.undecided if of_id not in transactions.first_offsets]:
+            del partition.undecided[producer_id]
+        return is_done
+
+    def _append(
+        self, partition: LeaderReplica, producer_id: int, producer_epoch: int, first_offset: int, decision: Decision
+    ) -> None:
+        """The marker is the leader's own, with the greatest coordinator epoch that is known here: it lowers no fence
+        (T10)."""
+        coordinator_epoch = max(partition.log.producers.coordinator_epoch_of(producer_id), 0)
+        is_commit = decision is Decision.COMMITTED
+        marker = TransactionMarker(producer_id, producer_epoch, is_commit, coordinator_epoch)
+        (result,) = partition.append_markers([marker], self._clock.wall_ms())
+        if not isinstance(result, int):
+            raise result
+        log.warning(
+            "%s-%d: the transaction of producer %d that began at offset %d is %s by this leader%s",
+            partition.topic,
+            partition.index,
+            producer_id,
+            first_offset,
+            "committed" if is_commit else "aborted",
+            "; outcome unknown: no coordinator knows it" if decision is Decision.UNKNOWN else "",
+        )
+
+
+_DECISIONS: Final[Mapping[TransactionOutcome | None, Decision]] = {
+    TransactionOutcome.COMMITTED: Decision.COMMITTED,
+    TransactionOutcome.ABORTED: Decision.ABORTED,
+}
+
+
+def _is_over(partition: LeaderReplica, epoch: int) -> bool:
+    return not partition.leading or partition.leader_epoch != epoch

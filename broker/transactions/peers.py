@@ -1,0 +1,271 @@
+"""Asks coordinators, here or on other brokers, about transactions: the doors that partitions' leaders use.
+
+- `CoordinatorVerifier`: does a partition belong to the open transaction (TX4)? One request to the id's coordinator.
+- `CoordinatorOutcomes`: what became of a transaction (TX10)? One request to each coordinator. Its answer counts only if
+  every partition of `__transaction_state` was asked, and only for the very same transaction (T11)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, cast
+
+from broker.error_codes import ErrorCode
+from broker.metadata.records import NO_LEADER, Node
+from broker.peers.links import Links
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.interfaces import Decision, TransactionalPartition
+from broker.transactions.transaction import STATE_BY_TITLE, TV_2, Transaction, TransactionState
+from broker.wire.message import Message
+from broker.wire.messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnRequestTransaction,
+    AddPartitionsToTxnRequestTransactionTopic,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+
+log = logging.getLogger(__name__)
+
+ADD_VERSION: Final = 5
+LIST_VERSION: Final = 2
+END_VERSION: Final = 5
+_TIMEOUT_S: Final = 12.0  # a coordinator waits up to 10 s for its log
+_LANES: Final = 4  # answers come in order, and each waits for a record: a slow one delays those behind it
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Coordinators:
+    """Requests to the coordinators of other brokers. `node_of`: the session of a node, by this broker's image."""
+
+    local: TransactionCoordinator
+    links: Links
+    node_id: int
+    node_of: Callable[[int], Node | None]
+
+    async def ask(self, node_id: int, request: Message, version: int) -> Message:
+        """Raises ConnectionError, TimeoutError."""
+        node = self.node_of(node_id)
+        if node is None:
+            raise ConnectionError(f"broker {node_id} has no session")
+        lanes = [self.links.to(node, f"transactions-{lane}") for lane in range(_LANES)]
+        return await min(lanes, key=lambda lane: lane.in_flight).ask(request, version, _TIMEOUT_S)
+
+
+class CoordinatorVerifier:
+    """A `TransactionVerifier`."""
+
+    def __init__(self, coordinators: Coordinators) -> None:
+        self._coordinators = coordinators
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TransactionalPartition],
+        *,
+        add: bool,
+    ) -> Mapping[TransactionalPartition, ErrorCode]:
+        local = self._coordinators.local
+        node_id = local.node_of(transactional_id)
+        if node_id == self._coordinators.node_id:
+            if not add:
+                return local.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
+            error = await local.add_partitions(transactional_id, producer_id, producer_epoch, partitions, TV_2)
+            return dict.fromkeys(partitions, error)
+        if node_id == NO_LEADER:
+            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        request = _add_request(transactional_id, producer_id, producer_epoch, partitions, add=add)
+        try:
+            answer = await self._coordinators.ask(node_id, request, ADD_VERSION)
+        except (ConnectionError, TimeoutError) as unanswered:
+            log.debug("the coordinator of %r, broker %d: %s", transactional_id, node_id, unanswered)
+            return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
+        return _add_errors(cast(AddPartitionsToTxnResponse, answer), partitions)
+
+
+def _add_request(
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Sequence[TransactionalPartition],
+    *,
+    add: bool,
+) -> AddPartitionsToTxnRequest:
+    by_topic: dict[str, AddPartitionsToTxnRequestTransactionTopic] = {}
+    for topic, topic_id, partition in partitions:
+        row = by_topic.get(topic)
+        if row is None:
+            row = by_topic[topic] = AddPartitionsToTxnRequestTransactionTopic(name=topic, topic_id=topic_id)
+        row.partitions.append(partition)
+    transaction = AddPartitionsToTxnRequestTransaction(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        verify_only=not add,
+        topics=list(by_topic.values()),
+    )
+    return AddPartitionsToTxnRequest(transactions=[transaction])
+
+
+def _add_errors(
+    answer: AddPartitionsToTxnResponse, partitions: Sequence[TransactionalPartition]
+) -> Mapping[TransactionalPartition, ErrorCode]:
+    if answer.error_code != ErrorCode.NONE:
+        return dict.fromkeys(partitions, ErrorCode(answer.error_code))
+    found = {
+        (topic.name, row.partition_index): ErrorCode(row.partition_error_code)
+        for result in answer.results_by_transaction
+        for topic in result.topic_results
+        for row in topic.results_by_partition
+    }
+    return {at: found.get((at.topic, at.partition), ErrorCode.UNKNOWN_SERVER_ERROR) for at in partitions}
+
+
+class _Found(NamedTuple):
+    """A transaction at a coordinator, as far as an outcome depends on it."""
+
+    node_id: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: TransactionState
+    client_version: int
+    has_partition: bool
+
+
+def decision_of(found: _Found, producer_epoch: int) -> Decision:
+    """What the state of a producer's id says about the transaction that it opened with `producer_epoch` in a partition
+    (T11). With transaction version 2 the epoch names the transaction; before, only an unfinished one that lists the
+    partition can be this one. Pure."""
+    state = found.state
+    if state is TransactionState.ONGOING:
+        is_same = found.producer_epoch == producer_epoch and found.has_partition
+        return Decision.ONGOING if is_same else Decision.UNKNOWN
+    is_ended_2 = found.client_version >= TV_2 and found.producer_epoch == producer_epoch + 1
+    is_ended_1 = found.client_version < TV_2 and found.producer_epoch == producer_epoch and found.has_partition
+    if state.is_prepared and ((is_ended_2 and found.has_partition) or is_ended_1):
+        is_commit = state is TransactionState.PREPARE_COMMIT
+        return Decision.COMMITTED if is_commit else Decision.ABORTED
+    if is_ended_2 and state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+        return Decision.COMMITTED if state is TransactionState.COMPLETE_COMMIT else Decision.ABORTED
+    return Decision.UNKNOWN
+
+
+class CoordinatorOutcomes:
+    """A `TransactionOutcomes`."""
+
+    def __init__(self, coordinators: Coordinators) -> None:
+        self._coordinators = coordinators
+
+    async def decide(self, partition: TransactionalPartition, producer_id: int, producer_epoch: int) -> Decision | None:
+        rows = await self._list(partition, [producer_id], [])
+        if rows is None:
+            return None
+        decisions = {decision_of(row, producer_epoch): row for row in rows}
+        if (ongoing := decisions.get(Decision.ONGOING)) is not None:
+            return Decision.ABORTED if await self._abort(ongoing) else None
+        return next((known for known in decisions if known is not Decision.UNKNOWN), Decision.UNKNOWN)
+
+    async def abort_ongoing(self, partition: TransactionalPartition) -> bool:
+        rows = await self._list(partition, [], [TransactionState.ONGOING.title])
+        if rows is None:
+            return False
+        aborted = [await self._abort(row) for row in rows if row.has_partition]
+        return all(aborted)
+
+    async def _abort(self, found: _Found) -> bool:
+        """An EndTxn in the producer's name takes its epoch, so that it can do nothing more in this transaction."""
+        local = self._coordinators.local
+        args = found.transactional_id, found.producer_id, found.producer_epoch
+        if found.node_id == self._coordinators.node_id:
+            error = (await local.end(*args, TV_2, is_commit=False)).error
+        else:
+            try:
+                answer = await self._coordinators.ask(found.node_id, EndTxnRequest(*args, False), END_VERSION)
+            except (ConnectionError, TimeoutError) as unanswered:
+                log.warning("no abort of %r by broker %d: %s", found.transactional_id, found.node_id, unanswered)
+                return False
+            error = ErrorCode(cast(EndTxnResponse, answer).error_code)
+        return error is ErrorCode.NONE
+
+    async def _list(
+        self, partition: TransactionalPartition, producer_ids: list[int], states: list[str]
+    ) -> list[_Found] | None:
+        """The transactions of all coordinators. None: some partition of `__transaction_state` gave no answer."""
+        local = self._coordinators.local
+        nodes = local.coordinators()
+        if nodes is None:
+            return None
+        if not nodes:
+            return []  # nobody ever had a transactional id
+        request = ListTransactionsRequest(
+            state_filters=states,
+            producer_id_filters=producer_ids,
+            partition_topic_id=partition.topic_id,
+            partition_index=partition.partition,
+        )
+        answers = await asyncio.gather(*[self._list_at(node, request, partition) for node in nodes])
+        found: list[_Found] = []
+        led: set[int] = set()
+        for answer in answers:
+            if answer is None:
+                return None
+            rows, partitions = answer
+            found += rows
+            led.update(partitions)
+        return found if led >= set(range(local.partitions)) else None
+
+    async def _list_at(
+        self, node_id: int, request: ListTransactionsRequest, partition: TransactionalPartition
+    ) -> tuple[list[_Found], list[int]] | None:
+        local = self._coordinators.local
+        if node_id == self._coordinators.node_id:
+            wanted_ids, wanted_states = frozenset(request.producer_id_filters), frozenset(request.state_filters)
+
+            def is_wanted(transaction: Transaction) -> bool:
+                of_id = not wanted_ids or transaction.producer_id in wanted_ids
+                return of_id and (not wanted_states or transaction.state.title in wanted_states)
+
+            error, listed = await local.listed(is_wanted)
+            if error is not ErrorCode.NONE:
+                return None
+            rows = [
+                _Found(
+                    node_id,
+                    one.transactional_id,
+                    one.producer_id,
+                    one.producer_epoch,
+                    one.state,
+                    one.client_version,
+                    partition in one.partitions,
+                )
+                for one, _ in listed
+            ]
+            return rows, local.led_partitions()
+        try:
+            answer = cast(ListTransactionsResponse, await self._coordinators.ask(node_id, request, LIST_VERSION))
+        except (ConnectionError, TimeoutError) as unanswered:
+            log.debug("transactions of broker %d: %s", node_id, unanswered)
+            return None
+        if answer.error_code != ErrorCode.NONE:
+            return None
+        rows = [
+            _Found(
+                node_id,
+                row.transactional_id,
+                row.producer_id,
+                row.producer_epoch,
+                STATE_BY_TITLE[row.transaction_state],
+                row.client_version,
+                row.has_partition,
+            )
+            for row in answer.transaction_states
+        ]
+        return rows, answer.led_partitions

@@ -1,0 +1,158 @@
+"""Markers that are still to be written, by the broker that leads their partition. Pure.
+
+- A partition of a decided transaction is in one place: waiting for its leader, in a request, or answered. Each is
+  answered for itself, so a stalled one holds up its own transaction only, and no answered one gets its marker again.
+- A topic that is deleted needs no markers. Its id says so: a topic made again under its name is another one (T19).
+- What belongs to a coordinator's role is forgotten with it; its successor finds the decision in its log."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from broker.metadata.records import NO_LEADER
+from broker.transactions.interfaces import TransactionalPartition
+from broker.transactions.shard import Entry, TransactionShard
+from logformat.transaction_marker import TransactionMarker
+
+ROWS_MAX: Final = 5_000  # partitions in one request
+_AGAIN_S: Final = 0.1
+_AGAIN_MAX_S: Final = 5.0
+
+DELETED: Final = -2
+"""Instead of a leader: the topic is gone."""
+
+LeaderOf = Callable[[TransactionalPartition], int]
+"""The node that leads a partition; NO_LEADER, or DELETED."""
+
+
+@dataclass(eq=False, slots=True)
+class Ending:
+    """A decided transaction of one shard. `left`: its partitions without an answer."""
+
+    shard: TransactionShard
+    entry: Entry
+    marker: TransactionMarker
+    began_s: float
+    left: set[TransactionalPartition] = field(default_factory=set)
+    is_over: bool = False
+
+
+class Pair(NamedTuple):
+    """One marker of one partition, and how often it was sent in vain."""
+
+    ending: Ending
+    partition: TransactionalPartition
+    failures: int = 0
+
+
+class PendingMarkers:
+    def __init__(self, leader_of: LeaderOf) -> None:
+        self._leader_of = leader_of
+        self._endings: dict[tuple[int, str], Ending] = {}  # by partition and transactional id
+        self._waiting: dict[int, dict[tuple[int, TransactionalPartition], Pair]] = {}  # by node
+        self._slow: dict[int, dict[tuple[int, TransactionalPartition], Pair]] = {}  # by node, sent in vain before
+        self._later: list[tuple[float, int, Pair]] = []
+        self._order = 0
+
+    def __len__(self) -> int:
+        return len(self._endings)
+
+    @property
+    def partitions(self) -> int:
+        return sum(len(ending.left) for ending in self._endings.values())
+
+    def endings(self) -> Iterator[Ending]:
+        return iter(self._endings.values())
+
+    def add(self, ending: Ending, partitions: Iterable[TransactionalPartition]) -> None:
+        """A transaction was decided, or its decision was loaded."""
+        self._endings[ending.shard.partition, ending.entry.transactional_id] = ending
+        ending.left.update(partitions)
+        for partition in sorted(ending.left):
+            self._place(Pair(ending, partition))
+
+    def forget(self, shard: TransactionShard) -> None:
+        """The role ended."""
+        for key in [key for key in self._endings if key[0] == shard.partition]:
+            self._endings.pop(key).is_over = True
+
+    def done(self, ending: Ending) -> bool:
+        """Whether every partition answered; it is pending no more then."""
+        if ending.is_over or ending.left:
+            return False
+        self._endings.pop((ending.shard.partition, ending.entry.transactional_id), None)
+        ending.is_over = True
+        return True
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    def nodes(self) -> Iterator[tuple[int, bool]]:
+        """(node, whether sent in vain before) of what could be sent now."""
+        for is_slow, waiting in ((False, self._waiting), (True, self._slow)):
+            for node, pairs in waiting.items():
+                if node >= 0 and pairs:
+                    yield node, is_slow
+
+    def take(self, node: int, *, is_slow: bool) -> list[Pair]:
+        """The next request to a broker. Each pair is to be given to `answered`, or to `failed`."""
+        waiting = (self._slow if is_slow else self._waiting).get(node)
+        taken: list[Pair] = []
+        while waiting and len(taken) < ROWS_MAX:
+            pair = waiting.pop(next(iter(waiting)))
+            if not pair.ending.is_over:
+                taken.append(pair)
+        return taken
+
+    def answered(self, pair: Pair) -> None:
+        """The marker is committed there, or nothing of the transaction can be open there."""
+        pair.ending.left.discard(pair.partition)
+
+    def failed(self, pair: Pair, now_s: float) -> None:
+        """To be sent again, a while later or when another broker leads."""
+        if not pair.ending.is_over:
+            after_s = min(_AGAIN_S * 2 ** min(pair.failures, 10), _AGAIN_MAX_S)
+            self._order += 1
+            heapq.heappush(self._later, (now_s + after_s, self._order, pair._replace(failures=pair.failures + 1)))
+
+    def next_s(self) -> float | None:
+        """When the next one of those is due."""
+        return self._later[0][0] if self._later else None
+
+    def due(self, now_s: float) -> list[Ending]:
+        """Place what is due. Returns the endings that lost partitions of deleted topics, as `moved`."""
+        changed: dict[int, Ending] = {}
+        while self._later and self._later[0][0] <= now_s:
+            self._place_again(heapq.heappop(self._later)[2], changed)
+        return list(changed.values())
+
+    def moved(self) -> list[Ending]:
+        """A newer image: place all that waits, also what is to be sent later. Returns the endings that lost partitions
+        of deleted topics."""
+        waiting = [
+            pair for by_node in (self._waiting, self._slow) for pairs in by_node.values() for pair in pairs.values()
+        ]
+        waiting += [pair for _, _, pair in self._later]
+        self._waiting, self._slow, self._later = {}, {}, []
+        changed: dict[int, Ending] = {}
+        for pair in waiting:
+            self._place_again(pair, changed)
+        return list(changed.values())
+
+    def _place_again(self, pair: Pair, changed: dict[int, Ending]) -> None:
+        if pair.ending.is_over:
+            return
+        before = len(pair.ending.left)
+        self._place(pair)
+        if len(pair.ending.left) < before:
+            changed[id(pair.ending)] = pair.ending
+
+    def _place(self, pair: Pair) -> None:
+        node = self._leader_of(pair.partition)
+        if node == DELETED:
+            pair.ending.left.discard(pair.partition)
+            return
+        waiting = self._slow if pair.failures else self._waiting
+        waiting.setdefault(node if node >= 0 else NO_LEADER, {})[id(pair.ending), pair.partition] = pair

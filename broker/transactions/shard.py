@@ -1,0 +1,143 @@
+"""The transactional ids of one partition of `__transaction_state`, while this broker leads it: its coordinator.
+
+- It is the state that an internal log replays. An id changes only when its record is durable, one change at a time.
+- What a restore or a gap may have lost is not known. So ids replayed before it need a fresh producer id (T16)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from broker.internal_topics.batches import KeyValue
+from broker.internal_topics.interfaces import Live
+from broker.internal_topics.led_shard import Shard
+from broker.transactions.records import parse, transaction_record
+from broker.transactions.transaction import Transaction, TransactionState
+from logformat.transaction_marker import TransactionMarker
+
+if TYPE_CHECKING:
+    from broker.transactions.coordinator import TransactionCoordinator
+
+_PARTITIONS_PER_STEP: Final = 1_000
+
+
+class Entry:
+    """One id. `transaction`: as its newest durable record says; None before the first. `is_pending`: a change is on its
+    way to the log."""
+
+    __slots__ = ("began_s", "is_pending", "losses", "transaction", "transactional_id")
+
+    def __init__(self, transactional_id: str, transaction: Transaction | None = None) -> None:
+        self.transactional_id = transactional_id
+        self.transaction = transaction
+        self.is_pending = False
+        self.losses = 0
+        self.began_s = 0.0  # monotonic, of an end: for the metrics
+
+
+class TransactionShard:
+    """A `ReplayedState`."""
+
+    def __init__(self, shard: Shard, owner: TransactionCoordinator, topic_id_of: Callable[[str], UUID]) -> None:
+        self.partition = shard.index
+        self.entries: dict[str, Entry] = {}
+        self.ongoing: dict[str, Entry] = {}
+        self._shard = shard
+        self._owner = owner
+        self._topic_id_of = topic_id_of
+        self._losses = 0
+        self.open_partitions = 0
+        self.is_unloaded = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self._shard.is_ready
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """The leader epoch of the partition: markers carry it (TX2)."""
+        return self._shard.leader_epoch
+
+    # ---- as the log's state ----------------------------------------------------------------------------------------
+
+    def apply(self, records: Sequence[KeyValue]) -> None:
+        for key, value, _ in records:
+            found = parse(key, value, self._topic_id_of)
+            if found is None:
+                continue
+            transactional_id, transaction = found
+            if transaction is None:
+                self.entries.pop(transactional_id, None)
+                continue
+            entry = self.entries.get(transactional_id)
+            if entry is None:
+                entry = self.entries[transactional_id] = Entry(transactional_id)
+            entry.transaction, entry.losses = transaction, self._losses
+
+    def end_transaction(self, marker: TransactionMarker) -> None:
+        """Records here are in no transaction."""
+
+    def lost(self) -> None:
+        self._losses += 1
+
+    def restore(self) -> Iterator[None]:
+        for entry in self.entries.values():
+            transaction = entry.transaction
+            assert transaction is not None
+            if entry.losses < self._losses and not transaction.needs_fresh_id:
+                entry.transaction = transaction = replace(transaction, needs_fresh_id=True)
+            self._note(entry, None)
+            for _ in range(1 + len(transaction.partitions) // _PARTITIONS_PER_STEP):
+                yield
+
+    def live(self) -> Live:
+        held = [(entry.transactional_id, entry.transaction) for entry in self.entries.values() if entry.transaction]
+        return Live(len(held), (transaction_record(*one) for one in held))
+
+    def live_again(self) -> Iterator[KeyValue | None]:
+        yield transaction_record("", None)  # no producer may have this id
+        for entry in list(self.entries.values()):
+            if self.entries.get(entry.transactional_id) is entry and entry.transaction is not None:
+                yield transaction_record(entry.transactional_id, entry.transaction)
+
+    def unload(self) -> None:
+        self.is_unloaded = True
+        self._owner.unloaded(self)
+        self.entries.clear()
+        self.ongoing.clear()
+        self.open_partitions = 0
+
+    # ---- changes ---------------------------------------------------------------------------------------------------
+
+    def entry(self, transactional_id: str) -> Entry:
+        found = self.entries.get(transactional_id)
+        if found is None:
+            found = self.entries[transactional_id] = Entry(transactional_id)
+        return found
+
+    def write(self, entry: Entry, to: Transaction | None, then: Callable[[Exception | None], None]) -> None:
+        """Queue the id's next state (None: its tombstone). `then` gets the outcome after it was applied; a failure
+        changes nothing here, and may still be in the log."""
+        assert not entry.is_pending
+        entry.is_pending = True
+
+        def done(failure: Exception | None) -> None:
+            entry.is_pending = False
+            if failure is None and not self.is_unloaded:
+                before, entry.transaction = entry.transaction, to
+                self._note(entry, before)
+            if entry.transaction is None and self.entries.get(entry.transactional_id) is entry:
+                del self.entries[entry.transactional_id]
+            then(failure)
+
+        self._shard.submit([transaction_record(entry.transactional_id, to)], done)
+
+    def _note(self, entry: Entry, before: Transaction | None) -> None:
+        now = entry.transaction
+        self.open_partitions += len(now.partitions if now else ()) - len(before.partitions if before else ())
+        if now is not None and now.state is TransactionState.ONGOING:
+            self.ongoing[entry.transactional_id] = entry
+        else:
+            self.ongoing.pop(entry.transactional_id, None)

@@ -1,0 +1,83 @@
+"""The state of one transactional id, as its newest record has it. A value: a change makes a new one.
+
+Source: Kafka 4.3's `TransactionMetadata` and `TransactionState`; KIP-98, KIP-360, KIP-890."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from broker.transactions.interfaces import TransactionalPartition
+
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+EPOCH_MAX: Final = 32_767
+"""The last epoch of a producer id. Only a fence or an end may take it, so that one is left for either."""
+NO_TIME: Final = -1
+
+TV_0: Final = 0
+TV_2: Final = 2
+"""Versions of `transaction.version` that a client may use; with 2 each end bumps the epoch (KIP-890 part 2)."""
+
+
+class TransactionState(Enum):
+    """With Kafka's ids and names. PREPARE_EPOCH_FENCE is never stored: fencing writes PREPARE_ABORT at once."""
+
+    EMPTY = 0, "Empty"
+    ONGOING = 1, "Ongoing"
+    PREPARE_COMMIT = 2, "PrepareCommit"
+    PREPARE_ABORT = 3, "PrepareAbort"
+    COMPLETE_COMMIT = 4, "CompleteCommit"
+    COMPLETE_ABORT = 5, "CompleteAbort"
+    DEAD = 6, "Dead"
+    PREPARE_EPOCH_FENCE = 7, "PrepareEpochFence"
+
+    def __init__(self, number: int, title: str) -> None:
+        self.number = number
+        self.title = title
+
+    @property
+    def is_prepared(self) -> bool:
+        """The outcome is decided and some markers may be missing."""
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is open: the id may expire, or begin a transaction."""
+        return self in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+
+
+STATE_BY_NUMBER: Final = {state.number: state for state in TransactionState}
+STATE_BY_TITLE: Final = {state.title: state for state in TransactionState}
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """`previous_producer_id`: of the state before. `next_producer_id`: taken when this transaction is complete, because
+    the epochs of `producer_id` are used up. Times in wall ms. `client_version`: TV_0 or TV_2, as the client that ended
+    or began it uses. `needs_fresh_id`: records of this id were lost (a restore, a gap), so its producer id must not be
+    used after this transaction (T16)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    updated_ms: int
+    state: TransactionState = TransactionState.EMPTY
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    last_producer_epoch: int = NO_PRODUCER_EPOCH
+    partitions: frozenset[TransactionalPartition] = frozenset()
+    started_ms: int = NO_TIME
+    client_version: int = TV_0
+    needs_fresh_id: bool = False
+
+    @property
+    def is_exhausted(self) -> bool:
+        return is_exhausted(self.producer_epoch)
+
+
+def is_exhausted(producer_epoch: int) -> bool:
+    """Whether a client gets no higher epoch of this producer id."""
+    return producer_epoch >= EPOCH_MAX - 1

@@ -1,0 +1,145 @@
+"""The manifest's edits of compaction: consecutive segments are replaced by others of the same offset range.
+Pure. After `replace_segments` the books hold (removed and added, live hash), no offset is in two segments or in none,
+and each replaced object is in `replaced` until `forget_replaced`: the collector keeps it for the grace. A page
+that lists a replaced segment was written anew by the caller; a refused edit leaves unnamed objects only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from coldstore.manifest.manifest import EditRefused, Manifest, PagePointer, RemoteSegment, Totals
+from coldstore.manifest.manifest_entries import (
+    HASH_MODULUS,
+    REPLACED_MAX,
+    ReplacedObject,
+    check_segment,
+    hash_of,
+    totals_of,
+    totals_of_pages,
+)
+
+
+class PageMove(NamedTuple):
+    """`before`: a pointer of the root, whose page lists the replaced segments, or lists the page that does; `after`:
+    the page that takes its place."""
+
+    before: PagePointer
+    after: PagePointer
+
+
+def replace_segments(
+    manifest: Manifest, old: Sequence[RemoteSegment], new: Sequence[RemoteSegment], move: PageMove | None, now_ms: int
+) -> Manifest:
+    """Name `new` instead of `old`, which are live and consecutive; again changes nothing. `move`: None if `old` are in
+    the tail. Raises EditRefused, with the manifest unchanged."""
+    known = {each.uuid for each in manifest.replaced}
+    if old and all(segment.uuid in known for segment in old):
+        return manifest
+    _check(manifest, old, new, known)
+    totals = totals_of(new) - totals_of(old)
+    if move is None:
+        tail, pages = _tail_with(manifest, old, new), manifest.pages
+    else:
+        tail, pages = manifest.tail, _pages_with(manifest, move, totals, len(new) - len(old))
+    live_hash = int(manifest.live_hash, 16) - int(hash_of(old), 16) + int(hash_of(new), 16)
+    live = manifest.live + totals
+    if live.any_negative:
+        raise EditRefused(
+            f"{_name(manifest)}: replacing at {old[0].base_offset} does not balance: {live} would be left"
+        )
+    kept = tuple(ReplacedObject(s.uuid, s.base_offset, s.leader_epoch, s.object_bytes, max(now_ms, 0)) for s in old)
+    return replace(
+        manifest,
+        added=manifest.added + totals_of(new),
+        removed=manifest.removed + totals_of(old),
+        live=live,
+        live_hash=f"{live_hash % HASH_MODULUS:032x}",
+        pages=pages,
+        tail=tail,
+        replaced=(*manifest.replaced, *kept),
+    )
+
+
+def set_clean_end(manifest: Manifest, offset: int) -> Manifest:
+    """Note how far a pass cleaned. A lower offset changes nothing. Raises EditRefused beyond the remote end."""
+    if offset > manifest.remote_end_offset:
+        raise EditRefused(f"{_name(manifest)}: clean below {offset}, and it ends at {manifest.remote_end_offset}")
+    return manifest if offset <= manifest.clean_end_offset else replace(manifest, clean_end_offset=offset)
+
+
+def forget_replaced(manifest: Manifest, uuids: Collection[UUID]) -> Manifest:
+    """The objects were deleted after the grace. Again changes nothing."""
+    kept = tuple(each for each in manifest.replaced if each.uuid not in uuids)
+    return manifest if len(kept) == len(manifest.replaced) else replace(manifest, replaced=kept)
+
+
+def restart_graces(manifest: Manifest, now_ms: int) -> Manifest:
+    """Begin the grace of objects anew that were replaced in the future: a clock was set back."""
+    at = tuple(each if each.since_ms <= now_ms else replace(each, since_ms=now_ms) for each in manifest.replaced)
+    return manifest if at == manifest.replaced else replace(manifest, replaced=at)
+
+
+def room_for_replaced(manifest: Manifest) -> int:
+    """How many objects may be replaced before others have to be deleted."""
+    return REPLACED_MAX - len(manifest.replaced)
+
+
+def _check(
+    manifest: Manifest, old: Sequence[RemoteSegment], new: Sequence[RemoteSegment], known: Collection[UUID]
+) -> None:
+    name = _name(manifest)
+    if not old or not new or not _is_chain(old) or not _is_chain(new):
+        raise EditRefused(f"{name}: what is to be replaced, or what replaces it, is not consecutive")
+    if (old[0].base_offset, old[-1].end_offset) != (new[0].base_offset, new[-1].end_offset):
+        raise EditRefused(f"{name}: {new[0].base_offset}…{new[-1].end_offset} is not the range of what it replaces")
+    if any(segment.uuid in known for segment in (*old, *new)) or {s.uuid for s in old} & {s.uuid for s in new}:
+        raise EditRefused(f"{name}: an object is to be replaced twice, or comes back")
+    if old[0].end_offset <= manifest.log_start_offset or old[0].base_offset < manifest.deletion_cursor:
+        raise EditRefused(f"{name}: the log starts at {manifest.log_start_offset} now, above {old[0].base_offset}")
+    if old[-1].end_offset > manifest.remote_end_offset:
+        raise EditRefused(f"{name}: the bucket ends at {manifest.remote_end_offset}, below {old[-1].end_offset}")
+    for segment in new:
+        check_segment(segment)
+        if segment.leader_epoch != manifest.leader_epoch:
+            raise EditRefused(f"{name}: object {segment.uuid} is of epoch {segment.leader_epoch}, not the manifest's")
+    if len(old) > room_for_replaced(manifest):
+        raise EditRefused(f"{name}: {len(manifest.replaced)} replaced objects wait for the end of their grace")
+
+
+def _is_chain(segments: Sequence[RemoteSegment]) -> bool:
+    return all(a.end_offset == b.base_offset for a, b in pairwise(segments))
+
+
+def _tail_with(
+    manifest: Manifest, old: Sequence[RemoteSegment], new: Sequence[RemoteSegment]
+) -> tuple[RemoteSegment, ...]:
+    at = manifest.tail_index(old[0].base_offset)
+    if manifest.tail[at : at + len(old)] != tuple(old):
+        raise EditRefused(f"{_name(manifest)}: the tail does not hold what is to be replaced at {old[0].base_offset}")
+    return (*manifest.tail[:at], *new, *manifest.tail[at + len(old) :])
+
+
+def _pages_with(manifest: Manifest, move: PageMove, totals: Totals, entries: int) -> tuple[PagePointer, ...]:
+    before, after = move
+    if before not in manifest.pages:
+        raise EditRefused(f"{_name(manifest)}: page {before.uuid} is not named any more")
+    wanted = totals_of_pages([before]) + totals
+    fits = (
+        (after.level, after.first_offset, after.end_offset) == (before.level, before.first_offset, before.end_offset)
+        and totals_of_pages([after]) == wanted
+        and after.entries == before.entries + (0 if before.level else entries)
+        and after.epoch == manifest.leader_epoch
+        and after.uuid != before.uuid
+    )
+    if not fits:
+        raise EditRefused(f"{_name(manifest)}: page {after.uuid} is not {before.uuid} with the replacement")
+    return tuple(after if pointer == before else pointer for pointer in manifest.pages)
+
+
+def _name(manifest: Manifest) -> str:
+    return f"{manifest.topic}-{manifest.partition} ({manifest.topic_id})"

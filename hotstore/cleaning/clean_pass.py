@@ -1,0 +1,173 @@
+"""One pass over one compacted log, through its lease (Kafka's Cleaner.doClean).
+The dirty part fills the map of keys, segment by segment; when the map is full the pass ends there. Then each run of
+segments below that point is written anew without what newer records supersede, and swapped in. Every step begins under
+the lease: a role that ends leaves unfinished files, which the next pass or start removes. The last step notes how far
+the log is clean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol, TypeVar, TypeVarTuple
+
+from hotstore.cleaning.cleanable import Cleanable, groups
+from hotstore.cleaning.engine import CleanerEngine, CleanerLost
+from hotstore.host.lease import Lease
+from hotstore.log.log_core import LogCore
+from hotstore.log.log_swap import SegmentRun
+from hotstore.log.segment import Segment
+from hotstore.recovery.segment_swap import CLEANED_SUFFIXES, cleaned_file, remove_cleaned
+from logformat.errors import Corrupt
+from seams.files.disk import Directory, File
+from seams.loop.workers import Lane
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+STEP_BYTES: Final = 8 << 20
+"""Bytes of a segment that one step reads: a role that ends waits for one step at most."""
+
+
+class MapTooSmall(Exception):
+    """The map of keys cannot hold the keys of one batch."""
+
+
+class PassOver(Exception):
+    """The log is no longer what the pass was planned for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The log as a pass was planned for it: its era, and whether it is tiered."""
+
+    era: int
+    tiered: bool
+
+    @classmethod
+    def of(cls, log: LogCore) -> Planned:
+        return cls(log.era, log.config.tiered)
+
+    def check(self, log: LogCore) -> None:
+        """Raises PassOver. A key's newest record may have gone with a truncation; a topic that is not compacted any
+        more keeps every record, and one that is tiered now what the bucket does not hold yet."""
+        if log.era != self.era:
+            raise PassOver("it was truncated, or begins elsewhere")
+        if not log.config.compacts:
+            raise PassOver("cleanup.policy no longer has compact")
+        if log.config.tiered and not self.tiered:
+            raise PassOver("remote.storage.enable was switched on")
+
+
+class Throttle(Protocol):
+    """Waits so that the cleaner stays within `log.cleaner.io.max.bytes.per.second`."""
+
+    async def took(self, read_bytes: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """What came of a pass. Bytes of the segments that it read and wrote; `end`: the log is clean below it."""
+
+    first_dirty: int
+    end: int
+    read_bytes: int
+    written_bytes: int
+    segments_before: int
+    segments_after: int
+
+
+async def clean(
+    lease: Lease, engine: CleanerEngine, part: Cleanable, planned: Planned, throttle: Throttle
+) -> PassReport:
+    """Clean [`part.first_dirty`, `part.end`) of the lease's log against everything below it. `engine`: with an empty
+    map.
+
+    Raises LeaseOver and PlaceQuiesced (the role ended), PassOver, DamagedLog, CleanerLost, MapTooSmall, OSError; what
+    was swapped in stays."""
+    lease.check()
+    log = lease.log
+    still = partial(planned.check, log)
+    await _call(lease, remove_cleaned, log.directory)  # of a pass that a role's end cut off
+    segments = [segment for segment in log.sealed_runs() if segment.end_offset <= part.end]
+    end = await _map_keys(lease, engine, segments, part, throttle)
+    read = written = before = after = 0
+    for run in groups([segment for segment in segments if segment.base_offset < end], log.config):
+        written += await _rewrite(lease, engine, SegmentRun(run), still, throttle)
+        read += sum(segment.size for segment in run)
+        before, after = before + len(run), after + 1
+    lease.check()
+    await lease.checkpoint_cleaned(end, still)
+    return PassReport(part.first_dirty, end, read, written, before, after)
+
+
+async def _map_keys(
+    lease: Lease, engine: CleanerEngine, segments: Sequence[Segment], part: Cleanable, throttle: Throttle
+) -> int:
+    """Fill the map from the dirty segments; returns the offset where it ended: all before it is in the map."""
+    end = part.first_dirty
+    for segment in segments:
+        if segment.end_offset <= part.first_dirty:
+            continue
+        position = 0
+        if segment.base_offset < part.first_dirty:
+            position = (await _call(lease, lease.log.place_of, segment, part.first_dirty, lane=Lane.CLEAN)).position
+        while position < segment.size:
+            step = min(STEP_BYTES, segment.size - position)
+            mapped = await _call(lease, engine.map, segment.file, position, step, lane=Lane.CLEAN)
+            position += mapped.taken_bytes
+            end = max(end, mapped.end_offset)
+            if mapped.is_full and end <= part.first_dirty:
+                raise MapTooSmall("one batch has more keys than log.cleaner.dedupe.buffer.size holds: raise it")
+            if mapped.is_full:
+                return end
+            await throttle.took(mapped.taken_bytes)
+    return end
+
+
+async def _rewrite(
+    lease: Lease, engine: CleanerEngine, run: SegmentRun, still: Callable[[], None], throttle: Throttle
+) -> int:
+    """Write the run's cleaned segment and swap it in; returns its size in bytes."""
+    log = lease.log
+    still()
+    try:
+        outputs = await _call(lease, _open_outputs, log.directory, run.base_offset, lane=Lane.CLEAN)
+        interval_bytes = log.config.index_interval_bytes
+        await _call(lease, engine.begin_segment, run.base_offset, interval_bytes, *outputs, lane=Lane.CLEAN)
+        for segment in run.segments:
+            position = 0
+            while position < segment.size:
+                step = min(STEP_BYTES, segment.size - position)
+                taken = await _call(lease, engine.clean, segment.file, position, step, lane=Lane.CLEAN)
+                position += taken
+                await throttle.took(taken)
+                still()
+        cleaned = await _call(lease, engine.finish_segment, lane=Lane.CLEAN)
+        if cleaned.end_offset != run.end_offset:
+            raise Corrupt(
+                f"{log.path}: cleaned segment [{run.base_offset}, {cleaned.end_offset}), not {run.end_offset}"
+            )
+        lease.check()
+        if not await lease.swap(run, cleaned.size, still):
+            await _call(lease, remove_cleaned, log.directory)
+        return cleaned.size
+    except (OSError, Corrupt, CleanerLost, PassOver):
+        if not lease.is_over and not log.failure:
+            await _call(lease, remove_cleaned, log.directory)  # a full disk needs the space now
+        raise
+
+
+async def _call(lease: Lease, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T:
+    """A step under the lease, whose end may have come with the answer of the last one. Raises LeaseOver."""
+    lease.check()
+    return await lease.call(function, *args, lane=lane)
+
+
+def _open_outputs(directory: Directory, base_offset: int) -> tuple[File, File, File]:
+    """*Blocking*: new files of a cleaned segment: log, offset index, time index. Raises OSError."""
+    log, offsets, times = (
+        directory.open(cleaned_file(base_offset, suffix), write=True, create=True, exclusive=True)
+        for suffix in CLEANED_SUFFIXES
+    )
+    return log, offsets, times

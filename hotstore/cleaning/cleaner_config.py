@@ -1,0 +1,46 @@
+"""Configuration of a broker's log cleaner, Kafka's `log.cleaner.*`. Topic values are in `hotstore.log.log_config`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from logformat.record_batch import INT32_MAX
+
+UNTHROTTLED: Final = 1.7976931348623157e308
+"""Kafka's default of log.cleaner.io.max.bytes.per.second (Double.MAX_VALUE): no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerConfig:
+    """Kafka's configs with units in their names, and its defaults. Values are valid: `broker.config` checks them.
+
+    - `threads`: passes at the same time. `dedupe_buffer_bytes` and `io_buffer_bytes` are for all of them together.
+    - `io_buffer_load_factor`: share of its part of the dedupe buffer that a pass fills with keys, above 0, at most 1.
+    - `io_bytes_per_s`: of all passes, read and written bytes together; `UNTHROTTLED`: no limit.
+    - `backoff_ms`: wait when no log is to be cleaned.
+    - `enabled`: False: no log is cleaned, and compacted topics grow.
+    """
+
+    threads: int = 1
+    dedupe_buffer_bytes: int = 128 << 20
+    io_buffer_bytes: int = 512 << 10
+    io_buffer_load_factor: float = 0.9
+    backoff_ms: int = 15_000
+    io_bytes_per_s: float = UNTHROTTLED
+    enabled: bool = True
+
+    @property
+    def map_bytes(self) -> int:
+        """Bytes of one pass's map of keys; at most 2 GiB, as in Kafka."""
+        return min(self.dedupe_buffer_bytes // self.threads, INT32_MAX)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of one pass's read buffer, and of its write buffer. May be 0: a step takes at least one batch."""
+        return self.io_buffer_bytes // self.threads // 2
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether `io_bytes_per_s` is a limit."""
+        return self.io_bytes_per_s < UNTHROTTLED

@@ -1,0 +1,227 @@
+"""The cleaner's engine: reads batches of open files, maps their keys, writes cleaned segments with both indexes.
+`CleanerEngine` is the door; `engine_process.ProcessEngine` is the broker's, `LocalEngine` works in the calling thread
+on any `File`. All calls block, and one thread at a time may call. An engine opens no path and renames nothing: the
+caller owns files, names and directories, and what a pass wrote counts only once the caller swaps it in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from hotstore.cleaning.batch_reader import BatchReader, damage_in
+from hotstore.cleaning.segment_writer import SegmentWriter
+from logformat.compaction.rules import CleanRules, CleanStats
+from logformat.compaction.rules import Mapped as Mapped
+from logformat.errors import Corrupt, InvalidRequest, Retryable
+from seams.files.disk import File
+from seams.files.page_cache import drop, is_cold
+from seams.rng import Rng
+
+if TYPE_CHECKING:
+    from logformat.compaction.batch_cleaner import BatchCleaner  # imports numba
+    from logformat.compaction.offset_map import KeyMapper, OffsetMap
+
+
+class CleanerLost(Retryable):
+    """The engine's process died or hung and was killed. The pass is over; the next `begin` starts another process.
+
+    Its files are half-written. Unlink them, and open new ones for another pass: a killed process that waits for a disk
+    may still finish one write to the old."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedSegment:
+    """A finished segment; its three files are synced, the names in their directory are not.
+
+    `size` in bytes; `end_offset` is the end of what was read, because fillers cover what vanished. `max_timestamp` in
+    ms (−1: none), `max_timestamp_offset` as `SegmentIndexer` has it."""
+
+    size: int
+    end_offset: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    stats: CleanStats
+
+
+class CleanerEngine(Protocol):
+    """One pass at a time: `begin`, `map` until all is mapped or the map is full, then segment by segment
+    `begin_segment`, `clean` until all is read, `finish_segment`; `end` in every case.
+
+    Errors: OSError of a file (full disk: `seams.files.disk.is_full`) or of memory (ENOMEM); DamagedLog with file,
+    position and offset for input that is not whole, valid, contiguous batches; CleanerLost. After an error of any call
+    the pass is over: only `end` and `begin` are allowed."""
+
+    def begin(self, buffer_bytes: int, rules: CleanRules) -> None:
+        """Begin a pass with an empty map of at most `buffer_bytes`. Ends a pass that was not ended."""
+        ...
+
+    def map(self, file: File, position: int, length: int) -> Mapped:
+        """Map the whole batches in [`position`, `position` + `length`); at least the first, however long it is.
+
+        A batch is mapped whole or not at all. `length` must not reach beyond the segment's end."""
+        ...
+
+    def begin_segment(
+        self, base_offset: int, interval_bytes: int, log: File, offset_index: File, time_index: File
+    ) -> None:
+        """Begin a cleaned segment in these files, which are emptied. `interval_bytes`: index.interval.bytes."""
+        ...
+
+    def clean(self, file: File, position: int, length: int) -> int:
+        """Clean the whole batches in [`position`, `position` + `length`), at least the first; returns their bytes.
+
+        They continue the batches of the last call. What stays of them is written to the segment."""
+        ...
+
+    def finish_segment(self) -> CleanedSegment:
+        """Write the last filler and both indexes, sync the three files and let go of them."""
+        ...
+
+    def end(self) -> None:
+        """End the pass, finished or not; the map's memory is given back. Never raises."""
+        ...
+
+    def reap(self) -> None:
+        """Forget a process that ended by itself between two passes; call it now and then, while no other call runs.
+        Does not block, never raises."""
+        ...
+
+    def close(self) -> None:
+        """End for ever, from any thread: a running call of `ProcessEngine` raises CleanerLost, and so does each later
+        one. Never raises."""
+        ...
+
+
+_REFUSALS: Final = (Corrupt, InvalidRequest)  # of bytes that a log must not hold, whatever they would be to a producer
+
+
+class LocalEngine:
+    """`CleanerEngine` in the calling thread: for tests, the simulation and the child process."""
+
+    def __init__(self, rng: Rng) -> None:
+        """`rng` makes the key of each pass's hash."""
+        self._rng = rng
+        self._reader = BatchReader()
+        self._pass: _Pass | None = None
+        self._is_closed = False
+
+    def begin(self, buffer_bytes: int, rules: CleanRules) -> None:
+        from logformat.compaction.offset_map import KeyMapper, OffsetMap  # numba's import takes a second
+
+        self.end()
+        if self._is_closed:
+            raise CleanerLost("the cleaner is closed")
+        offsets = OffsetMap(buffer_bytes, self._rng.randrange(1 << 128).to_bytes(16, "big"))
+        self._pass = _Pass(rules, offsets, KeyMapper(offsets, rules.aborted))
+
+    def map(self, file: File, position: int, length: int) -> Mapped:
+        running = self._running()
+        assert running.segment is None, "all keys are mapped before the first segment begins"
+        running.look_at(file, position, length)
+        run = self._reader.read(file, position, length, running.mapped_offset)
+        try:
+            mapped = running.mapper.map(run.batches)
+        except _REFUSALS as refusal:
+            raise damage_in(run, refusal) from refusal
+        running.mapped_offset = mapped.end_offset
+        return mapped
+
+    def begin_segment(
+        self, base_offset: int, interval_bytes: int, log: File, offset_index: File, time_index: File
+    ) -> None:
+        from logformat.compaction.batch_cleaner import BatchCleaner
+
+        running = self._running()
+        cleaner = BatchCleaner(running.offsets, running.rules)
+        writer = SegmentWriter(base_offset, interval_bytes, log, offset_index, time_index)
+        running.segment = _OpenSegment(cleaner, writer, base_offset)
+
+    def clean(self, file: File, position: int, length: int) -> int:
+        segment, running = self._open_segment(), self._running()
+        was_cold = running.look_at(file, position, length)
+        segment.is_cold &= was_cold
+        run = self._reader.read(file, position, length, segment.read_offset)
+        try:
+            kept = segment.cleaner.clean(run.batches)
+        except _REFUSALS as refusal:
+            raise damage_in(run, refusal) from refusal
+        segment.writer.write(kept)
+        segment.read_offset = run.end_offset
+        if was_cold:
+            _drop(file, position, len(run.batches))  # the last read of it
+        return len(run.batches)
+
+    def finish_segment(self) -> CleanedSegment:
+        segment = self._open_segment()
+        self._running().segment = None
+        writer = segment.writer
+        writer.write([segment.cleaner.finish()])
+        assert writer.end_offset == segment.read_offset, (writer.end_offset, segment.read_offset)
+        writer.finish()
+        if segment.is_cold:
+            writer.drop_cached()
+        indexer = writer.indexer
+        return CleanedSegment(
+            writer.size, writer.end_offset, indexer.max_timestamp, indexer.max_timestamp_offset, segment.cleaner.stats
+        )
+
+    def end(self) -> None:
+        running, self._pass = self._pass, None
+        self._reader.release()
+        if running is not None:
+            running.offsets.close()
+
+    def reap(self) -> None:
+        """There is no process."""
+
+    def close(self) -> None:
+        self._is_closed = True  # the memory is `end`'s to give back: another thread may be using it
+
+    def _running(self) -> _Pass:
+        if self._is_closed:
+            raise CleanerLost("the cleaner is closed")
+        assert self._pass is not None, "no pass was begun"
+        return self._pass
+
+    def _open_segment(self) -> _OpenSegment:
+        segment = self._running().segment
+        assert segment is not None, "no segment was begun"
+        return segment
+
+
+@dataclass(slots=True)
+class _OpenSegment:
+    """`read_offset`: where the next batches to clean begin. `is_cold`: no file that it was made of was cached."""
+
+    cleaner: BatchCleaner
+    writer: SegmentWriter
+    read_offset: int
+    is_cold: bool = True
+
+
+@dataclass(slots=True)
+class _Pass:
+    """`mapped_offset`: where the next batches to map begin; None before the first."""
+
+    rules: CleanRules
+    offsets: OffsetMap
+    mapper: KeyMapper
+    mapped_offset: int | None = None
+    segment: _OpenSegment | None = None
+    cold: dict[str, bool] = field(default_factory=dict)
+
+    def look_at(self, file: File, position: int, length: int) -> bool:
+        """Whether the page cache lacked bytes of the file when the pass first read it: then what a pass read and wrote
+        leaves the cache again, so that it drives out nothing that consumers read."""
+        found = self.cold.get(file.path)
+        if found is None:
+            descriptor = file.descriptor()
+            found = descriptor is not None and is_cold(descriptor, position, length) is True
+            self.cold[file.path] = found
+        return found
+
+
+def _drop(file: File, position: int, length: int) -> None:
+    descriptor = file.descriptor()
+    if descriptor is not None:
+        drop(descriptor, position, length)

@@ -1,0 +1,102 @@
+"""Main of the cleaner's child process: `LocalEngine` behind the requests of one `ProcessEngine`.
+It opens no path: files come as descriptors beside a request. It ends when its parent does, when no pass is on for
+`idle_s` (its third argument), and after an error that is neither a file's nor a log's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from errno import EMFILE
+from importlib import import_module
+from typing import Any, Final
+
+import msgspec
+
+from hotstore.cleaning import engine_messages as messages
+from hotstore.cleaning.engine import CleanerEngine, LocalEngine
+from hotstore.errors import DamagedLog
+from logformat.compaction.rules import CleanRules
+from seams.child_process import ParentChannel, lower_priority, return_free_memory
+from seams.files.disk import File
+from seams.files.posix_disk import PosixFile
+from seams.rng import SystemRng
+
+_KERNELS: Final = "logformat.compaction.batch_cleaner"
+
+
+def main(arguments: Sequence[str]) -> None:
+    channel = ParentChannel.of_arguments(arguments)
+    lower_priority()
+    import_module(_KERNELS)  # before the first request: the deadline of a start covers it
+    channel.send(messages.encode(messages.Done()))
+    serve(channel, LocalEngine(SystemRng()), float(arguments[2]))
+
+
+def serve(channel: ParentChannel, engine: CleanerEngine, idle_s: float) -> None:
+    """Answer requests until the parent ends, or is silent for `idle_s` after the end of a pass."""
+    timeout_s: float | None = None  # whoever starts a child begins a pass
+    aborted: list[tuple[int, int, int]] = []  # of the pass that begins next
+    while True:
+        try:
+            message, descriptors = channel.receive(timeout_s)
+        except (EOFError, TimeoutError):
+            return
+        request = messages.decode_request(message)
+        if isinstance(request, messages.Aborted):
+            aborted += request.transactions
+            channel.send(messages.encode(messages.Done()))
+            continue
+        timeout_s = idle_s if isinstance(request, messages.End) else None
+        reply: messages.Reply
+        try:
+            reply = _perform(engine, request, _files_of(request, descriptors), aborted)
+        except (OSError, DamagedLog, MemoryError) as error:
+            reply = messages.error_reply(error)
+        except Exception as error:
+            channel.send(messages.encode(messages.error_reply(error)))
+            raise
+        channel.send(messages.encode(reply))
+
+
+def _perform(
+    engine: CleanerEngine, request: messages.Request, files: Sequence[File], aborted: list[tuple[int, int, int]]
+) -> messages.Reply:
+    match request:
+        case messages.Begin(buffer_bytes, now_ms, delete_retention_ms, keeps_tombstones):
+            rules = CleanRules(now_ms, delete_retention_ms, keeps_tombstones, tuple(aborted))
+            aborted.clear()
+            engine.begin(buffer_bytes, rules)
+        case messages.Map(_, position, length):
+            mapped = engine.map(files[0], position, length)
+            return messages.MapDone(mapped.taken_bytes, mapped.end_offset, mapped.is_full)
+        case messages.BeginSegment(base_offset, interval_bytes, _):
+            engine.begin_segment(base_offset, interval_bytes, *files)
+        case messages.Clean(_, position, length):
+            return messages.CleanDone(engine.clean(files[0], position, length))
+        case messages.FinishSegment():
+            done = engine.finish_segment()
+            stats: dict[str, Any] = msgspec.to_builtins(done.stats)
+            return messages.SegmentDone(
+                done.size, done.end_offset, done.max_timestamp, done.max_timestamp_offset, stats
+            )
+        case messages.End():
+            engine.end()
+            return_free_memory()
+    return messages.Done()
+
+
+def _files_of(request: messages.Request, descriptors: Sequence[int]) -> list[File]:
+    """The request's files, closed when their last user is done. Raises OSError if the kernel dropped a descriptor."""
+    paths: Sequence[bytes] = ()
+    match request:
+        case messages.Map(path) | messages.Clean(path):
+            paths = (path,)
+        case messages.BeginSegment(paths=three):
+            paths = three
+    if len(descriptors) != len(paths):
+        raise OSError(EMFILE, f"{len(descriptors)} of {len(paths)} descriptors arrived")  # the pass is over
+    return [PosixFile(fd, messages.path_text(path)) for fd, path in zip(descriptors, paths, strict=True)]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

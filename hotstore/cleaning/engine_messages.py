@@ -1,0 +1,144 @@
+"""Messages between `ProcessEngine` and its child, in msgpack: a request, then its reply, never two at once.
+A request's files travel beside it as descriptors, in the order of its paths; paths are for error messages only. Paths
+are bytes, because a file name need not be UTF-8."""
+
+from __future__ import annotations
+
+from errno import ENOMEM
+from typing import Final, TypeAlias
+
+import msgspec
+
+from hotstore.errors import DamagedLog
+
+_TEXT_CHARACTERS_MAX: Final = 2_000  # of an error: a message fits `seams.child_process.MESSAGE_BYTES_MAX`
+
+
+ABORTED_MAX: Final = 1_500  # of one message
+
+
+class Aborted(msgspec.Struct, tag=True, frozen=True):
+    """Aborted transactions of the pass that begins next (`CleanRules.aborted`), in as many messages as they need."""
+
+    transactions: tuple[tuple[int, int, int], ...]
+
+
+class Begin(msgspec.Struct, tag=True, frozen=True):
+    buffer_bytes: int
+    now_ms: int
+    delete_retention_ms: int
+    keeps_tombstones: bool
+
+
+class Map(msgspec.Struct, tag=True, frozen=True):
+    path: bytes
+    position: int
+    length: int
+
+
+class BeginSegment(msgspec.Struct, tag=True, frozen=True):
+    base_offset: int
+    interval_bytes: int
+    paths: tuple[bytes, bytes, bytes]
+
+
+class Clean(msgspec.Struct, tag=True, frozen=True):
+    path: bytes
+    position: int
+    length: int
+
+
+class FinishSegment(msgspec.Struct, tag=True, frozen=True):
+    pass
+
+
+class End(msgspec.Struct, tag=True, frozen=True):
+    pass
+
+
+class Done(msgspec.Struct, tag=True, frozen=True):
+    """Ready for the first request; or the request has no other result."""
+
+
+class MapDone(msgspec.Struct, tag=True, frozen=True):
+    taken_bytes: int
+    end_offset: int
+    is_full: bool
+
+
+class CleanDone(msgspec.Struct, tag=True, frozen=True):
+    taken_bytes: int
+
+
+class SegmentDone(msgspec.Struct, tag=True, frozen=True):
+    size: int
+    end_offset: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    stats: dict[str, int]
+
+
+class FileError(msgspec.Struct, tag=True, frozen=True):
+    """An OSError."""
+
+    number: int | None
+    text: str
+    path: bytes | None
+
+
+class Damage(msgspec.Struct, tag=True, frozen=True):
+    """A DamagedLog."""
+
+    path: bytes
+    position: int
+    offset: int
+    what: str
+    hint: str
+
+
+class Defect(msgspec.Struct, tag=True, frozen=True):
+    """Any other error; the child ends."""
+
+    text: str
+
+
+Request: TypeAlias = Aborted | Begin | Map | BeginSegment | Clean | FinishSegment | End
+Reply: TypeAlias = Done | MapDone | CleanDone | SegmentDone | FileError | Damage | Defect
+
+encode: Final = msgspec.msgpack.Encoder().encode
+decode_request: Final = msgspec.msgpack.Decoder(Request).decode
+decode_reply: Final = msgspec.msgpack.Decoder(Reply).decode
+
+
+def path_bytes(path: str) -> bytes:
+    return path.encode("utf-8", "surrogateescape")
+
+
+def path_text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
+
+
+def error_reply(error: Exception) -> FileError | Damage | Defect:
+    if isinstance(error, DamagedLog):
+        what, hint = _short(error.what), _short(error.hint)
+        return Damage(path_bytes(error.file), error.position, error.offset, what, hint)
+    if isinstance(error, MemoryError):
+        return FileError(ENOMEM, "the cleaner's process has no memory for this", None)
+    if isinstance(error, OSError):
+        path = path_bytes(error.filename) if isinstance(error.filename, str) else None
+        return FileError(error.errno, _short(error.strerror or str(error)), path)
+    return Defect(_short(f"{type(error).__name__}: {error}"))
+
+
+def raised(reply: FileError | Damage) -> OSError | DamagedLog:
+    """The error that the child raised."""
+    if isinstance(reply, Damage):
+        return DamagedLog(path_text(reply.path), reply.position, reply.offset, reply.what, reply.hint)
+    if reply.number is None:
+        return OSError(reply.text)
+    return OSError(reply.number, reply.text, None if reply.path is None else path_text(reply.path))
+
+
+def _short(text: str) -> str:
+    """Bounded, and UTF-8 whatever was in it."""
+    return text[:_TEXT_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()

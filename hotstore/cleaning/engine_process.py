@@ -1,0 +1,206 @@
+"""The cleaner's engine in a child process of low priority (`engine_child`), so that this process never imports numba.
+The first `begin` starts the child. After a pass it stays for a while without a map, because the next pass then saves
+its start; then it ends by itself. Every wait has a deadline that grows with the bytes of the step. A child that died
+or exceeded the deadline is killed, and the call raises CleanerLost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from errno import EBADF
+from typing import Final, TypeVar
+
+import msgspec
+
+from hotstore.cleaning import engine_messages as messages
+from hotstore.cleaning.engine import CleanedSegment, CleanerLost, Mapped
+from logformat.compaction.rules import CleanRules, CleanStats
+from seams.child_process import ChildProcess, OneCaller
+from seams.files.disk import File
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=messages.Reply)
+
+CHILD_MODULE: Final = "hotstore.cleaning.engine_child"
+IDLE_S: Final = 60.0
+# Without these numpy reserves memory for each CPU; the kernels use one thread.
+_ENVIRONMENT: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds after which a child counts as hung."""
+
+    start_s: float = 180.0
+    """Imports, and the kernels' compilation on the first start of a machine (some seconds of an idle CPU)."""
+    step_s: float = 60.0
+    bytes_per_s_min: int = 1 << 20
+    """A step gets a second more for each of these: a slow disk is no hung child."""
+
+    def of(self, length: int) -> float:
+        return self.step_s + length / self.bytes_per_s_min
+
+
+class ProcessEngine:
+    """`CleanerEngine` over one child process. A second thread in a call raises AssertionError."""
+
+    def __init__(self, *, idle_s: float = IDLE_S, deadlines: Deadlines | None = None) -> None:
+        self._idle_s = idle_s
+        self.deadlines = deadlines or Deadlines()
+        self._one_caller = OneCaller()
+        self._child: ChildProcess | None = None
+        self._is_closed = False
+        self._segment_bytes = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The child's; None without one. It may have ended by itself since."""
+        child = self._child
+        return None if child is None else child.pid
+
+    def begin(self, buffer_bytes: int, rules: CleanRules) -> None:
+        request = messages.Begin(buffer_bytes, rules.now_ms, rules.delete_retention_ms, rules.keeps_tombstones)
+        with self._calling():
+            if self._child is not None:
+                try:
+                    self._begin(request, rules.aborted)
+                    return
+                except CleanerLost as lost:  # most often it ended because it was idle
+                    log.debug("starting another cleaner process: %s", lost)
+            self._start()
+            self._begin(request, rules.aborted)
+
+    def _begin(self, request: messages.Begin, aborted: Sequence[tuple[int, int, int]]) -> None:
+        for at in range(0, len(aborted), messages.ABORTED_MAX):
+            self._ask(messages.Aborted(tuple(aborted[at : at + messages.ABORTED_MAX])), messages.Done)
+        self._ask(request, messages.Done)
+
+    def map(self, file: File, position: int, length: int) -> Mapped:
+        request = messages.Map(messages.path_bytes(file.path), position, length)
+        with self._calling():
+            done = self._ask(request, messages.MapDone, [file], length)
+        return Mapped(done.taken_bytes, done.end_offset, done.is_full)
+
+    def begin_segment(
+        self, base_offset: int, interval_bytes: int, log: File, offset_index: File, time_index: File
+    ) -> None:
+        first, second, third = (messages.path_bytes(file.path) for file in (log, offset_index, time_index))
+        request = messages.BeginSegment(base_offset, interval_bytes, (first, second, third))
+        with self._calling():
+            self._segment_bytes = 0
+            self._ask(request, messages.Done, [log, offset_index, time_index])
+
+    def clean(self, file: File, position: int, length: int) -> int:
+        request = messages.Clean(messages.path_bytes(file.path), position, length)
+        with self._calling():
+            done = self._ask(request, messages.CleanDone, [file], length)
+            self._segment_bytes += done.taken_bytes
+        return done.taken_bytes
+
+    def finish_segment(self) -> CleanedSegment:
+        with self._calling():
+            done = self._ask(messages.FinishSegment(), messages.SegmentDone, [], self._segment_bytes)
+        stats = _stats_of(done.stats)
+        return CleanedSegment(done.size, done.end_offset, done.max_timestamp, done.max_timestamp_offset, stats)
+
+    def end(self) -> None:
+        with self._calling():
+            if self._child is None:
+                return
+            try:
+                self._ask(messages.End(), messages.Done)
+            except (CleanerLost, OSError) as error:
+                log.info("the cleaner's process is gone at the end of a pass: %s", error)
+                self._drop()
+
+    def close(self) -> None:
+        self._is_closed = True
+        child = self._child
+        if child is not None:
+            child.kill()
+        with self._one_caller.unless_inside() as is_alone:  # else the thread inside drops it
+            if is_alone:
+                self._drop()
+
+    def reap(self) -> None:
+        """Forget a child that ended because it was idle, so that no zombie stays; call it now and then."""
+        with self._calling():
+            if self._child is not None and (not self._child.is_ours or self._child.has_ended()):
+                self._drop()
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        with self._one_caller:
+            try:
+                yield
+            finally:
+                if self._is_closed:
+                    self._drop()
+
+    def _start(self) -> None:
+        """Raises CleanerLost, OSError."""
+        self._drop()
+        self._refuse_if_closed()
+        child = self._child = ChildProcess(CHILD_MODULE, [str(self._idle_s)], _ENVIRONMENT)
+        self._refuse_if_closed()  # `close` may have come before there was a child to kill
+        self._receive(child, messages.Done, self.deadlines.start_s)
+        log.info("the cleaner works in process %d", child.pid)
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise CleanerLost("the cleaner is closed")  # `_calling` drops the child
+
+    def _ask(self, request: messages.Request, kind: type[R], files: Sequence[File] = (), length: int = 0) -> R:
+        child = self._child
+        if child is None or not child.is_ours:
+            self._drop()
+            raise CleanerLost("there is no cleaner process; begin another pass")
+        descriptors = [_descriptor_of(file) for file in files]
+        timeout_s = self.deadlines.of(length)
+        try:
+            child.send(messages.encode(request), descriptors, timeout_s)
+        except (EOFError, TimeoutError) as error:
+            raise self._lost(f"it does not listen: {error}") from None
+        return self._receive(child, kind, timeout_s)
+
+    def _receive(self, child: ChildProcess, kind: type[R], timeout_s: float) -> R:
+        """A reply of `kind`. Raises OSError and DamagedLog as the child did, CleanerLost when it is dead."""
+        try:
+            reply = messages.decode_reply(child.receive(timeout_s))
+        except TimeoutError:
+            raise self._lost(f"process {child.pid} did not answer in {timeout_s:.0f} s") from None
+        except (EOFError, msgspec.MsgspecError) as error:
+            raise self._lost(str(error)) from None
+        except BaseException:
+            self._drop()  # its reply would be taken for the next request's
+            raise
+        if isinstance(reply, messages.FileError | messages.Damage):
+            raise messages.raised(reply)
+        if not isinstance(reply, kind):
+            raise self._lost(f"{reply}: a defect, please report it")
+        return reply
+
+    def _lost(self, why: str) -> CleanerLost:
+        """Kill what is left of it."""
+        self._drop()
+        return CleanerLost(f"the cleaner is lost: {why}")
+
+    def _drop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.close()
+
+
+def _descriptor_of(file: File) -> int:
+    descriptor = file.descriptor()
+    assert descriptor is not None, f"{file.path} has no descriptor: only LocalEngine works on it"
+    if descriptor < 0:
+        raise OSError(EBADF, "closed", file.path)
+    return descriptor
+
+
+def _stats_of(counts: dict[str, int]) -> CleanStats:
+    return CleanStats(**counts)

@@ -1,0 +1,78 @@
+"""Writes a cleaned segment: its batches, and both indexes with entries where an append would have put them.
+Batches are contiguous from the segment's base on. They are synced as they grow, so that the last sync is short and a
+produce's own never waits behind a whole segment."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import Final
+
+from logformat.indexes.segment_index import SegmentIndexer
+from logformat.record_batch import BASE_OFFSET, HEADER, INT32_MAX, LAST_OFFSET_DELTA, LENGTH, LOG_OVERHEAD, Fields
+from seams.files.disk import Buffer, File
+from seams.files.page_cache import drop
+
+SYNC_BYTES: Final = 32 << 20
+
+
+class SegmentWriter:
+    """Owns three open files from its making on; it never closes them."""
+
+    def __init__(self, base_offset: int, interval_bytes: int, log: File, offset_index: File, time_index: File) -> None:
+        """Empties the files. Raises OSError."""
+        self._log = log
+        self._offset_index = offset_index
+        self._time_index = time_index
+        self.indexer = SegmentIndexer(base_offset, interval_bytes)
+        self.size = 0
+        self.end_offset = base_offset
+        self._synced_bytes = 0
+        for file in (log, offset_index, time_index):
+            file.truncate(0)
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Append whole batches. Raises OSError; EFBIG if positions would not fit an index."""
+        headers = [header for buffer in buffers for header in _headers_of(buffer)]
+        if not headers:
+            return
+        first_offset = end_offset = self.end_offset
+        for header in headers:
+            assert header[BASE_OFFSET] == end_offset, (header, end_offset)
+            end_offset += header[LAST_OFFSET_DELTA] + 1
+        assert self.indexer.offset_index.fits(end_offset - 1), (self.indexer.offset_index.base_offset, end_offset)
+        total = sum(map(len, buffers))
+        if self.size + total > INT32_MAX:
+            raise OSError(errno.EFBIG, "a cleaned segment exceeds 2 GiB", self._log.path)
+        self._log.write_at(self.size, buffers)
+        self.indexer.add_run(headers, first_offset, self.size)
+        self.size += total
+        self.end_offset = end_offset
+        if self.size - self._synced_bytes >= SYNC_BYTES:
+            self._log.sync()
+            self._synced_bytes = self.size
+
+    def finish(self) -> None:
+        """Write both indexes and sync the three files. Raises OSError."""
+        self.indexer.seal()
+        self._offset_index.write_at(0, [self.indexer.offset_index.to_bytes()])
+        self._time_index.write_at(0, [self.indexer.time_index.to_bytes()])
+        for file in (self._log, self._offset_index, self._time_index):
+            file.sync()
+
+    def drop_cached(self) -> None:
+        """Let the page cache go of the finished segment."""
+        if (descriptor := self._log.descriptor()) is not None:
+            drop(descriptor, 0, 0)
+
+
+def _headers_of(buffer: Buffer) -> list[Fields]:
+    unpack = HEADER.unpack_from
+    headers: list[Fields] = []
+    at, end = 0, len(buffer)
+    while at < end:
+        fields: Fields = unpack(buffer, at)
+        headers.append(fields)
+        at += fields[LENGTH] + LOG_OVERHEAD
+    assert at == end, (at, end)
+    return headers

@@ -1,0 +1,91 @@
+"""A run of sealed segments of a log gives way to one cleaned segment of the same offsets.
+The swap happens on the loop at once: from then on reads take the cleaned segment. Its files get their names in a
+worker (`segment_swap`). Until that is done its indexer is set, so retention stops before it. Readers of a replaced
+segment keep its file. An index that they load meanwhile may be another segment's; it is rebuilt, because every entry
+is compared with its batch. A failure takes the log offline: opening it again finishes or undoes the swap."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hotstore.file_names import LOG, OFFSET_INDEX, TIME_INDEX
+from hotstore.log.batch_walk import BatchPlace
+from hotstore.log.log_core import LogCore
+from hotstore.log.segment import Segment
+from hotstore.recovery.segment_swap import cleaned_file, commit_swap, finish_swap, write_cleaned_transactions
+from logformat.indexes.offset_index import OffsetIndex
+from logformat.indexes.segment_index import SegmentIndexer
+from logformat.indexes.time_index import TimeIndex
+from logformat.indexes.transaction_index import AbortedIndex
+from seams.files.disk import read_in
+
+
+class SegmentRun(NamedTuple):
+    """Sealed segments, one behind the other, that one cleaned segment shall replace."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def base_offset(self) -> int:
+        return self.segments[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].end_offset
+
+
+def aborted_of(run: SegmentRun) -> AbortedIndex | None:
+    """The markers of a run stay, so its index does: entries of transactions without records change nothing."""
+    found = AbortedIndex(entry for segment in run.segments if segment.aborted is not None for entry in segment.aborted)
+    return found if len(found) else None
+
+
+class LogSwap(LogCore):
+    """The swapping part of `PartitionLog`."""
+
+    def sealed_runs(self) -> list[Segment]:
+        """The segments that a pass may read and replace, oldest first: sealed, with their small files written."""
+        segments: list[Segment] = []
+        for segment in self._locator.segments[:-1]:
+            if segment.indexer is not None or segment.end_offset > self.flushed_end_offset:
+                break
+            segments.append(segment)
+        return segments
+
+    def holds(self, run: SegmentRun) -> bool:
+        """Whether the log still has exactly these segments."""
+        first = self._locator.segment_of(run.base_offset)
+        if first is not run.segments[0]:
+            return False
+        at = self._locator.segments.index(first)
+        return tuple(self._locator.segments[at : at + len(run.segments)]) == run.segments
+
+    def place_of(self, segment: Segment, offset: int) -> BatchPlace:
+        """*Blocking*, beside the loop: the batch of a sealed segment that holds `offset`. Raises DamagedLog."""
+        return segment.locate(offset, self._locator.cache)
+
+    def open_cleaned(self, run: SegmentRun, size: int) -> Segment:
+        """*Blocking*: the cleaned segment for `run`, from its finished, synced files. Raises OSError, Corrupt."""
+        base, interval = run.base_offset, self.config.index_interval_bytes
+        file = self.directory.open(cleaned_file(base, LOG), write=True)
+        cleaned = Segment(self.directory, base, file, interval)
+        offsets = OffsetIndex(base, read_in(self.directory, cleaned_file(base, OFFSET_INDEX)))
+        times = TimeIndex(base, read_in(self.directory, cleaned_file(base, TIME_INDEX)))
+        cleaned.indexer = SegmentIndexer.resume(offsets, times, size, interval)
+        cleaned.size, cleaned.end_offset = size, run.end_offset
+        cleaned.first_append_ms = run.segments[-1].first_append_ms
+        return cleaned
+
+    def swap_in(self, run: SegmentRun, cleaned: Segment) -> None:
+        """Reads take `cleaned` from now on. Call `name_swapped` next."""
+        assert self.holds(run), run
+        cleaned.aborted = aborted_of(run)
+        assert (cleaned.base_offset, cleaned.end_offset) == (run.base_offset, run.end_offset), (cleaned, run)
+        self._locator.swap(run.segments, cleaned)
+        self._sealed_bytes += cleaned.size - sum(segment.size for segment in run.segments)
+
+    def name_swapped(self, run: SegmentRun) -> None:
+        """*Blocking*: make the swap durable, and remove the files of the replaced segments. Raises OSError."""
+        write_cleaned_transactions(self.directory, run.base_offset, aborted_of(run))
+        commit_swap(self.directory, run.base_offset)
+        finish_swap(self.directory, run.base_offset, [segment.base_offset for segment in run.segments])

@@ -1,0 +1,84 @@
+"""The transactions of one log that keep its last stable offset back (KIP-98). Pure.
+
+- A transaction is open from its producer's first transactional batch until a marker of that producer.
+- It keeps the last stable offset back until its marker is committed, because a leader change may still remove the
+  marker (T1): `ended` remembers the first offset until the high watermark passed the marker.
+- Nothing else bounds the last stable offset but the high watermark.
+
+Open transactions are in the order of their first offsets. Source: Kafka's ProducerStateManager.firstUnstableOffset."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
+
+from logformat.record_batch import INT64_MAX
+
+OPEN_MAX: Final = 1 << 15
+"""Open transactions of one log, about 7 MB. Another one is refused until some end: none is ever forgotten (T8)."""
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction whose marker may still be truncated."""
+
+    first_offset: int
+    marker_offset: int
+
+
+class Transactions:
+    """`first_offsets`: of the open ones, by producer id, ascending. `opened`: (producer id, first offset, when it was
+    seen last, ms), which counts as its beginning."""
+
+    __slots__ = ("_begun_ms", "_ended", "first_offsets")
+
+    def __init__(self, opened: Iterable[tuple[int, int, int]] = (), ended: Iterable[EndedTransaction] = ()) -> None:
+        known = sorted(opened, key=lambda of: of[1])
+        self.first_offsets: OrderedDict[int, int] = OrderedDict((of[0], of[1]) for of in known)
+        self._begun_ms = {of[0]: of[2] for of in known}
+        self._ended: list[EndedTransaction] = []  # a heap
+        self.remember_ended(ended)
+
+    def __bool__(self) -> bool:
+        """Whether any may keep the last stable offset below the high watermark."""
+        return bool(self.first_offsets or self._ended)
+
+    def begin(self, producer_id: int, first_offset: int, now_ms: int) -> None:
+        """A producer without an open transaction began one, above every other."""
+        self.first_offsets[producer_id] = first_offset
+        self._begun_ms[producer_id] = now_ms
+
+    def begun_before(self, time_ms: int) -> list[int]:
+        """Producer ids of open transactions that began before, by this broker's clock."""
+        return [producer_id for producer_id, begun_ms in self._begun_ms.items() if begun_ms < time_ms]
+
+    def end(self, producer_id: int, marker_offset: int) -> int | None:
+        """The producer's marker was written; returns the first offset of its transaction, None if it has none open."""
+        first_offset = self.first_offsets.pop(producer_id, None)
+        self._begun_ms.pop(producer_id, None)
+        if first_offset is not None:
+            heappush(self._ended, EndedTransaction(first_offset, marker_offset))
+        return first_offset
+
+    def remember_ended(self, ended: Iterable[EndedTransaction]) -> None:
+        for one in ended:
+            heappush(self._ended, one)
+
+    def ended_below(self, end_offset: int) -> Iterator[EndedTransaction]:
+        """Those with a marker below `end_offset` that is not known to be committed."""
+        return (one for one in self._ended if one.marker_offset < end_offset)
+
+    @property
+    def first_open(self) -> int:
+        """INT64_MAX: none is open."""
+        return next(iter(self.first_offsets.values()), INT64_MAX)
+
+    def first_unstable(self, high_watermark: int) -> int:
+        """The least first offset of transactions that are open, or whose marker is at or above the high watermark;
+        INT64_MAX without any. The high watermark never falls between two calls."""
+        ended = self._ended
+        while ended and ended[0].marker_offset < high_watermark:
+            heappop(ended)
+        first_open = self.first_open
+        return min(ended[0].first_offset, first_open) if ended else first_open

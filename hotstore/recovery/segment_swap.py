@@ -1,0 +1,124 @@
+"""Replaces a run of sealed segments by one cleaned segment on disk (Kafka's Log.replaceSegments).
+A cleaned segment covers exactly the offsets of the run that it replaces, without a hole, and has the base of the run's
+first segment. It is written as `.log.cleaned`, its transaction index beside it. Once it is named `.log.swap`, durably,
+it is the log: a later start finishes the swap. Before that a start removes it. Each step may be repeated. All functions
+block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from hotstore.errors import DamagedLog
+from hotstore.file_names import (
+    CLEANED,
+    LOG,
+    OFFSET_INDEX,
+    SEGMENT_SUFFIXES,
+    SWAP,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    is_leftover,
+    offset_file,
+    parse_offset_file,
+    swap_base,
+)
+from hotstore.local_files import drop_segment_files, remove_files
+from hotstore.log.segment import Segment
+from hotstore.recovery.scan import BatchScanner, Damage
+from logformat.indexes.transaction_index import AbortedIndex, encode_aborted
+from logformat.record_batch import INT64_MAX
+from seams import crash_points
+from seams.files.disk import Directory
+
+CLEANED_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX)
+"""Files of a cleaned segment that a pass writes; the log's producer files stay as they are."""
+
+
+def cleaned_file(base_offset: int, suffix: str) -> str:
+    """Name of a file of an unfinished cleaned segment."""
+    return offset_file(base_offset, suffix) + CLEANED
+
+
+def remove_cleaned(directory: Directory) -> None:
+    """Remove unfinished cleaned segments. Raises OSError."""
+    remove_files(directory, [name for name in directory.list() if name.endswith(CLEANED) and is_leftover(name)])
+
+
+def write_cleaned_transactions(directory: Directory, base_offset: int, aborted: AbortedIndex | None) -> None:
+    """The transaction index of a cleaned segment, durable with `commit_swap`; an empty one replaces another. Raises
+    OSError."""
+    if aborted is None and directory.stat(offset_file(base_offset, TRANSACTION_INDEX)) is None:
+        return
+    file = directory.open(cleaned_file(base_offset, TRANSACTION_INDEX), write=True, create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, [encode_aborted(aborted or ())])
+        file.sync()
+    finally:
+        file.close()
+
+
+def commit_swap(directory: Directory, base_offset: int) -> None:
+    """Make the cleaned segment the log's, durably. Its content is synced. Raises OSError."""
+    directory.sync()  # the name of the file: a rename of a name that a power cut forgets leaves nothing
+    crash_points.reach("clean.written")
+    log = offset_file(base_offset, LOG)
+    directory.rename(log + CLEANED, log + SWAP)
+    directory.sync()
+    crash_points.reach("clean.committed")
+
+
+def finish_swap(directory: Directory, base_offset: int, replaced: Sequence[int]) -> None:
+    """Remove the `replaced` segments, whose first has the same base, and give the swapped one its name. Durable when it
+    returns. Raises OSError."""
+    assert replaced[0] == base_offset, (base_offset, replaced)
+    drop_segment_files(directory, replaced[1:])
+    # The indexes of the old segment do not fit the new one, and the name of its log is taken over in one step.
+    stale = [offset_file(base_offset, suffix) for suffix in (OFFSET_INDEX, TIME_INDEX)]
+    remove_files(directory, stale)
+    # Before the log has its name: from then on the producers at its end say that this index is right. A step that is
+    # done again finds the new one in its place.
+    if directory.stat(cleaned_file(base_offset, TRANSACTION_INDEX)) is not None:
+        directory.rename(cleaned_file(base_offset, TRANSACTION_INDEX), offset_file(base_offset, TRANSACTION_INDEX))
+        directory.sync()
+    crash_points.reach("clean.replaced")
+    log = offset_file(base_offset, LOG)
+    directory.rename(log + SWAP, log)
+    for suffix in (OFFSET_INDEX, TIME_INDEX):
+        if directory.stat(cleaned_file(base_offset, suffix)) is not None:
+            directory.rename(cleaned_file(base_offset, suffix), offset_file(base_offset, suffix))
+    directory.sync()
+
+
+def finish_swaps(directory: Directory, names: Iterable[str], interval_bytes: int) -> bool:
+    """Finish the swaps that a crash interrupted; returns whether there were any.
+
+    Raises DamagedLog for a swapped segment that is damaged, or that is not ours: Kafka's has holes, and only Kafka can
+    finish it. Nothing was changed then."""
+    bases = sorted(base for name in names if (base := swap_base(name)) is not None)
+    ends = [_end_of(directory, base, interval_bytes) for base in bases]
+    for base, end in zip(bases, ends, strict=True):
+        present = (place for name in directory.list() if (place := parse_offset_file(name)) is not None)
+        merged = sorted({offset for offset, suffix in present if suffix in SEGMENT_SUFFIXES and base < offset < end})
+        finish_swap(directory, base, [base, *merged])
+    return bool(bases)
+
+
+def _end_of(directory: Directory, base_offset: int, interval_bytes: int) -> int:
+    """End offset of a swapped segment, read whole. Raises DamagedLog."""
+    file = directory.open(offset_file(base_offset, LOG) + SWAP)
+    try:
+        size = file.size()
+        segment = Segment(directory, base_offset, file, interval_bytes)
+        scanned = BatchScanner(lambda _: None).scan(segment, size, INT64_MAX)
+        damage = scanned.damage
+        if damage is None and (size == 0 or directory.stat(offset_file(scanned.end_offset, LOG)) is None):
+            damage = Damage(size, scanned.end_offset, "no segment begins at its end")
+        if damage is not None:
+            what = f"compaction was interrupted: {damage.what}"
+            hint = "if it is Kafka's, start Kafka on it once; else restore the log from a replica or the bucket"
+            raise DamagedLog(file.path, damage.position, damage.offset, what, hint)
+        return scanned.end_offset
+    finally:
+        file.close()

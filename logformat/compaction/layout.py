@@ -1,0 +1,62 @@
+"""The state block that Python and the kernels of compaction share (int64 words), and the kernels' statuses."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# The run of batches
+DATA: Final = 0  # address of its first byte
+SIZE: Final = 1
+POS: Final = 2  # position of the next batch
+RECORDS: Final = 3  # address of that batch's decompressed records; 0: not decompressed
+RECORDS_SIZE: Final = 4
+END_OFFSET: Final = 5  # behind the last batch that was taken; −1: none yet
+# The map
+SLOTS: Final = 6  # address; a slot is two words of hash and the offset + 1, 0 in an empty one
+SLOT_COUNT: Final = 7  # a prime
+ENTRIES: Final = 8
+ENTRIES_MAX: Final = 9
+HASH_KEY_0: Final = 10
+HASH_KEY_1: Final = 11
+# Rules
+NOW: Final = 12
+HORIZON: Final = 13  # of a tombstone kept for the first time
+KEEPS_TOMBSTONES: Final = 14
+# Output
+OUT: Final = 15
+OUT_SIZE: Final = 16
+OUT_AT: Final = 17
+KEPT: Final = 18  # address of the records that stay of a compressed batch
+KEPT_SIZE: Final = 19
+KEPT_BYTES: Final = 20
+DECISIONS: Final = 21  # a byte a record
+DECISIONS_SIZE: Final = 22
+# The run of vanished batches, not written yet; HOLE_FIRST −1: none
+HOLE_FIRST: Final = 23
+HOLE_END: Final = 24
+HOLE_EPOCH: Final = 25
+# Results
+REASON: Final = 26
+NEED: Final = 27
+BATCH_COUNT: Final = 28  # of the compressed batch that is to be written anew
+BATCH_BASE_TIMESTAMP: Final = 29
+BATCH_MAX_TIMESTAMP: Final = 30
+BATCH_ATTRIBUTES: Final = 31
+RECORDS_READ: Final = 32
+RECORDS_KEPT: Final = 33
+KEYLESS_DROPPED: Final = 34
+TOMBSTONES_DROPPED: Final = 35
+FILLERS: Final = 36
+BATCH_POS: Final = 37  # of the compressed batch that is to be written anew
+MAP_END: Final = 38  # the map knows the keys of the dirty records below it, and none behind
+ABORTED: Final = 39  # address of (producer id, first offset, last offset) triples, sorted
+ABORTED_COUNT: Final = 40
+STATE_WORDS: Final = 41
+
+DONE: Final = 0
+POISON: Final = 1  # the batch at POS, for REASON
+PACKED: Final = 2  # the batch at POS is compressed: give its records
+FULL: Final = 3  # map: the batch at POS does not fit; clean: NEED bytes do not fit into the output
+REWRITE: Final = 4  # the records that stay of the batch at POS are in KEPT: compress and write them
+DECISIONS_SHORT: Final = 5  # NEED bytes for decisions
+KEPT_SHORT: Final = 6  # NEED bytes for the records that stay

@@ -1,0 +1,49 @@
+"""Rules and results of a pass, as values. Imports no kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+LOAD_FACTOR: Final = 0.9
+"""Share of a map's slots that are used, as Kafka's log.cleaner.io.buffer.load.factor by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanRules:
+    """What a pass keeps. Milliseconds since 1970, and a duration.
+
+    A tombstone gets its delete horizon, `now_ms` + `delete_retention_ms`, in the first pass that keeps it, and goes in
+    the first pass after that time (KIP-534). `keeps_tombstones`: no horizon is set and none goes, because older
+    records of the key may be where this pass does not see them.
+
+    `aborted`: (producer id, first offset, marker's offset) of aborted transactions. Their records go in this pass, and
+    supersede none. Markers stay."""
+
+    now_ms: int
+    delete_retention_ms: int
+    keeps_tombstones: bool
+    aborted: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """`taken_bytes` of whole batches are in the map, offsets below `end_offset`. `is_full`: the next batch does not
+    fit."""
+
+    taken_bytes: int
+    end_offset: int
+    is_full: bool
+
+
+@dataclass(slots=True)
+class CleanStats:
+    """Of one cleaned segment. Records of data batches; bytes of all batches."""
+
+    records_read: int = 0
+    records_kept: int = 0
+    keyless_dropped: int = 0
+    tombstones_dropped: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    fillers: int = 0

@@ -1,0 +1,84 @@
+"""A record batch in another codec: the same records, offsets, timestamps and producer fields.
+
+The records' bytes are not decoded: decompressed, they are the same in every codec. Only the length, the codec bits and
+the CRC of the header change. Kafka's LogValidator builds the batch anew from its records; what consumers read is equal.
+*Blocking* in proportion to the decompressed records; the codecs run without the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from crc32c import crc32c
+
+from logformat.compression import Compression, DecompressedTooLarge, compress_at
+from logformat.errors import InvalidRequest
+from logformat.record_batch import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CRC_AT,
+    HEADER,
+    HEADER_SIZE,
+    INT64_MAX,
+    LOG_OVERHEAD,
+    BatchTooLarge,
+    Codec,
+    CorruptBatch,
+    InvalidRecordBatch,
+    check_batch,
+)
+from logformat.records import records_bytes
+
+CODECS: Final = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+"""Kafka's names in compression.type; `producer` is none of them."""
+
+
+def recompress(batch: memoryview, compression: Compression, batch_bytes_max: int, records_bytes_max: int) -> memoryview:
+    """A writable copy of a produced batch, its records in this codec.
+
+    `batch_bytes_max` bounds the batch before and after (max.message.bytes), `records_bytes_max` its decompressed
+    records. Memory: the decompressed records and both batches. Raises CorruptBatch when its bytes were damaged on their
+    way; InvalidRequest when the topic cannot take it: what it holds under a valid CRC cannot be decompressed, or is too
+    large."""
+    header = check_batch(
+        batch,
+        0,
+        len(batch),
+        bytes_max=batch_bytes_max,
+        timestamp_min=-INT64_MAX,
+        timestamp_max=INT64_MAX,
+        allow_transactional=True,
+    )
+    if compression.codec is Codec.NONE:
+        records_bytes_max = min(records_bytes_max, batch_bytes_max - HEADER_SIZE)
+    try:
+        _, records = records_bytes(batch, 0, records_bytes_max)
+    except DecompressedTooLarge as error:
+        if compression.codec is Codec.NONE:
+            raise _too_large(f"more than {records_bytes_max + HEADER_SIZE}", batch_bytes_max) from None
+        raise InvalidRecordBatch(str(error)) from None
+    except CorruptBatch as error:  # the client wrote it like this: it would send the same again
+        raise InvalidRecordBatch(str(error)) from None
+    body = compress_at(compression, records)
+    size = HEADER_SIZE + len(body)
+    if size > batch_bytes_max:
+        raise _too_large(str(size), batch_bytes_max)
+    made = bytearray(size)
+    attributes = header.attributes & ~CODEC_MASK | compression.codec
+    HEADER.pack_into(made, 0, *header._replace(length=size - LOG_OVERHEAD, attributes=attributes))
+    made[HEADER_SIZE:] = body
+    made[CRC_AT:ATTRIBUTES_AT] = crc32c(memoryview(made)[ATTRIBUTES_AT:]).to_bytes(4, "big")
+    return memoryview(made)
+
+
+def _too_large(size: str, batch_bytes_max: int) -> InvalidRequest:
+    return BatchTooLarge(
+        f"batch of {size} bytes in the codec of the topic (compression.type), which takes {batch_bytes_max} "
+        "(max.message.bytes)"
+    )

@@ -1,0 +1,54 @@
+"""A fixed number of slots, given in the order in which they were asked for.
+
+A caller asks once for all the slots that it needs and holds none meanwhile, so no two callers wait for each other. For
+one loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class Slots:
+    """`count` slots; whoever takes some gives them back."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._free = count
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def taken(self) -> int:
+        return self._count - self._free
+
+    async def take(self, count: int, until_s: float) -> None:
+        """Wait for `count` slots until the loop's time `until_s`, behind those who asked before. Raises
+        TimeoutError; it holds none then, nor when it is cancelled."""
+        assert 0 < count <= self._count, (count, self._count)
+        if not self._waiting and self._free >= count:
+            self._free -= count
+            return
+        given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = count, given
+        self._waiting.append(waiting)
+        try:
+            async with asyncio.timeout_at(until_s):
+                await given
+        except BaseException:
+            if given.done() and not given.cancelled():
+                self.give_back(count)
+            else:
+                self._waiting.remove(waiting)
+                self._give()
+            raise
+
+    def give_back(self, count: int) -> None:
+        self._free += count
+        assert self._free <= self._count, (self._free, self._count)
+        self._give()
+
+    def _give(self) -> None:
+        while self._waiting and self._free >= self._waiting[0][0]:
+            count, given = self._waiting.popleft()
+            self._free -= count
+            given.set_result(None)

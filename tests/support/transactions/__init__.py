@@ -1,0 +1,1 @@
+"""A transaction coordinator without brokers: its log in memory, partitions that take markers."""

@@ -1,0 +1,269 @@
+"""Transactions that a declared gap lies in, and those that nobody ends (TX10, T11 to T15)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from broker.error_codes import ErrorCode
+from broker.observe.sources import Sources
+from broker.observe.tier_view import facts
+from broker.transactions.interfaces import Decision, TransactionalPartition
+from broker.transactions.open_ended import OpenEnded
+from broker.wire import apis
+from broker.wire.apis import ApiKey
+from logformat.record_batch import read_header
+from logformat.transaction_marker import marker_of
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, batches_of, fetch_request
+from tests.support.brokers.transaction_kit import end, produce_in, read_committed, with_transactions
+
+VALUE = b"v" * 150
+TIMEOUT_MS = 900_000
+
+
+@dataclass
+class FakeOutcomes:
+    """`TransactionOutcomes`: what the test says of each producer; None while nobody answers."""
+
+    of: dict[int, Decision | None] = field(default_factory=dict)
+    can_abort: bool = True
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+    async def decide(self, partition: TransactionalPartition, producer_id: int, producer_epoch: int) -> Decision | None:
+        self.asked.append((producer_id, producer_epoch))
+        await asyncio.sleep(0.01)
+        return self.of.get(producer_id, Decision.UNKNOWN)
+
+    async def abort_ongoing(self, partition: TransactionalPartition) -> bool:
+        return self.can_abort
+
+
+@pytest.fixture(autouse=True)
+def served_transactions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A gap makes partitions wait for coordinators; the broker's own rounds, with its own coordinator, do not run."""
+    monkeypatch.setattr("broker.start.OpenEnded", _Idle)
+    yield
+
+
+class _Idle:
+    def __init__(self, *_: object) -> None:
+        pass
+
+    async def keep(self) -> None:
+        await asyncio.Event().wait()
+
+
+def keeper(life: Life, outcomes: FakeOutcomes) -> OpenEnded:
+    return OpenEnded(life.context.registry.partitions, outcomes, life.clock, lambda: TIMEOUT_MS)
+
+
+async def with_lost_disk(*, abort_beyond: bool | None, **configs: str) -> tuple[Place, Life, int, int]:
+    """A broker that lost its disk. Producer 7's transaction is open at the bucket's end; `abort_beyond`: how it ended
+    behind it, in what is lost; None: it is open. Then the first offset of it and the gap's beginning."""
+    place = Place()
+    life = await place.start(directory="a")
+    with_transactions(life)
+    await life.create("log", **(SMALL_SEGMENTS | configs))
+    partition = life.partition("log")
+    for at in range(8):
+        await life.produce("log", b"%d" % at + VALUE)
+    first = (await produce_in(life, "log", 7, 0, b"a" + VALUE)).base_offset
+    if abort_beyond is None:
+        await asyncio.sleep(60)
+    else:
+        for at in range(20):
+            await life.produce("log", b"%d" % at + VALUE)
+        await end(life, "log", 7, commit=not abort_beyond)
+        for at in range(20):  # the segment with the marker is not sealed, or not copied
+            if partition.tier.remote_end_offset > first:
+                break
+            await life.produce("log", b"%d" % at + VALUE)
+            await asyncio.sleep(5)
+    remote_end = partition.tier.remote_end_offset
+    await life.crash()
+    await asyncio.sleep(60)
+    life = await place.start(directory="b", take_over=True)
+    with_transactions(life)
+    return place, life, first, remote_end
+
+
+async def markers_from(life: Life, offset: int) -> list[tuple[int, bool]]:
+    """(producer id, whether it commits) of every marker up to the high watermark."""
+    found: list[tuple[int, bool]] = []
+    await asyncio.sleep(1)  # they are flushed
+    while offset < life.partition("log").high_watermark:
+        request = fetch_request(("log", 0, offset), max_wait_ms=20_000)
+        for data in batches_of((await life.call(ApiKey.FETCH, request)).responses[0].partitions[0]):
+            marker, offset = marker_of(data), read_header(data).next_offset
+            if marker is not None:
+                found.append((marker.producer_id, marker.is_commit))
+    return found
+
+
+async def test_a_transaction_that_reached_into_the_gap_waits_for_its_outcome() -> None:
+    """T14: until it is closed the producer may not append into it; then what the coordinators say is written."""
+    place = Place()
+    life = await place.start(directory="a")
+    with_transactions(life)
+    await life.create("log", **SMALL_SEGMENTS)
+    await produce_in(life, "log", 7, 0, b"a")
+    await produce_in(life, "log", 8, 0, b"b")
+    await produce_in(life, "log", 9, 0, b"c")
+    await life.crash()
+    partition_dir = "/data/a/log-0"
+    assert place.disk.list_dir(partition_dir)
+    for name in place.disk.list_dir(partition_dir):
+        if "reservation" in name:
+            place.disk.unlink(f"{partition_dir}/{name}")  # the tail is in doubt: a gap follows it
+    life = await place.start(directory="a", take_over=True)
+    with_transactions(life)
+    partition = life.partition("log")
+    assert partition.tier.lost is not None and set(partition.undecided) == {7, 8, 9}
+    gap_end = partition.tier.lost[1]
+    assert (await produce_in(life, "log", 7, 1, b"late")).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert (await produce_in(life, "log", 5, 0, b"new")).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    await life.produce("log", b"plain")
+    outcomes = FakeOutcomes({7: Decision.COMMITTED, 8: None}, can_abort=False)
+    ended = keeper(life, outcomes)
+    await ended.round()
+    assert partition.awaits_coordinators and not outcomes.asked
+    outcomes.can_abort = True
+    await asyncio.sleep(60)
+    await ended.round()
+    assert sorted(outcomes.asked) == [(7, 0), (8, 0), (9, 0)] and set(partition.undecided) == {8}
+    assert partition.last_stable_offset == 1, "what nobody knows yet stands"
+    assert (await produce_in(life, "log", 5, 0, b"new")).error_code == ErrorCode.NONE
+    outcomes.of[8] = Decision.ABORTED
+    await asyncio.sleep(100)
+    await ended.round()
+    assert not partition.undecided
+    assert await markers_from(life, gap_end) == [(7, True), (9, False), (8, False)]
+    assert partition.log.producers.coordinator_epoch_of(7) == 0
+    assert (await produce_in(life, "log", 7, 1, b"again")).error_code == ErrorCode.NONE
+
+
+async def test_dying_before_the_markers_forgets_nothing() -> None:
+    """The gap is in the log, and the reservation noted: the next start finds the same transactions in it."""
+    place = Place()
+    life = await place.start(directory="a")
+    with_transactions(life)
+    await life.create("log", **SMALL_SEGMENTS)
+    await produce_in(life, "log", 7, 0, b"a")
+    await life.crash()
+    for name in place.disk.list_dir("/data/a/log-0"):
+        if "reservation" in name:
+            place.disk.unlink(f"/data/a/log-0/{name}")
+    life = await place.start(directory="a", take_over=True)
+    assert life.partition("log").undecided
+    for clean in (True, False):
+        await life.produce("log", b"plain")
+        await (life.stop() if clean else life.crash())
+        life = await place.start(directory="a", take_over=True)
+        with_transactions(life)
+        partition = life.partition("log")
+        assert partition.tier.lost is None and set(partition.undecided) == {7}
+    await keeper(life, FakeOutcomes({7: Decision.COMMITTED})).round()
+    assert not partition.undecided and (await read_committed(life, "log")).values[0] == b"a"
+
+
+@pytest.mark.parametrize("abort", [True, False])
+async def test_what_the_bucket_says_stands(abort: bool) -> None:
+    """TX10 (a), T13: the marker was beyond the bucket's end and is lost, but the footer names the outcome."""
+    _, life, first, remote_end = await with_lost_disk(abort_beyond=abort)
+    partition = life.partition("log")
+    assert first < remote_end
+    outcomes = FakeOutcomes({7: Decision.ABORTED if not abort else Decision.COMMITTED})  # it would be wrong
+    assert set(partition.undecided) == {7} and partition.tier.lost is not None
+    assert partition.last_stable_offset >= remote_end, "all that is in the bucket is decided (T7)"
+    await keeper(life, outcomes).round()
+    assert outcomes.asked == [] and not partition.undecided
+    assert await markers_from(life, partition.tier.lost[1]) == [(7, not abort)]
+    seen = await read_committed(life, "log", first)
+    assert (b"a" + VALUE in seen.values) is not abort
+    keys = [of for of in seen.aborted if of[0] == 7]
+    assert keys == ([(7, first)] if abort else [])
+
+
+async def test_a_transaction_that_nobody_knows_is_aborted_when_it_is_overdue() -> None:
+    """T15: the coordinator's log was lost, the data was not."""
+    life = await Place().start()
+    with_transactions(life)
+    await life.create("log")
+    await produce_in(life, "log", 7, 0, b"a")
+    outcomes = FakeOutcomes()
+    ended = keeper(life, outcomes)
+    await ended.round()
+    assert not outcomes.asked
+    await asyncio.sleep(TIMEOUT_MS / 1000 + 30)
+    await ended.round()
+    assert not outcomes.asked
+    await asyncio.sleep(40)
+    await produce_in(life, "log", 8, 0, b"b")
+    await ended.round()
+    assert outcomes.asked == [(7, 0)]
+    seen = await read_committed(life, "log")
+    assert seen.aborted == [(7, 0)] and seen.last_stable_offset == 1, "producer 8's is young"
+
+
+async def test_an_answer_after_the_role_changes_nothing() -> None:
+    life = await Place().start()
+    with_transactions(life)
+    await life.create("log")
+    await produce_in(life, "log", 7, 0, b"a")
+    await asyncio.sleep(TIMEOUT_MS / 1000 + 70)
+    partition = life.partition("log")
+
+    @dataclass
+    class Slow(FakeOutcomes):
+        async def decide(self, partition_: Any, producer_id: int, producer_epoch: int) -> Decision | None:
+            partition.leading = False
+            return Decision.ABORTED
+
+    await keeper(life, Slow()).round()
+    assert partition.log.log_end_offset == 1
+    partition.leading = True
+
+
+async def test_a_marker_that_came_meanwhile_stands() -> None:
+    """The coordinator's own marker, while it was asked: the next transaction of the producer is another one."""
+    life = await Place().start()
+    with_transactions(life)
+    await life.create("log")
+    await produce_in(life, "log", 7, 0, b"a")
+    await asyncio.sleep(TIMEOUT_MS / 1000 + 70)
+
+    @dataclass
+    class Slow(FakeOutcomes):
+        async def decide(self, partition_: Any, producer_id: int, producer_epoch: int) -> Decision | None:
+            await end(life, "log", 7, commit=True)
+            await produce_in(life, "log", 7, 1, b"next")
+            return Decision.ABORTED
+
+    await keeper(life, Slow()).round()
+    partition = life.partition("log")
+    assert partition.log.producers.has_open(7, 0) and partition.last_stable_offset == 2
+    assert (await read_committed(life, "log")).aborted == []
+
+
+def test_the_switch_is_where_the_apis_are() -> None:
+    assert isinstance(apis.TRANSACTIONS_SERVED, bool)
+
+
+async def test_a_transaction_that_is_open_for_too_long_is_a_condition() -> None:
+    """It holds the last stable offset, and with it copying: producer, partition and first offset are named."""
+    life = await Place().start()
+    with_transactions(life)
+    await life.create("log")
+    await life.produce("log", b"plain")
+    await produce_in(life, "log", 7, 0, b"a")
+    sources = life.broker._sources
+    assert isinstance(sources, Sources)
+    assert facts(sources).overdue_transactions == ()
+    await asyncio.sleep(TIMEOUT_MS / 1000 + 70)
+    assert facts(sources).overdue_transactions == ("producer 7 (open in log-0 since offset 1)",)
+    await end(life, "log", 7, commit=False)
+    assert facts(sources).overdue_transactions == ()

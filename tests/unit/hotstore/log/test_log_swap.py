@@ -1,0 +1,236 @@
+"""A cleaned segment replaces a run of sealed ones: what is read, what a power cut or kill at any step leaves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+
+from hotstore.errors import DamagedLog
+from hotstore.file_names import LOG, OFFSET_INDEX, TIME_INDEX
+from hotstore.flush.durability import write_whole
+from hotstore.log.log_config import LogConfig
+from hotstore.log.log_swap import SegmentRun
+from hotstore.log.partition_log import PartitionLog
+from hotstore.recovery.segment_swap import cleaned_file
+from logformat.gap import gap_batches
+from logformat.indexes.segment_index import SegmentIndexer
+from logformat.record_batch import walk
+from seams.rng import SeededRng
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import (
+    LOG_PATH,
+    append,
+    batch,
+    flush,
+    new_log,
+    open_log,
+    read_all,
+    seal,
+)
+
+CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
+KEEPS = (0.0, 0.5, 1.0)
+
+
+class PowerCut(BaseException):
+    """Raised in place of an effect."""
+
+
+def sealed_log(disk: CrashDisk) -> PartitionLog:
+    """A log of six segments, the last one active, all synced, with an idempotent producer."""
+    directory, log = new_log(disk, CONFIG)
+    sequence = 0
+    while len(log.sealed_segments()) < 5:
+        data = batch(2, size=60, timestamp=1_000 + sequence, producer_id=7, epoch=0, sequence=sequence)
+        append(log, data, leader_epoch=0)
+        sequence += 2
+        flush(log)
+        seal(log)
+    directory.checkpoints.sample([log]).run()
+    return log
+
+
+def write_cleaned(log: PartitionLog, run: SegmentRun) -> int:
+    """The first batch of the run, and filler for the rest; its size in bytes. As the cleaner leaves it: synced."""
+    first = read_all(log, run.base_offset, limit=run.base_offset + 2)[0]
+    content = first + b"".join(gap_batches(run.base_offset + 2, run.end_offset, 0))
+    indexer = SegmentIndexer(run.base_offset, CONFIG.index_interval_bytes)
+    for position, header in walk(content):
+        indexer.add_run((header,), header.base_offset, position)
+    indexer.seal()
+    file = log.directory.open(cleaned_file(run.base_offset, LOG), write=True, create=True)
+    file.write_at(0, [content])
+    file.sync()
+    file.close()
+    write_whole(log.directory, cleaned_file(run.base_offset, OFFSET_INDEX), indexer.offset_index.to_bytes())
+    write_whole(log.directory, cleaned_file(run.base_offset, TIME_INDEX), indexer.time_index.to_bytes())
+    return len(content)
+
+
+def swapped(log: PartitionLog, first: int = 1, count: int = 3) -> SegmentRun:
+    """Swap in a cleaned segment for `count` segments from number `first` on."""
+    run = SegmentRun(tuple(log.sealed_runs()[first : first + count]))
+    cleaned = log.open_cleaned(run, write_cleaned(log, run))
+    log.swap_in(run, cleaned)
+    log.name_swapped(run)
+    cleaned.release_indexes()
+    return run
+
+
+def names(log: PartitionLog) -> list[str]:
+    return [name for name in log.directory.list() if name.endswith((".log", ".swap", ".cleaned", ".deleted"))]
+
+
+def test_reads_take_the_cleaned_segment_and_its_files_have_its_names() -> None:
+    disk = CrashDisk()
+    log = sealed_log(disk)
+    bases = [segment.base_offset for segment in log.sealed_segments()]
+    before = read_all(log, 0)
+    run = swapped(log)
+    inside = [data for data in before if run.base_offset + 2 <= int.from_bytes(data[:8], "big") < run.end_offset]
+    after = read_all(log, 0)
+    gaps = list(gap_batches(run.base_offset + 2, run.end_offset, 0))
+    assert [data for data in after if data not in gaps] == [data for data in before if data not in inside]
+    assert [segment.base_offset for segment in log.sealed_segments()] == [bases[0], bases[1], bases[4]]
+    assert log.local_bytes == sum(len(data) for data in after)
+    assert not [name for name in names(log) if not name.endswith(".log")]
+    _, again = open_log(disk.kill(), CONFIG)
+    assert read_all(again, 0) == after and again.recovery.scanned_bytes <= 600
+    assert again.producers.at(again.log_end_offset).state() == log.producers.at(log.log_end_offset).state()
+
+
+def test_a_reader_in_flight_keeps_the_file_it_reads() -> None:
+    log = sealed_log(CrashDisk())
+    run = SegmentRun(tuple(log.sealed_runs()[1:4]))
+    found = log.read(run.segments[1].base_offset, 1 << 20, log.log_end_offset, min_one=True)
+    assert found is not None
+    data = found.file.read_at(found.position, found.length)
+    swapped(log)
+    assert found.file.read_at(found.position, found.length) == data
+    assert log.is_checked(found) and log.sound(found) == found
+
+
+def test_a_fetch_inside_the_filler_steps_over_it() -> None:
+    log = sealed_log(CrashDisk())
+    run = swapped(log)
+    for offset in range(run.base_offset + 2, run.end_offset):
+        found = log.read(offset, 1 << 20, log.log_end_offset, min_one=True)
+        assert found is not None
+        assert next(walk(found.file.read_at(found.position, found.length)))[1].next_offset == run.end_offset
+
+
+def test_retention_stops_before_a_swap_that_has_no_names_yet() -> None:
+    log = sealed_log(CrashDisk())
+    run = SegmentRun(tuple(log.sealed_runs()[1:4]))
+    cleaned = log.open_cleaned(run, write_cleaned(log, run))
+    log.swap_in(run, cleaned)
+    assert [segment.base_offset for segment in log.delete_local_before(log.log_end_offset)] == [0]
+    log.name_swapped(run)
+    cleaned.release_indexes()
+    assert [segment.base_offset for segment in log.delete_local_before(run.end_offset)] == [run.base_offset]
+
+
+def test_a_run_that_retention_shortened_is_not_the_logs_any_more() -> None:
+    log = sealed_log(CrashDisk())
+    run = SegmentRun(tuple(log.sealed_runs()[0:3]))
+    assert log.holds(run)
+    log.delete_local_before(run.segments[0].end_offset)
+    assert not log.holds(run)
+
+
+def scenario(disk: CrashDisk) -> None:
+    swapped(sealed_log(disk))
+
+
+def begun(disk: CrashDisk) -> None:
+    sealed_log(disk)
+
+
+def cut_before(number: int, disk: CrashDisk) -> Callable[[str, str], None]:
+    seen = 0
+
+    def hook(kind: str, path: str) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == number:
+            disk.on_effect = None
+            raise PowerCut
+
+    return hook
+
+
+def effects(work: Callable[[CrashDisk], None]) -> int:
+    disk = CrashDisk()
+    work(disk)
+    return sum(count for kind, count in disk.hits.items() if not kind.startswith("fault"))
+
+
+BEGUN = effects(begun)
+ALL = effects(scenario)
+
+
+def old_and_new() -> tuple[list[bytes], list[bytes]]:
+    log = sealed_log(CrashDisk())
+    old = read_all(log, 0)
+    swapped(log)
+    return old, read_all(log, 0)
+
+
+def test_the_swap_is_worth_cutting() -> None:
+    assert ALL - BEGUN > 30
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+def test_power_cut_before_every_effect_leaves_the_old_or_the_new(keep: float) -> None:
+    """Never both, never neither; a second power cut after the recovery changes nothing."""
+    old, new = old_and_new()
+    found: set[bool] = set()
+    for number in range(BEGUN + 1, ALL + 2):
+        disk = CrashDisk()
+        disk.on_effect = cut_before(number, disk)
+        with contextlib.suppress(PowerCut):
+            scenario(disk)
+        after = disk.crash(SeededRng(number), keep)
+        _, log = open_log(after, CONFIG)
+        read = read_all(log, 0)
+        assert read in (old, new), number
+        found.add(read == new)
+        assert not [name for name in names(log) if not name.endswith(".log")], number
+        _, again = open_log(after.crash(SeededRng(number), 0.0), CONFIG)
+        assert read_all(again, 0) == read, number
+    assert found == {True, False}
+
+
+def test_the_recovery_is_cut_before_each_of_its_effects() -> None:
+    old, new = old_and_new()
+    for number in range(BEGUN + 1, ALL + 2):
+        disk = CrashDisk()
+        disk.on_effect = cut_before(number, disk)
+        with contextlib.suppress(PowerCut):
+            scenario(disk)
+        for inner in range(1, 20):
+            first = disk.crash(SeededRng(number), 0.5)
+            first.on_effect = cut_before(inner, first)
+            with contextlib.suppress(PowerCut):
+                open_log(first, CONFIG)
+            _, log = open_log(first.crash(SeededRng(inner), 0.5), CONFIG)
+            assert read_all(log, 0) in (old, new), (number, inner)
+
+
+def test_a_swap_that_is_not_whole_is_refused_and_nothing_changes() -> None:
+    """Kafka's own has holes; a damaged one would lose what it replaced."""
+    disk = CrashDisk()
+    log = sealed_log(disk)
+    run = SegmentRun(tuple(log.sealed_runs()[1:4]))
+    write_cleaned(log, run)
+    name = f"{run.base_offset:020d}.log"
+    log.directory.rename(name + ".cleaned", name + ".swap")
+    log.directory.sync()
+    after = disk.kill()
+    after.flip_bit(f"{LOG_PATH}/{name}.swap", 100, 0)
+    before = after.list_dir(LOG_PATH)
+    with pytest.raises(DamagedLog, match="compaction was interrupted"):
+        open_log(after, CONFIG)
+    assert after.list_dir(LOG_PATH) == before

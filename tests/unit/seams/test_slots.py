@@ -1,0 +1,59 @@
+"""Slots: given in order, never more than there are, and none lost to a waiter that gave up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from seams.loop.slots import Slots
+
+
+async def test_they_are_given_in_the_order_asked_for() -> None:
+    """A small wish does not overtake a large one, which would wait for ever otherwise."""
+    slots, order = Slots(4), []
+
+    async def one(name: str, count: int) -> None:
+        await slots.take(count, 1e9)
+        order.append(name)
+
+    await slots.take(3, 1e9)
+    tasks = [asyncio.create_task(one(name, count)) for name, count in (("large", 4), ("small", 1))]
+    await asyncio.sleep(1)
+    assert order == []
+    slots.give_back(3)
+    await asyncio.sleep(1)
+    assert order == ["large"] and slots.taken == 4
+    slots.give_back(4)
+    await asyncio.gather(*tasks)
+    assert order == ["large", "small"] and slots.taken == 1
+
+
+async def test_who_gives_up_holds_none_and_stands_in_nobodys_way() -> None:
+    slots = Slots(4)
+    now_s = asyncio.get_running_loop().time()
+    await slots.take(2, 1e9)
+    large = asyncio.create_task(slots.take(4, now_s + 5))
+    small = asyncio.create_task(slots.take(1, 1e9))
+    cancelled = asyncio.create_task(slots.take(2, 1e9))
+    await asyncio.sleep(1)
+    assert not small.done()
+    cancelled.cancel()
+    with pytest.raises(TimeoutError):
+        await large
+    await small
+    assert slots.taken == 3
+    slots.give_back(3)
+    assert slots.taken == 0
+
+
+async def test_one_that_is_cancelled_as_it_is_given_its_slots_returns_them() -> None:
+    slots = Slots(1)
+    await slots.take(1, 1e9)
+    waiting = asyncio.create_task(slots.take(1, 1e9))
+    await asyncio.sleep(0)
+    slots.give_back(1)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert slots.taken == 0

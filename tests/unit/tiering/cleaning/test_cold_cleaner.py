@@ -1,0 +1,189 @@
+"""Compaction of the bucket: what stays, what is replaced, and when the replaced goes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from coldstore.inspection.bucket_inspection import BucketInspector
+from logformat.record_batch import walk
+from logformat.records import iter_records
+from tests.support.tier.tier_kit import LIMITS, LOG, TIER, TOPIC_ID, House, Life, cold_bytes, settle
+from tests.support.workers import LoopWorkers
+
+COMPACT = replace(LOG, compacts=True, segment_bytes=2000, min_cleanable_dirty_ratio=0.0, delete_retention_ms=60_000)
+COMPACT_TIER = replace(TIER, configs={"remote.storage.enable": "true", "cleanup.policy": "compact"})
+FAST = replace(LIMITS, cold_compaction_bytes_per_hour=1 << 40, cold_compaction_grace_ms=600_000)
+VALUE = b"v" * 300
+
+
+def table(data: bytes) -> dict[bytes, tuple[int, bytes | None]]:
+    """Key → newest (offset, value) in whole batches that follow each other; no key is in it twice with two offsets."""
+    found: dict[bytes, tuple[int, bytes | None]] = {}
+    expected = None
+    for position, header in walk(data):
+        assert expected in (None, header.base_offset)
+        expected = header.next_offset
+        if header.is_control:
+            continue
+        for record in iter_records(data[position : position + header.size]):
+            assert record.key is not None
+            found[record.key] = (record.offset, record.value)
+    return found
+
+
+def records_of(data: bytes) -> int:
+    return sum(header.record_count for _, header in walk(data) if not header.is_control)
+
+
+async def put_until_copied(life: Life, keys: int, rounds: int) -> dict[bytes, tuple[int, bytes | None]]:
+    """`rounds` of new values for each key, sealed and copied; the newest of each."""
+    newest: dict[bytes, tuple[int, bytes | None]] = {}
+    for number in range(rounds):
+        for key in range(keys):
+            name, value = b"key-%d" % key, b"%d/" % number + VALUE
+            newest[name] = (life.put((name, value)), value)
+    await life.opened[0].tier.seal_and_copy()
+    return newest
+
+
+async def passed(life: Life) -> None:
+    """Wait until the bucket is compacted to its end."""
+
+    def is_clean() -> bool:
+        manifest = life.opened[0].tier.partition_state.manifest
+        return manifest is not None and 0 < manifest.remote_end_offset == manifest.clean_end_offset
+
+    await settle(is_clean, within_s=700)
+
+
+async def findings(house: House) -> list[str]:
+    found = await BucketInspector(house.memory, LoopWorkers()).verify(TOPIC_ID, 0, deep=True)
+    return [f"{each.kind.value}: {each.detail}" for each in found]
+
+
+async def test_objects_lose_what_newer_ones_supersede_and_become_one() -> None:
+    house = House()
+    life = await house.start(limits=FAST)
+    await life.open(new=True, log=COMPACT, tier=COMPACT_TIER)
+    newest = await put_until_copied(life, keys=5, rounds=6)
+    await passed(life)
+    manifest = await house.manifest()
+    assert manifest.clean_end_offset == manifest.remote_end_offset
+    data = cold_bytes(house, manifest)
+    assert table(data) == newest
+    assert records_of(data) == 5
+    assert manifest.replaced and not house.failures
+    assert await findings(house) == []
+    await asyncio.sleep(500)
+    assert len(house.objects()) > len(manifest.tail)
+    await asyncio.sleep(120)
+    assert house.objects() == sorted(str(each.key(TOPIC_ID, 0)) for each in manifest.tail)
+    await life.stop()
+
+
+async def test_an_archive_is_never_touched() -> None:
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=TIER)
+    await put_until_copied(life, keys=3, rounds=6)
+    before = await house.manifest()
+    await asyncio.sleep(2000)
+    assert await house.manifest() == before
+    opened.log.reconfigure(COMPACT)
+    opened.tier.reconfigure(COMPACT_TIER)
+    await passed(life)
+    assert (await house.manifest()).replaced
+    await life.stop()
+
+
+async def test_replaced_objects_stay_for_the_grace_and_then_go_whoever_leads() -> None:
+    house = House()
+    life = await house.start(limits=FAST)
+    await life.open(new=True, log=COMPACT, tier=COMPACT_TIER)
+    await put_until_copied(life, keys=5, rounds=6)
+    await passed(life)
+    replaced = {str(each.key(TOPIC_ID, 0)) for each in (await house.manifest()).replaced}
+    assert replaced and replaced <= set(house.objects())
+    await life.kill()
+
+    life = await house.start(limits=FAST)
+    opened = await life.open(log=COMPACT, tier=COMPACT_TIER)
+    await settle(lambda: opened.tier.partition_state.claimed)
+    await asyncio.sleep(300)  # a collection of the claim comes after its grace
+    assert replaced <= set(house.objects())
+    assert await findings(house) == []
+    await asyncio.sleep(320)
+    manifest = await house.manifest()
+    assert manifest.replaced == ()
+    assert house.objects() == sorted(str(each.key(TOPIC_ID, 0)) for each in manifest.tail)
+    assert await findings(house) == []
+    assert not house.failures
+    await life.stop()
+
+
+async def test_a_tombstone_goes_only_when_nothing_older_lies_below_and_its_time_is_over() -> None:
+    house = House()
+    life = await house.start(limits=FAST)
+    await life.open(new=True, log=COMPACT, tier=COMPACT_TIER)
+    await put_until_copied(life, keys=3, rounds=3)
+    gone = life.put((b"key-1", None))
+    await put_until_copied(life, keys=1, rounds=7)
+    await passed(life)
+    found = table(cold_bytes(house, await house.manifest()))
+    assert found[b"key-1"] == (gone, None)
+    await asyncio.sleep(61)
+    await put_until_copied(life, keys=1, rounds=12)
+    await passed(life)
+    found = table(cold_bytes(house, await house.manifest()))
+    assert sorted(found) == [b"key-0", b"key-2"]
+    assert await findings(house) == []
+    await life.stop()
+
+
+async def test_a_record_stays_while_its_newer_one_is_on_the_disk_only() -> None:
+    house = House()
+    life = await house.start(limits=FAST)
+    await life.open(new=True, log=COMPACT, tier=COMPACT_TIER)
+    held = await put_until_copied(life, keys=4, rounds=4)
+    for key in range(4):
+        life.put((b"key-%d" % key, b"only local"))
+    await life.opened[0].flusher.flush()
+    await passed(life)
+    assert table(cold_bytes(house, await house.manifest())) == held
+    await life.lose_disk()
+
+
+async def test_an_object_that_cannot_be_read_is_named_and_the_partition_is_served() -> None:
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=TIER)
+    await put_until_copied(life, keys=3, rounds=6)
+    segment = (await house.manifest()).tail[1]
+    key = str(segment.key(TOPIC_ID, 0))
+    sound = house.memory.objects[key]
+    house.memory.objects[key] = replace(sound, data=sound.data[:40] + b"!" + sound.data[41:])
+    opened.log.reconfigure(COMPACT)
+    opened.tier.reconfigure(COMPACT_TIER)
+    await settle(lambda: bool(opened.tier.status().uncompacted_why))
+    assert key in opened.tier.status().uncompacted_why
+    assert not (await house.manifest()).replaced
+    house.memory.objects[key] = sound
+    await passed(life)
+    assert opened.tier.status().uncompacted_why == ""
+    await life.stop()
+
+
+async def test_a_seal_that_meets_replaced_objects_verifies_what_took_their_place() -> None:
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=COMPACT, tier=COMPACT_TIER)
+    for _ in range(12):
+        for number in range(12):
+            life.put((b"key-%d" % (number % 3), VALUE))
+        await opened.tier.seal_and_copy()
+    await passed(life)
+    await opened.tier.seal_and_copy()
+    assert opened.tier.partition_state.sure_end_offset == opened.log.log_end_offset
+    assert not house.failures
+    await life.stop()

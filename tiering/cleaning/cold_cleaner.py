@@ -1,0 +1,334 @@
+"""One pass over the bucket's part of a compacted log, as its leader's job (ADR 32).
+The dirty objects fill the map of keys; when it is full the pass ends there. Then the objects below are read from the
+oldest on, written anew without what newer records of the bucket supersede, and replaced in the manifest. Ascending
+order makes tombstones safe: when one goes, everything below it was cleaned against it. A pass ends with its role, its
+epoch, or another configuration; what it replaced stays, what it only wrote is garbage."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar, TypeVarTuple
+
+from coldstore.keys import SegmentKey
+from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment
+from coldstore.manifest.replacement import room_for_replaced, set_clean_end
+from coldstore.object_store import ObjectMissing, StoreUnavailable
+from coldstore.segments.segment_object import SegmentFooter, TransactionOutcome
+from hotstore.cleaning.clean_pass import STEP_BYTES, MapTooSmall
+from hotstore.cleaning.engine import CleanerLost
+from logformat.compaction.rules import LOAD_FACTOR, CleanRules
+from logformat.errors import Corrupt, Fenced, Retryable
+from seams.crash_points import reach
+from tiering.cleaning.cold_plan import ColdDirt, ColdForecast, dirt_of, forecast, groups
+from tiering.cleaning.cold_rewrite import cleaned_body, fetch_object, is_unchanged
+from tiering.cleaning.scratch import ColdCleaning, ScratchFiles
+from tiering.copying.copier import Copier
+from tiering.copying.segment_body import Body
+from tiering.partition_state import Block, TieredPartition
+from tiering.tier_config import TierConfig
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+CHECK_S: Final = 300.0
+"""Between two looks at a compacted partition without copies: its records grow older."""
+COMMIT_OBJECTS: Final = 8
+"""New objects that one edit of the manifest names: a root's write costs as much as an object's."""
+
+
+class PolicyChanged(Retryable):
+    """The topic is not compacted, or not tiered, any more."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """`map_end`: the map knows all keys of the bucket in [first dirty, map_end)."""
+
+    config: TierConfig
+    entries: Sequence[RemoteSegment]
+    dirt: ColdDirt
+    files: ScratchFiles
+    map_end: int = 0
+    old: list[RemoteSegment] = field(default_factory=list)
+    new: list[RemoteSegment] = field(default_factory=list)
+    unnamed: list[SegmentKey] = field(default_factory=list)
+    """Objects that may exist and that no commit named yet."""
+    read_bytes: int = 0
+    kept_bytes: int = 0
+
+
+class ColdCleaner:
+    """One partition's. `shared` None: this process cleans no bucket."""
+
+    def __init__(self, partition: TieredPartition, copier: Copier, shared: ColdCleaning | None) -> None:
+        self._partition = partition
+        self._copier = copier
+        self._shared = shared
+        self.stale_share: float | None = None
+        """Of the bytes that the last pass read, how much was stale."""
+        self.on_replaced: Callable[[], None] = lambda: None
+        """Called after each commit: the replaced objects' grace began."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the policy is `compact`, the topic is tiered, and this process cleans. Pure `delete` topics are never
+        touched."""
+        partition, config = self._partition, self._partition.config
+        is_tiered = config.enabled and not config.internal and not config.copy_disable
+        return self._shared is not None and self._shared.is_on and is_tiered and partition.log.config.compacts
+
+    def forecast(self) -> ColdForecast:
+        """See `cold_plan.forecast`; nothing for a topic that is not compacted."""
+        manifest = self._partition.manifest
+        if manifest is None or not self._partition.config.enabled or not self._partition.log.config.compacts:
+            return ColdForecast()
+        return forecast(manifest, self._partition.log.config, self.stale_share)
+
+    @property
+    def stands_still(self) -> str | None:
+        """Why the last pass could not clean, with the object's name; None if it could."""
+        shared, of = self._shared, self._partition
+        return None if shared is None else shared.stands_still.get((of.topic_id, of.partition))
+
+    def forget(self) -> None:
+        """The role is over: its next leader reports."""
+        if self._shared is not None:
+            self._shared.stands_still.pop((self._partition.topic_id, self._partition.partition), None)
+
+    async def run(self) -> float | None:
+        """Clean if it is due; returns in how many seconds to look again. Raises Retryable, OSError."""
+        partition, shared = self._partition, self._shared
+        if shared is None or not self.is_wanted or not partition.claimed or Block.BEHIND in partition.blocks:
+            self.forget()
+            return None  # woken by the claim, copies and config changes
+        manifest = partition.manifest
+        if manifest is None or not partition.is_complete():
+            return CHECK_S
+        place = (partition.topic_id, partition.partition)
+        try:
+            is_done = await self._clean_if_due(shared, manifest)
+        except Fenced:
+            return None
+        except PolicyChanged as changed:
+            log.info("%s: a pass over the bucket ended: %s", partition.name, changed)
+            return CHECK_S
+        except EditRefused as moved:
+            log.info("%s: a pass over the bucket is decided anew: %s", partition.name, moved)
+            return CHECK_S
+        except (Corrupt, ObjectMissing, CleanerLost, MapTooSmall) as failure:
+            partition.check_not_fenced()
+            shared.counters.failed_passes += 1
+            shared.stands_still[place] = str(failure)
+            log.error("%s: the bucket is not compacted, it is served as before: %s", partition.name, failure)
+            return CHECK_S
+        if is_done:
+            shared.stands_still.pop(place, None)
+        return CHECK_S
+
+    # ── a pass ───────────────────────────────────────────────────────────────────────────────────────────────────
+    async def _clean_if_due(self, shared: ColdCleaning, manifest: Manifest) -> bool:
+        """Whether nothing was due, or a pass came to its end."""
+        partition = self._partition
+        start = partition.log_start_offset
+        entries = [entry async for entry in partition.manifests.segments(start) if entry.end_offset > start]
+        now_ms = partition.world.clock.wall_ms()
+        dirt = dirt_of(entries, manifest.clean_end_offset, now_ms, partition.log.config)
+        if not dirt.is_due or room_for_replaced(manifest) < 1:
+            return True
+        files = await shared.open_files()
+        try:
+            work = _Pass(partition.config, entries, dirt, files)
+            await self._pass(shared, work, now_ms)
+        finally:
+            await shared.remove_files(files)
+        return True
+
+    async def _pass(self, shared: ColdCleaning, work: _Pass, now_ms: int) -> None:
+        partition, config = self._partition, shared.config()
+        share = min(config.io_buffer_load_factor / LOAD_FACTOR, 1.0)
+        rules = CleanRules(now_ms, partition.log.config.delete_retention_ms, keeps_tombstones=False)
+        try:
+            await shared.step(shared.engine.begin, int(config.map_bytes * share), rules)
+            await self._map(shared, work)
+            reach("cold.read")
+            await self._rewrite(shared, work)
+        finally:
+            for key in work.unnamed:
+                self._copier.remember_garbage(key)
+            await shared.step(shared.engine.end)
+        shared.counters.passes += 1
+        self.stale_share = 1 - work.kept_bytes / work.read_bytes if work.read_bytes else None
+        log.info(
+            "%s: the bucket is compacted below %d: %d bytes became %d",
+            partition.name,
+            work.map_end,
+            work.read_bytes,
+            work.kept_bytes,
+        )
+
+    def _check(self, work: _Pass) -> None:
+        """Before each step. Raises LeaseOver, Fenced, PolicyChanged."""
+        partition = self._partition
+        partition.lease.check()
+        partition.check_not_fenced()
+        if partition.config != work.config or not self.is_wanted:
+            raise PolicyChanged("its configs were changed")
+
+    async def _fetch(self, shared: ColdCleaning, work: _Pass, entry: RemoteSegment) -> SegmentFooter:
+        self._check(work)
+        partition = self._partition
+        key = entry.key(partition.topic_id, partition.partition)
+        try:
+            footer = await fetch_object(
+                shared, partition.store, key, entry, work.files.source, partition.limits.upload_timeout_s
+            )
+        except ObjectMissing:
+            await self._check_named(entry)
+            raise
+        await shared.took(entry.object_bytes)
+        self._check(work)
+        return footer
+
+    async def _check_named(self, entry: RemoteSegment) -> None:
+        """A missing object is damage only if the newest root still names it. Raises Fenced, Retryable."""
+        partition = self._partition
+        async with asyncio.timeout(partition.limits.store_timeout_s):
+            await partition.manifests.reload_if_changed()
+            named = await partition.manifests.find(entry.base_offset)
+        partition.check_not_fenced()
+        if named is None or named.uuid != entry.uuid:
+            raise PolicyChanged(f"object {entry.uuid} is not named any more")
+
+    async def _map(self, shared: ColdCleaning, work: _Pass) -> None:
+        """Fill the map from the dirty objects."""
+        dirt, engine = work.dirt, shared.engine
+        work.map_end = dirt.first_dirty
+        for entry in work.entries:
+            if entry.end_offset <= dirt.first_dirty or entry.base_offset >= dirt.end:
+                continue
+            footer = await self._fetch(shared, work, entry)
+            if any(each.outcome is TransactionOutcome.ABORTED for each in footer.transactions):
+                if work.map_end <= dirt.first_dirty:
+                    raise Corrupt(f"object {entry.uuid} at offset {entry.base_offset} holds aborted transactions")
+                return
+            position = 0
+            if entry.base_offset < dirt.first_dirty:
+                position = footer.offset_index.lookup(dirt.first_dirty).position
+            while position < entry.log_bytes:
+                self._check(work)
+                step = min(STEP_BYTES, entry.log_bytes - position)
+                mapped = await self._engine_step(entry, shared, engine.map, work.files.source, position, step)
+                position += mapped.taken_bytes
+                work.map_end = max(work.map_end, mapped.end_offset)
+                if mapped.is_full and work.map_end <= dirt.first_dirty:
+                    raise MapTooSmall("one batch has more keys than log.cleaner.dedupe.buffer.size holds: raise it")
+                if mapped.is_full:
+                    return
+
+    async def _engine_step(
+        self, entry: RemoteSegment, shared: ColdCleaning, function: Callable[[*Ts], T], *args: *Ts
+    ) -> T:
+        """A step over the object's bytes; damage is named by the object."""
+        try:
+            return await shared.step(function, *args)
+        except Corrupt as damaged:
+            key = entry.key(self._partition.topic_id, self._partition.partition)
+            raise Corrupt(f"object {key}: {damaged}") from damaged
+
+    async def _rewrite(self, shared: ColdCleaning, work: _Pass) -> None:
+        partition = self._partition
+        below = [entry for entry in work.entries if entry.base_offset < work.map_end]
+        for group in groups(below, partition.log.config.segment_bytes, await self._borders()):
+            if group[-1].end_offset <= partition.log_start_offset:
+                continue  # deleted meanwhile
+            manifest = partition.manifest
+            assert manifest is not None
+            if room_for_replaced(manifest) < len(work.old) + len(group):
+                await self._commit(shared, work, is_last=False)
+                log.info("%s: a pass over the bucket ends early: replaced objects wait", partition.name)
+                return
+            body = await self._clean(shared, work, group)
+            is_next = not work.old or work.old[-1].end_offset == group[0].base_offset
+            if body is None or not is_next or len(work.new) >= COMMIT_OBJECTS:
+                await self._commit(shared, work, is_last=False)
+            if body is not None:
+                await self._upload(shared, work, body)
+                work.old += group
+                work.new.append(body.entry)
+        await self._commit(shared, work, is_last=True)
+
+    async def _borders(self) -> frozenset[int]:
+        """Where pages end: one edit writes one page anew."""
+        manifest = self._partition.manifest
+        assert manifest is not None
+        ends = {page.end_offset async for page in self._partition.manifests.leaves()}
+        return frozenset(ends)
+
+    async def _clean(self, shared: ColdCleaning, work: _Pass, group: Sequence[RemoteSegment]) -> Body | None:
+        """The group's cleaned object, in the scratch files; None if nothing of its one object went."""
+        partition, engine, outputs = self._partition, shared.engine, work.files.outputs
+        footers: list[SegmentFooter] = []
+        interval = partition.log.config.index_interval_bytes
+        for number, entry in enumerate(group):
+            footers.append(await self._fetch(shared, work, entry))
+            if number == 0:
+                await shared.step(engine.begin_segment, entry.base_offset, interval, *outputs)
+            position = 0
+            while position < entry.log_bytes:
+                self._check(work)
+                step = min(STEP_BYTES, entry.log_bytes - position)
+                position += await self._engine_step(entry, shared, engine.clean, work.files.source, position, step)
+        cleaned = await shared.step(engine.finish_segment)
+        work.read_bytes += sum(entry.log_bytes for entry in group)
+        work.kept_bytes += cleaned.size
+        if cleaned.end_offset != group[-1].end_offset:
+            raise Corrupt(f"{partition.name}: cleaned up to {cleaned.end_offset}, not {group[-1].end_offset}")
+        if len(group) == 1 and await shared.step(is_unchanged, outputs[0], cleaned.size, footers[0]):
+            return None
+        uuid = partition.world.rng.uuid()
+        key = SegmentKey(partition.topic_id, partition.partition, group[0].base_offset, partition.epoch, uuid)
+        body = await shared.step(
+            cleaned_body, key, work.config.topic, outputs[0], cleaned.size, cleaned.end_offset, footers, work.map_end
+        )
+        reach("cold.written")
+        return body
+
+    async def _upload(self, shared: ColdCleaning, work: _Pass, body: Body) -> None:
+        partition, upload = self._partition, body.upload
+        self._check(work)
+        key = body.entry.key(partition.topic_id, partition.partition)
+        work.unnamed.append(key)
+        try:
+            async with asyncio.timeout(partition.limits.upload_timeout_s):
+                info = await partition.store.put_segment(str(key), upload)
+        except TimeoutError as late:
+            raise StoreUnavailable(f"PUT {key}: no answer in {partition.limits.upload_timeout_s} s") from late
+        if info.size != upload.size or info.crc32c not in (None, upload.checksum()):
+            raise StoreUnavailable(f"PUT {key}: the store says {info.size} bytes, {upload.size} were sent")
+        reach("cold.uploaded")
+        shared.counters.written_bytes += upload.size
+        await shared.took(upload.size)
+
+    async def _commit(self, shared: ColdCleaning, work: _Pass, *, is_last: bool) -> None:
+        """Replace what was rewritten since the last commit; the last one notes how far the bucket is clean."""
+        partition = self._partition
+        self._check(work)
+        old, new = tuple(work.old), tuple(work.new)
+        work.old, work.new = [], []
+        if old:
+            also = (lambda m: set_clean_end(m, work.map_end)) if is_last else None
+            await partition.replace(old, new, also, due_by=work.config)
+            reach("cold.committed")
+            partition.verified.forget_objects([entry.uuid for entry in old])
+            work.unnamed.clear()
+            shared.counters.replaced_objects += len(old)
+            self.on_replaced()
+            freed = sum(entry.object_bytes for entry in old) - sum(entry.object_bytes for entry in new)
+            shared.counters.freed_bytes += max(freed, 0)
+        elif is_last:
+            await partition.commit(lambda m: set_clean_end(m, work.map_end), releases=True, due_by=work.config)

@@ -1,0 +1,114 @@
+"""When the bucket's part of a log is compacted, which objects become one, and what that costs. Pure.
+As Kafka's cleaner: a pass is due when the dirty bytes are more than `min.cleanable.dirty.ratio` of all bytes in the
+bucket, or a record waits for longer than `max.compaction.lag.ms`. So a pass rewrites at most a fixed multiple of what
+was copied since the last one: never a terabyte for a megabyte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coldstore.manifest.manifest import Manifest, RemoteSegment
+from coldstore.manifest.manifest_entries import RANGES_MAX
+from hotstore.log.log_config import LogConfig
+from logformat.record_batch import INT32_MAX
+
+READ_BYTES_MAX: Final = 45 << 20
+"""Of one GET: three for an object of 128 MiB, and within the memory of a pass."""
+STALE_SHARE: Final = 0.5
+"""Of dirty bytes, assumed before a pass has measured it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdDirt:
+    """`end`: a pass may read up to there. Bytes of log in the bucket; `is_due`: a pass should begin."""
+
+    first_dirty: int
+    end: int
+    clean_bytes: int
+    dirty_bytes: int
+    is_due: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+def dirt_of(entries: Sequence[RemoteSegment], clean_end: int, now_ms: int, config: LogConfig) -> ColdDirt:
+    """Of the live `entries` of a bucket that is clean below `clean_end`. Records younger than `min.compaction.lag.ms`
+    end the dirty part."""
+    clean = sum(entry.log_bytes for entry in entries if entry.end_offset <= clean_end)
+    end, dirty, oldest_ms = clean_end, 0, now_ms
+    for entry in entries:
+        if entry.end_offset <= clean_end:
+            continue
+        if config.min_compaction_lag_ms > 0 and entry.max_timestamp_ms > now_ms - config.min_compaction_lag_ms:
+            break
+        end, dirty = entry.end_offset, dirty + entry.log_bytes
+        if entry.max_timestamp_ms >= 0:
+            oldest_ms = min(oldest_ms, entry.max_timestamp_ms)
+    found = ColdDirt(clean_end, end, clean, dirty, is_due=False)
+    is_overdue = now_ms - oldest_ms > config.max_compaction_lag_ms
+    is_due = dirty > 0 and (is_overdue or found.dirty_ratio > config.min_cleanable_dirty_ratio)
+    return ColdDirt(clean_end, end, clean, dirty, is_due)
+
+
+def groups(
+    entries: Sequence[RemoteSegment], segment_bytes: int, borders: frozenset[int] = frozenset()
+) -> list[tuple[RemoteSegment, ...]]:
+    """Runs of consecutive objects that each become one: within `segment_bytes` together, 2^31 offsets, and the bounds
+    of an entry. A larger object stays alone. No run goes across one of `borders` (offsets)."""
+    runs: list[list[RemoteSegment]] = []
+    size = 0
+    for entry in entries:
+        last = runs[-1] if runs else None
+        fits = (
+            last is not None
+            and last[-1].end_offset == entry.base_offset
+            and entry.base_offset not in borders
+            and size + entry.log_bytes <= segment_bytes
+            and entry.end_offset - last[0].base_offset <= INT32_MAX
+            and sum(len(e.epochs) + len(e.gaps) for e in (*last, entry)) <= RANGES_MAX
+        )
+        if last is not None and fits:
+            last.append(entry)
+            size += entry.log_bytes
+        else:
+            runs.append([entry])
+            size = entry.log_bytes
+    return [tuple(run) for run in runs]
+
+
+@dataclass(frozen=True, slots=True)
+class ColdForecast:
+    """An estimate of the next pass, for people. `stale_bytes`: what would leave the bucket; `requests` and
+    `moved_bytes` (read and written): its cost."""
+
+    stale_bytes: int = 0
+    requests: int = 0
+    moved_bytes: int = 0
+    is_due: bool = False
+
+
+def forecast(manifest: Manifest, config: LogConfig, stale_share: float | None = None) -> ColdForecast:
+    """Of the root alone: no page is read. `stale_share`: of dirty bytes, as the last pass found it."""
+    total = manifest.live.log_bytes
+    dirty = min(bytes_between(manifest, manifest.clean_end_offset, manifest.remote_end_offset), total)
+    if not dirty or not manifest.live.segments:
+        return ColdForecast()
+    share = STALE_SHARE if stale_share is None else stale_share
+    stale = min(int(dirty * share) + int(min(total - dirty, dirty * (1 - share)) * share), total)
+    kept, average = total - stale, max(total // manifest.live.segments, 1)
+    reads = (dirty + total) // min(READ_BYTES_MAX, average) + 1
+    requests = reads + kept // max(average, 1) + 2
+    return ColdForecast(stale, requests, dirty + total + kept, dirty / total > config.min_cleanable_dirty_ratio)
+
+
+def bytes_between(manifest: Manifest, start: int, end: int) -> int:
+    """Log bytes in [start, end) by the root; an object or page that reaches out of it counts its share by offsets."""
+    held = [(segment.base_offset, segment.end_offset, segment.log_bytes) for segment in manifest.tail]
+    held += [(page.first_offset, page.end_offset, page.log_bytes) for page in manifest.pages]
+    common = ((min(last, end) - max(first, start), last - first, size) for first, last, size in held)
+    return sum(size * offsets // span for offsets, span, size in common if offsets > 0)

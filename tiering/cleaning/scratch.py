@@ -1,0 +1,122 @@
+"""What the cold cleaner's passes of one broker share: engine, budget, scratch directory, counters.
+One pass at a time uses it. The scratch directory holds at most one object and its cleaned bytes; a pass removes both,
+and so does the next start. A step of the engine has returned before anything else uses the engine, even if its pass was
+cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeVar, TypeVarTuple
+from uuid import UUID
+
+from hotstore.cleaning.cleaner_config import CleanerConfig
+from hotstore.cleaning.engine import CleanerEngine
+from seams.files.disk import File
+from seams.loop.tasks import Tasks
+from seams.loop.workers import Lane
+from seams.world import World
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+SCRATCH_DIRECTORY: Final = "thermocline-cold-cleaning"
+HOUR_S: Final = 3600.0
+_SOURCE: Final = "source"
+_OUTPUTS: Final = ("cleaned.log", "cleaned.index", "cleaned.timeindex")
+
+
+@dataclass(slots=True)
+class ColdCleanCounters:
+    """Totals of a broker, for metrics. Bytes read from the bucket, written to it, and freed in it."""
+
+    passes: int = 0
+    failed_passes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    freed_bytes: int = 0
+    replaced_objects: int = 0
+
+
+class ScratchFiles(NamedTuple):
+    """New, empty files of one pass."""
+
+    source: File
+    outputs: tuple[File, File, File]
+
+
+@dataclass(slots=True, eq=False)
+class ColdCleaning:
+    """One per broker. `config`: the local cleaner's, for the map of keys. `bytes_per_hour`: read and written; 0: no
+    pass begins."""
+
+    world: World
+    tasks: Tasks
+    directory: str
+    engine: CleanerEngine
+    config: Callable[[], CleanerConfig]
+    bytes_per_hour: int
+    counters: ColdCleanCounters = field(default_factory=ColdCleanCounters)
+    stands_still: dict[tuple[UUID, int], str] = field(default_factory=dict)
+    """Partitions that a pass could not clean, and why, with the object's name."""
+    _free_at_s: float = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        return self.bytes_per_hour > 0 and self.config().enabled
+
+    async def start(self) -> None:
+        """Remove what a killed process left. Raises OSError."""
+        await self.world.workers.run(self._remove, lane=Lane.FILES)
+
+    async def close(self) -> None:
+        """The jobs have ended."""
+        await self.world.workers.run(self.engine.close, lane=Lane.CLEAN)
+
+    async def open_files(self) -> ScratchFiles:
+        """Raises OSError."""
+        return await self.world.workers.run(self._open, lane=Lane.CLEAN)
+
+    async def remove_files(self, files: ScratchFiles) -> None:
+        """Raises OSError."""
+        await self.step(self._drop, files)
+
+    async def step(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """A blocking step of a pass. When it is cancelled it returns first, so that the next pass finds the engine
+        free."""
+        work = self.world.workers.run(function, *args, lane=Lane.CLEAN)
+        running: asyncio.Task[T] = self.tasks.spawn("a step of the cold cleaner", work, awaited=True)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if not running.done():
+                await asyncio.wait([running])
+            if not running.cancelled():
+                running.exception()  # the cancelled pass does not hear it
+            raise
+
+    async def took(self, moved_bytes: int) -> None:
+        """Wait until `moved_bytes` more are within the budget."""
+        now_s = self.world.clock.monotonic_s()
+        self._free_at_s = max(self._free_at_s, now_s) + moved_bytes * HOUR_S / self.bytes_per_hour
+        await asyncio.sleep(self._free_at_s - now_s)
+
+    def _remove(self) -> None:
+        disk = self.world.disk
+        if disk.stat(self.directory) is None:
+            return
+        for name in disk.list_dir(self.directory):
+            disk.unlink(f"{self.directory}/{name}")
+
+    def _open(self) -> ScratchFiles:
+        disk, directory = self.world.disk, self.directory
+        disk.make_dirs(directory)
+        self._remove()
+        made = [disk.open(f"{directory}/{name}", write=True, create=True) for name in (_SOURCE, *_OUTPUTS)]
+        return ScratchFiles(made[0], (made[1], made[2], made[3]))
+
+    def _drop(self, files: ScratchFiles) -> None:
+        for file in (files.source, *files.outputs):
+            file.close()
+        self._remove()

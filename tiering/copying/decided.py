@@ -1,0 +1,56 @@
+"""The transactions that an object's footer names (section 7): those that its own bytes cannot tell the outcome of.
+
+Pure. All aborted ones that overlap the range, whole, and the committed ones that are open at its end. Everything that
+began in the range is decided (TX5), so a reader of the object alone knows what to leave out (TX6), and a leader that
+lost its disk knows what became of a transaction whose marker it lost (TX10)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from coldstore.segments.segment_object import DecidedTransaction, TransactionOutcome
+from logformat.indexes.transaction_index import AbortedTransaction
+from logformat.producer_snapshot import ProducerState
+
+EPOCH_UNKNOWN: Final = -1
+"""Of an aborted transaction that is not open at the range's end: nobody asks for it."""
+
+
+def open_in(producers: ProducerState) -> dict[int, int]:
+    """By producer id: the first offset of the transaction that is open at the range's end."""
+    return {
+        of.producer_id: of.current_txn_first_offset for of in producers.producers if of.current_txn_first_offset >= 0
+    }
+
+
+def decided(
+    aborted: Sequence[AbortedTransaction], producers: ProducerState, markers: Mapping[int, tuple[int, bool]]
+) -> tuple[DecidedTransaction, ...]:
+    """In the order of their markers. `producers`: at the range's end. `markers`: the next one of each producer with a
+    transaction open there, (offset, whether it commits)."""
+    epochs = {of.producer_id: of.epoch for of in producers.producers}
+    first_of = open_in(producers)
+    found = {
+        (of.producer_id, of.first_offset): DecidedTransaction(
+            of.producer_id,
+            epochs.get(of.producer_id, EPOCH_UNKNOWN)
+            if first_of.get(of.producer_id) == of.first_offset
+            else EPOCH_UNKNOWN,
+            of.first_offset,
+            of.last_offset,
+            TransactionOutcome.ABORTED,
+        )
+        for of in aborted
+    }
+    for producer_id, first_offset in first_of.items():
+        marker = markers.get(producer_id)
+        if marker is not None and marker[1]:
+            found[producer_id, first_offset] = DecidedTransaction(
+                producer_id, epochs[producer_id], first_offset, marker[0], TransactionOutcome.COMMITTED
+            )
+    return tuple(sorted(found.values(), key=_marker_of))
+
+
+def _marker_of(transaction: DecidedTransaction) -> int:
+    return transaction.marker_offset

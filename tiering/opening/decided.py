@@ -1,0 +1,30 @@
+"""What the bucket says about transactions whose marker a gap may have taken (TX10).
+
+All that lies in the bucket was decided before it was copied (TX5), and readers have seen the outcome: it stands. The
+footer of the last object names every transaction that is open at its end, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+from coldstore.object_store import StoreUnavailable
+from coldstore.segments.segment_object import DecidedTransaction
+from coldstore.segments.segment_reader import fetch_committed_footer
+from tiering.partition_state import TieredPartition
+
+
+async def decided_in_bucket(partition: TieredPartition) -> tuple[DecidedTransaction, ...]:
+    """Those that the last object names; none if nothing is copied. At most two requests. Raises Retryable, Fenced,
+    ObjectMissing, Corrupt."""
+    manifest = await partition.claim()
+    end_offset = manifest.remote_end_offset
+    entry = await partition.manifests.find(end_offset - 1) if end_offset else None
+    if entry is None or not entry.decided:
+        return ()
+    key = entry.key(partition.topic_id, partition.partition)
+    try:
+        async with asyncio.timeout(partition.limits.store_timeout_s):
+            footer = await fetch_committed_footer(partition.store, key, entry)
+    except TimeoutError as late:
+        raise StoreUnavailable(f"GET {key}: no answer in {partition.limits.store_timeout_s} s") from late
+    return footer.transactions
