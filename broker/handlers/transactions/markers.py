@@ -45,9 +45,11 @@ async def handle_write_txn_markers(
         )
         topics = []
         for topic in sent.topics:
-            rows = [Row(partition_index=index) for index in topic.partition_indexes]
+            rows: list[Row] = []
             topics.append(wire.WriteTxnMarkersResponseTopic(name=topic.name, partitions=rows))
-            for row in rows:
+            for index in topic.partition_indexes:
+                row = Row(partition_index=index)
+                rows.append(row)
                 room -= 1
                 partition = None if room < 0 else context.registry.partitions.get((topic.name, row.partition_index))
                 if partition is None:
@@ -59,7 +61,9 @@ async def handle_write_txn_markers(
                     row.error_code = ErrorCode.INVALID_REQUEST
                 else:
                     wanted.setdefault(partition, []).append((marker, row))
-            if turns.over():
+                if turns.over():
+                    await next_turn()
+            if turns.over():  # a topic without partitions is a row, too
                 await next_turn()
         response.markers.append(wire.WriteTxnMarkersResponseMarker(producer_id=marker.producer_id, topics=topics))
     until_s = asyncio.get_running_loop().time() + COMMIT_TIMEOUT_S

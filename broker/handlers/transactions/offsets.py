@@ -5,6 +5,7 @@ from version 5 on it is added. Source: Kafka 4.3's `GroupCoordinatorService.comm
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from broker.context import Call, Context
@@ -14,6 +15,7 @@ from broker.groups.offset_requests import CommitRow
 from broker.handlers.transactions.coordinator import offsets_partition
 from broker.internal_topics.batches import Producer
 from broker.wire import messages as wire
+from seams.loop.turns import Turns, next_turn
 
 _ROWS_PER_TURN: Final = 1_500  # 15 µs each on the loop
 _ADDS_SINCE: Final = 5
@@ -25,18 +27,20 @@ async def handle_txn_offset_commit(
 ) -> wire.TxnOffsetCommitResponse:
     """One answer a row. Rows with NONE are durable, and committed with the transaction's marker."""
     groups = context.groups
-    rows = [
+    # A name may be created again while the first rows are written: the id stays the same.
+    topic_ids = [groups.topic_id(topic.name) for topic in request.topics]
+    rows = (
         CommitRow(
             topic.name,
             row.partition_index,
             row.committed_offset,
             row.committed_leader_epoch,
             row.committed_metadata or "",
-            groups.topic_id(topic.name),
+            topic_id,
         )
-        for topic in request.topics
+        for topic, topic_id in zip(request.topics, topic_ids, strict=True)
         for row in topic.partitions
-    ]
+    )
     producer = Producer(request.producer_id, request.producer_epoch)
     member = AdmitCommit(None, request.member_id, request.generation_id, request.group_instance_id)
     until_s = groups.deadline()
@@ -50,26 +54,29 @@ async def handle_txn_offset_commit(
         )
         return _shown(answers.get(at, ErrorCode.COORDINATOR_NOT_AVAILABLE), call.version)
 
+    # In turns of one write each, as OffsetCommit; a request without rows asks, too.
     answered: list[ErrorCode] = []
-    for start in range(0, len(rows), _ROWS_PER_TURN) or (0,):
+    some = list(islice(rows, _ROWS_PER_TURN))
+    while True:
         answered += await groups.offsets.commit_in_transaction(
-            request.group_id, member, rows[start : start + _ROWS_PER_TURN], producer, verify, until_s=until_s
+            request.group_id, member, some, producer, verify, until_s=until_s
         )
-    codes = iter(answered)
-    return wire.TxnOffsetCommitResponse(
-        topics=[
-            wire.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    wire.TxnOffsetCommitResponsePartition(
-                        partition_index=row.partition_index, error_code=_row_error(next(codes), call.version)
-                    )
-                    for row in topic.partitions
-                ],
+        if not (some := list(islice(rows, _ROWS_PER_TURN))):
+            break
+        await next_turn()  # a refused part waited for nothing
+    codes, turns = iter(answered), Turns()
+    answer = wire.TxnOffsetCommitResponse()
+    for topic in request.topics:
+        answered_rows: list[wire.TxnOffsetCommitResponsePartition] = []
+        answer.topics.append(wire.TxnOffsetCommitResponseTopic(name=topic.name, partitions=answered_rows))
+        for row in topic.partitions:
+            error = _row_error(next(codes), call.version)
+            answered_rows.append(
+                wire.TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=error)
             )
-            for topic in request.topics
-        ]
-    )
+            if turns.over():
+                await next_turn()
+    return answer
 
 
 def _shown(error: ErrorCode, version: int) -> ErrorCode:
