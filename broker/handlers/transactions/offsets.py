@@ -5,7 +5,6 @@ from version 5 on it is added. Source: Kafka 4.3's `GroupCoordinatorService.comm
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Final
 
 from broker.context import Call, Context
@@ -27,20 +26,18 @@ async def handle_txn_offset_commit(
 ) -> wire.TxnOffsetCommitResponse:
     """One answer a row. Rows with NONE are durable, and committed with the transaction's marker."""
     groups = context.groups
-    # A name may be created again while the first rows are written: the id stays the same.
-    topic_ids = [groups.topic_id(topic.name) for topic in request.topics]
-    rows = (
-        CommitRow(
-            topic.name,
-            row.partition_index,
-            row.committed_offset,
-            row.committed_leader_epoch,
-            row.committed_metadata or "",
-            topic_id,
-        )
-        for topic, topic_id in zip(request.topics, topic_ids, strict=True)
-        for row in topic.partitions
-    )
+    rows: list[CommitRow] = []
+    turns = Turns()
+    for topic in request.topics:
+        topic_id = groups.topic_id(topic.name)
+        for row in topic.partitions:
+            metadata = row.committed_metadata or ""
+            partition, offset, epoch = row.partition_index, row.committed_offset, row.committed_leader_epoch
+            rows.append(CommitRow(topic.name, partition, offset, epoch, metadata, topic_id))
+            if turns.over():
+                await next_turn()
+        if turns.over():  # a topic without partitions counts, too
+            await next_turn()
     producer = Producer(request.producer_id, request.producer_epoch)
     member = AdmitCommit(None, request.member_id, request.generation_id, request.group_instance_id)
     until_s = groups.deadline()
@@ -56,15 +53,13 @@ async def handle_txn_offset_commit(
 
     # In turns of one write each, as OffsetCommit; a request without rows asks, too.
     answered: list[ErrorCode] = []
-    some = list(islice(rows, _ROWS_PER_TURN))
-    while True:
+    for start in range(0, len(rows), _ROWS_PER_TURN) or (0,):
+        if start:
+            await next_turn()  # a refused part waited for nothing
         answered += await groups.offsets.commit_in_transaction(
-            request.group_id, member, some, producer, verify, until_s=until_s
+            request.group_id, member, rows[start : start + _ROWS_PER_TURN], producer, verify, until_s=until_s
         )
-        if not (some := list(islice(rows, _ROWS_PER_TURN))):
-            break
-        await next_turn()  # a refused part waited for nothing
-    codes, turns = iter(answered), Turns()
+    codes = iter(answered)
     answer = wire.TxnOffsetCommitResponse()
     for topic in request.topics:
         answered_rows: list[wire.TxnOffsetCommitResponsePartition] = []
@@ -76,6 +71,8 @@ async def handle_txn_offset_commit(
             )
             if turns.over():
                 await next_turn()
+        if turns.over():
+            await next_turn()
     return answer
 
 
