@@ -479,18 +479,19 @@ class CrashDisk:
                 raise NotADirectoryError(errno.ENOTDIR, "not a directory", at)
 
     def rename(self, source: str, target: str) -> None:
-        moved = [
-            (path, inode) for path, inode in self._names.items() if path == source or path.startswith(source + "/")
-        ]
-        if not moved:
+        found = self._names.get(source)
+        if found is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", source)
-        if self._names[source].is_dir and self.stat(target) is not None:
+        moved = [(source, found)]
+        if found.is_dir:  # a file, which is renamed far more often, has no children to look for
+            moved += [(path, inode) for path, inode in self._names.items() if path.startswith(source + "/")]
+        if found.is_dir and self.stat(target) is not None:
             raise FileExistsError(errno.EEXIST, "directory exists", target)
         if self.on_rename is not None:
             self.on_rename(source, target)
         # A directory's rename is one entry on a real disk; its children move with it here, durable or not as they are.
         adds = tuple((target + path[len(source) :], inode) for path, inode in moved)
-        if len(moved) == 1 and not self._names[source].is_dir:
+        if not found.is_dir:
             self._change("rename", target, NameChange((source,), adds))
             return
         self._rename_tree(source, target)
