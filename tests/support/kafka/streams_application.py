@@ -1,6 +1,7 @@
-"""A Kafka Streams application: counts words of a topic in a store, and writes each new count to another topic.
+"""A Kafka Streams application: counts words of a topic in a store, or joins two topics within a window.
 
-Owns its source and its compilation by `javac`. Its store has a changelog, a compacted topic of the cluster.
+Owns its source and its compilation by `javac`. Its stores have changelogs, compacted topics of the cluster. With
+`exactly_once_v2` it reads, writes and commits its offsets in transactions (KIP-447).
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import pytest
 
 from tests.support.kafka.kafka_tools import class_path
 
-MAIN: Final = "WordCount"
+MAIN: Final = "StreamsApplication"
 _COMPILES_S: Final = 120
 # It prints its state changes, and for each store how many records a restore brought.
 _SOURCE = """
+import java.time.Duration;
 import java.util.*;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.*;
@@ -27,33 +29,42 @@ import org.apache.kafka.streams.kstream.*;
 import org.apache.kafka.streams.processor.StateRestoreListener;
 import org.apache.kafka.streams.state.KeyValueStore;
 
-public class WordCount {
+public class StreamsApplication {
     static synchronized void tell(String line) { System.out.println(line); System.out.flush(); }
 
-    // WordCount BOOTSTRAP INPUT OUTPUT STATE_DIRECTORY REPLICAS SEGMENT_BYTES
+    // StreamsApplication count|join GUARANTEE BOOTSTRAP INPUT[,INPUT] OUTPUT STATE_DIRECTORY REPLICAS SEGMENT_BYTES
     public static void main(String[] a) {
         Properties p = new Properties();
-        p.put("application.id", "word-count");
-        p.put("bootstrap.servers", a[0]);
-        p.put("state.dir", a[3]);
-        p.put("replication.factor", a[4]);
+        p.put("application.id", a[0].equals("count") ? "word-count" : "joined");
+        p.put("processing.guarantee", a[1]);
+        p.put("bootstrap.servers", a[2]);
+        p.put("state.dir", a[5]);
+        p.put("replication.factor", a[6]);
         p.put("repartition.purge.interval.ms", "500");
         p.put("commit.interval.ms", "200");
         p.put("statestore.cache.max.bytes", "0");
         p.put("default.key.serde", Serdes.StringSerde.class.getName());
         p.put("default.value.serde", Serdes.StringSerde.class.getName());
-        p.put("processing.guarantee", "at_least_once");
         p.put("session.timeout.ms", "3000");
         p.put("heartbeat.interval.ms", "500");
         p.put("auto.offset.reset", "earliest");
-        p.put("topic.internal.segment.bytes", a[5]);
+        p.put("topic.internal.segment.bytes", a[7]);
         p.put("producer.batch.size", "1000");  // a batch fits a segment
+        p.put("producer.transaction.timeout.ms", "6000");  // a life that lost its state has another transactional id
         StreamsBuilder builder = new StreamsBuilder();
-        builder.<String, String>stream(a[1])
-            .flatMapValues(line -> Arrays.asList(line.split(" ")))
-            .groupBy((key, word) -> word)
-            .count(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("counts"))
-            .toStream().mapValues(count -> Long.toString(count)).to(a[2]);
+        if (a[0].equals("count")) {
+            builder.<String, String>stream(a[3])
+                .flatMapValues(line -> Arrays.asList(line.split(" ")))
+                .groupBy((key, word) -> word)
+                .count(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("counts"))
+                .toStream().mapValues(count -> Long.toString(count)).to(a[4]);
+        } else {
+            String[] inputs = a[3].split(",");
+            KStream<String, String> right = builder.stream(inputs[1]);
+            builder.<String, String>stream(inputs[0])
+                .join(right, (x, y) -> x + "+" + y, JoinWindows.ofTimeDifferenceWithNoGrace(Duration.ofMinutes(5)))
+                .to(a[4]);
+        }
         KafkaStreams streams = new KafkaStreams(builder.build(), p);
         streams.setStateListener((now, before) -> tell("state " + now));
         streams.setGlobalStateRestoreListener(new StateRestoreListener() {
@@ -76,7 +87,7 @@ public class WordCount {
 """
 
 
-def compile_word_count(folder: Path) -> Path:
+def compile_application(folder: Path) -> Path:
     """The folder with its classes; the test is skipped without `javac`."""
     if shutil.which("javac") is None:
         pytest.skip("a Streams application is compiled by javac, which is not here")
