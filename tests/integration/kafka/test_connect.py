@@ -1,7 +1,8 @@
 """Kafka Connect, distributed, keeps its state in three compacted topics here: connectors and their offsets outlive it.
 
 A file source feeds a topic, a file sink writes it out again. Worker and broker are killed with SIGKILL between the
-lines; each line arrives, and the topics that Connect reads at its start have been cleaned meanwhile.
+lines; each line arrives, and the topics that Connect reads at its start have been cleaned meanwhile. With exactly once
+support each line arrives once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from tests.support.kafka.kafka_program import KafkaProgram, kafka_program
@@ -63,8 +65,8 @@ class Connect:
         return all(part["state"] == "RUNNING" for part in [status["connector"], *status["tasks"]])
 
 
-def worker_properties(folder: Path, bootstrap: str, replicas: int, rest: str) -> Path:
-    lines = {
+def worker_properties(folder: Path, bootstrap: str, replicas: int, rest: str, **more: object) -> Path:
+    lines: dict[str, object] = {
         "bootstrap.servers": bootstrap,
         "group.id": "connect",
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",
@@ -81,6 +83,7 @@ def worker_properties(folder: Path, bootstrap: str, replicas: int, rest: str) ->
         "scheduled.rebalance.max.delay.ms": 0,
         "offset.storage.partitions": 1,
         "status.storage.partitions": 1,
+        **{name.replace("_", "."): value for name, value in more.items()},
     }
     for store, segment_bytes in STORES.items():
         lines[f"{store}.storage.topic"] = f"connect-{store}"
@@ -162,6 +165,81 @@ def test_connectors_go_on_after_kills_of_worker_and_broker(tmp_path: Path, count
     assert set(lines) == set(written)
     # A kill repeats at most the part that has just arrived: once from the source's offset, once from the sink's.
     assert len(lines) - len(written) <= 3 * 2 * 50
+
+
+@pytest.mark.parametrize("count", [1, 3], ids=["one", "three"])
+def test_source_writes_each_line_once(tmp_path: Path, count: int) -> None:
+    """`exactly.once.source.support` (KIP-618): lines and their offset are one transaction. A worker is killed while it
+    writes, and a broker."""
+    require_kafka()
+    source, written = tmp_path / "source.txt", []
+    rest = f"http://127.0.0.1:{quiet_port()}"
+    with brokers(tmp_path, count) as ours:
+        properties = worker_properties(
+            tmp_path,
+            ours.bootstrap,
+            ours.replicas,
+            rest,
+            exactly_once_source_support="enabled",
+            producer_transaction_timeout_ms=6000,
+        )
+        arrived = Arrived(ours.bootstrap, "lines")
+        with kafka_program(tmp_path, WORKER, str(properties)) as program:
+            connect = Connect(program, rest)
+            config = {
+                "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
+                "file": str(source),
+                "topic": "lines",
+                "exactly.once.support": "required",
+                "topic.creation.default.replication.factor": ours.replicas,
+                "topic.creation.default.partitions": 1,
+            }
+
+            def write(name: str) -> None:
+                lines = [f"{name} {number}" for number in range(200)]
+                write_lines(source, lines)
+                written.extend(lines)
+
+            def arrive(name: str) -> None:
+                write(name)
+                wait_until(lambda: written[-1] in arrived.lines(), f"the lines {name} arrive")
+
+            source.touch()
+            wait_until(lambda: connect.ask("/connectors/source/config", config), "the source is created")
+            connect.await_running("source")
+            arrive("first")
+            write("while it is killed")
+            program.kill()
+            program.start()
+            connect.await_running("source")
+            arrive("after a killed worker")
+            write("while a broker is killed")
+            ours.crash()
+            connect.await_running("source")
+            arrive("after a killed broker")
+            write("while both are killed")
+            program.kill()
+            ours.crash()
+            program.start()
+            connect.await_running("source")
+            arrive("after both were killed")
+    assert arrived.lines() == written
+
+
+class Arrived:
+    """The values of a topic of one partition, at read_committed."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        config = {"bootstrap.servers": bootstrap, "group.id": "arrived", "isolation.level": "read_committed"}
+        self._consumer = Consumer({**config, "log_level": 0})
+        self._consumer.assign([TopicPartition(topic, 0, 0)])
+        self._values: list[str] = []
+
+    def lines(self) -> list[str]:
+        for message in self._consumer.consume(1000, 0.1):
+            if message.error() is None:
+                self._values.append(message.value().decode())
+        return self._values
 
 
 def check_cleaned(bootstrap: str, log: str) -> None:
