@@ -15,6 +15,8 @@ class TransactionConfig:
     id_expiration_ms: Annotated[int, "transactional.id.expiration.ms"] = 604_800_000
     abort_interval_ms: Annotated[int, "transaction.abort.timed.out.transaction.cleanup.interval.ms"] = 10_000
     expiry_interval_ms: Annotated[int, "transaction.remove.expired.transaction.cleanup.interval.ms"] = 3_600_000
+    add_retry_backoff_ms: Annotated[int, "add.partitions.to.txn.retry.backoff.ms"] = 20
+    add_retry_backoff_max_ms: Annotated[int, "add.partitions.to.txn.retry.backoff.max.ms"] = 100
     topic_partitions: Annotated[int, "transaction.state.log.num.partitions"] = 50
     topic_replication_factor: Annotated[int, "transaction.state.log.replication.factor"] = 3
     topic_min_in_sync: Annotated[int, "transaction.state.log.min.isr"] = 2

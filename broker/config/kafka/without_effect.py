@@ -69,7 +69,6 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("group.coordinator.", _THREADS),
     ("share.", _GROUPS),
     ("transaction", _TRANSACTIONS),
-    ("add.partitions.to.txn.", _TRANSACTIONS),
     ("remote.log.metadata.", _PLUG_IN),
     ("remote.log.storage.", _PLUG_IN),
     ("rsm.config.", _PLUG_IN),

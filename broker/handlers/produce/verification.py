@@ -2,11 +2,13 @@
 
 From Produce 12 on the partition is added to the transaction; before, the client added it and it is only verified. A
 batch whose transaction is open here is not asked about. What is known is valid for the append that follows in the same
-turn of the event loop: the partition's guard says whether a marker came meanwhile. Source: Kafka's
-AddPartitionsToTxnManager and ReplicaManager.maybeSendPartitionsToTransactionCoordinator."""
+turn of the event loop: the partition's guard says whether a marker came meanwhile. While the markers of the transaction
+before are under way, the coordinator is asked again for a while: a client would wait for its `retry.backoff.ms`.
+Source: Kafka's AddPartitionsToTxnManager and ReplicaManager.handleProduceAppend."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from broker.context import Call, Context
@@ -31,6 +33,9 @@ _AWAY: Final = (
 )
 
 
+_Wanted = list[tuple[ProduceRequestPartition, TransactionalPartition]]
+
+
 class Verification:
     """The guards of one request, and what its coordinator refused; by `id` of the request's partitions. `end` it."""
 
@@ -49,6 +54,12 @@ class Verification:
 
     def take(self, data: ProduceRequestPartition, partition: LeaderReplica, guard: VerificationGuard) -> None:
         self._guards[id(data)] = partition, guard
+
+    def take_again(self, data: ProduceRequestPartition) -> None:
+        """The coordinator is asked once more: markers that came until now end the transaction before."""
+        partition, guard = self._guards[id(data)]
+        partition.guards.end(guard)
+        self.take(data, partition, partition.guards.begin(guard.producer_id, guard.producer_epoch, adds=guard.adds))
 
     def refuse(self, data: ProduceRequestPartition, why: ApiError) -> None:
         self._refused[id(data)] = why
@@ -81,7 +92,7 @@ async def verify(context: Context, call: Call, request: ProduceRequest) -> Verif
     and ends the result."""
     verification = Verification()
     adds = call.version >= ADDS_SINCE
-    asked: dict[tuple[int, int], list[tuple[ProduceRequestPartition, TransactionalPartition]]] = {}
+    asked: dict[tuple[int, int], _Wanted] = {}
     for data, partition in unverified(context, request):
         assert data.records is not None
         header = read_header(data.records)
@@ -90,24 +101,49 @@ async def verify(context: Context, call: Call, request: ProduceRequest) -> Verif
         of = TransactionalPartition(partition.topic, partition.topic_id, partition.index)
         asked.setdefault((header.producer_id, header.producer_epoch), []).append((data, of))
     try:
-        for (producer_id, epoch), wanted in asked.items():
-            assert context.verifier is not None and request.transactional_id is not None
-            try:
-                answers = await context.verifier.verify(
-                    request.transactional_id, producer_id, epoch, [of for _, of in wanted], add=adds
-                )
-            except (ThermoclineError, OSError, TimeoutError) as away:
-                for data, _ in wanted:
-                    verification.refuse(data, _unreachable(str(away)))
-                continue
-            for data, of in wanted:
-                code = answers.get(of, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-                if code != ErrorCode.NONE:
-                    verification.refuse(data, refusal(code, call.version))
+        for producer, wanted in asked.items():
+            await _ask(context, call, request, producer, wanted, verification)
     except BaseException:
         verification.end()
         raise
     return verification
+
+
+async def _ask(
+    context: Context,
+    call: Call,
+    request: ProduceRequest,
+    producer: tuple[int, int],
+    wanted: _Wanted,
+    verification: Verification,
+) -> None:
+    """Ask about one producer's batches, and refuse those that may not be appended."""
+    assert context.verifier is not None and request.transactional_id is not None
+    adds, limits = call.version >= ADDS_SINCE, context.config.transactions
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + (limits.add_retry_backoff_max_ms / 1000 if adds else 0)
+    while True:
+        try:
+            answers = await context.verifier.verify(
+                request.transactional_id, *producer, [of for _, of in wanted], add=adds
+            )
+        except (ThermoclineError, OSError, TimeoutError) as away:
+            for data, _ in wanted:
+                verification.refuse(data, _unreachable(str(away)))
+            return
+        early: _Wanted = []
+        for data, of in wanted:
+            code = answers.get(of, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            if code == ErrorCode.CONCURRENT_TRANSACTIONS and loop.time() < until_s:
+                early.append((data, of))
+            elif code != ErrorCode.NONE:
+                verification.refuse(data, refusal(code, call.version))
+        if not early:
+            return
+        await asyncio.sleep(limits.add_retry_backoff_ms / 1000)
+        for data, _ in early:
+            verification.take_again(data)
+        wanted = early
 
 
 def refusal(code: ErrorCode, version: int) -> ApiError:

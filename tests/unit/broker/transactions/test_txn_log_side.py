@@ -129,6 +129,23 @@ async def test_what_the_coordinator_refuses(said: ErrorCode, version: int, told:
     assert life.partition("log").log.log_end_offset == 0 and len(life.partition("log").guards) == 0
 
 
+async def test_an_add_waits_for_the_markers_of_the_transaction_before() -> None:
+    """`add.partitions.to.txn.retry.backoff.ms`: the next transaction begins while the one before is being marked. Its
+    marker voids only the guard of the try before it."""
+    _, life = await served()
+    await produce_in(life, "log", 7, 0, b"a", version=12)
+    verifier = with_transactions(life)
+    verifier.answer = ErrorCode.CONCURRENT_TRANSACTIONS
+    began = asyncio.get_running_loop().time()
+    following = asyncio.ensure_future(produce_in(life, "log", 7, 0, b"b", epoch=1, version=12))
+    await asyncio.sleep(0.05)
+    await end(life, "log", 7, commit=True)
+    verifier.answer = ErrorCode.NONE
+    assert (await following).error_code == ErrorCode.NONE
+    assert asyncio.get_running_loop().time() - began < 0.08 and len(verifier.asked) == 4
+    assert len(life.partition("log").guards) == 0
+
+
 async def test_a_marker_between_verification_and_append_voids_it() -> None:
     """T20: verified, then the abort of that transaction lands, then the append: it would open one that nobody ends."""
     _, life = await served()
