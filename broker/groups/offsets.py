@@ -132,6 +132,11 @@ class GroupOffsets:
         self.open.override((topic, partition))
         self._put(topic, partition, value)
 
+    def repeated(self, topic: str, partition: int, value: CommittedOffset | None) -> None:
+        """A record that repeats what was committed (`ReplayedState.repeated`): no later commit, so it does not win over
+        open offsets."""
+        self._put(topic, partition, value)
+
     def end_transaction(self, producer_id: int, producer_epoch: int, *, is_commit: bool) -> list[TopicPosition]:
         """A marker: what its producer has open is committed or forgotten. Returns the positions."""
         ended = self.open.end(producer_id, producer_epoch)
@@ -205,11 +210,14 @@ class GroupOffsets:
                     self._adopted.add((topic, partition))
 
     def adopted(self) -> list[tuple[TopicPosition, CommittedOffset]]:
-        """Positions changed by `adopt` that no later record replaced or is replacing."""
-        return [(at, self._topics[at[0]][at[1]]) for at in sorted(self._adopted) if at not in self._pending]
+        """Positions changed by `adopt` that no later record replaced or is replacing. Not where a transaction is open:
+        its offset may be the newer one, and a plain record would win over it."""
+        free = (at for at in sorted(self._adopted) if at not in self._pending and not self.open.holds(at))
+        return [(at, self._topics[at[0]][at[1]]) for at in free]
 
     def orphaned(self, topics: TopicLookup, names: Collection[str] | None = None) -> list[TopicPosition]:
-        """Positions in deleted topics (of these `names` only), except those being written now."""
+        """Positions in deleted topics (of these `names` only), except those being written now, and those with an open
+        offset of the topic that has the name now: a tombstone would take that one too."""
         gone: list[TopicPosition] = []
         for topic in self._topics if names is None else names:
             held = self._topics.get(topic)
@@ -217,7 +225,11 @@ class GroupOffsets:
                 continue
             facts = topics(topic)
             dead = ((topic, partition) for partition, value in held.items() if not belongs(value, facts))
-            gone += [position for position in dead if position not in self._pending]
+            gone += [
+                position
+                for position in dead
+                if position not in self._pending and not any(belongs(one, facts) for one in self.open.of(position))
+            ]
         return gone
 
     # ---- expiry ----------------------------------------------------------------------------------------------------

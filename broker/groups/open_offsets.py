@@ -42,6 +42,17 @@ class OpenOffsets:
         self.count += 1
         self.metadata_bytes += len(value.metadata)
 
+    def put_again(self, producer: Producer, position: Position, value: CommittedOffset) -> None:
+        """A record that repeats what is open (`ReplayedState.repeated`): it keeps its place in the log's order, which
+        says whose offset stays when several transactions commit one."""
+        held = self._by_producer.get(producer.producer_id, {})
+        found = held.get(position)
+        if found is None or found.producer_epoch != producer.producer_epoch:
+            self.put(producer, position, value)
+        elif found.value != value:
+            self.metadata_bytes += len(value.metadata) - len(found.value.metadata)
+            held[position] = found._replace(value=value)
+
     def override(self, position: Position, before: int | None = None) -> None:
         """A newer record of the position: those of transactions count no more (only those of a smaller order)."""
         for producer_id in tuple(self._by_position.get(position, ())):

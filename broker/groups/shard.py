@@ -12,6 +12,7 @@ from broker.config.groups import GroupConfig
 from broker.groups.machine.classic import ClassicGroup
 from broker.groups.machine.events import Effect, GroupMetadata
 from broker.groups.offsets import GroupOffsets, TopicPosition
+from broker.groups.open_offsets import OpenOffsets
 from broker.groups.records import (
     CommittedOffset,
     OffsetKey,
@@ -134,6 +135,17 @@ class GroupShard:
     # ---- as the log's state ----------------------------------------------------------------------------------------
 
     def apply(self, records: Sequence[KeyValue]) -> None:
+        self._replay(records, GroupOffsets.apply, OpenOffsets.put)
+
+    def repeated(self, records: Sequence[KeyValue]) -> None:
+        self._replay(records, GroupOffsets.repeated, OpenOffsets.put_again)
+
+    def _replay(
+        self,
+        records: Sequence[KeyValue],
+        commit: Callable[[GroupOffsets, str, int, CommittedOffset | None], None],
+        put: Callable[[OpenOffsets, Producer, TopicPosition, CommittedOffset], None],
+    ) -> None:
         for key, value, producer in records:
             record = parse(key, value)
             if record is None:
@@ -142,9 +154,10 @@ class GroupShard:
                 group = self.create(record.key.group_id)
                 where = (record.key.topic, record.key.partition)
                 if producer is None or record.value is None:
-                    group.offsets.apply(*where, record.value)
+                    commit(group.offsets, *where, record.value)
                 else:
-                    self._open_offset(group, producer, where, record.value)
+                    put(group.offsets.open, producer, where, record.value)
+                    self._open.setdefault(producer.producer_id, set()).add(group.group_id)
             elif producer is None:
                 group = self.create(record.group_id)
                 group.record = record.raw

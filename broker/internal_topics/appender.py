@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from broker.internal_topics.batches import BATCH_BYTES_MAX, KeyValue, Producer, batch_of
+from broker.internal_topics.batches import BATCH_BYTES_MAX, KeyValue, Producer, Rewrite, batch_of
 from broker.internal_topics.interfaces import LogLimits, ShardLog
 from logformat.errors import Fenced, InvalidRequest, Retryable, ThermoclineError
 from logformat.transaction_marker import TransactionMarker
@@ -69,7 +69,7 @@ class _Write(NamedTuple):
     done: Done
     guard: Guard | None = None
     cut: Cut | None = None
-    begins_rewrite: bool = False
+    rewrite: Rewrite | None = None
 
 
 class _Marked(NamedTuple):
@@ -130,13 +130,13 @@ class Appender:
         self._queued_bytes += size
         self._run()
 
-    def submit_cut(self, cut: Cut, done: Done, *, begins_rewrite: bool) -> None:
+    def submit_cut(self, cut: Cut, done: Done, rewrite: Rewrite) -> None:
         """Queue the records of `cut` as a batch of their own. When they are read, all earlier writes are applied or
-        failed, and no batch is in flight. One at a time; `begins_rewrite` as in `batch_of`."""
+        failed, and no batch is in flight. One at a time; `rewrite` as in `batch_of`."""
         if self._resigned is not None:
             asyncio.get_running_loop().call_soon(done, self._resigned)
             return
-        self._queue.append(_Write((), 0, done, None, cut, begins_rewrite))
+        self._queue.append(_Write((), 0, done, None, cut, rewrite))
         self._run()
 
     # ---- markers ---------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class Appender:
                 await self._all_markers_applied()
             records = [record for write in writes for record in (write.cut() if write.cut else write.records)]
             if records:
-                batch = batch_of(records, self._clock.wall_ms(), begins_rewrite=writes[0].begins_rewrite)
+                batch = batch_of(records, self._clock.wall_ms(), rewrite=writes[0].rewrite)
                 last_offset = await self._shard_log.append(batch, may_wait=not at_once)
                 if self._resigned is None:
                     self._apply_markers(last_offset + 1 - len(records))

@@ -4,6 +4,8 @@ no records: a marker ends a transaction, a gap says that records may be missing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from itertools import chain
 from typing import Final, NamedTuple
 
 from logformat.errors import Corrupt
@@ -14,6 +16,14 @@ from logformat.transaction_marker import TransactionMarker, marker_of
 
 BATCH_BYTES_MAX: Final = 16 << 20  # of an append: the topic's max.message.bytes must not be below it
 _REWRITE: Final[Header] = ("thermocline.rewrite", None)
+_REWRITE_GOES_ON: Final[Header] = ("thermocline.rewrite", b"goes on")
+
+
+class Rewrite(Enum):
+    """The place of a batch in a rewrite. Everything live follows from the one that begins on."""
+
+    BEGINS = _REWRITE
+    GOES_ON = _REWRITE_GOES_ON
 
 
 class Producer(NamedTuple):
@@ -36,13 +46,15 @@ class KeyValue(NamedTuple):
         return len(self.key) + len(self.value or b"")
 
 
-def batch_of(records: Sequence[KeyValue], now_ms: int, base_offset: int = 0, *, begins_rewrite: bool = False) -> bytes:
+def batch_of(
+    records: Sequence[KeyValue], now_ms: int, base_offset: int = 0, *, rewrite: Rewrite | None = None
+) -> bytes:
     """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too). All records have the same producer:
-    with one the batch is transactional, without a sequence, as Kafka's coordinator writes it. `begins_rewrite`: marks
-    its first record, from which on everything live follows."""
+    with one the batch is transactional, without a sequence, as Kafka's coordinator writes it. `rewrite` is a header of
+    its first record, which foreign readers skip."""
     stamped = [Record(base_offset + i, now_ms, record.key, record.value) for i, record in enumerate(records)]
-    if begins_rewrite:
-        stamped[0] = stamped[0]._replace(headers=(_REWRITE,))
+    if rewrite is not None:
+        stamped[0] = stamped[0]._replace(headers=(rewrite.value,))
     producer = records[0].producer
     if producer is None:
         return encode_batch(stamped)
@@ -52,7 +64,7 @@ def batch_of(records: Sequence[KeyValue], now_ms: int, base_offset: int = 0, *, 
 
 
 def is_begin_of_rewrite(batch: bytes) -> bool:
-    """Whether a whole batch was made with `begins_rewrite`. Raises Corrupt."""
+    """Whether a whole batch was made with `Rewrite.BEGINS`. Raises Corrupt."""
     check_stored(batch, 0, len(batch))
     first = next(iter_records(batch), None)
     return first is not None and _REWRITE in first.headers
@@ -60,12 +72,14 @@ def is_begin_of_rewrite(batch: bytes) -> bool:
 
 class ReplayedBatch(NamedTuple):
     """`next_offset`: the offset after it. `records`: those with a key. `marker`: of a transaction that ends here.
-    `is_gap`: records at its offsets are lost."""
+    `is_gap`: records at its offsets are lost. `rewrite`: its part of one; the batches of earlier versions say only
+    where one begins."""
 
     next_offset: int
     records: Iterator[KeyValue] = iter(())
     marker: TransactionMarker | None = None
     is_gap: bool = False
+    rewrite: Rewrite | None = None
 
 
 def batches_in(data: bytes) -> Iterator[ReplayedBatch]:
@@ -79,7 +93,10 @@ def batches_in(data: bytes) -> Iterator[ReplayedBatch]:
             is_gap = marker is None and gap_range(data, position) is not None
             yield ReplayedBatch(header.next_offset, marker=marker, is_gap=is_gap)
         else:
-            yield ReplayedBatch(header.next_offset, _records(data, position, _producer_of(header)))
+            records = iter_records(data, position)
+            first = next(records, None)
+            rewrite = None if first is None else _rewrite_of(first)
+            yield ReplayedBatch(header.next_offset, _records(first, records, _producer_of(header)), rewrite=rewrite)
     if end < len(data):
         raise Corrupt(f"an internal topic: {len(data) - end} bytes behind the last whole batch")
 
@@ -88,8 +105,13 @@ def _producer_of(header: BatchHeader) -> Producer | None:
     return Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
 
 
-def _records(data: bytes, position: int, producer: Producer | None) -> Iterator[KeyValue]:
-    return (KeyValue(r.key, r.value, producer) for r in iter_records(data, position) if r.key is not None)
+def _rewrite_of(first: Record) -> Rewrite | None:
+    return next((part for part in Rewrite if part.value in first.headers), None) if first.headers else None
+
+
+def _records(first: Record | None, others: Iterator[Record], producer: Producer | None) -> Iterator[KeyValue]:
+    records = others if first is None else chain((first,), others)
+    return (KeyValue(r.key, r.value, producer) for r in records if r.key is not None)
 
 
 def chunks(records: Iterable[KeyValue], count_max: int, bytes_max: int) -> Iterator[list[KeyValue]]:

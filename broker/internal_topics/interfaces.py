@@ -114,6 +114,10 @@ class ReplayedState(Protocol):
     def apply(self, records: Sequence[KeyValue]) -> None:
         """Replayed records, in the log's order, some hundreds at a time. Raises Corrupt."""
 
+    def repeated(self, records: Sequence[KeyValue]) -> None:
+        """As `apply`, for records of a rewrite that began after what is applied: they say again what was live then. So
+        they change nothing, unless what they repeat is missing here."""
+
     def end_transaction(self, marker: TransactionMarker) -> None:
         """A committed marker, in the log's order with the records: it ends what its producer has open here."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from broker.internal_topics.appender import Appender, Cut, Done, Guard
-from broker.internal_topics.batches import KeyValue
+from broker.internal_topics.batches import KeyValue, Rewrite
 from broker.internal_topics.interfaces import LogLimits, ReplayedState, ShardLog
 from broker.internal_topics.loading import SnapshotBook, encode, load
 from logformat.errors import Fenced
@@ -130,7 +130,7 @@ class LedShard(Generic[S]):
         self.book.applied(end_offset)
         self.growth.log_bytes += size
 
-    async def append_cut(self, cut: Cut, *, begins_rewrite: bool) -> tuple[int, Sequence[KeyValue]]:
+    async def append_cut(self, cut: Cut, rewrite: Rewrite) -> tuple[int, Sequence[KeyValue]]:
         """Append the records of `cut`, after all earlier writes were applied (`Appender.submit_cut`). Returns the first
         offset and the records. Raises as `ShardLog.append`."""
         appended: asyncio.Future[tuple[int, Sequence[KeyValue]]] = asyncio.get_running_loop().create_future()
@@ -149,7 +149,7 @@ class LedShard(Generic[S]):
             else:
                 appended.set_exception(failure)
 
-        self._appender.submit_cut(taken, done, begins_rewrite=begins_rewrite)
+        self._appender.submit_cut(taken, done, rewrite)
         return await appended
 
     def drop(self, why: Fenced) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
-from broker.internal_topics.batches import batch_of, batches_in, chunks
+from broker.internal_topics.batches import Rewrite, batch_of, batches_in, chunks
 from broker.internal_topics.interfaces import Live, ReplayedState, ShardLog
 from seams.loop.turns import Turns, next_turn
 
@@ -31,11 +31,17 @@ async def load(shard_log: ShardLog, state: ReplayedState, keep_objects: Callable
     100 000 groups are two million lasting objects. Without it Python's garbage collector took three fifths of the time,
     1.1 s at once."""
     end_offset, snapshot_end, log_bytes = 0, None, 0
+    is_begin, defines = True, False  # `defines`: the state began with the rewrite that is replayed
     turns = Turns(_RECORDS_PER_TURN)
     async for piece in shard_log.replay():
+        is_begin = is_begin and not piece.is_snapshot
         for batch in batches_in(piece.batches):
+            if batch.rewrite is Rewrite.BEGINS:
+                defines = is_begin
+            is_begin = False
+            take = state.apply if batch.rewrite is None or defines else state.repeated
             while some := list(islice(batch.records, _RECORDS_PER_TURN)):
-                state.apply(some)
+                take(some)
                 if turns.over(len(some)):
                     keep_objects()
                     await next_turn()

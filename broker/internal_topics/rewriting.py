@@ -6,7 +6,8 @@
   rewritten for it: the root of a replicated log names the start, which must not pass its snapshot.
 - Records of open transactions are appended again as such. Their markers lie behind them then: no batch is read while
   a marker of the log is not applied.
-- An interrupted rewrite changed nothing and starts over. A shard delays no other.
+- An interrupted rewrite changed nothing and starts over. Its batches are marked: a replay that began before them takes
+  them as repeated, not as new (`ReplayedState.repeated`). A shard delays no other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
-from broker.internal_topics.batches import KeyValue
+from broker.internal_topics.batches import KeyValue, Rewrite
 from broker.internal_topics.interfaces import Live
 from broker.internal_topics.internal_log import InternalLog
 from broker.internal_topics.led_shard import LedShard
@@ -71,12 +72,12 @@ class Rewrites:
         live: Iterator[KeyValue | None] = shard.state.live_again()
         bytes_before, live_bytes = shard.growth.log_bytes, 0
         bytes_max = self._log.limits.append_batch_bytes_max
-        start, records = await shard.append_cut(lambda: _take(live, bytes_max), begins_rewrite=True)
+        start, records = await shard.append_cut(lambda: _take(live, bytes_max), Rewrite.BEGINS)
         while records:
             if not shard.is_ready:
                 return  # the broker stops
             live_bytes += sum(record.size for record in records)
-            _, records = await shard.append_cut(lambda: _take(live, bytes_max), begins_rewrite=False)
+            _, records = await shard.append_cut(lambda: _take(live, bytes_max), Rewrite.GOES_ON)
         shard.growth.rewritten(start, bytes_before, live_bytes)
 
 

@@ -76,6 +76,9 @@ class TransactionShard:
                 entry = self.entries[transactional_id] = Entry(transactional_id)
             entry.transaction, entry.losses = transaction, self._losses
 
+    def repeated(self, records: Sequence[KeyValue]) -> None:
+        self.apply(records)  # an id has one record, and its newest counts
+
     def end_transaction(self, marker: TransactionMarker) -> None:
         """Records here are in no transaction."""
 

@@ -164,6 +164,6 @@ async def longest_hold(work: Coroutine[Any, Any, Any]) -> tuple[float, Any]:
 
 def parse_batches(batches: bytes) -> Iterator[tuple[int, tuple[Parsed, ...]]]:
     """For each batch: the offset after it, and what its records say."""
-    for next_offset, records, _, _ in batches_in(batches):
+    for next_offset, records, *_ in batches_in(batches):
         parsed = (parse(record.key, record.value) for record in records)
         yield next_offset, tuple(record for record in parsed if record is not None)

@@ -11,11 +11,12 @@ from broker.error_codes import ErrorCode as E
 from broker.groups.machine.events import AdmitCommit
 from broker.groups.offset_requests import CommitRow
 from broker.groups.records import CommittedOffset, OffsetKey, offset_record
-from broker.internal_topics.batches import batch_of
+from broker.internal_topics.batches import Producer, batch_of
 from broker.metadata.image import TopicFacts
 from logformat.errors import Retryable
 from tests.support.fast_loop import run_fast
 from tests.support.groups.group_world import GroupWorld, parse_batches
+from tests.unit.broker.groups.test_groups_open_offsets import mark, put
 
 OLD, NEW = TopicFacts(UUID(int=1), 1), TopicFacts(UUID(int=2), 1)
 
@@ -245,3 +246,50 @@ async def test_many_tombstones_that_cannot_be_written_wait_for_the_next_round(w)
     w.log.fail = []
     await asyncio.sleep(w.config.offsets_retention_check_interval_ms / 1000 + 1)
     assert len(tombstones(w)) == 3_000
+
+
+@in_topics
+async def test_a_tombstone_of_the_topic_before_leaves_the_open_offset_of_this_one(w):
+    """It is a plain record: it would win over the offset of a transaction, which is then committed to nothing."""
+    await w.commit("g", 42)
+    w.topics["t"] = NEW
+    assert await put(w, "g", 5, 7) is E.NONE
+    w.groups.withdrawn("t")
+    await asyncio.sleep(0.1)
+    assert tombstones(w) == [] and await w.fetch("g") == -1
+    mark(w, 7)
+    await asyncio.sleep(0.1)
+    assert await w.fetch("g") == 5
+    await w.restart()
+    assert await w.fetch("g") == 5
+
+
+@in_topics
+async def test_a_position_of_the_topic_before_goes_when_the_transaction_aborts(w):
+    await w.commit("g", 42)
+    w.topics["t"] = NEW
+    assert await put(w, "g", 5, 7) is E.NONE
+    w.groups.withdrawn("t")
+    await asyncio.sleep(0.1)
+    mark(w, 7, is_commit=False)
+    await asyncio.sleep(w.config.offsets_retention_check_interval_ms / 1000 + 1)
+    assert tombstones(w) == [("g", "t")] and await w.fetch("g") == -1
+
+
+@in_topics
+async def test_an_adopted_position_leaves_the_open_offset_alone(w):
+    """The topic id of a position without one is written as a plain record, behind the offset of a transaction."""
+    await w.kill()
+    key = OffsetKey("g", "t", 0)
+    open_record = offset_record(key, CommittedOffset(5, -1, "", 0, topic_id=OLD.topic_id))
+    for record in (
+        offset_record(key, CommittedOffset(1, -1, "", 0)),
+        open_record._replace(producer=Producer(7, 0)),
+    ):
+        await w.log.shard_log(0).append(batch_of([record], 0))
+    await w.ready()
+    await asyncio.sleep(0.1)
+    assert await w.fetch("g") == 1
+    mark(w, 7)
+    await asyncio.sleep(0.1)
+    assert await w.fetch("g") == 5

@@ -44,6 +44,9 @@ class Table:
                 raise Corrupt("a record that says nothing")
             self._put(key, value)
 
+    def repeated(self, records: Sequence[KeyValue]) -> None:
+        self.apply(records)
+
     def _put(self, key: bytes, value: bytes | None) -> None:
         if value is None:
             self.values.pop(key, None)
