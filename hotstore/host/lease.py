@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
-from hotstore.errors import CoordinatorFenced, InvalidProducerEpoch
 from hotstore.host.log_owner import UNOWNED, LogOwner
+from hotstore.log.log_append import MarkerResult
 from hotstore.log.log_swap import SegmentRun
 from hotstore.log.partition_log import Appended, PartitionLog
 from hotstore.log.segment import Segment
@@ -124,7 +124,7 @@ class Lease:
 
     def append_markers(
         self, markers: Sequence[TransactionMarker], leader_epoch: int, now_ms: int
-    ) -> list[int | CoordinatorFenced | InvalidProducerEpoch]:
+    ) -> list[MarkerResult]:
         """See `LogAppend.append_markers`."""
         self._must_last("markers")
         return self.log.append_markers(markers, leader_epoch, now_ms)

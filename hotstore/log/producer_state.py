@@ -199,6 +199,11 @@ class Producers:
                 f"a marker of producer {producer_id} with coordinator epoch {coordinator_epoch}; {known} was here"
             )
 
+    def knows_marker(self, marker: TransactionMarker) -> bool:
+        """Whether a marker that was checked, of a producer without an open transaction, would change nothing."""
+        producer_id, epoch, _, coordinator_epoch, _ = marker
+        return (epoch, coordinator_epoch) == (self.epoch_of(producer_id), self.coordinator_epoch_of(producer_id))
+
     def coordinator_epoch_of(self, producer_id: int) -> int:
         """Of its last marker; −1: none is known."""
         return self._coordinator_epochs.get(producer_id, -1)

@@ -32,9 +32,7 @@ from broker.partition.readable import HostedReplica, Readable
 from broker.replication.in_sync import AppliedRow
 from broker.replication.leader import Leader, Report
 from hotstore.errors import (
-    CoordinatorFenced,
     DamagedLog,
-    InvalidProducerEpoch,
     LogFailed,
     OutOfOrderSequence,
     ReservationExhausted,
@@ -42,6 +40,7 @@ from hotstore.errors import (
     TransactionUndecided,
 )
 from hotstore.host.lease import Lease
+from hotstore.log.log_append import MarkerResult
 from hotstore.log.partition_log import Appended, LogState
 from logformat.errors import Fenced, StorageFailed
 from logformat.leader_epochs import EpochEnd
@@ -306,7 +305,7 @@ class LeaderReplica(Watchable):
 
     def append_markers(
         self, markers: Sequence[TransactionMarker], now_ms: int
-    ) -> list[int | CoordinatorFenced | InvalidProducerEpoch]:
+    ) -> list[MarkerResult]:
         """Append the markers of a request; for each its offset, or why it is refused. The caller answers when the
         high watermark passed them (T2). Raises as `PartitionLog.append_markers`."""
         if not self.leading:
@@ -325,6 +324,8 @@ class LeaderReplica(Watchable):
                 offsets.append(offset)
                 self.undecided.pop(marker.producer_id, None)
                 self.on_marker(marker, offset)
+            elif isinstance(offset, ReservationExhausted):
+                self._refused(offset)
         if offsets:
             self._appended(Appended(offsets[0], offsets[-1], False, -1))
         return results

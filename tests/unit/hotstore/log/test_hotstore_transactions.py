@@ -167,7 +167,7 @@ def test_offsets_are_held_back_for_markers() -> None:
     assert log.assignable_end_offset == log.log_end_offset == 3
     assert [end(log, 1, commit=True), end(log, 2, commit=False)] == [3, 4]
     with pytest.raises(ReservationExhausted):
-        end(log, 1, commit=True)
+        end(log, 1, commit=True, epoch=1)
 
 
 def test_a_short_disk_takes_markers() -> None:
