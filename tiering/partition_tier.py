@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 
 class PartitionTier:
-    """Made by `TierService.attach`. `lost`: what attaching declared a gap, [first, end)."""
+    """Made by `TierService.attach`. `lost`: what attaching declared a gap, [first, end). `is_gap_unanswered`: see
+    `unanswered_gap`."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class PartitionTier:
     ) -> None:
         self.partition_state = partition
         self.lost: tuple[int, int] | None = None
+        self.is_gap_unanswered = False
         self._sealing: dict[asyncio.Task[object], None] = {}
         self._backlog = backlog
         self._cold = cold

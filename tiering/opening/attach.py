@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -22,6 +22,7 @@ from hotstore.host.lease import Lease
 from hotstore.host.log_host import LogHost
 from hotstore.host.open_log import OpenLog
 from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import PartitionLog
 from logformat.errors import Retryable, ThermoclineError
 from logformat.values import TopicPartition
 from seams.files.disk import is_full
@@ -32,6 +33,7 @@ from tiering.opening.log_starts import is_held_below
 from tiering.opening.read_ahead import ReadAhead
 from tiering.opening.reservation import ReportedEnd
 from tiering.opening.tail_recovery import TailRecovery
+from tiering.opening.unanswered_gap import is_unanswered
 from tiering.partition_state import Block, TieredPartition
 from tiering.partition_tier import PartitionTier
 from tiering.tier_config import NO_SESSION, Lead, TierLimits
@@ -224,11 +226,13 @@ class AttachedTiers:
                 await partition.switch_off()
         if opened.log.reserved_end <= opened.log.log_end_offset:
             await self._reserve_first(partition)
-        if tail.lost is not None or opened.log.producers.transactions.first_offsets:
-            # A gap may lie in a transaction that is open at its beginning.
-            partition.local_gaps = await lease.call(local_gaps, opened.log)
+        is_gap_unanswered = False
+        if not lead.new:
+            # A gap may lie in a transaction that is open at its beginning, or have taken the beginning.
+            in_bucket = () if partition.manifest is None else partition.manifest.gaps
+            partition.local_gaps, is_gap_unanswered = await lease.call(_look_for_gaps, opened.log, in_bucket)
         tier = self._make_tier(partition)
-        tier.lost = tail.lost
+        tier.lost, tier.is_gap_unanswered = tail.lost, is_gap_unanswered
         self._tiers[key] = tier
         self._led[key] = lead.leader_epoch
         self._reported.pop(key, None)
@@ -332,3 +336,9 @@ class AttachedTiers:
             await tier.close()
         self._tiers.clear()
         self._manifests.clear()
+
+
+def _look_for_gaps(log: PartitionLog, in_bucket: Sequence[tuple[int, int]]) -> tuple[tuple[tuple[int, int], ...], bool]:
+    """The gaps of the local log, and `is_unanswered`. Blocking."""
+    found = local_gaps(log)
+    return found, is_unanswered(log, (*in_bucket, *found))

@@ -291,9 +291,10 @@ class LeaderReplica(Watchable):
         self._appended(appended)
         return appended
 
-    def found_gaps(self, gaps: Sequence[tuple[int, int]], *, is_new: bool) -> None:
-        """Before it serves: declared gaps of its log, and whether the newest was declared in this leader epoch."""
-        self.awaits_coordinators = is_new
+    def found_gaps(self, gaps: Sequence[tuple[int, int]], *, is_unanswered: bool) -> None:
+        """Before it serves: declared gaps of its log, and whether the coordinators have to be asked about the newest
+        (T12), which its bytes tell, whoever led when it was declared."""
+        self.awaits_coordinators = is_unanswered
         if gaps:
             begin = gaps[-1][0]
             opened = self.log.producers.transactions.first_offsets
@@ -303,9 +304,7 @@ class LeaderReplica(Watchable):
         """Whether a transactional batch of this producer would begin a transaction."""
         return not self.log.producers.has_open(producer_id, epoch)
 
-    def append_markers(
-        self, markers: Sequence[TransactionMarker], now_ms: int
-    ) -> list[MarkerResult]:
+    def append_markers(self, markers: Sequence[TransactionMarker], now_ms: int) -> list[MarkerResult]:
         """Append the markers of a request; for each its offset, or why it is refused. The caller answers when the
         high watermark passed them (T2). Raises as `PartitionLog.append_markers`."""
         if not self.leading:

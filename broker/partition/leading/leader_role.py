@@ -257,7 +257,7 @@ class LeaderRole:
         row = applied_row(topic, self.index, roles.metadata.image)
         partition = self._leading(lease, tier, row, before)
         gaps = tier.partition_state.local_gaps or ()
-        partition.found_gaps(gaps, is_new=tier.lost is not None and apis.TRANSACTIONS_SERVED)
+        partition.found_gaps(gaps, is_unanswered=tier.is_gap_unanswered and apis.TRANSACTIONS_SERVED)
         return partition
 
     def _leading(

@@ -170,6 +170,39 @@ async def test_dying_before_the_markers_forgets_nothing() -> None:
     assert not partition.undecided and (await read_committed(life, "log")).values[0] == b"a"
 
 
+@pytest.mark.parametrize("clean", [True, False])
+async def test_the_question_about_a_gap_outlives_whoever_declared_it(clean: bool) -> None:
+    """T12: the gap took the beginning of a transaction. It was declared, and the process ended before the coordinators
+    answered: the next start asks, until a transaction that began behind the gap proves that they did."""
+    place = Place()
+    life = await place.start(directory="a")
+    await life.create("log", **SMALL_SEGMENTS)
+    await life.produce("log", b"plain")
+    await life.crash()
+    for name in place.disk.list_dir("/data/a/log-0"):
+        if "reservation" in name:
+            place.disk.unlink(f"/data/a/log-0/{name}")
+    life = await place.start(directory="a", take_over=True)
+    assert life.partition("log").tier.lost is not None and life.partition("log").awaits_coordinators
+    for _ in range(2):
+        await life.produce("log", b"plain")
+        await (life.stop() if clean else life.crash())
+        life = await place.start(directory="a", take_over=True)
+        with_transactions(life)
+        partition = life.partition("log")
+        assert partition.tier.lost is None and partition.awaits_coordinators
+        assert (await produce_in(life, "log", 5, 0, b"new")).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    await keeper(life, FakeOutcomes()).round()
+    assert (await produce_in(life, "log", 5, 0, b"new")).error_code == ErrorCode.NONE
+    for _ in range(2):
+        await (life.stop() if clean else life.crash())
+        life = await place.start(directory="a", take_over=True)
+        assert not life.partition("log").awaits_coordinators
+        if life.partition("log").log.producers.has_open(5, 0):
+            await end(life, "log", 5, commit=True)
+    await life.stop()
+
+
 @pytest.mark.parametrize("abort", [True, False])
 async def test_what_the_bucket_says_stands(abort: bool) -> None:
     """TX10 (a), T13: the marker was beyond the bucket's end and is lost, but the footer names the outcome."""
