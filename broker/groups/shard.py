@@ -209,6 +209,7 @@ class GroupShard:
             yield stored_group_record("", None)  # no such group exists: members have to name theirs
             yield from self._committed_again()
             yield from self._opened_again()
+            yield None  # what follows is in no transaction
             while self._resolved:
                 (group_id, (topic, partition)), _ = self._resolved.popitem()
                 group = self.groups.get(group_id)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from broker.error_codes import ErrorCode as E
 from broker.groups.records import OffsetRecord, parse
 from broker.internal_topics import rewriting
-from broker.internal_topics.batches import Rewrite, batches_in
+from broker.internal_topics.batches import batches_in, is_begin_of_rewrite
 from broker.internal_topics.rewriting import Rewrites
 from logformat.errors import Retryable
 from tests.support.fast_loop import run_fast
@@ -177,8 +177,9 @@ class World:
             await self.w.kill()
             end = self.log.snapshots[0][0]
             kept = [batch for batch in self.log.batches[0] if next(iter(batches_in(batch))).next_offset > end]
-            self.log.keep(kept)
-            self.log.starts[0] = max(self.log.starts[0], end)
+            if not kept or not is_begin_of_rewrite(kept[0]):  # else the log seems to start at that rewrite
+                self.log.keep(kept)
+                self.log.starts[0] = max(self.log.starts[0], end)
             await self.w.ready()
         elif how == "moved":
             self.w.move_leadership()

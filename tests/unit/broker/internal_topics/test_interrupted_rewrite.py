@@ -73,3 +73,26 @@ def test_open_offsets_of_one_position_keep_their_order(first, repeated, monkeypa
         assert await w.fetch("g") == 6
 
     in_world(run)()
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_what_a_marker_commits_meanwhile_is_in_no_other_transaction(turns):
+    """It was put into the batch of the producer that was repeated last, and went when that one aborted."""
+
+    async def run(w):
+        w.log.writes_first = True
+        assert await put(w, "g", 5, 7) == await put(w, "h", 6, 8) == E.NONE
+        w.shard().growth.is_whole = False
+        writing = w.ask(Rewrites(w.groups.log).write_due())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        mark(w, 7)
+        await writing
+        await settle()
+        assert w.log.starts[0] > 0
+        await w.restart()
+        mark(w, 8, is_commit=False)
+        await settle()
+        assert (await w.fetch("g"), await w.fetch("h")) == (5, -1)
+
+    in_world(run)()
