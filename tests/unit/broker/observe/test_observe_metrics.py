@@ -16,6 +16,7 @@ from broker.observe.metrics.topics import collect_figures_in_turns
 from broker.wire.apis import ApiKey
 from broker.wire.messages import MetadataRequest
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, fetch_request, produce_request
+from tests.support.brokers.transaction_kit import end, produce_in, with_transactions
 from tests.unit.broker.observe.test_broker_observe import metrics_of, sources_of, value
 
 
@@ -114,7 +115,7 @@ async def test_offsets_and_gaps_are_those_of_the_partitions() -> None:
     shown = {
         name: value(metrics, f"thermocline_{name}", topic="log", partition="0")
         for name in ("log_start_offset", "local_log_start_offset", "remote_end_offset", "high_watermark",
-                     "log_end_offset")
+                     "log_end_offset", "last_stable_offset_lag")
     }  # fmt: skip
     assert shown == {
         "log_start_offset": 0,
@@ -122,6 +123,7 @@ async def test_offsets_and_gaps_are_those_of_the_partitions() -> None:
         "remote_end_offset": end,
         "high_watermark": end,
         "log_end_offset": end,
+        "last_stable_offset_lag": 0,
     }
     await life.stop()
 
@@ -225,3 +227,22 @@ def test_the_buckets_of_latencies() -> None:
         latencies.note(1, seconds, 2)
     assert latencies.buckets[0] == [0] * (len(BOUNDS_S) + 1)
     assert latencies.buckets[1] == [4, 2, *[0] * (len(BOUNDS_S) - 3), 2, 2]
+
+
+async def test_an_open_transaction_shows_in_its_partition() -> None:
+    """Kafka's LastStableOffsetLag: the high watermark less the last stable offset."""
+    place = Place()
+    life = await place.start()
+    with_transactions(life)
+    await life.create("log", **SMALL_SEGMENTS)
+
+    def lag() -> float:
+        return value(metrics_of(life), "thermocline_last_stable_offset_lag", topic="log", partition="0")
+
+    await life.produce("log", b"plain")
+    await produce_in(life, "log", 7, 0, b"open")
+    await life.produce("log", b"plain")
+    assert lag() == 2
+    await end(life, "log", 7, commit=True)
+    assert lag() == 0
+    await life.stop()
