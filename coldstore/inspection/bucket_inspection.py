@@ -29,6 +29,7 @@ from coldstore.inspection.audit import (
     orphan_findings,
     partitions_in,
 )
+from coldstore.inspection.decided_audit import MarkerWalk
 from coldstore.inspection.orphan_safety import keep_by_manifest
 from coldstore.keys import TOPICS_PREFIX, PageKey, SegmentKey, parse_key, partition_prefix
 from coldstore.manifest.manifest import Manifest, RemoteSegment
@@ -43,6 +44,7 @@ from seams.loop.workers import Lane, Workers
 
 _VERIFY_TRIES: Final = 3  # roots read until two in a row agree, while a broker commits
 _DELETE_AT_ONCE: Final = 1000
+_DIFFERENCES_MAX: Final = 100  # of one object
 _GC_PIECE: Final = 10_000  # listed objects judged at once: ten LISTs, a few MB
 
 
@@ -190,14 +192,17 @@ class BucketInspector:
         return findings + (await self._read_all(key, footer) if deep else [])
 
     async def _read_all(self, key: SegmentKey, footer: SegmentFooter) -> list[Finding]:
-        """Check the CRC of every chunk and batch, and leader epochs, as the copy did."""
+        """Check the CRC of every chunk and batch, and leader epochs, as the copy did; and section 7 against the
+        markers."""
         said = footer.statistics
         scanner = SegmentScanner(
             said.base_offset, footer.log_bytes, lineage=footer.lineage, chunk_bytes=footer.chunk_bytes
         )
+        markers = MarkerWalk()
         try:
             async for data in self.log_bytes(key, footer):
                 await self._workers.run(scanner.feed, data, lane=Lane.COLD_READ)
+                await self._workers.run(markers.feed, data, lane=Lane.COLD_READ)
             scan = scanner.finish(said.end_offset)
         except Corrupt as broken:
             # The scan ends at the first bad batch; the chunks say what else is damaged.
@@ -206,7 +211,12 @@ class BucketInspector:
             return found or [Finding(FindingKind.DAMAGED, str(key), scanner.next_offset, str(broken))]
         except ObjectMissing as gone:
             return [Finding(FindingKind.MISSING, str(key), said.base_offset, str(gone))]
-        return audit_chunks(key, footer, scan.chunk_crcs) or audit_scan(key, footer, scan)
+        differing = markers.differences(footer)[:_DIFFERENCES_MAX]
+        return (
+            audit_chunks(key, footer, scan.chunk_crcs)
+            or audit_scan(key, footer, scan)
+            or [Finding(FindingKind.DAMAGED, str(key), said.base_offset, text) for text in differing]
+        )
 
     async def log_bytes(self, key: SegmentKey, footer: SegmentFooter) -> AsyncIterator[bytes]:
         """The object's log bytes, a chunk at a time, unchecked."""

@@ -51,7 +51,7 @@ _OFFSETS: Final = {
     "remote_end_offset": "end of what the bucket holds; log end − remote end is what a lost disk would lose",
     "high_watermark": "end of what consumers see; its rate is the records that became visible a second",
     "log_end_offset": "next offset to be given; far above the high watermark: syncs are slow, see sync_seconds",
-    "last_stable_offset_lag": "offsets that committed readers wait for; growing: a transaction is open, see operations.md",
+    "last_stable_offset_lag": "offsets that committed readers wait for; growing: a transaction is open here",
 }
 
 

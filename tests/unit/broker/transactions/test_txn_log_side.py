@@ -12,6 +12,7 @@ from broker.handlers.fetch.list_offsets import LATEST
 from broker.replication.leader import Leader
 from broker.wire import messages as wire
 from broker.wire.apis import ApiKey
+from coldstore.inspection.bucket_inspection import BucketInspector
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, fetch_request
 from tests.support.brokers.transaction_kit import (
     end,
@@ -20,6 +21,7 @@ from tests.support.brokers.transaction_kit import (
     shown,
     with_transactions,
 )
+from tests.support.workers import LoopWorkers
 
 
 async def served(**configs: str) -> tuple[Place, Life]:
@@ -249,7 +251,7 @@ async def test_a_restart_keeps_what_is_open() -> None:
 
 async def test_nothing_undecided_leaves_for_the_bucket() -> None:
     """TX5: an open transaction holds the copier; then the lists are the same hot, cold and across the seam (TX6)."""
-    _, life = await served(**SMALL_SEGMENTS)
+    place, life = await served(**SMALL_SEGMENTS)
     value = b"v" * 150
     await produce_in(life, "log", 7, 0, b"a" + value)
     for at in range(40):
@@ -274,6 +276,8 @@ async def test_nothing_undecided_leaves_for_the_bucket() -> None:
         assert again.values[:n] == seen.values[:n] and n, offset
         if offset < 40:
             assert again.aborted == seen.aborted == [(7, 0)], offset
+    inspector = BucketInspector(place.memory, LoopWorkers())
+    assert await inspector.verify(partition.topic_id, 0, deep=True) == [], "section 7 says what the markers say"
 
 
 async def test_retention_and_deleted_records_pass_an_open_transaction() -> None:
