@@ -300,3 +300,16 @@ async def test_retention_and_deleted_records_pass_an_open_transaction() -> None:
     assert start > 10 and partition.last_stable_offset == start
     assert await end(life, "log", 7, commit=True) == 0
     assert partition.last_stable_offset == partition.high_watermark
+
+
+async def test_a_marker_without_an_offset_asks_for_more() -> None:
+    """It ends nothing here, so no offset was kept for it (T4). A log that gave its offsets back has none until then."""
+    _, life = await served(**SMALL_SEGMENTS)
+    await life.produce("log", b"plain")
+    partition = life.partition("log")
+    await asyncio.sleep(5)
+    partition.log.reserved_end = partition.log.log_end_offset
+    assert await end(life, "log", 7, commit=False) == ErrorCode.KAFKA_STORAGE_ERROR
+    await asyncio.sleep(5)
+    assert await end(life, "log", 7, commit=False) == ErrorCode.NONE
+    await life.stop()
