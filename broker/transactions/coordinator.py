@@ -358,7 +358,7 @@ class TransactionCoordinator:
                 shard.coordinator_epoch,
                 transaction.client_version,
             )
-            self.sender.add(Ending(shard, entry, marker, self._clock.monotonic_s()), transaction.partitions)
+            self.sender.add(Ending(shard, entry, transaction, marker, self._clock.monotonic_s()))
         elif transaction.needs_fresh_id and not entry.is_pending:
             if transaction.state is TransactionState.ONGOING:
                 fence = machine.fence(transaction, self._clock.wall_ms(), self._give_id)
@@ -380,13 +380,13 @@ class TransactionCoordinator:
     def _all_marked(self, ending: Ending) -> None:
         """Every partition has the marker: the transaction is complete."""
         shard, entry = ending.shard, ending.entry
-        transaction = entry.transaction
-        if shard.is_unloaded or transaction is None or not transaction.state.is_prepared or entry.is_pending:
+        if not ending.is_current:
             return
-        change = Change(machine.complete(transaction, self._clock.wall_ms()), Reply(ErrorCode.NONE))
+        change = Change(machine.complete(ending.decided, self._clock.wall_ms()), Reply(ErrorCode.NONE))
 
         def then(failure: Exception | None) -> None:
             if failure is None:
+                self.sender.completed(ending)
                 self._completed += 1
                 self._completion_s += self._clock.monotonic_s() - entry.began_s
             elif shard.is_ready:
@@ -397,7 +397,7 @@ class TransactionCoordinator:
         self._write(shard, entry, change, then)
 
     def _complete_again(self, ending: Ending) -> None:
-        if ending.shard.is_ready and ending.shard.entries.get(ending.entry.transactional_id) is ending.entry:
+        if ending.shard.is_ready:
             self._all_marked(ending)
 
     # ---- services --------------------------------------------------------------------------------------------------
@@ -413,9 +413,10 @@ class TransactionCoordinator:
             self._wake.clear()
             loaded, self._loaded = self._loaded, []
             for shard in loaded:
-                for entry in list(shard.entries.values()):
-                    entry.began_s = self._clock.monotonic_s()
-                    self._follow_up(shard, entry)
+                for entry, found in [(entry, entry.transaction) for entry in shard.entries.values()]:
+                    if entry.transaction is found:  # else a client changed it meanwhile, and that was followed up
+                        entry.began_s = self._clock.monotonic_s()
+                        self._follow_up(shard, entry)
                     if turns.over():
                         await next_turn()
             if not self._loaded:

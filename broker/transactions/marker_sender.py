@@ -17,7 +17,6 @@ from typing import Final, cast
 from broker.error_codes import ErrorCode
 from broker.metadata.records import Node
 from broker.peers.links import Links
-from broker.transactions.interfaces import TransactionalPartition
 from broker.transactions.pending_markers import Ending, LeaderOf, Pair, PendingMarkers
 from broker.transactions.shard import TransactionShard
 from broker.wire.messages import (
@@ -52,7 +51,8 @@ class _Lane:
 
 
 class MarkerSender:
-    """`ended` is called when all markers of a transaction are written, with the shard still in its role."""
+    """`ended` is called once when all markers of a transaction are written, with the shard still in its role. The
+    ending is pending until `completed`."""
 
     def __init__(
         self,
@@ -75,11 +75,15 @@ class MarkerSender:
         self.sent = 0
         self.failures = 0
 
-    def add(self, ending: Ending, partitions: frozenset[TransactionalPartition]) -> None:
-        """A decision is durable: send its markers."""
-        self.pending.add(ending, partitions)
-        self._finish(ending)
-        self._wake.set()
+    def add(self, ending: Ending) -> None:
+        """A decision is durable: send its markers, if they are not being sent."""
+        if self.pending.add(ending):
+            self._finish(ending)
+            self._wake.set()
+
+    def completed(self, ending: Ending) -> None:
+        """Its completion is durable."""
+        self.pending.completed(ending)
 
     def forget(self, shard: TransactionShard) -> None:
         self.pending.forget(shard)
@@ -156,7 +160,7 @@ class MarkerSender:
             self._finish(ending)
 
     def _finish(self, ending: Ending) -> None:
-        if self.pending.done(ending):
+        if self.pending.marked(ending):
             self._ended(ending)
 
     async def _ask(self, lane: _Lane, at: int, pairs: list[Pair]) -> list[ErrorCode]:

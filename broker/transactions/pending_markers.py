@@ -2,19 +2,22 @@
 
 - A partition of a decided transaction is in one place: waiting for its leader, in a request, or answered. Each is
   answered for itself, so a stalled one holds up its own transaction only, and no answered one gets its marker again.
+- A decision has one ending: the table holds it from the decision until its completion is durable, and it carries the
+  decided state itself. Whatever comes late is compared with that (TX3): a later transaction is another state.
 - A topic that is deleted needs no markers. Its id says so: a topic made again under its name is another one (T19).
 - What belongs to a coordinator's role is forgotten with it; its successor finds the decision in its log."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from broker.metadata.records import NO_LEADER
 from broker.transactions.interfaces import TransactionalPartition
 from broker.transactions.shard import Entry, TransactionShard
+from broker.transactions.transaction import Transaction
 from logformat.transaction_marker import TransactionMarker
 
 ROWS_MAX: Final = 5_000  # partitions in one request
@@ -30,14 +33,23 @@ LeaderOf = Callable[[TransactionalPartition], int]
 
 @dataclass(eq=False, slots=True)
 class Ending:
-    """A decided transaction of one shard. `left`: its partitions without an answer."""
+    """A decided transaction of one shard. `decided`: the state of its id, the very object; what is open later has the
+    same producer id and epoch in transaction version 1, so that they do not tell. `left`: its partitions without an
+    answer. `is_marked`: none is left. `is_over`: it is complete, or the role ended."""
 
     shard: TransactionShard
     entry: Entry
+    decided: Transaction
     marker: TransactionMarker
     began_s: float
     left: set[TransactionalPartition] = field(default_factory=set)
+    is_marked: bool = False
     is_over: bool = False
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its id is still as it was decided, and this role lasts."""
+        return not self.is_over and not self.shard.is_unloaded and self.entry.transaction is self.decided
 
 
 class Pair(NamedTuple):
@@ -51,7 +63,7 @@ class Pair(NamedTuple):
 class PendingMarkers:
     def __init__(self, leader_of: LeaderOf) -> None:
         self._leader_of = leader_of
-        self._endings: dict[tuple[int, str], Ending] = {}  # by partition and transactional id
+        self._endings: dict[Entry, Ending] = {}  # an entry is of one id in one role
         self._waiting: dict[int, dict[tuple[int, TransactionalPartition], Pair]] = {}  # by node
         self._slow: dict[int, dict[tuple[int, TransactionalPartition], Pair]] = {}  # by node, sent in vain before
         self._later: list[tuple[float, int, Pair]] = []
@@ -67,25 +79,37 @@ class PendingMarkers:
     def endings(self) -> Iterator[Ending]:
         return iter(self._endings.values())
 
-    def add(self, ending: Ending, partitions: Iterable[TransactionalPartition]) -> None:
-        """A transaction was decided, or its decision was loaded."""
-        self._endings[ending.shard.partition, ending.entry.transactional_id] = ending
-        ending.left.update(partitions)
+    def add(self, ending: Ending) -> bool:
+        """A transaction was decided, or its decision was loaded. False: its ending is here already, this one is not
+        needed."""
+        held = self._endings.get(ending.entry)
+        if held is not None and held.decided is ending.decided:
+            return False
+        if held is not None:
+            held.is_over = True
+        self._endings[ending.entry] = ending
+        ending.left.update(ending.decided.partitions)
         for partition in sorted(ending.left):
             self._place(Pair(ending, partition))
+        return True
 
     def forget(self, shard: TransactionShard) -> None:
         """The role ended."""
-        for key in [key for key in self._endings if key[0] == shard.partition]:
-            self._endings.pop(key).is_over = True
+        for ending in [ending for ending in self._endings.values() if ending.shard is shard]:
+            self.completed(ending)
 
-    def done(self, ending: Ending) -> bool:
-        """Whether every partition answered; it is pending no more then."""
-        if ending.is_over or ending.left:
+    def marked(self, ending: Ending) -> bool:
+        """Whether every partition answered; true once for each ending. It stays here until it is complete."""
+        if ending.is_over or ending.is_marked or ending.left:
             return False
-        self._endings.pop((ending.shard.partition, ending.entry.transactional_id), None)
-        ending.is_over = True
+        ending.is_marked = True
         return True
+
+    def completed(self, ending: Ending) -> None:
+        """Nothing more is to be done for it."""
+        ending.is_over = True
+        if self._endings.get(ending.entry) is ending:
+            del self._endings[ending.entry]
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
