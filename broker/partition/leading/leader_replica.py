@@ -25,6 +25,7 @@ from broker.partition.leading.delayed_operations import (
     Watchable,
     Watcher,
 )
+from broker.partition.leading.marker_runs import runs_of, written_of
 from broker.partition.leading.verification import VerificationGuard, VerificationGuards
 from broker.partition.local_reads import LocalReads
 from broker.partition.log_failures import LogFailures
@@ -306,28 +307,41 @@ class LeaderReplica(Watchable):
 
     def append_markers(self, markers: Sequence[TransactionMarker], now_ms: int) -> list[MarkerResult]:
         """Append the markers of a request; for each its offset, or why it is refused. The caller answers when the
-        high watermark passed them (T2). Raises as `PartitionLog.append_markers`."""
+        high watermark passed them (T2). Raises as `PartitionLog.append_markers`; those before may be written then, and
+        whoever listens is told of them."""
         if not self.leading:
             raise self._is_over()
+        for marker in markers:
+            self.guards.void(marker.producer_id)
+        results: list[MarkerResult] = []
+        for run in runs_of(markers):
+            results += self._append_run(run, now_ms)
+        return results
+
+    def _append_run(
+        self, run: Sequence[TransactionMarker], now_ms: int
+    ) -> list[MarkerResult]:
+        log = self.log
+        base = log.log_end_offset
         try:
-            results = self.lease.append_markers(markers, self.leader_epoch, now_ms)
+            results = self.lease.append_markers(run, self.leader_epoch, now_ms)
         except StorageFailed as failed:
+            self._marked(written_of(run, base, log.log_end_offset, log.producers.check_marker))
             self._refused(failed)
             raise
-        finally:
-            for marker in markers:
-                self.guards.void(marker.producer_id)
-        offsets = []
-        for marker, offset in zip(markers, results, strict=True):
-            if isinstance(offset, int):
-                offsets.append(offset)
-                self.undecided.pop(marker.producer_id, None)
-                self.on_marker(marker, offset)
-            elif isinstance(offset, ReservationExhausted):
-                self._refused(offset)
-        if offsets:
-            self._appended(Appended(offsets[0], offsets[-1], False, -1))
+        for result in results:
+            if isinstance(result, ReservationExhausted):
+                self._refused(result)
+        self._marked([(marker, at) for marker, at in zip(run, results, strict=True) if isinstance(at, int)])
         return results
+
+    def _marked(self, written: Sequence[tuple[TransactionMarker, int]]) -> None:
+        """Markers are in the log, at these offsets."""
+        for marker, offset in written:
+            self.undecided.pop(marker.producer_id, None)
+            self.on_marker(marker, offset)
+        if written:
+            self._appended(Appended(written[0][1], written[-1][1], False, -1))
 
     def _is_over(self) -> Fenced:
         return Fenced(f"{self.topic}-{self.index}: leader epoch {self.leader_epoch} is over; refresh metadata")
