@@ -29,7 +29,7 @@ from broker.transactions.machine import Change, Expected, Reply, Step
 from broker.transactions.marker_sender import MarkerSender
 from broker.transactions.pending_markers import Ending
 from broker.transactions.shard import Entry, TransactionShard
-from broker.transactions.transaction import Transaction, TransactionState
+from broker.transactions.transaction import NO_TIME, Transaction, TransactionState
 from logformat.errors import Fenced, InvalidRequest, StorageFailed, ThermoclineError
 from logformat.transaction_marker import TransactionMarker
 from seams.clock import Clock
@@ -48,6 +48,15 @@ _TIMED_OUT_AT_ONCE: Final = 200  # fences in a turn: a record each
 class Listed(NamedTuple):
     transaction: Transaction
     age_ms: int
+
+
+class Listing(NamedTuple):
+    """`partitions`: of `__transaction_state`, those whose ids were looked at; another one that is led since is not one
+    of them."""
+
+    error: ErrorCode
+    found: Sequence[Listed] = ()
+    partitions: Sequence[int] = ()
 
 
 class Metrics(NamedTuple):
@@ -258,8 +267,16 @@ class TransactionCoordinator:
         return dict.fromkeys(partitions, found) if isinstance(found, ErrorCode) else found
 
     async def end(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, client_version: int, *, is_commit: bool
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        client_version: int,
+        *,
+        is_commit: bool,
+        started_ms: int = NO_TIME,
     ) -> Reply:
+        """`started_ms`: of the one transaction that is meant; NO_TIME is whichever is ongoing."""
         shard, error = self.shard_of(transactional_id)
         if shard is None:
             return Reply(error)
@@ -273,6 +290,7 @@ class TransactionCoordinator:
             self._give_id,
             is_commit=is_commit,
             is_pending=entry is not None and entry.is_pending,
+            started_ms=started_ms,
         )
         return await self._perform(shard, transactional_id, step)
 
@@ -295,16 +313,10 @@ class TransactionCoordinator:
             return ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, None
         return ErrorCode.NONE, entry.transaction
 
-    def led_partitions(self) -> list[int]:
-        """Of `__transaction_state`, as far as they answer now; none after another broker may lead them."""
-        return sorted(shard.partition for shard in self.log.all_ready()) if self._in_session() else []
-
-    async def listed(self, is_wanted: Callable[[Transaction], bool]) -> tuple[ErrorCode, list[Listed]]:
+    async def listed(self, is_wanted: Callable[[Transaction], bool]) -> Listing:
         """The ids of all shards here. COORDINATOR_LOAD_IN_PROGRESS while some load: half a list would look whole."""
         if self.log.is_loading:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
-        if not self._in_session():
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
+            return Listing(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         now_ms, turns = self._clock.wall_ms(), Turns()
         found: list[Listed] = []
         shards = self.log.all_ready()
@@ -316,8 +328,10 @@ class TransactionCoordinator:
                 if turns.over():
                     await next_turn()
         if any(not shard.is_ready for shard in shards):
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
-        return ErrorCode.NONE, found
+            return Listing(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        if not self._in_session():
+            return Listing(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # another broker may lead them by now
+        return Listing(ErrorCode.NONE, found, sorted(shard.partition for shard in shards))
 
     # ---- changes ---------------------------------------------------------------------------------------------------
 

@@ -205,11 +205,16 @@ def add_partitions(
         state=State.ONGOING,
         previous_producer_id=transaction.producer_id,
         partitions=wanted,
-        started_ms=transaction.started_ms if is_ongoing else now_ms,
+        started_ms=transaction.started_ms if is_ongoing else _start_of_next(transaction, now_ms),
         updated_ms=now_ms,
         client_version=client_version,
     )
     return Change(begun, Reply(ErrorCode.NONE))
+
+
+def _start_of_next(transaction: Transaction, now_ms: int) -> int:
+    """Never the start of the one before: with the epoch, which may be the same, it names a transaction."""
+    return now_ms if now_ms != transaction.started_ms else now_ms + 1
 
 
 def verify(
@@ -243,10 +248,14 @@ def end(
     *,
     is_commit: bool,
     is_pending: bool,
+    started_ms: int = NO_TIME,
 ) -> Step:
-    """EndTxn of a client. The answer NONE has the producer id and epoch of the next transaction."""
+    """EndTxn of a client, or of a broker that names one transaction by `started_ms`. The answer NONE has the producer
+    id and epoch of the next transaction."""
     if transaction is None:
         return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if started_ms != NO_TIME and (transaction.state is not State.ONGOING or transaction.started_ms != started_ms):
+        return Reply(ErrorCode.INVALID_TXN_STATE)
     if transaction.needs_fresh_id and transaction.state.is_idle:
         return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if client_version < TV_2:

@@ -138,6 +138,7 @@ class _Found(NamedTuple):
     state: TransactionState
     client_version: int
     has_partition: bool
+    started_ms: int
 
 
 def decision_of(found: _Found, producer_epoch: int) -> Decision:
@@ -181,14 +182,16 @@ class CoordinatorOutcomes:
         return all(aborted)
 
     async def _abort(self, found: _Found) -> bool:
-        """An EndTxn in the producer's name takes its epoch, so that it can do nothing more in this transaction."""
+        """An EndTxn in the producer's name takes its epoch, so that it can do nothing more in this transaction. It ends
+        the one that was found: before version 2 the next one may have the same epoch."""
         local = self._coordinators.local
         args = found.transactional_id, found.producer_id, found.producer_epoch
         if found.node_id == self._coordinators.node_id:
-            error = (await local.end(*args, TV_2, is_commit=False)).error
+            error = (await local.end(*args, TV_2, is_commit=False, started_ms=found.started_ms)).error
         else:
             try:
-                answer = await self._coordinators.ask(found.node_id, EndTxnRequest(*args, False), END_VERSION)
+                request = EndTxnRequest(*args, False, found.started_ms)
+                answer = await self._coordinators.ask(found.node_id, request, END_VERSION)
             except (ConnectionError, TimeoutError) as unanswered:
                 log.warning("no abort of %r by broker %d: %s", found.transactional_id, found.node_id, unanswered)
                 return False
@@ -224,7 +227,7 @@ class CoordinatorOutcomes:
 
     async def _list_at(
         self, node_id: int, request: ListTransactionsRequest, partition: TransactionalPartition
-    ) -> tuple[list[_Found], list[int]] | None:
+    ) -> tuple[list[_Found], Sequence[int]] | None:
         local = self._coordinators.local
         if node_id == self._coordinators.node_id:
             wanted_ids, wanted_states = frozenset(request.producer_id_filters), frozenset(request.state_filters)
@@ -233,8 +236,8 @@ class CoordinatorOutcomes:
                 of_id = not wanted_ids or transaction.producer_id in wanted_ids
                 return of_id and (not wanted_states or transaction.state.title in wanted_states)
 
-            error, listed = await local.listed(is_wanted)
-            if error is not ErrorCode.NONE:
+            listing = await local.listed(is_wanted)
+            if listing.error is not ErrorCode.NONE:
                 return None
             rows = [
                 _Found(
@@ -245,10 +248,11 @@ class CoordinatorOutcomes:
                     one.state,
                     one.client_version,
                     partition in one.partitions,
+                    one.started_ms,
                 )
-                for one, _ in listed
+                for one, _ in listing.found
             ]
-            return rows, local.led_partitions()
+            return rows, listing.partitions
         try:
             answer = cast(ListTransactionsResponse, await self._coordinators.ask(node_id, request, LIST_VERSION))
         except (ConnectionError, TimeoutError) as unanswered:
@@ -265,6 +269,7 @@ class CoordinatorOutcomes:
                 STATE_BY_TITLE[row.transaction_state],
                 row.client_version,
                 row.has_partition,
+                row.started_ms,
             )
             for row in answer.transaction_states
         ]

@@ -96,13 +96,12 @@ async def handle_list_transactions(
             return False
         return pattern is None or pattern.fullmatch(transaction.transactional_id) is not None
 
-    led = coordinator.led_partitions()
-    error, found = await coordinator.listed(is_wanted)
+    error, found, led = await coordinator.listed(is_wanted)
     if sum(len(one.transaction.transactional_id) + 40 for one in found) > ANSWER_BYTES_MAX:
-        error, found = ErrorCode.POLICY_VIOLATION, []
+        error, found = ErrorCode.POLICY_VIOLATION, ()
     answer = wire.ListTransactionsResponse(error_code=error, unknown_state_filters=unknown)
     if request.partition_index >= 0:
-        answer.led_partitions = [index for index in coordinator.led_partitions() if index in set(led)]
+        answer.led_partitions = list(led)
     turns = Turns()
     for transaction, _ in found:
         row = wire.ListTransactionsResponseState(
@@ -112,7 +111,7 @@ async def handle_list_transactions(
         )
         if request.partition_index >= 0:
             row.producer_epoch, row.client_version = transaction.producer_epoch, transaction.client_version
-            row.has_partition = _has(transaction, request)
+            row.has_partition, row.started_ms = _has(transaction, request), transaction.started_ms
         answer.transaction_states.append(row)
         if turns.over():
             await next_turn()

@@ -206,6 +206,7 @@ async def handle_end_txn(context: Context, request: wire.EndTxnRequest, call: Ca
         request.producer_epoch,
         TV_2 if bumps else TV_0,
         is_commit=request.committed,
+        started_ms=request.started_ms,
     )
     return wire.EndTxnResponse(
         error_code=_shown(reply.error, call.version),

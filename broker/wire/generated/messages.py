@@ -1938,6 +1938,7 @@ class EndTxnRequest(Message):
     producer_id: int = 0
     producer_epoch: int = 0
     committed: bool = False
+    started_ms: int = -1  # 5+
 
 
 class EndTxnResponse(Message):
@@ -2105,6 +2106,7 @@ class ListTransactionsResponseState(Message):
     producer_epoch: int = -1  # 2+
     client_version: int = 0  # 2+
     has_partition: bool = False  # 2+
+    started_ms: int = -1  # 2+
 
 
 class ListTransactionsResponse(Message):

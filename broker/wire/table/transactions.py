@@ -50,6 +50,7 @@ request EndTxn
   producer_id                             int64
   producer_epoch                          int16
   committed                               bool
+  started_ms                              int64                 5+ =-1 tag:10000
 
 response EndTxn
   throttle_time_ms                        int32
@@ -139,5 +140,6 @@ response ListTransactions
     producer_epoch                        int16                 2+ =-1 tag:10000
     client_version                        int16                 2+ tag:10001
     has_partition                         bool                  2+ tag:10002
+    started_ms                            int64                 2+ =-1 tag:10003
   led_partitions                          [int32]               2+ tag:10000
 """

@@ -1,5 +1,6 @@
-"""Regression: the follow-up of a loaded shard met a decision that a client made meanwhile, and sent its markers twice. A
-decision has one ending, and what comes late of it changes no later transaction."""
+"""A decision has one ending, and what comes late of it changes no later transaction.
+
+Regression: the follow-up of a loaded shard met a decision that a client made meanwhile, and sent its markers twice."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ async def test_a_decision_is_marked_once_while_the_follow_up_runs() -> None:
 
 
 async def test_no_late_marker_of_a_decision_ends_the_next_transaction() -> None:
-    """TV1 (librdkafka): the epoch stays. A second ending's request was late, in a lane of its own; its COMMIT landed in the next
-    transaction, which then aborted: its records were shown as committed."""
+    """TV1 (librdkafka): the epoch stays. A second ending's request was late, in a lane of its own; its COMMIT
+    landed in the next transaction, which then aborted: its records were shown as committed."""
     w = TransactionWorld(partitions=1)
     at, pid, epoch = await _decided_before_the_follow_up(w, TV_0)
     late, take, delayed = asyncio.Event(), w.take, list[int]()
@@ -74,7 +75,7 @@ async def test_no_late_answer_to_a_marker_completes_the_next_transaction() -> No
     """TV2: a second ending was answered while the next transaction is prepared, and its partition is silent: it counted
     as complete without a marker, and no later coordinator sent one."""
     w = TransactionWorld(partitions=1)
-    at, pid, epoch = await _decided_before_the_follow_up(w, TV_2)
+    _, pid, epoch = await _decided_before_the_follow_up(w, TV_2)
     other = w.partition(1, leader=2)
     late, take, delayed = asyncio.Event(), w.take, list[int]()
 

@@ -7,6 +7,7 @@ import random
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
+from broker.transactions.coordinator import Listing
 from broker.transactions.transaction import TV_0, TV_2
 from logformat.errors import Retryable
 from logformat.transaction_marker import TransactionMarker
@@ -232,8 +233,7 @@ async def test_nothing_is_answered_before_the_whole_partition_is_loaded() -> Non
     assert (await w.coordinator.init_producer_id("tx", 1_000, None)).error is loading
     assert (await w.coordinator.end("tx", 1, 0, TV_2, is_commit=True)).error is loading
     assert w.coordinator.describe("tx")[0] is loading
-    assert (await w.coordinator.listed(lambda _: True))[0] is loading
-    assert w.coordinator.led_partitions() == []
+    assert await w.coordinator.listed(lambda _: True) == Listing(loading)
     assert set(w.coordinator.verify_partitions("tx", 1, 0, [w.partition(0)]).values()) == {loading}
     w.memory.release()
     await w.coordinator.log.wait_loaded()
@@ -248,8 +248,7 @@ async def test_a_coordinator_without_a_session_answers_for_nobody() -> None:
     pid, epoch = await w.begin("tx", w.partition(0))
     w.session = False
     assert (await w.coordinator.end("tx", pid, epoch, TV_2, is_commit=True)).error is ErrorCode.NOT_COORDINATOR
-    assert (await w.coordinator.listed(lambda _: True))[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert w.coordinator.led_partitions() == []
+    assert await w.coordinator.listed(lambda _: True) == Listing(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     await w.close()
 
 

@@ -114,6 +114,33 @@ def test_the_end_of_a_transaction_in_every_state(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", list(TV2_TABLE), ids=lambda state: state.title)
+def test_an_end_that_names_a_transaction_ends_no_other(state: State) -> None:
+    """A broker's abort of what a gap or a lost coordinator left open (TX10)."""
+    for version in (TV_0, TV_2):
+        for started_ms in (999, 1_000, 1_001):
+            step = machine.end(
+                held(state),
+                PID,
+                EPOCH,
+                version,
+                NOW,
+                lambda: NEW_ID,
+                is_commit=False,
+                is_pending=False,
+                started_ms=started_ms,
+            )
+            is_meant = state is State.ONGOING and started_ms == 1_000
+            assert answer(step) == (DECIDES if is_meant else ITS)
+
+
+def test_two_transactions_in_a_row_never_begin_at_the_same_time() -> None:
+    """Their epoch may be the same: then the start names them."""
+    for now_ms in (999, 1_000, 1_001):
+        step = machine.add_partitions(held(State.COMPLETE_COMMIT), PID, EPOCH, [A], TV_0, now_ms, is_pending=False)
+        assert isinstance(step, Change) and step.to.started_ms != 1_000 and 0 <= step.to.started_ms - now_ms <= 1
+
+
+@pytest.mark.parametrize("state", list(TV2_TABLE), ids=lambda state: state.title)
 def test_while_a_change_is_on_its_way_others_are_told_to_wait(state: State) -> None:
     """One change at a time; a fenced or unknown producer hears that first."""
     for version in (TV_0, TV_2):
