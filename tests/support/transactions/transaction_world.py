@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -132,23 +132,20 @@ class TransactionWorld:
             raise TimeoutError(f"broker {node_id}: no answer")
         if self.held is not None:
             await self.held.wait()
-        answer, waits = WriteTxnMarkersResponse(), False
-        for marker in request.markers:
-            row = WriteTxnMarkersResponseMarker(producer_id=marker.producer_id)
-            for topic in marker.topics:
-                rows = []
-                for index in topic.partition_indexes:
-                    at = TransactionalPartition(topic.name, topic.topic_id, index)
-                    error = self.errors.get(at, ErrorCode.NONE)
-                    if self.leader_of(at) != node_id:
-                        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-                    if error is ErrorCode.NONE:
-                        self.taken[at].append(_marker(marker))
-                        if at in self.stalled:
-                            error, waits = ErrorCode.REQUEST_TIMED_OUT, True
-                    rows.append(WriteTxnMarkersResponsePartition(partition_index=index, error_code=error))
-                row.topics.append(WriteTxnMarkersResponseTopic(name=topic.name, partitions=rows))
-            answer.markers.append(row)
+        waits = False
+
+        def mark(at: TransactionalPartition, marker: TransactionMarker) -> ErrorCode:
+            nonlocal waits
+            error = self.errors.get(at, ErrorCode.NONE)
+            if self.leader_of(at) != node_id:
+                error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if error is ErrorCode.NONE:
+                self.taken[at].append(marker)
+                if at in self.stalled:
+                    error, waits = ErrorCode.REQUEST_TIMED_OUT, True
+            return error
+
+        answer = errors_by_row(request, mark)
         if waits:
             await asyncio.sleep(LEADER_WAIT_S)
         return answer
@@ -184,6 +181,26 @@ class TransactionWorld:
         await self.coordinator.close()
         await self.tasks.close()
         assert not self.failures, self.failures
+
+
+def errors_by_row(
+    request: WriteTxnMarkersRequest, mark: Callable[[TransactionalPartition, TransactionMarker], ErrorCode]
+) -> WriteTxnMarkersResponse:
+    """The answer of a broker: what `mark` says of each row, asked in order."""
+    answer = WriteTxnMarkersResponse()
+    for sent in request.markers:
+        marker, row = _marker(sent), WriteTxnMarkersResponseMarker(producer_id=sent.producer_id)
+        for topic in sent.topics:
+            rows = [
+                WriteTxnMarkersResponsePartition(
+                    partition_index=index,
+                    error_code=mark(TransactionalPartition(topic.name, topic.topic_id, index), marker),
+                )
+                for index in topic.partition_indexes
+            ]
+            row.topics.append(WriteTxnMarkersResponseTopic(name=topic.name, partitions=rows))
+        answer.markers.append(row)
+    return answer
 
 
 def _marker(sent: Any) -> TransactionMarker:
