@@ -78,7 +78,9 @@ class Ledger:
             if at in of.ended:
                 self.wrong.append(f"transaction {of.number} begins again in {at.partition}, behind its marker")
             if opened is not None:
-                self.wrong.append(f"transaction {of.number} begins in {at.partition} within {opened.transaction.number}")
+                self.wrong.append(
+                    f"transaction {of.number} begins in {at.partition} within {opened.transaction.number}"
+                )
             partition.open[producer_id] = _Open(epoch, of)
             partition.epochs[producer_id] = epoch
         elif opened.transaction is not of:

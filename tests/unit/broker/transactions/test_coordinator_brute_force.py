@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 from unittest import mock
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -21,6 +21,7 @@ from tests.support.transactions.marked_world import PLANS, MarkedWorld, Producer
 
 WHO = st.integers(0, 4)
 WHERE = st.integers(0, 3)
+PLANNED = st.lists(st.sampled_from(["", *PLANS]), max_size=4)
 
 
 async def _wide_turn() -> None:
@@ -93,10 +94,26 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self._step(who, self._whole(self.producers[who], where, is_commit))
 
     async def _whole(self, producer: Producer, where: int, is_commit: bool) -> None:
-        """Three in a row: the next one begins as soon as it may."""
-        for _ in range(3):
+        """Some in a row: the next one begins as soon as it may, and the last one stays open."""
+        for outcome in (is_commit, not is_commit):
             await producer.produce(self.at[where])
+            await producer.end(is_commit=outcome)
+        await producer.produce(self.at[where])
+
+    @rule(who=WHO, where=WHERE, is_commit=st.booleans(), plans=PLANNED, same=st.booleans())
+    def end_while_the_coordinator_moves(
+        self, who: int, where: int, is_commit: bool, plans: list[str], same: bool
+    ) -> None:
+        """The decision comes while the new one follows up what it loaded."""
+        self.move_coordinator(same=same, late=False)
+        self.world.plan = plans
+
+        async def go_on(producer: Producer) -> None:
             await producer.end(is_commit=is_commit)
+            await self._whole(producer, where, not is_commit)
+
+        if self.at[where].topic_id not in self.world.deleted:
+            self._step(who, go_on(self.producers[who]))
 
     @rule(who=WHO, is_commit=st.booleans())
     def end(self, who: int, is_commit: bool) -> None:
@@ -126,7 +143,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
         self.run(bury())
 
-    @rule(plans=st.lists(st.sampled_from(["", *PLANS]), max_size=4))
+    @rule(plans=PLANNED)
     def plan_requests(self, plans: list[str]) -> None:
         self.world.plan = plans
 
@@ -197,5 +214,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         await world.bury_all()
 
 
-CoordinatorMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+# Without shrinking, which takes minutes: a finding has few steps that matter, and the names of its transactions.
+CoordinatorMachine.TestCase.settings = settings(
+    max_examples=120, stateful_step_count=40, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)
 test_every_transaction_has_one_outcome = CoordinatorMachine.TestCase
