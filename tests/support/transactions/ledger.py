@@ -1,8 +1,8 @@
 """What partitions hold of transactions, and what must be true of it: every transaction that has records in a partition
 gets exactly one marker there, the same in all its partitions, and the one that its client was told of.
 
-Always true: a partition takes batches and markers as a leader does (guards, epochs, the coordinator's epoch). A client's
-transaction has a number, which no log has: so a record that fell into another transaction is found (`wrong`)."""
+Always true: a partition takes batches and markers as a leader does (guards, epochs, the coordinator's epoch). The
+transaction of a client has a number, which no log has: so a record that fell into another one is found (`wrong`)."""
 
 from __future__ import annotations
 

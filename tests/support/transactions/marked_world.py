@@ -1,8 +1,8 @@
 """A `TransactionWorld` whose partitions are a ledger's, with producers, coordinators that move, and faults of requests.
 
 Always true: a coordinator whose epoch is over writes nothing (its log is fenced); a marker request reaches its broker
-within the sender's time-out, or is lost. `plan` holds what happens to the next marker requests, one each. A late request
-(after its time-out) is sent only of version 2, where the epoch tells: before it nothing can (KIP-890).
+within the sender's time-out, or is lost. `plan` holds what happens to the next marker requests, one each. A request is
+later than its time-out only in version 2, where the epoch tells it: before, nothing can (KIP-890).
 """
 
 from __future__ import annotations

@@ -85,20 +85,23 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule(who=WHO, where=WHERE)
     def produce(self, who: int, where: int) -> None:
-        if self.at[where].topic_id not in self.world.deleted:
-            self._step(who, self.producers[who].produce(self.at[where]))
+        self._step(who, self._produce(self.producers[who], where))
+
+    async def _produce(self, producer: Producer, *where: int) -> None:
+        for at in [self.at[index % 4] for index in where]:
+            if at.topic_id not in self.world.deleted:
+                await producer.produce(at)
 
     @rule(who=WHO, where=WHERE, is_commit=st.booleans())
     def produce_and_end(self, who: int, where: int, is_commit: bool) -> None:
-        if self.at[where].topic_id not in self.world.deleted:
-            self._step(who, self._whole(self.producers[who], where, is_commit))
+        self._step(who, self._whole(self.producers[who], where, is_commit))
 
     async def _whole(self, producer: Producer, where: int, is_commit: bool) -> None:
         """Some in a row: the next one begins as soon as it may, and the last one stays open."""
         for outcome in (is_commit, not is_commit):
-            await producer.produce(self.at[where])
+            await self._produce(producer, where, where + 1)
             await producer.end(is_commit=outcome)
-        await producer.produce(self.at[where])
+        await self._produce(producer, where)
 
     @rule(who=WHO, where=WHERE, is_commit=st.booleans(), plans=PLANNED, same=st.booleans())
     def end_while_the_coordinator_moves(
@@ -112,8 +115,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             await producer.end(is_commit=is_commit)
             await self._whole(producer, where, not is_commit)
 
-        if self.at[where].topic_id not in self.world.deleted:
-            self._step(who, go_on(self.producers[who]))
+        self._step(who, go_on(self.producers[who]))
 
     @rule(who=WHO, is_commit=st.booleans())
     def end(self, who: int, is_commit: bool) -> None:
