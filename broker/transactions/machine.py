@@ -2,7 +2,8 @@
 the state to write before the answer. `is_pending` means that an earlier change is on its way to the log.
 
 Source: Kafka 4.3's `TransactionCoordinator`. Differences: a fence is one step and takes exactly one epoch; a fence
-that uses up the epochs takes a new producer id, as an end does."""
+that uses up the epochs takes a new producer id, as an end does; only an end that took an epoch has retries by the epoch
+before (version 2)."""
 
 from __future__ import annotations
 
@@ -313,7 +314,9 @@ def _end_2(
     )
     if transaction.producer_id != producer_id and not is_rotated:
         return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    is_retry = is_rotated or ((state.is_prepared or is_complete) and transaction.producer_epoch == epoch + 1)
+    # An end of version 1 took no epoch: whoever has the one before was fenced, and would get that of its successor.
+    is_ended = (state.is_prepared or is_complete) and transaction.client_version >= TV_2
+    is_retry = is_rotated or (is_ended and transaction.producer_epoch == epoch + 1)
     is_current = not state.is_prepared and not is_rotated and transaction.producer_epoch == epoch
     if not is_retry and not is_current:
         return Reply(ErrorCode.PRODUCER_FENCED)

@@ -133,6 +133,17 @@ def test_an_end_that_names_a_transaction_ends_no_other(state: State) -> None:
             assert answer(step) == (DECIDES if is_meant else ITS)
 
 
+def test_an_end_of_a_fenced_producer_is_no_retry_of_its_successors() -> None:
+    """Regression: behind an end of version 1, which takes no epoch, a producer of version 2 with the epoch before, which
+    an InitProducerId had fenced, was answered as if it had ended the transaction, with its successor's epoch: two
+    producers wrote into one transaction."""
+    for state in (State.PREPARE_COMMIT, State.PREPARE_ABORT, State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
+        for is_commit in (True, False):
+            for last in (NO_PRODUCER_EPOCH, EPOCH - 1):
+                found = held(state, client_version=TV_0, last_producer_epoch=last)
+                assert answer(end(found, EPOCH - 1, TV_2, is_commit=is_commit)) is PF
+
+
 def test_two_transactions_in_a_row_never_begin_at_the_same_time() -> None:
     """Their epoch may be the same: then the start names them."""
     for now_ms in (999, 1_000, 1_001):
