@@ -134,9 +134,8 @@ def test_an_end_that_names_a_transaction_ends_no_other(state: State) -> None:
 
 
 def test_an_end_of_a_fenced_producer_is_no_retry_of_its_successors() -> None:
-    """Regression: behind an end of version 1, which takes no epoch, a producer of version 2 with the epoch before, which
-    an InitProducerId had fenced, was answered as if it had ended the transaction, with its successor's epoch: two
-    producers wrote into one transaction."""
+    """Regression: behind an end of version 1, which takes no epoch, a fenced producer of version 2 with the epoch
+    before was answered as if it had ended the transaction, with its successor's epoch: two wrote into one."""
     for state in (State.PREPARE_COMMIT, State.PREPARE_ABORT, State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
         for is_commit in (True, False):
             for last in (NO_PRODUCER_EPOCH, EPOCH - 1):
