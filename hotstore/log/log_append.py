@@ -11,7 +11,7 @@ objects."""
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -64,6 +64,21 @@ class Appended(NamedTuple):
 
 MarkerResult = int | CoordinatorFenced | InvalidProducerEpoch | ReservationExhausted
 """The offset that a marker got, or why it is refused."""
+
+
+def marker_runs(markers: Sequence[TransactionMarker]) -> Iterator[Sequence[TransactionMarker]]:
+    """All of them in order, in runs that name no producer twice: each is checked against the state after the one
+    before."""
+    start, seen = 0, set[int]()
+    for at, marker in enumerate(markers):
+        if marker.producer_id in seen:
+            yield markers[start:at]
+            start = at
+            seen.clear()
+        seen.add(marker.producer_id)
+    if start < len(markers):
+        yield markers[start:]
+
 
 _appended: Callable[[tuple[int, int, bool, int]], Appended] = partial(tuple.__new__, Appended)
 
@@ -151,40 +166,43 @@ class LogAppend(LogCore):
 
         A marker of a producer without an open transaction is written too: it fences lower epochs. No offset was kept
         for it, so `assignable_end_offset` binds it, as it does data: ReservationExhausted is its own result, and delays
-        no other marker. If it changes nothing, because it came before, it needs no offset and gets the last one. The
-        ballast does not bind markers. Raises ReservationExhausted, LeaderEpochFenced, LogFull, LogFailed: those before
-        may be written then, and sending all again is harmless."""
+        no other marker. If it changes nothing, because it came before, it needs no offset: its result is the last one
+        before the run. The ballast does not bind markers. Raises ReservationExhausted, LeaderEpochFenced, LogFull,
+        LogFailed: those before may be written then, and sending all again is harmless."""
         if self.state is LogState.FAILED:
             raise self._offline()
         results: list[MarkerResult] = []
-        repeated: list[int] = []
+        for run in marker_runs(markers):
+            placed, base = self.place_markers(run), self.log_end_offset
+            written = [marker for marker, at in zip(run, placed, strict=True) if isinstance(at, int) and at >= base]
+            if written:
+                self._write_markers(written, leader_epoch, now_ms)
+            results += placed
+        return results
+
+    def place_markers(self, run: Sequence[TransactionMarker]) -> list[MarkerResult]:
+        """The results of `append_markers` for markers of different producers, before anything is written. When its
+        write fails midway, those are written whose offsets the log has."""
+        results: list[MarkerResult] = []
         opened = self.producers.transactions.first_offsets
-        run: dict[int, TransactionMarker] = {}  # by producer id: each is checked against the state after the one before
-        run_ends = 0  # open transactions that the run ends
-        for marker in markers:
-            if marker.producer_id in run:
-                self._write_markers(tuple(run.values()), leader_epoch, now_ms)
-                run.clear()
-                run_ends = 0
-            end_offset = self.log_end_offset + len(run) + 1
+        count = ends = 0  # markers to write; open transactions that they end
+        for marker in run:
+            end_offset = self.log_end_offset + count + 1
             is_open = marker.producer_id in opened
             try:
                 self.producers.check_marker(marker)
             except (CoordinatorFenced, InvalidProducerEpoch) as refused:
                 results.append(refused)
                 continue
-            if not is_open and end_offset > self.assignable_end_offset + run_ends:
-                if self.producers.knows_marker(marker):
-                    repeated.append(len(results))
-                results.append(self._exhausted(end_offset + len(opened) - run_ends))
+            if not is_open and end_offset > self.assignable_end_offset + ends:
+                came_before = self.producers.knows_marker(marker)
+                results.append(
+                    self.log_end_offset - 1 if came_before else self._exhausted(end_offset + len(opened) - ends)
+                )
                 continue
             results.append(end_offset - 1)
-            run[marker.producer_id] = marker
-            run_ends += is_open
-        if run:
-            self._write_markers(tuple(run.values()), leader_epoch, now_ms)
-        for at in repeated:
-            results[at] = self.log_end_offset - 1  # the first one is not above it
+            count += 1
+            ends += is_open
         return results
 
     def _write_markers(self, markers: Sequence[TransactionMarker], leader_epoch: int, now_ms: int) -> None:

@@ -25,7 +25,6 @@ from broker.partition.leading.delayed_operations import (
     Watchable,
     Watcher,
 )
-from broker.partition.leading.marker_runs import runs_of, written_of
 from broker.partition.leading.verification import VerificationGuard, VerificationGuards
 from broker.partition.local_reads import LocalReads
 from broker.partition.log_failures import LogFailures
@@ -41,7 +40,7 @@ from hotstore.errors import (
     TransactionUndecided,
 )
 from hotstore.host.lease import Lease
-from hotstore.log.log_append import MarkerResult
+from hotstore.log.log_append import MarkerResult, marker_runs
 from hotstore.log.partition_log import Appended, LogState
 from logformat.errors import Fenced, StorageFailed
 from logformat.leader_epochs import EpochEnd
@@ -314,26 +313,23 @@ class LeaderReplica(Watchable):
         for marker in markers:
             self.guards.void(marker.producer_id)
         results: list[MarkerResult] = []
-        for run in runs_of(markers):
+        for run in marker_runs(markers):
             results += self._append_run(run, now_ms)
         return results
 
-    def _append_run(
-        self, run: Sequence[TransactionMarker], now_ms: int
-    ) -> list[MarkerResult]:
-        log = self.log
-        base = log.log_end_offset
+    def _append_run(self, run: Sequence[TransactionMarker], now_ms: int) -> list[MarkerResult]:
+        placed = self.log.place_markers(run)
         try:
-            results = self.lease.append_markers(run, self.leader_epoch, now_ms)
+            return self.lease.append_markers(run, self.leader_epoch, now_ms)
         except StorageFailed as failed:
-            self._marked(written_of(run, base, log.log_end_offset, log.producers.check_marker))
             self._refused(failed)
             raise
-        for result in results:
-            if isinstance(result, ReservationExhausted):
-                self._refused(result)
-        self._marked([(marker, at) for marker, at in zip(run, results, strict=True) if isinstance(at, int)])
-        return results
+        finally:
+            end = self.log.log_end_offset
+            self._marked([(of, at) for of, at in zip(run, placed, strict=True) if isinstance(at, int) and at < end])
+            for result in placed:
+                if isinstance(result, ReservationExhausted):
+                    self._refused(result)
 
     def _marked(self, written: Sequence[tuple[TransactionMarker, int]]) -> None:
         """Markers are in the log, at these offsets."""
@@ -341,7 +337,7 @@ class LeaderReplica(Watchable):
             self.undecided.pop(marker.producer_id, None)
             self.on_marker(marker, offset)
         if written:
-            self._appended(Appended(written[0][1], written[-1][1], False, -1))
+            self._appended(Appended(written[0][1], self.log.log_end_offset - 1, False, -1))
 
     def _is_over(self) -> Fenced:
         return Fenced(f"{self.topic}-{self.index}: leader epoch {self.leader_epoch} is over; refresh metadata")

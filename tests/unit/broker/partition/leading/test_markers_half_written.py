@@ -5,14 +5,13 @@ undecided, behind a marker that was committed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from broker.partition.leading.leader_replica import LeaderReplica
-from broker.partition.leading.marker_runs import runs_of, written_of
-from hotstore.errors import InvalidProducerEpoch, LogFull, ReservationExhausted
+from hotstore.errors import LogFull, ReservationExhausted
+from hotstore.log.log_append import marker_runs
 from logformat.transaction_marker import TransactionMarker
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place
 from tests.support.brokers.transaction_kit import produce_in, with_transactions
@@ -32,22 +31,29 @@ async def listening(**configs: str) -> tuple[Life, LeaderReplica, list[tuple[int
     return life, partition, told
 
 
-def append(partition: LeaderReplica, markers: Sequence[TransactionMarker], room: int) -> None:
-    """With offsets for so many more."""
-    partition.log.reserved_end = partition.log.log_end_offset + room
-    with pytest.raises(ReservationExhausted):
-        partition.append_markers(markers, 10_000)
-
-
-async def test_the_run_before_the_failed_one_is_told() -> None:
-    """A producer twice: the second marker begins another run, and finds no offset."""
+async def test_a_marker_without_offset_delays_no_other() -> None:
+    """A producer twice: the second marker begins another run, ends nothing, and finds no offset."""
     life, partition, told = await listening()
     for producer_id in (7, 8):
         assert (await produce_in(life, "log", producer_id, 0, b"a")).error_code == 0
         partition.undecided[producer_id] = None
-    append(partition, [commit(7), commit(8), commit(7, 1)], room=2)
+    partition.log.reserved_end = partition.log.log_end_offset + 2
+    results = partition.append_markers([commit(7), commit(8), commit(7, 1)], 10_000)
+    assert results[:2] == [2, 3] and isinstance(results[2], ReservationExhausted)
     assert told == [(7, 2), (8, 3)] and not partition.undecided
     assert partition.log.log_end_offset == 4
+
+
+async def test_a_marker_that_came_before_keeps_the_end_of_the_run() -> None:
+    """It needs no offset: behind one that got the last, the run's end is that one's, which is what is flushed."""
+    life, partition, told = await listening()
+    for producer_id in (7, 8):
+        assert (await produce_in(life, "log", producer_id, 0, b"a")).error_code == 0
+    assert partition.append_markers([commit(8)], 10_000) == [2]
+    partition.log.reserved_end = partition.log.log_end_offset + 1
+    assert partition.append_markers([commit(7), commit(8)], 10_000) == [3, 2]
+    assert told == [(8, 2), (7, 3), (8, 2)]
+    assert partition.log.log_end_offset == partition.high_watermark == 4
 
 
 async def test_the_written_part_of_a_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,22 +79,7 @@ async def test_the_written_part_of_a_run_is_told(monkeypatch: pytest.MonkeyPatch
 
 def test_runs_name_no_producer_twice() -> None:
     markers = [commit(of) for of in (1, 2, 1, 1, 3, 2, 3)]
-    runs = list(runs_of(markers))
+    runs = list(marker_runs(markers))
     assert [marker for run in runs for marker in run] == markers
     assert [[marker.producer_id for marker in run] for run in runs] == [[1, 2], [1], [1, 3, 2], [3]]
-    assert not list(runs_of([]))
-
-
-def test_what_is_written_is_told_from_what_was_refused() -> None:
-    """Every part of a run, with every set of refused markers."""
-    run = [commit(of) for of in range(5)]
-    for refused in range(32):
-        taken = [marker for marker in run if not refused >> marker.producer_id & 1]
-
-        def check(marker: TransactionMarker, refused: int = refused) -> None:
-            if refused >> marker.producer_id & 1:
-                raise InvalidProducerEpoch("an earlier epoch")
-
-        for count in range(len(taken) + 1):
-            expected = [(marker, 10 + at) for at, marker in enumerate(taken[:count])]
-            assert written_of(run, 10, 10 + count, check) == expected
+    assert not list(marker_runs([]))
