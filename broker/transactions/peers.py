@@ -17,7 +17,7 @@ from broker.metadata.records import NO_LEADER, Node
 from broker.peers.links import Links
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.interfaces import Decision, TransactionalPartition
-from broker.transactions.transaction import STATE_BY_TITLE, TV_2, Transaction, TransactionState
+from broker.transactions.transaction import EPOCH_MAX, STATE_BY_TITLE, TV_2, Transaction, TransactionState
 from broker.wire.message import Message
 from broker.wire.messages import (
     AddPartitionsToTxnRequest,
@@ -139,13 +139,20 @@ class _Found(NamedTuple):
     client_version: int
     has_partition: bool
     started_ms: int
+    previous_producer_id: int
 
 
-def decision_of(found: _Found, producer_epoch: int) -> Decision:
+def decision_of(found: _Found, producer_id: int, producer_epoch: int) -> Decision:
     """What the state of a producer's id says about the transaction that it opened with `producer_epoch` in a partition
     (T11). With transaction version 2 the epoch names the transaction; before, only an unfinished one that lists the
-    partition can be this one. Pure."""
+    partition can be this one. An end that used up the epochs took the next producer id. Pure."""
     state = found.state
+    is_complete = state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+    if found.producer_id != producer_id:
+        is_rotated = is_complete and found.previous_producer_id == producer_id and found.producer_epoch == 0
+        if not is_rotated or producer_epoch != EPOCH_MAX - 1:
+            return Decision.UNKNOWN
+        return Decision.COMMITTED if state is TransactionState.COMPLETE_COMMIT else Decision.ABORTED
     if state is TransactionState.ONGOING:
         is_same = found.producer_epoch == producer_epoch and found.has_partition
         return Decision.ONGOING if is_same else Decision.UNKNOWN
@@ -154,7 +161,7 @@ def decision_of(found: _Found, producer_epoch: int) -> Decision:
     if state.is_prepared and ((is_ended_2 and found.has_partition) or is_ended_1):
         is_commit = state is TransactionState.PREPARE_COMMIT
         return Decision.COMMITTED if is_commit else Decision.ABORTED
-    if is_ended_2 and state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+    if is_ended_2 and is_complete:
         return Decision.COMMITTED if state is TransactionState.COMPLETE_COMMIT else Decision.ABORTED
     return Decision.UNKNOWN
 
@@ -169,7 +176,7 @@ class CoordinatorOutcomes:
         rows = await self._list(partition, [producer_id], [])
         if rows is None:
             return None
-        decisions = {decision_of(row, producer_epoch): row for row in rows}
+        decisions = {decision_of(row, producer_id, producer_epoch): row for row in rows}
         if (ongoing := decisions.get(Decision.ONGOING)) is not None:
             return Decision.ABORTED if await self._abort(ongoing) else None
         return next((known for known in decisions if known is not Decision.UNKNOWN), Decision.UNKNOWN)
@@ -234,6 +241,7 @@ class CoordinatorOutcomes:
 
             def is_wanted(transaction: Transaction) -> bool:
                 of_id = not wanted_ids or transaction.producer_id in wanted_ids
+                of_id = of_id or (transaction.state.is_idle and transaction.previous_producer_id in wanted_ids)
                 return of_id and (not wanted_states or transaction.state.title in wanted_states)
 
             listing = await local.listed(is_wanted)
@@ -249,6 +257,7 @@ class CoordinatorOutcomes:
                     one.client_version,
                     partition in one.partitions,
                     one.started_ms,
+                    one.previous_producer_id,
                 )
                 for one, _ in listing.found
             ]
@@ -260,6 +269,8 @@ class CoordinatorOutcomes:
             return None
         if answer.error_code != ErrorCode.NONE:
             return None
+        if any(row.transaction_state not in STATE_BY_TITLE for row in answer.transaction_states):
+            return None  # a newer broker: what it means is not known here
         rows = [
             _Found(
                 node_id,
@@ -270,6 +281,7 @@ class CoordinatorOutcomes:
                 row.client_version,
                 row.has_partition,
                 row.started_ms,
+                row.previous_producer_id,
             )
             for row in answer.transaction_states
         ]

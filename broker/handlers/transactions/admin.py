@@ -1,7 +1,8 @@
 """DescribeTransactions, ListTransactions (KIP-664, KIP-994, KIP-1152).
 
 Brokers read more of a listed transaction in fields of ours: its epoch, the client's version, whether it has a
-partition, and which partitions of `__transaction_state` the answer covers."""
+partition, its start, its producer id before, by which they find it too when the end took a new one, and which
+partitions of `__transaction_state` the answer covers."""
 
 from __future__ import annotations
 
@@ -78,6 +79,7 @@ async def handle_list_transactions(
     states = frozenset(request.state_filters)
     ids = frozenset(request.producer_id_filters)
     unknown = sorted(states - STATE_BY_TITLE.keys())
+    for_broker = request.partition_index >= 0
     now_ms = context.world.clock.wall_ms()
     try:
         pattern = _pattern(request.transactional_id_pattern)
@@ -85,7 +87,10 @@ async def handle_list_transactions(
         return wire.ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
 
     def is_wanted(transaction: Transaction) -> bool:
-        if (ids and transaction.producer_id not in ids) or (states and transaction.state.title not in states):
+        is_named = transaction.producer_id in ids or (
+            for_broker and transaction.state.is_idle and transaction.previous_producer_id in ids
+        )
+        if (ids and not is_named) or (states and transaction.state.title not in states):
             return False
         if transaction.state in _HIDDEN:
             return False
@@ -100,7 +105,7 @@ async def handle_list_transactions(
     if sum(len(one.transaction.transactional_id) + 40 for one in found) > ANSWER_BYTES_MAX:
         error, found = ErrorCode.POLICY_VIOLATION, ()
     answer = wire.ListTransactionsResponse(error_code=error, unknown_state_filters=unknown)
-    if request.partition_index >= 0:
+    if for_broker:
         answer.led_partitions = list(led)
     turns = Turns()
     for transaction, _ in found:
@@ -109,9 +114,10 @@ async def handle_list_transactions(
             producer_id=transaction.producer_id,
             transaction_state=transaction.state.title,
         )
-        if request.partition_index >= 0:
+        if for_broker:
             row.producer_epoch, row.client_version = transaction.producer_epoch, transaction.client_version
             row.has_partition, row.started_ms = _has(transaction, request), transaction.started_ms
+            row.previous_producer_id = transaction.previous_producer_id
         answer.transaction_states.append(row)
         if turns.over():
             await next_turn()

@@ -2107,6 +2107,7 @@ class ListTransactionsResponseState(Message):
     client_version: int = 0  # 2+
     has_partition: bool = False  # 2+
     started_ms: int = -1  # 2+
+    previous_producer_id: int = -1  # 2+
 
 
 class ListTransactionsResponse(Message):

@@ -141,5 +141,6 @@ response ListTransactions
     client_version                        int16                 2+ tag:10001
     has_partition                         bool                  2+ tag:10002
     started_ms                            int64                 2+ =-1 tag:10003
+    previous_producer_id                  int64                 2+ =-1 tag:10004
   led_partitions                          [int32]               2+ tag:10000
 """

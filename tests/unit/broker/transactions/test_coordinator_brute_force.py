@@ -32,7 +32,7 @@ async def _wide_turn() -> None:
 class CoordinatorMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.patches = [
+        self.patches: list[Any] = [
             mock.patch("broker.transactions.coordinator.Turns", lambda *_: Turns(1)),
             mock.patch("broker.transactions.coordinator.next_turn", _wide_turn),
         ]

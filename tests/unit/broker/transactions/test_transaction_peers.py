@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from broker.error_codes import ErrorCode
 from broker.internal_topics.partitioning import partition_of
 from broker.transactions.interfaces import Decision
 from broker.transactions.peers import _Found, decision_of
-from broker.transactions.transaction import TV_0, TV_2, TransactionState
+from broker.transactions.transaction import EPOCH_MAX, TV_0, TV_2, TransactionState
 from broker.wire import messages as wire
 from broker.wire.message import Message
 from seams.loop.turns import Turns
@@ -214,7 +215,29 @@ async def test_a_shard_that_loads_while_ids_are_listed_is_not_in_the_list(monkey
     await pair.close()
 
 
-FOUND = _Found(1, "tx", 7, 5, State.ONGOING, TV_2, True, 1_000)
+@both
+@pytest.mark.parametrize("is_commit", [True, False])
+async def test_a_decision_that_used_up_the_epochs_is_told(of: str, is_commit: bool) -> None:
+    """Its completion has the next producer id: a leader that asked by the one it knows heard nothing, and aborted what
+    was committed."""
+    pair = await ready()
+    at = pair.world.partition(0)
+    pid, _ = await pair.begin(of, at, TV_2)
+    shard, _ = pair.of(of).shard_of(of)
+    assert shard is not None
+    entry = shard.entries[of]
+    assert entry.transaction is not None
+    entry.transaction = replace(entry.transaction, producer_epoch=EPOCH_MAX - 1)
+    reply = await pair.of(of).end(of, pid, EPOCH_MAX - 1, TV_2, is_commit=is_commit)
+    assert reply.error is NONE and reply.producer_id != pid and reply.producer_epoch == 0
+    await pair.world.settle()
+    expected = Decision.COMMITTED if is_commit else Decision.ABORTED
+    assert await pair.outcomes.decide(at, pid, EPOCH_MAX - 1) is expected
+    assert await pair.outcomes.decide(at, pid, EPOCH_MAX - 2) is Decision.UNKNOWN
+    await pair.close()
+
+
+FOUND = _Found(1, "tx", 7, 5, State.ONGOING, TV_2, True, 1_000, -1)
 C, A, ON, U = Decision.COMMITTED, Decision.ABORTED, Decision.ONGOING, Decision.UNKNOWN
 
 
@@ -240,7 +263,7 @@ def test_what_a_state_says_about_an_open_transaction(
 ) -> None:
     """T11. Without the partition only a completed one of version 2 says something: its partitions are forgotten."""
     found = FOUND._replace(state=state, client_version=version)
-    assert tuple(decision_of(found, epoch) for epoch in (4, 5, 6)) == expected
-    without = tuple(decision_of(found._replace(has_partition=False), epoch) for epoch in (4, 5, 6))
+    assert tuple(decision_of(found, 7, epoch) for epoch in (4, 5, 6)) == expected
+    without = tuple(decision_of(found._replace(has_partition=False), 7, epoch) for epoch in (4, 5, 6))
     is_complete = state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
     assert without == (expected if is_complete else (U, U, U))
