@@ -54,6 +54,10 @@ class KafkaProgram:
             self._process.wait()
             self._process = None
 
+    def has_ended(self) -> bool:
+        """Whether it ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
     def check(self) -> None:
         """AssertionError with its log when it ended by itself."""
         assert self._process is not None
