@@ -74,7 +74,7 @@ def test_each_message_is_copied_once(tmp_path: Path, count: int, mode: str) -> N
             return stack.enter_context(kafka_program(folder, COPIER, *arguments))
 
         def is_copied() -> bool:
-            """A copier of a group ends when the group gives it no partition, as while a killed one is still a member."""
+            """A copier ends when its group gives it no partition, as while a killed one is still a member."""
             for of in copiers if copied.count() < PARTITIONS * MESSAGES else ():
                 if of.has_ended():
                     of.kill()
