@@ -37,7 +37,8 @@ from broker.metadata.cluster_content import (
 from broker.metadata.image import ClusterImage, Topic, check
 from broker.metadata.records import Endpoint, Node, Row
 from coldstore.keys import CLUSTER_KEY, SegmentKey, manifest_key, metadata_key
-from coldstore.manifest.manifest import Manifest, new_manifest
+from coldstore.manifest.manifest import new_manifest
+from coldstore.manifest.manifest_format import MANIFEST_FORMAT
 from coldstore.object_store import Got
 from coldstore.roots.root import RootCodec
 from coldstore.segments.segment_object import SegmentFooter, build_footer, entry_from_footer
@@ -94,7 +95,7 @@ class Bucket:
             self._put(str(key), log + footer)
             manifest = manifest.add(entry_from_footer(SegmentFooter.parse(footer, len(log) + len(footer)), key))
         manifest.check()
-        self._put(manifest_key(topic_id, partition), self._root(RootCodec(Manifest), 1, EPOCH, manifest))
+        self._put(manifest_key(topic_id, partition), self._root(RootCodec(MANIFEST_FORMAT), 1, EPOCH, manifest))
 
     def _cluster(self, names: dict[UUID, str], nodes: Sequence[int]) -> None:
         turns = [tuple(nodes[at:]) + tuple(nodes[:at]) for at in range(len(nodes))]

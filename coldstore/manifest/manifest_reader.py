@@ -9,6 +9,7 @@ from uuid import UUID
 
 from coldstore.keys import manifest_key
 from coldstore.manifest.manifest import Manifest, PagePointer, RemoteSegment
+from coldstore.manifest.manifest_format import MANIFEST_FORMAT
 from coldstore.manifest.page_reader import PageCache, PageReader
 from coldstore.object_store import ObjectMissing, ReadStore
 from coldstore.roots.root_format import Root, RootCodec
@@ -51,7 +52,7 @@ class ManifestReader:
         self._key = manifest_key(topic_id, partition)
         self._pages = PageReader(store, topic_id, partition, PageCache() if page_cache is None else page_cache, workers)
         self._place = (topic_id, partition)
-        self._codec: RootCodec[Manifest] = RootCodec(Manifest, self._validate)
+        self._codec: RootCodec[Manifest] = RootCodec(MANIFEST_FORMAT, self._validate)
         self._root: Root[Manifest] | None = None
 
     @property

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from coldstore.keys import SegmentKey, manifest_key
 from coldstore.manifest.manifest import EditRefused, Manifest, PagePointer, RemoteSegment, new_manifest
+from coldstore.manifest.manifest_format import MANIFEST_FORMAT
 from coldstore.manifest.manifest_pages import (
     PAGE_BYTES_MAX,
     Page,
@@ -69,7 +70,7 @@ class ManifestStore:
         self._root: RootStore[Manifest] = RootStore(
             store,
             manifest_key(topic_id, partition),
-            Manifest,
+            MANIFEST_FORMAT,
             rng,
             clock,
             deadline_s=deadline_s,

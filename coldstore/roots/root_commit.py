@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic
 
 from coldstore.roots.root_format import (
@@ -183,7 +183,7 @@ class Commit(Generic[T]):
                 assert self._attempt is not None
                 landed = self._attempt.root
                 self._attempt = None
-                return Done(Root(landed.version, landed.epoch, landed.ring, landed.content, etag))
+                return Done(replace(landed, etag=etag))
             case PutUnknown(why):
                 assert self._attempt is not None
                 self._why, self._is_sent = why, True
@@ -269,8 +269,10 @@ class Commit(Generic[T]):
         version = 1 if base is None else base.version + 1
         commit_id = self._new_id()
         ring = (*(() if base is None else base.ring), (version, commit_id))[-RING_LENGTH:]
-        data = self._codec.encode(version, self._terms.epoch, ring, content)
-        return _Attempt(commit_id, data, Root(version, self._terms.epoch, ring, content, ""))
+        before = 1 if base is None else base.format_version
+        data = self._codec.encode(version, self._terms.epoch, ring, content, before)
+        written_in = self._codec.format_of(content, before)
+        return _Attempt(commit_id, data, Root(version, self._terms.epoch, ring, content, "", written_in))
 
     def _later(self, effect: Put | Get, now_s: float) -> Effect[T]:
         self._after_wait = effect

@@ -69,10 +69,15 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 @dataclass(frozen=True, slots=True)
 class RootFormat(Generic[T]):
-    """Formats of one kind of root: `version` is written; `contents` has the content type of each readable format."""
+    """Formats of one kind of root: `version` is the newest; `contents` has the content type of each readable format.
+
+    `needed`: the oldest format whose programs keep all of a content when they write it again; None: the newest. A root
+    is written in the format that it needs, and never in an older one than before: so programs from before a field
+    refuse a root that has it, and go on with all others."""
 
     version: int
     contents: Mapping[int, type[T]]
+    needed: Callable[[T], int] | None = None
 
     @classmethod
     def first(cls, content_type: type[T]) -> RootFormat[T]:
@@ -82,13 +87,15 @@ class RootFormat(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Root(Generic[T]):
-    """One version of a root as read from, or accepted by, the store. `ring`: (version, commit id), oldest first."""
+    """One version of a root as read from, or accepted by, the store. `ring`: (version, commit id), oldest first;
+    `format_version`: what it was written in."""
 
     version: int
     epoch: int
     ring: tuple[tuple[int, str], ...]
     content: T
     etag: str
+    format_version: int = 1
 
     def commit_at(self, version: int) -> str | None:
         """Id of the commit that made `version`; None if the ring does not contain it."""
@@ -106,6 +113,7 @@ class RootCodec(Generic[T]):
         root_format = kind if isinstance(kind, RootFormat) else RootFormat.first(kind)
         self._validate = validate
         self._version = root_format.version
+        self._needed = root_format.needed
         self._contents: dict[int, msgspec.json.Decoder[T]] = {
             version: decoder_of(content_type) for version, content_type in root_format.contents.items()
         }
@@ -114,10 +122,16 @@ class RootCodec(Generic[T]):
         """Bytes of `content` in a root; with `ENVELOPE_BYTES_MAX` they must stay within `ROOT_BYTES_MAX`."""
         return len(_ENCODER.encode(content))
 
-    def encode(self, version: int, epoch: int, ring: tuple[tuple[int, str], ...], content: T) -> bytes:
-        """Raises RootTooLarge above 64 KiB."""
+    def format_of(self, content: T, before: int = 1) -> int:
+        """In which format `content` is written over a root of format `before`."""
+        return self._version if self._needed is None else max(self._needed(content), before)
+
+    def encode(
+        self, version: int, epoch: int, ring: tuple[tuple[int, str], ...], content: T, before: int = 1
+    ) -> bytes:
+        """`before`: the format of the root that this one replaces. Raises RootTooLarge above 64 KiB."""
         raw = msgspec.Raw(_ENCODER.encode(content))
-        envelope = _Envelope(self._version, version, epoch, ring, raw)
+        envelope = _Envelope(self.format_of(content, before), version, epoch, ring, raw)
         data = _ENCODER.encode(msgspec.structs.replace(envelope, crc32c=self._crc_of(envelope)))
         if len(data) > ROOT_BYTES_MAX:
             raise RootTooLarge(f"root of {len(data)} bytes, {ROOT_BYTES_MAX} are allowed; move entries to pages")
@@ -143,7 +157,7 @@ class RootCodec(Generic[T]):
                 f"root {key} fails its CRC: it is not what was written; restore an earlier version of the object"
             )
         _check_envelope(key, envelope)
-        root = Root(envelope.version, envelope.epoch, envelope.ring, content, got.etag)
+        root = Root(envelope.version, envelope.epoch, envelope.ring, content, got.etag, written_in)
         if self._validate is not None:
             self._validate(root)
         return root

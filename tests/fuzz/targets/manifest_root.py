@@ -9,6 +9,7 @@ import json
 
 from coldstore.keys import manifest_key
 from coldstore.manifest.manifest import EditRefused, Manifest
+from coldstore.manifest.manifest_format import MANIFEST_FORMAT
 from coldstore.manifest.manifest_reader import check_manifest_root
 from coldstore.object_store import Got
 from coldstore.roots.root_format import Root, RootCodec, RootTooLarge
@@ -23,12 +24,12 @@ def _check(root: Root[Manifest]) -> None:
     check_manifest_root(KEY, root, TOPIC_ID, 3)
 
 
-CODEC = RootCodec(Manifest, _check)
+CODEC = RootCodec(MANIFEST_FORMAT, _check)
 
 
 def seeds() -> list[bytes]:
     sealed, plain = golden("coldstore_manifest_v1_crc.json"), golden("coldstore_manifest_v1.json")
-    root = RootCodec(Manifest).decode(KEY, Got(plain, "etag", len(plain)))
+    root = RootCodec(MANIFEST_FORMAT).decode(KEY, Got(plain, "etag", len(plain)))
     small = Manifest(topic_id=TOPIC_ID, topic="events", partition=3, leader_epoch=root.epoch)
     grown = small.add(remote_segment(0, 10, epoch=root.epoch)).add(remote_segment(10, 30, epoch=root.epoch))
     made = [CODEC.encode(root.version, root.epoch, root.ring, content) for content in (small, grown, root.content)]

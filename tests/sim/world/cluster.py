@@ -20,6 +20,7 @@ from broker.config.places import Launch
 from broker.config.resolve import resolve
 from broker.following.image_feed import ImageFeed
 from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest_format import MANIFEST_FORMAT
 from coldstore.object_store import ObjectStore
 from coldstore.roots.root_format import RootCodec
 from coldstore.stores.directory import DirectoryStore
@@ -135,7 +136,7 @@ class Cluster:
         self.store = FaultyStore(MemoryStore(), SeededRng(f"{seed}/store"))
         self.rights: defaultdict[str, Rights] = defaultdict(Rights)  # by place
         self.store_hits: Counter[Any] = Counter()
-        self.manifests = ReadRoots(RootCodec(Manifest))
+        self.manifests = ReadRoots(RootCodec(MANIFEST_FORMAT))
         self.over = False
         self.losses = 0  # events after which the promises allow some loss
         self.started = 0

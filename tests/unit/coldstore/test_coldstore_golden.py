@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 from crc32c import crc32c
 from msgspec.structs import replace
 
 from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest import Manifest, PagePointer, SnapshotPointer, new_manifest
-from coldstore.manifest.manifest_entries import Totals, totals_of
+from coldstore.manifest.manifest_entries import ReplacedObject, Totals, totals_of
+from coldstore.manifest.manifest_format import MANIFEST_FORMAT
 from coldstore.manifest.manifest_pages import PointerPage, SegmentPage, decode_page
 from coldstore.object_store import Got
-from coldstore.roots.root import RootCodec
+from coldstore.roots.root import NewerFormat, RootCodec, RootFormat
 from coldstore.segments.segment_object import (
     DecidedTransaction,
     SegmentFooter,
@@ -139,19 +141,61 @@ def test_the_golden_manifest_is_written_and_read_as_ever() -> None:
     leaf_bytes, upper_bytes = golden("coldstore_page_v1.parquet"), golden("coldstore_page_of_pages_v1.parquet")
     expected = manifest_value(with_object(LEAF, leaf_bytes), with_object(UPPER, upper_bytes))
     expected.check()
-    codec = RootCodec(Manifest)
+    codec = RootCodec(MANIFEST_FORMAT)
     for name in ("coldstore_manifest_v1.json", "coldstore_manifest_v1_crc.json"):  # roots without a CRC came first
         data = golden(name)
         root = codec.decode("manifest.json", Got(data, "e", len(data)))
         assert root.content == expected and codec.is_as_written(data)
-        assert (root.version, root.epoch, len(root.ring)) == (40, 5, 32)
+        assert (root.version, root.epoch, len(root.ring), root.format_version) == (40, 5, 32, 1)
     assert codec.encode(root.version, root.epoch, root.ring, root.content) == data
+
+
+def compacted_value(leaf: PagePointer, upper: PagePointer) -> Manifest:
+    """The same after compaction of its tail, with a transaction in the second object."""
+    before = manifest_value(leaf, upper)
+    tail = (before.tail[0], replace(before.tail[1], decided=2))
+    replaced = ReplacedObject(UUID("00000000-0000-4000-8000-00000000eeee"), 2002, 5, 5100, 1_700_000_000_000)
+    return replace(before, tail=tail, clean_end_offset=2050, replaced=(replaced,))
+
+
+def test_the_golden_compacted_manifest_is_written_and_read_as_ever() -> None:
+    leaf_bytes, upper_bytes = golden("coldstore_page_v1.parquet"), golden("coldstore_page_of_pages_v1.parquet")
+    expected = compacted_value(with_object(LEAF, leaf_bytes), with_object(UPPER, upper_bytes))
+    expected.check()
+    codec = RootCodec(MANIFEST_FORMAT)
+    data = golden("coldstore_manifest_v2.json")
+    root = codec.decode("manifest.json", Got(data, "e", len(data)))
+    assert root.content == expected and root.format_version == 2 and codec.is_as_written(data)
+    assert codec.encode(root.version, root.epoch, root.ring, root.content) == data
+
+
+def test_a_program_of_format_1_refuses_what_it_would_leave_out() -> None:
+    """It reads fields that it does not know as absent, and writes the root without them."""
+    older = RootCodec(RootFormat.first(Manifest))
+    data = golden("coldstore_manifest_v2.json")
+    with pytest.raises(NewerFormat, match="format 2"):
+        older.decode("manifest.json", Got(data, "e", len(data)))
+
+
+def test_a_manifest_is_of_format_2_once_it_needs_it_and_for_ever() -> None:
+    leaf_bytes, upper_bytes = golden("coldstore_page_v1.parquet"), golden("coldstore_page_of_pages_v1.parquet")
+    pages = (with_object(LEAF, leaf_bytes), with_object(UPPER, upper_bytes))
+    plain, full = manifest_value(*pages), compacted_value(*pages)
+    codec = RootCodec(MANIFEST_FORMAT)
+    assert codec.format_of(plain) == 1
+    for one in (
+        replace(plain, replaced=full.replaced),
+        replace(plain, clean_end_offset=10),
+        replace(plain, tail=full.tail),
+    ):
+        assert codec.format_of(one) == 2
+    assert codec.format_of(plain, before=2) == 2, "a page may hold what needed it"
 
 
 def test_a_flipped_bit_anywhere_in_a_manifest_is_found() -> None:
     """Also in what no other object could contradict: a commit id, a config, the name of the checksum itself."""
     data = golden("coldstore_manifest_v1_crc.json")
-    codec = RootCodec(Manifest)
+    codec = RootCodec(MANIFEST_FORMAT)
     for at in range(len(data) * 8):
         damaged = bytearray(data)
         damaged[at // 8] ^= 1 << at % 8

@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from coldstore.inspection.bucket_inspection import BucketInspector
+from coldstore.keys import manifest_key
+from coldstore.manifest.manifest import Manifest
+from coldstore.roots.root import NewerFormat, RootCodec, RootFormat
 from logformat.record_batch import walk
 from logformat.records import iter_records
 from tests.support.tier.tier_kit import LIMITS, LOG, TIER, TOPIC_ID, House, Life, cold_bytes, settle
@@ -79,6 +84,27 @@ async def test_objects_lose_what_newer_ones_supersede_and_become_one() -> None:
     assert len(house.objects()) > len(manifest.tail)
     await asyncio.sleep(120)
     assert house.objects() == sorted(str(each.key(TOPIC_ID, 0)) for each in manifest.tail)
+    await life.stop()
+
+
+async def test_the_first_replacement_raises_the_manifests_format() -> None:
+    """A program from before would drop the list of replaced objects: it refuses the root."""
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=TIER)
+    await put_until_copied(life, keys=5, rounds=6)
+    older = RootCodec(RootFormat.first(Manifest))
+    key = manifest_key(TOPIC_ID, 0)
+    before = await house.memory.get(key)
+    assert older.decode(key, before).content == await house.manifest()
+    opened.log.reconfigure(COMPACT)
+    opened.tier.reconfigure(COMPACT_TIER)
+    await passed(life)
+    await asyncio.sleep(1000)
+    manifest = await house.manifest()
+    assert manifest.clean_end_offset and not manifest.replaced, "the grace is over"
+    with pytest.raises(NewerFormat, match="format 2, this version knows 1"):
+        older.decode(key, await house.memory.get(key))
     await life.stop()
 
 
