@@ -126,9 +126,7 @@ class RootCodec(Generic[T]):
         """In which format `content` is written over a root of format `before`."""
         return self._version if self._needed is None else max(self._needed(content), before)
 
-    def encode(
-        self, version: int, epoch: int, ring: tuple[tuple[int, str], ...], content: T, before: int = 1
-    ) -> bytes:
+    def encode(self, version: int, epoch: int, ring: tuple[tuple[int, str], ...], content: T, before: int = 1) -> bytes:
         """`before`: the format of the root that this one replaces. Raises RootTooLarge above 64 KiB."""
         raw = msgspec.Raw(_ENCODER.encode(content))
         envelope = _Envelope(self.format_of(content, before), version, epoch, ring, raw)

@@ -39,7 +39,9 @@ from tests.support.waiting import wait_until
 KEPT, BRIEF, DOOMED, TABLE = "kept", "brief", "doomed", "table"
 SETTINGS = {**QUICK, "thermocline.reservation.offsets": 200, "thermocline.seal.on.shutdown": "true"}
 CLEANING = {"log.cleaner.backoff.ms": 100, "thermocline.cold.compaction.grace.ms": 500}
-DEATH_S = 60.0
+DEATH_S = 240.0
+"""Alone, most points take 5 s and a page 40 s; beside a process that takes half of the one core they share, 75 s and
+more. It only ends a test whose point is never reached."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,9 @@ def _fill_cold_table(broker: BrokerProcess) -> None:
 
 
 def _fold_then_compact(broker: BrokerProcess) -> None:
-    """Hundreds of entries in a page, then what they name is compacted."""
+    """About 250 entries, a few more than the root holds, then what their page names is compacted."""
     config = {"internal.segment.bytes": "3500", "remote.storage.enable": "true"}
-    _fill(broker, config, records=9_000)
+    _fill(broker, config, records=5_200)
     alter_topic(broker.kafka, TABLE, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
 
 
@@ -222,7 +224,7 @@ ON_S3 = {
     "expire.object_deleted",
 }
 # A page of a manifest takes hundreds of copies, each several requests of an S3 server that shares the cores.
-PATIENT = pytest.mark.timeout(400)
+PATIENT = pytest.mark.timeout(600)
 MARKS = {"directory": (), "moto": (pytest.mark.slow, PATIENT), "versitygw": (pytest.mark.peer, PATIENT)}
 CELLS = [
     pytest.param(kind, point, marks=() if kind == "moto" and point in ON_S3 else marks)
@@ -231,7 +233,7 @@ CELLS = [
 ]
 
 
-@pytest.mark.timeout(300)  # hundreds of copies and syncs, on a machine that does other work
+@pytest.mark.timeout(500)  # hundreds of copies and syncs, on a machine that does other work
 @pytest.mark.parametrize(("bucket", "point"), CELLS, indirect=["bucket"])
 def test_sigkill_at(point: str, site: Site, life_before: Life) -> None:
     """Nothing acknowledged under sync with acks=all is missing; what is left over is exactly what gc lists."""

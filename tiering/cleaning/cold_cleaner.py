@@ -16,12 +16,14 @@ from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment
 from coldstore.manifest.replacement import room_for_replaced, set_clean_end
 from coldstore.object_store import ObjectMissing, StoreUnavailable
-from coldstore.segments.segment_object import SegmentFooter, TransactionOutcome
+from coldstore.segments.segment_object import SegmentFooter
+from coldstore.segments.segment_reader import fetch_committed_footer
 from hotstore.cleaning.clean_pass import STEP_BYTES, MapTooSmall
 from hotstore.cleaning.engine import CleanerLost
 from logformat.compaction.rules import LOAD_FACTOR, CleanRules
 from logformat.errors import Corrupt, Fenced, Retryable
 from seams.crash_points import reach
+from tiering.cleaning.aborted import find_aborted
 from tiering.cleaning.cold_plan import ColdDirt, ColdForecast, dirt_of, forecast, groups
 from tiering.cleaning.cold_rewrite import cleaned_body, fetch_object, is_unchanged
 from tiering.cleaning.scratch import ColdCleaning, ScratchFiles
@@ -47,12 +49,13 @@ class PolicyChanged(Retryable):
 
 @dataclass(slots=True)
 class _Pass:
-    """`map_end`: the map knows all keys of the bucket in [first dirty, map_end)."""
+    """`end`: the pass reads up to there; `map_end`: the map knows all keys of the bucket in [first dirty, map_end)."""
 
     config: TierConfig
     entries: Sequence[RemoteSegment]
     dirt: ColdDirt
     files: ScratchFiles
+    end: int = 0
     map_end: int = 0
     old: list[RemoteSegment] = field(default_factory=list)
     new: list[RemoteSegment] = field(default_factory=list)
@@ -151,7 +154,14 @@ class ColdCleaner:
     async def _pass(self, shared: ColdCleaning, work: _Pass, now_ms: int) -> None:
         partition, config = self._partition, shared.config()
         share = min(config.io_buffer_load_factor / LOAD_FACTOR, 1.0)
-        rules = CleanRules(now_ms, partition.log.config.delete_retention_ms, keeps_tombstones=False)
+
+        async def footer_of(entry: RemoteSegment) -> SegmentFooter:
+            return await self._footer(shared, work, entry)
+
+        aborted = await find_aborted(work.entries, work.dirt, footer_of)
+        work.end = aborted.end
+        retention_ms = partition.log.config.delete_retention_ms
+        rules = CleanRules(now_ms, retention_ms, keeps_tombstones=False, aborted=aborted.transactions)
         try:
             await shared.step(shared.engine.begin, int(config.map_bytes * share), rules)
             await self._map(shared, work)
@@ -194,6 +204,23 @@ class ColdCleaner:
         self._check(work)
         return footer
 
+    async def _footer(self, shared: ColdCleaning, work: _Pass, entry: RemoteSegment) -> SegmentFooter:
+        """The object's footer alone. Raises as `_fetch`."""
+        self._check(work)
+        partition, size = self._partition, entry.object_bytes - entry.log_bytes
+        key = entry.key(partition.topic_id, partition.partition)
+        try:
+            async with asyncio.timeout(partition.limits.store_timeout_s):
+                footer = await fetch_committed_footer(partition.store, key, entry)
+        except TimeoutError as late:
+            raise StoreUnavailable(f"GET {key}: no answer in {partition.limits.store_timeout_s} s") from late
+        except ObjectMissing:
+            await self._check_named(entry)
+            raise
+        shared.counters.read_bytes += size
+        await shared.took(size)
+        return footer
+
     async def _check_named(self, entry: RemoteSegment) -> None:
         """A missing object is damage only if the newest root still names it. Raises Fenced, Retryable."""
         partition = self._partition
@@ -209,13 +236,9 @@ class ColdCleaner:
         dirt, engine = work.dirt, shared.engine
         work.map_end = dirt.first_dirty
         for entry in work.entries:
-            if entry.end_offset <= dirt.first_dirty or entry.base_offset >= dirt.end:
+            if entry.end_offset <= dirt.first_dirty or entry.base_offset >= work.end:
                 continue
             footer = await self._fetch(shared, work, entry)
-            if any(each.outcome is TransactionOutcome.ABORTED for each in footer.transactions):
-                if work.map_end <= dirt.first_dirty:
-                    raise Corrupt(f"object {entry.uuid} at offset {entry.base_offset} holds aborted transactions")
-                return
             position = 0
             if entry.base_offset < dirt.first_dirty:
                 position = footer.offset_index.lookup(dirt.first_dirty).position

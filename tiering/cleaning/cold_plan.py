@@ -16,6 +16,8 @@ from logformat.record_batch import INT32_MAX
 
 READ_BYTES_MAX: Final = 45 << 20
 """Of one GET: three for an object of 128 MiB, and within the memory of a pass."""
+DECIDED_MAX: Final = 1 << 16
+"""Transactions that one object's footer names."""
 STALE_SHARE: Final = 0.5
 """Of dirty bytes, assumed before a pass has measured it."""
 
@@ -59,7 +61,7 @@ def groups(
     entries: Sequence[RemoteSegment], segment_bytes: int, borders: frozenset[int] = frozenset()
 ) -> list[tuple[RemoteSegment, ...]]:
     """Runs of consecutive objects that each become one: within `segment_bytes` together, 2^31 offsets, and the bounds
-    of an entry. A larger object stays alone. No run goes across one of `borders` (offsets)."""
+    of an entry and a footer. A larger object stays alone. No run goes across one of `borders` (offsets)."""
     runs: list[list[RemoteSegment]] = []
     size = 0
     for entry in entries:
@@ -71,6 +73,7 @@ def groups(
             and size + entry.log_bytes <= segment_bytes
             and entry.end_offset - last[0].base_offset <= INT32_MAX
             and sum(len(e.epochs) + len(e.gaps) for e in (*last, entry)) <= RANGES_MAX
+            and sum(e.decided for e in (*last, entry)) <= DECIDED_MAX
         )
         if last is not None and fits:
             last.append(entry)

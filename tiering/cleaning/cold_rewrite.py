@@ -110,16 +110,17 @@ def cleaned_body(
     for piece in _pieces(file, size):
         scanner.feed(piece)
     scan = scanner.finish(end_offset)
+    transactions = _decided(sources)
     footer = build_footer(
         key,
         topic,
         scan,
         lineage=last.lineage,
         producers=last.producer_state(),
-        transactions=_decided(sources),
+        transactions=transactions,
         compacted=Compacted(clean_end, tuple(_uuids(sources))),
     )
-    entry = entry_of(key, scan, footer)
+    entry = entry_of(key, scan, footer, len(transactions))
 
     def again() -> Iterator[Buffer]:
         yield from _pieces(file, size)
@@ -133,7 +134,8 @@ def _uuids(sources: Sequence[SegmentFooter]) -> Iterator[UUID]:
 
 
 def _decided(sources: Sequence[SegmentFooter]) -> list[DecidedTransaction]:
-    """Each transaction once: one that reaches over a border is named by both objects."""
+    """Each transaction once: one that reaches over a border is named by both objects. An aborted one is named as long
+    as its marker stays, although its records are gone: a client that meets the marker looks for it."""
     found = {(each.producer_id, each.first_offset): each for footer in sources for each in footer.transactions}
     return list(found.values())
 

@@ -188,7 +188,7 @@ def checked_body(key: SegmentKey, source: SegmentSource) -> Body:
     return Body(Upload(entry.object_bytes, entry.crc32c, again), entry)
 
 
-def entry_of(key: SegmentKey, scan: Scan, footer: bytes, decided_count: int = 0) -> RemoteSegment:
+def entry_of(key: SegmentKey, scan: Scan, footer: bytes, decided_count: int) -> RemoteSegment:
     """The manifest's entry for an object of `scan`'s bytes and `footer`, which names so many transactions."""
     return RemoteSegment(
         uuid=key.uuid,

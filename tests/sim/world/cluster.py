@@ -19,7 +19,6 @@ from broker.app import Broker
 from broker.config.places import Launch
 from broker.config.resolve import resolve
 from broker.following.image_feed import ImageFeed
-from coldstore.manifest.manifest import Manifest
 from coldstore.manifest.manifest_format import MANIFEST_FORMAT
 from coldstore.object_store import ObjectStore
 from coldstore.roots.root_format import RootCodec

@@ -1,0 +1,45 @@
+"""The aborted transactions of a pass's dirty objects, from their footers (section 7). Their records supersede nothing
+and go in the pass (TX17), so the map has to know them before it takes the first key.
+
+What lies in the bucket was decided before it was copied (TX5), and each footer names whole all aborted transactions
+that overlap its range: so the list is complete up to `Aborted.end`. Objects below the dirty part hold none of their
+records any more. Only footers of objects whose entry says that they name transactions are read."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+from coldstore.manifest.manifest import RemoteSegment
+from coldstore.segments.segment_object import SegmentFooter, TransactionOutcome
+from tiering.cleaning.cold_plan import DECIDED_MAX, ColdDirt
+
+ABORTED_MAX: Final = 2 * DECIDED_MAX
+"""Of one pass, about 20 MB while it begins. More than one footer names, so that each pass gets on."""
+
+
+class Aborted(NamedTuple):
+    """`transactions`: (producer id, first offset, marker's offset). `end`: the pass may read up to there."""
+
+    transactions: tuple[tuple[int, int, int], ...]
+    end: int
+
+
+async def find_aborted(
+    entries: Sequence[RemoteSegment], dirt: ColdDirt, footer_of: Callable[[RemoteSegment], Awaitable[SegmentFooter]]
+) -> Aborted:
+    """Raises what `footer_of` does."""
+    found: set[tuple[int, int, int]] = set()
+    for entry in entries:
+        if entry.end_offset <= dirt.first_dirty or entry.base_offset >= dirt.end or not entry.decided:
+            continue
+        footer = await footer_of(entry)
+        named = {
+            (of.producer_id, of.first_offset, of.marker_offset)
+            for of in footer.transactions
+            if of.outcome is TransactionOutcome.ABORTED
+        }
+        if found and len(found | named) > ABORTED_MAX:
+            return Aborted(tuple(found), entry.base_offset)
+        found |= named
+    return Aborted(tuple(found), dirt.end)
