@@ -18,6 +18,7 @@ from typing import Final
 
 from coldstore.keys import SegmentKey, parse_key
 from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment
+from coldstore.manifest.manifest_entries import ReplacedObject
 from coldstore.manifest.replacement import forget_replaced, restart_graces
 from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable
 from hotstore.log.segment import SegmentInfo
@@ -191,7 +192,8 @@ class ColdExpirer:
 
     async def _delete_replaced(self) -> None:
         """Delete what compaction replaced, after its grace by the root's own times: they outlive a leader. Only if what
-        took its place was seen whole."""
+        took its place was seen whole. What took its place was deleted itself, below the log start: at once, because
+        records that were deleted must not stay for a reader's sake. An object's range lies within one successor's."""
         partition, self._replaced_due_s = self._partition, None
         manifest = partition.manifest
         if manifest is None or not manifest.replaced:
@@ -199,7 +201,7 @@ class ColdExpirer:
         now_ms, grace_ms = partition.world.clock.wall_ms(), partition.limits.cold_compaction_grace_ms
         if any(each.since_ms > now_ms for each in manifest.replaced):
             manifest = await partition.commit(lambda m: restart_graces(m, now_ms))
-        due = [each for each in manifest.replaced if now_ms - each.since_ms >= grace_ms][:DELETE_BATCH]
+        due = replaced_due(manifest, now_ms, grace_ms)[:DELETE_BATCH]
         for each in due:
             named = await partition.manifests.find(each.base_offset)
             if named is not None and named.end_offset > manifest.log_start_offset and named not in partition.verified:
@@ -212,6 +214,8 @@ class ColdExpirer:
             self._counters.deleted_objects += len(due)
         if manifest.replaced:
             wait_ms = min(each.since_ms for each in manifest.replaced) + grace_ms - partition.world.clock.wall_ms()
+            if replaced_due(manifest, now_ms, grace_ms):
+                wait_ms = 0  # more than one batch
             self._replaced_due_s = partition.world.clock.monotonic_s() + max(wait_ms, 0) / 1000
 
     async def _delete_up_to(self, start: int) -> None:
@@ -245,6 +249,12 @@ class ColdExpirer:
         except TimeoutError as late:
             raise StoreUnavailable(f"{partition.name}: deleting {len(keys)} objects took too long") from late
         await self._forget([key for key in map(parse_key, keys) if isinstance(key, SegmentKey)])
+
+
+def replaced_due(manifest: Manifest, now_ms: int, grace_ms: int) -> list[ReplacedObject]:
+    """The replaced objects that may be deleted now."""
+    cursor = manifest.deletion_cursor
+    return [each for each in manifest.replaced if now_ms - each.since_ms >= grace_ms or each.base_offset < cursor]
 
 
 # ── total retention, pure (Kafka's RemoteLogManager.RLMExpirationTask) ──────────────────────────────────────────────

@@ -148,6 +148,29 @@ async def test_replaced_objects_stay_for_the_grace_and_then_go_whoever_leads() -
     await life.stop()
 
 
+async def test_what_was_deleted_does_not_stay_in_replaced_objects() -> None:
+    """DeleteRecords in the middle of a grace: objects that compaction replaced hold the same records, and go with them.
+    They stayed until the grace's end."""
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=COMPACT, tier=COMPACT_TIER)
+    await put_until_copied(life, keys=40, rounds=2)
+    await passed(life)
+    before = await house.manifest()
+    named = before.tail[0]
+    old = {str(each.key(TOPIC_ID, 0)) for each in before.replaced if each.base_offset < named.end_offset}
+    others = {str(each.key(TOPIC_ID, 0)) for each in before.replaced} - old
+    assert old and others and old <= set(house.objects())
+    await opened.tier.delete_records(named.end_offset)
+    await settle(lambda: not old & set(house.objects()), within_s=30)
+    await asyncio.sleep(1)
+    after = await house.manifest()
+    assert after.deletion_cursor == named.end_offset
+    assert {str(each.key(TOPIC_ID, 0)) for each in after.replaced} == others <= set(house.objects())
+    assert await findings(house) == [] and not house.failures
+    await life.stop()
+
+
 async def test_a_tombstone_goes_only_when_nothing_older_lies_below_and_its_time_is_over() -> None:
     house = House()
     life = await house.start(limits=FAST)
