@@ -306,7 +306,7 @@ class _Archiver:
                 f"{self._topic.topic}: {-left_out} more records were read than the {step.records} the manifests count; "
                 "nothing was committed; run `thermocline scrub`"
             )
-        if left_out > 0 and not damaged and not self._any_aborted(step):
+        if left_out > 0 and not damaged and not self._any_replaced(step) and not self._any_aborted(step):
             self._report_unread(step, left_out, loss)
             left_out = 0
         if step.dead_letters_committed and tables.dead is not None:
@@ -326,12 +326,31 @@ class _Archiver:
         store = self._history.store
         keys = [
             (segment.key(self._topic.topic_id, partition), segment)
-            for partition, (first, end) in step.ranges.items()
-            for segment in self._segments[partition]
-            if segment.base_offset < end and segment.end_offset > first
+            for partition, segments in self._planned(step).items()
+            for segment in segments
+            if segment.decided
         ]
         footers = (read_footer(store, key, segment) for key, segment in keys)
         return any(one.outcome is TransactionOutcome.ABORTED for footer in footers for one in footer.transactions)
+
+    def _any_replaced(self, step: ArchiveStep) -> bool:
+        """Whether compaction replaced an object of the step since the run read the manifests: records that it dropped
+        are in their counts, and maybe in no object any more. The next step is planned with what is there now."""
+        parts = self._parts()
+        for partition, segments in self._planned(step).items():
+            part, (first, end) = parts[self._topic.topic, partition], step.ranges[partition]
+            named = {segment.uuid for segment in part.segments(first, end)}
+            if any(segment.uuid not in named for segment in segments):
+                self._segments.clear()
+                return True
+        return False
+
+    def _planned(self, step: ArchiveStep) -> dict[int, list[RemoteSegment]]:
+        """The objects of the step as it was planned."""
+        return {
+            partition: [s for s in self._segments[partition] if s.base_offset < end and s.end_offset > first]
+            for partition, (first, end) in step.ranges.items()
+        }
 
     def _report_unread(self, step: ArchiveStep, count: int, loss: Loss) -> None:
         """Records of the step that the manifests count, no transaction aborted, and no task read."""
