@@ -1,0 +1,130 @@
+"""What a pass over the bucket costs: requests, bytes written, memory. One broker, one partition, a directory bucket.
+
+    bench/cold_compaction.py                    1 GiB in objects of 128 MiB, 10 % of the keys distinct
+    bench/cold_compaction.py --mebibytes 256    a look
+
+First all of the bucket is dirty; then half as much is added, with half as many new keys, and a second pass cleans. For each: requests to the store
+by operation ÷ GiB of log that the bucket held, bytes written ÷ bytes of the new objects that stay, and the memory of the broker
+and its cleaner's process above what it was before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from confluent_kafka import Producer
+
+from bench.compaction_scale import say, watched
+from bench.rows.compact import set_ratio
+from bench.sides import Side, create, metrics, thermocline
+
+SEGMENT_BYTES: Final = 128 << 20
+VALUE_BYTES: Final = 1000
+MAP_BYTES: Final = 16 << 20
+WAIT_S: Final = 900.0
+
+
+def fill(side: Side, topic: str, nbytes: int, keys: range) -> None:
+    """About `nbytes` of log, keys in an order of chance; values do not shrink."""
+    rng = random.Random(keys.start)
+    noise = rng.randbytes(1 << 20)
+    settings = {"bootstrap.servers": side.address, "acks": 1, "linger.ms": 20, "batch.size": 100_000, "log_level": 0}
+    producer = Producer({**settings, "queue.buffering.max.messages": 200_000})
+    for _ in range(nbytes // (VALUE_BYTES + 24)):
+        at = rng.randrange(len(noise) - VALUE_BYTES)
+        while True:
+            try:
+                producer.produce(topic, noise[at : at + VALUE_BYTES], key=b"key-%09d" % rng.choice(keys), partition=0)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    if producer.flush(120):
+        raise RuntimeError(f"{topic} is not filled")
+
+
+def manifest(bucket: Path, topic: str) -> dict:
+    for path in bucket.rglob("manifest.json"):
+        content: dict = json.loads(path.read_text())["content"]
+        if content["topic"] == topic:
+            return content
+    raise RuntimeError(f"no manifest of {topic}")
+
+
+def wait_copied(bucket: Path, topic: str, nbytes: int) -> dict:
+    """Until all sealed segments of `nbytes` of log are in the bucket."""
+    until = time.monotonic() + WAIT_S
+    while time.monotonic() < until:
+        found = manifest(bucket, topic)
+        if found.get("added", {}).get("log_bytes", 0) >= nbytes - SEGMENT_BYTES:
+            time.sleep(3)
+            say(f"copied: {len(found['tail'])} objects")
+            return found
+        time.sleep(0.5)
+    raise RuntimeError(f"{nbytes} bytes are not copied")
+
+
+def counter(side: Side, name: str) -> float:
+    prefix = f"thermocline_cold_cleaner_{name}_total"
+    return sum(float(line.rsplit(" ", 1)[1]) for line in metrics(side.http) if line.startswith(prefix))
+
+
+def measure(side: Side, bucket: Path, topic: str, what: str) -> None:
+    """One pass over the bucket."""
+    before, requests, written = manifest(bucket, topic), side.store_requests(), counter(side, "written_bytes")
+    passes, rss_mb, began = counter(side, "passes"), side.rss_mb(), time.monotonic()
+    old = {segment["uuid"] for segment in before["tail"]}
+    with watched(side) as peaks:  # type: ignore[arg-type]
+        set_ratio(side, topic, "0.01")
+        while counter(side, "passes") == passes:
+            if time.monotonic() > began + WAIT_S:
+                raise RuntimeError("no pass came to its end")
+            time.sleep(0.2)
+        took_s = time.monotonic() - began
+    spent = {name: count - requests.get(name, 0) for name, count in side.store_requests().items()}
+    after = manifest(bucket, topic)
+    new = [segment for segment in after["tail"] if segment["uuid"] not in old]
+    gib = before["live"]["log_bytes"] / 2**30
+    stays = sum(segment["object_bytes"] for segment in new)
+    counts = {name: count for name, count in spent.items() if count}
+    print(f"{what}: {gib:.2f} GiB in {len(old)} objects became {len(after['tail'])}, {took_s:.1f} s")
+    print(f"  requests a GiB: {sum(counts.values()) / gib:.1f}  {counts}")
+    print(f"  bytes written ÷ bytes that stay: {(counter(side, 'written_bytes') - written) / stays:.3f}")
+    print(
+        f"  memory: broker {peaks.broker - rss_mb:+.0f} MB ({peaks.broker:.0f}), cleaner's process {peaks.cleaner:.0f} MB"
+    )
+    set_ratio(side, topic, "1.0")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mebibytes", type=int, default=1024)
+    parser.add_argument("--segment-mebibytes", type=int, default=SEGMENT_BYTES >> 20)
+    options = parser.parse_args()
+    nbytes, segment = options.mebibytes << 20, options.segment_mebibytes << 20
+    keys = nbytes // (VALUE_BYTES + 24) // 10
+    with tempfile.TemporaryDirectory(prefix="thermocline-cold-") as root:
+        bucket = Path(root) / "bucket"
+        settings: dict[str, object] = {"log.cleaner.dedupe.buffer.size": MAP_BYTES, "log.cleaner.backoff.ms": 3_600_000}
+        settings["thermocline.cold.compaction.bytes.per.hour"] = 1 << 50  # no throttle
+        with thermocline(Path(root), "broker", f"file://{bucket}", settings=settings) as side:
+            configs = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "1.0", "segment_bytes": segment}
+            topic = create(side, "table", 1, **configs, remote_storage_enable="true", local_retention_bytes=segment)
+            fill(side, topic, nbytes + segment // 2, range(keys))
+            wait_copied(bucket, topic, nbytes)
+            measure(side, bucket, topic, "all dirty")
+            fill(side, topic, nbytes // 2, range(keys // 2, keys))
+            wait_copied(bucket, topic, nbytes + nbytes // 2)
+            measure(side, bucket, topic, "half as much added")
+
+
+if __name__ == "__main__":
+    main()
