@@ -3,9 +3,9 @@
     bench/cold_compaction.py                    1 GiB in objects of 128 MiB, 10 % of the keys distinct
     bench/cold_compaction.py --mebibytes 256    a look
 
-First all of the bucket is dirty; then half as much is added, with half as many new keys, and a second pass cleans. For each: requests to the store
-by operation ÷ GiB of log that the bucket held, bytes written ÷ bytes of the new objects that stay, and the memory of the broker
-and its cleaner's process above what it was before.
+First all of the bucket is dirty; then half as much is added, of half the keys, and a second pass cleans. For each:
+requests to the store by operation ÷ GiB of log that the bucket held, bytes written ÷ bytes of the new objects that
+stay, and the memory of the broker, and of its cleaner's process, above what it was before.
 """
 
 from __future__ import annotations
@@ -98,9 +98,7 @@ def measure(side: Side, bucket: Path, topic: str, what: str) -> None:
     print(f"{what}: {gib:.2f} GiB in {len(old)} objects became {len(after['tail'])}, {took_s:.1f} s")
     print(f"  requests a GiB: {sum(counts.values()) / gib:.1f}  {counts}")
     print(f"  bytes written ÷ bytes that stay: {(counter(side, 'written_bytes') - written) / stays:.3f}")
-    print(
-        f"  memory: broker {peaks.broker - rss_mb:+.0f} MB ({peaks.broker:.0f}), cleaner's process {peaks.cleaner:.0f} MB"
-    )
+    print(f"  memory: broker {peaks.broker - rss_mb:+.0f} MB ({peaks.broker:.0f}), cleaner's {peaks.cleaner:.0f} MB")
     set_ratio(side, topic, "1.0")
 
 

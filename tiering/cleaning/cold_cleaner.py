@@ -17,15 +17,15 @@ from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment
 from coldstore.manifest.replacement import room_for_replaced, set_clean_end
 from coldstore.object_store import ObjectMissing, StoreUnavailable
 from coldstore.segments.segment_object import SegmentFooter
-from coldstore.segments.segment_reader import fetch_committed_footer
 from hotstore.cleaning.clean_pass import STEP_BYTES, MapTooSmall
 from hotstore.cleaning.engine import CleanerLost
 from logformat.compaction.rules import LOAD_FACTOR, CleanRules
-from logformat.errors import Corrupt, Fenced, Retryable
+from logformat.errors import Corrupt, Fenced
 from seams.crash_points import reach
 from tiering.cleaning.aborted import find_aborted
 from tiering.cleaning.cold_plan import ColdDirt, ColdForecast, dirt_of, forecast, groups
-from tiering.cleaning.cold_rewrite import cleaned_body, fetch_object, is_unchanged
+from tiering.cleaning.cold_rewrite import cleaned_body, is_unchanged
+from tiering.cleaning.pass_objects import PassObjects, PolicyChanged
 from tiering.cleaning.scratch import ColdCleaning, ScratchFiles
 from tiering.copying.copier import Copier
 from tiering.copying.segment_body import Body
@@ -41,10 +41,6 @@ CHECK_S: Final = 300.0
 """Between two looks at a compacted partition without copies: its records grow older."""
 COMMIT_OBJECTS: Final = 8
 """New objects that one edit of the manifest names: a root's write costs as much as an object's."""
-
-
-class PolicyChanged(Retryable):
-    """The topic is not compacted, or not tiered, any more."""
 
 
 @dataclass(slots=True)
@@ -154,19 +150,16 @@ class ColdCleaner:
     async def _pass(self, shared: ColdCleaning, work: _Pass, now_ms: int) -> None:
         partition, config = self._partition, shared.config()
         share = min(config.io_buffer_load_factor / LOAD_FACTOR, 1.0)
-
-        async def footer_of(entry: RemoteSegment) -> SegmentFooter:
-            return await self._footer(shared, work, entry)
-
-        aborted = await find_aborted(work.entries, work.dirt, footer_of)
+        objects = PassObjects(partition, shared, work.files, lambda: self._check(work))
+        aborted = await find_aborted(work.entries, work.dirt, objects.footer)
         work.end = aborted.end
         retention_ms = partition.log.config.delete_retention_ms
         rules = CleanRules(now_ms, retention_ms, keeps_tombstones=False, aborted=aborted.transactions)
         try:
             await shared.step(shared.engine.begin, int(config.map_bytes * share), rules)
-            await self._map(shared, work)
+            await self._map(shared, work, objects)
             reach("cold.read")
-            await self._rewrite(shared, work)
+            await self._rewrite(shared, work, objects)
         finally:
             for key in work.unnamed:
                 self._copier.remember_garbage(key)
@@ -189,63 +182,21 @@ class ColdCleaner:
         if partition.config != work.config or not self.is_wanted:
             raise PolicyChanged("its configs were changed")
 
-    async def _fetch(self, shared: ColdCleaning, work: _Pass, entry: RemoteSegment) -> SegmentFooter:
-        self._check(work)
-        partition = self._partition
-        key = entry.key(partition.topic_id, partition.partition)
-        try:
-            footer = await fetch_object(
-                shared, partition.store, key, entry, work.files.source, partition.limits.upload_timeout_s
-            )
-        except ObjectMissing:
-            await self._check_named(entry)
-            raise
-        await shared.took(entry.object_bytes)
-        self._check(work)
-        return footer
-
-    async def _footer(self, shared: ColdCleaning, work: _Pass, entry: RemoteSegment) -> SegmentFooter:
-        """The object's footer alone. Raises as `_fetch`."""
-        self._check(work)
-        partition, size = self._partition, entry.object_bytes - entry.log_bytes
-        key = entry.key(partition.topic_id, partition.partition)
-        try:
-            async with asyncio.timeout(partition.limits.store_timeout_s):
-                footer = await fetch_committed_footer(partition.store, key, entry)
-        except TimeoutError as late:
-            raise StoreUnavailable(f"GET {key}: no answer in {partition.limits.store_timeout_s} s") from late
-        except ObjectMissing:
-            await self._check_named(entry)
-            raise
-        shared.counters.read_bytes += size
-        await shared.took(size)
-        return footer
-
-    async def _check_named(self, entry: RemoteSegment) -> None:
-        """A missing object is damage only if the newest root still names it. Raises Fenced, Retryable."""
-        partition = self._partition
-        async with asyncio.timeout(partition.limits.store_timeout_s):
-            await partition.manifests.reload_if_changed()
-            named = await partition.manifests.find(entry.base_offset)
-        partition.check_not_fenced()
-        if named is None or named.uuid != entry.uuid:
-            raise PolicyChanged(f"object {entry.uuid} is not named any more")
-
-    async def _map(self, shared: ColdCleaning, work: _Pass) -> None:
+    async def _map(self, shared: ColdCleaning, work: _Pass, objects: PassObjects) -> None:
         """Fill the map from the dirty objects."""
         dirt, engine = work.dirt, shared.engine
         work.map_end = dirt.first_dirty
         for entry in work.entries:
             if entry.end_offset <= dirt.first_dirty or entry.base_offset >= work.end:
                 continue
-            footer = await self._fetch(shared, work, entry)
+            file, footer = await objects.whole(entry, is_read_again=True)
             position = 0
             if entry.base_offset < dirt.first_dirty:
                 position = footer.offset_index.lookup(dirt.first_dirty).position
             while position < entry.log_bytes:
                 self._check(work)
                 step = min(STEP_BYTES, entry.log_bytes - position)
-                mapped = await self._engine_step(entry, shared, engine.map, work.files.source, position, step)
+                mapped = await self._engine_step(entry, shared, engine.map, file, position, step)
                 position += mapped.taken_bytes
                 work.map_end = max(work.map_end, mapped.end_offset)
                 if mapped.is_full and work.map_end <= dirt.first_dirty:
@@ -263,7 +214,7 @@ class ColdCleaner:
             key = entry.key(self._partition.topic_id, self._partition.partition)
             raise Corrupt(f"object {key}: {damaged}") from damaged
 
-    async def _rewrite(self, shared: ColdCleaning, work: _Pass) -> None:
+    async def _rewrite(self, shared: ColdCleaning, work: _Pass, objects: PassObjects) -> None:
         partition = self._partition
         below = [entry for entry in work.entries if entry.base_offset < work.map_end]
         for group in groups(below, partition.log.config.segment_bytes, await self._borders()):
@@ -275,7 +226,7 @@ class ColdCleaner:
                 await self._commit(shared, work, is_last=False)
                 log.info("%s: a pass over the bucket ends early: replaced objects wait", partition.name)
                 return
-            body = await self._clean(shared, work, group)
+            body = await self._clean(shared, work, objects, group)
             is_next = not work.old or work.old[-1].end_offset == group[0].base_offset
             if body is None or not is_next or len(work.new) >= COMMIT_OBJECTS:
                 await self._commit(shared, work, is_last=False)
@@ -292,20 +243,24 @@ class ColdCleaner:
         ends = {page.end_offset async for page in self._partition.manifests.leaves()}
         return frozenset(ends)
 
-    async def _clean(self, shared: ColdCleaning, work: _Pass, group: Sequence[RemoteSegment]) -> Body | None:
+    async def _clean(
+        self, shared: ColdCleaning, work: _Pass, objects: PassObjects, group: Sequence[RemoteSegment]
+    ) -> Body | None:
         """The group's cleaned object, in the scratch files; None if nothing of its one object went."""
         partition, engine, outputs = self._partition, shared.engine, work.files.outputs
         footers: list[SegmentFooter] = []
         interval = partition.log.config.index_interval_bytes
         for number, entry in enumerate(group):
-            footers.append(await self._fetch(shared, work, entry))
+            file, footer = await objects.whole(entry, is_read_again=False)
+            footers.append(footer)
             if number == 0:
                 await shared.step(engine.begin_segment, entry.base_offset, interval, *outputs)
             position = 0
             while position < entry.log_bytes:
                 self._check(work)
                 step = min(STEP_BYTES, entry.log_bytes - position)
-                position += await self._engine_step(entry, shared, engine.clean, work.files.source, position, step)
+                position += await self._engine_step(entry, shared, engine.clean, file, position, step)
+            await objects.done(entry)
         cleaned = await shared.step(engine.finish_segment)
         work.read_bytes += sum(entry.log_bytes for entry in group)
         work.kept_bytes += cleaned.size

@@ -1,6 +1,7 @@
 """What the cold cleaner's passes of one broker share: engine, budget, scratch directory, counters.
-One pass at a time uses it. The scratch directory holds at most one object and its cleaned bytes; a pass removes both,
-and so does the next start. A step of the engine has returned before anything else uses the engine, even if its pass was
+One pass at a time uses it. The scratch directory holds at most one object and its cleaned bytes, and up to
+`KEPT_BYTES_MAX` of objects that the pass reads once for its keys and again to clean them; a pass removes all, and so
+does the next start. A step of the engine has returned before anything else uses the engine, even if its pass was
 cancelled."""
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ Ts = TypeVarTuple("Ts")
 
 SCRATCH_DIRECTORY: Final = "thermocline-cold-cleaning"
 HOUR_S: Final = 3600.0
+KEPT_BYTES_MAX: Final = 1 << 30
+"""A GiB of dirty objects costs half the GETs. Kept objects take at most an eighth of the disk's free space."""
+KEPT_MAX: Final = 64
+"""Kept files: each is an open descriptor and a footer."""
 _SOURCE: Final = "source"
 _OUTPUTS: Final = ("cleaned.log", "cleaned.index", "cleaned.timeindex")
 
@@ -39,11 +44,25 @@ class ColdCleanCounters:
     replaced_objects: int = 0
 
 
-class ScratchFiles(NamedTuple):
-    """New, empty files of one pass."""
+class Kept(NamedTuple):
+    """A file for one object of so many bytes."""
+
+    file: File
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class ScratchFiles:
+    """New, empty files of one pass. `source`: for one object after the other; `kept`: of those that are read twice, by
+    the object's UUID."""
 
     source: File
     outputs: tuple[File, File, File]
+    kept: dict[UUID, Kept] = field(default_factory=dict)
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(each.size for each in self.kept.values())
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +115,24 @@ class ColdCleaning:
                 running.exception()  # the cancelled pass does not hear it
             raise
 
+    def room_for(self, files: ScratchFiles, uuid: UUID, size: int) -> File:
+        """*Blocking*: a file to keep the object in if there is room, else `source`. Raises OSError."""
+        kept_bytes = files.kept_bytes + size
+        if len(files.kept) >= KEPT_MAX or kept_bytes > KEPT_BYTES_MAX:
+            return files.source
+        if kept_bytes > self.world.disk.space(self.directory).free // 8:
+            return files.source
+        file = self.world.disk.open(f"{self.directory}/{uuid}", write=True, create=True)
+        files.kept[uuid] = Kept(file, size)
+        return file
+
+    def drop_kept(self, files: ScratchFiles, uuid: UUID) -> None:
+        """*Blocking*: the object is cleaned; nothing if it is not kept. Raises OSError."""
+        kept = files.kept.pop(uuid, None)
+        if kept is not None:
+            kept.file.close()
+            self.world.disk.unlink(f"{self.directory}/{uuid}")
+
     async def took(self, moved_bytes: int) -> None:
         """Wait until `moved_bytes` more are within the budget."""
         now_s = self.world.clock.monotonic_s()
@@ -117,6 +154,6 @@ class ColdCleaning:
         return ScratchFiles(made[0], (made[1], made[2], made[3]))
 
     def _drop(self, files: ScratchFiles) -> None:
-        for file in (files.source, *files.outputs):
+        for file in (files.source, *files.outputs, *(each.file for each in files.kept.values())):
             file.close()
         self._remove()

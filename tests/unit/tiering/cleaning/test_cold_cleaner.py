@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,11 +11,13 @@ import pytest
 from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.keys import manifest_key
 from coldstore.manifest.manifest import Manifest
+from coldstore.object_store import Got
 from coldstore.roots.root import NewerFormat, RootCodec, RootFormat
 from logformat.record_batch import walk
 from logformat.records import iter_records
-from tests.support.tier.tier_kit import LIMITS, LOG, TIER, TOPIC_ID, House, Life, cold_bytes, settle
+from tests.support.tier.tier_kit import DATA, LIMITS, LOG, TIER, TOPIC_ID, House, Life, cold_bytes, settle
 from tests.support.workers import LoopWorkers
+from tiering.cleaning import scratch
 
 COMPACT = replace(LOG, compacts=True, segment_bytes=2000, min_cleanable_dirty_ratio=0.0, delete_retention_ms=60_000)
 COMPACT_TIER = replace(TIER, configs={"remote.storage.enable": "true", "cleanup.policy": "compact"})
@@ -187,6 +190,37 @@ async def test_a_tombstone_goes_only_when_nothing_older_lies_below_and_its_time_
     found = table(cold_bytes(house, await house.manifest()))
     assert sorted(found) == [b"key-0", b"key-2"]
     assert await findings(house) == []
+    await life.stop()
+
+
+@pytest.mark.parametrize(("kept_max", "reads"), [(scratch.KEPT_MAX, 1), (2, 2), (0, 2)])
+async def test_a_dirty_object_is_read_once_while_the_scratch_directory_has_room(
+    kept_max: int, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for its keys and again to clean it, without room."""
+    monkeypatch.setattr(scratch, "KEPT_MAX", kept_max)
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=TIER)
+    newest = await put_until_copied(life, keys=5, rounds=6)
+    await asyncio.sleep(5)
+    keys = [str(each.key(TOPIC_ID, 0)) for each in (await house.manifest()).tail]
+    found: Counter[str] = Counter()
+    get = house.memory.get
+
+    async def counted(key: str, start: int = 0, length: int | None = None) -> Got:
+        found[key] += 1
+        return await get(key, start, length)
+
+    monkeypatch.setattr(house.memory, "get", counted)
+    opened.log.reconfigure(COMPACT)
+    opened.tier.reconfigure(COMPACT_TIER)
+    await passed(life)
+    counts = [found[key] for key in keys]
+    assert counts == [1] * min(kept_max, len(keys)) + [2] * max(len(keys) - kept_max, 0) and max(counts) == reads
+    assert table(cold_bytes(house, await house.manifest())) == newest
+    scratch_directory = f"{DATA}/{scratch.SCRATCH_DIRECTORY}"
+    assert house.disk.list_dir(scratch_directory) == []
     await life.stop()
 
 

@@ -1,0 +1,96 @@
+"""The objects of one pass: whole as a local file, or the footer alone. Each read is a step: the pass may go on before
+and after it. What is read twice is kept in the scratch directory while there is room. An object that is missing is
+damage only if the newest root still names it. What of an object stays is not decided here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from coldstore.manifest.manifest import RemoteSegment
+from coldstore.object_store import ObjectMissing, StoreUnavailable
+from coldstore.segments.segment_object import SegmentFooter
+from coldstore.segments.segment_reader import fetch_committed_footer
+from logformat.errors import Retryable
+from seams.files.disk import File
+from tiering.cleaning.cold_rewrite import fetch_object
+from tiering.cleaning.scratch import ColdCleaning, ScratchFiles
+from tiering.partition_state import TieredPartition
+
+
+class PolicyChanged(Retryable):
+    """The topic is not compacted, or not tiered, any more; or its objects are others."""
+
+
+class PassObjects:
+    """`check`: raises when the pass may not go on. All calls raise what it does; Corrupt, ObjectMissing, Fenced,
+    Retryable, OSError."""
+
+    def __init__(
+        self, partition: TieredPartition, shared: ColdCleaning, files: ScratchFiles, check: Callable[[], None]
+    ) -> None:
+        self._partition: Final = partition
+        self._shared: Final = shared
+        self._files: Final = files
+        self._check: Final = check
+        self._footers: dict[UUID, SegmentFooter] = {}
+        """Of the objects that are kept whole."""
+
+    async def whole(self, entry: RemoteSegment, *, is_read_again: bool) -> tuple[File, SegmentFooter]:
+        """A local file, valid until the next call, and the footer."""
+        footer, files, shared = self._footers.get(entry.uuid), self._files, self._shared
+        if footer is not None:
+            return files.kept[entry.uuid].file, footer
+        file = files.source
+        if is_read_again:
+            file = await shared.step(shared.room_for, files, entry.uuid, entry.object_bytes)
+        footer = await self._fetch(entry, file)
+        if file is not files.source:
+            self._footers[entry.uuid] = footer
+        return file, footer
+
+    async def done(self, entry: RemoteSegment) -> None:
+        """It is not read again."""
+        if self._footers.pop(entry.uuid, None) is not None:
+            await self._shared.step(self._shared.drop_kept, self._files, entry.uuid)
+
+    async def footer(self, entry: RemoteSegment) -> SegmentFooter:
+        """The footer alone: one request."""
+        self._check()
+        partition, size = self._partition, entry.object_bytes - entry.log_bytes
+        key = entry.key(partition.topic_id, partition.partition)
+        try:
+            async with asyncio.timeout(partition.limits.store_timeout_s):
+                footer = await fetch_committed_footer(partition.store, key, entry)
+        except TimeoutError as late:
+            raise StoreUnavailable(f"GET {key}: no answer in {partition.limits.store_timeout_s} s") from late
+        except ObjectMissing:
+            await self._check_named(entry)
+            raise
+        self._shared.counters.read_bytes += size
+        await self._shared.took(size)
+        return footer
+
+    async def _fetch(self, entry: RemoteSegment, file: File) -> SegmentFooter:
+        self._check()
+        partition, shared = self._partition, self._shared
+        key = entry.key(partition.topic_id, partition.partition)
+        try:
+            footer = await fetch_object(shared, partition.store, key, entry, file, partition.limits.upload_timeout_s)
+        except ObjectMissing:
+            await self._check_named(entry)
+            raise
+        await shared.took(entry.object_bytes)
+        self._check()
+        return footer
+
+    async def _check_named(self, entry: RemoteSegment) -> None:
+        partition = self._partition
+        async with asyncio.timeout(partition.limits.store_timeout_s):
+            await partition.manifests.reload_if_changed()
+            named = await partition.manifests.find(entry.base_offset)
+        partition.check_not_fenced()
+        if named is None or named.uuid != entry.uuid:
+            raise PolicyChanged(f"object {entry.uuid} is not named any more")
