@@ -111,7 +111,7 @@ APIS: Final[dict[ApiKey, Api]] = {
         _api(ApiKey.METADATA, "Metadata", 0, 12, 9),
         _api(ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 10, 8),
         _api(ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 10, 6),
-        _api(ApiKey.FIND_COORDINATOR, "FindCoordinator", 0, 4, 3),
+        _api(ApiKey.FIND_COORDINATOR, "FindCoordinator", 0, 6, 3),
         _api(ApiKey.JOIN_GROUP, "JoinGroup", 0, 9, 6),
         _api(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4),
         _api(ApiKey.LEAVE_GROUP, "LeaveGroup", 0, 5, 4),

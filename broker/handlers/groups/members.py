@@ -60,14 +60,15 @@ async def handle_find_coordinator(
     """The leader of the key's partition and its address. `transactions`: finds coordinators of transactional ids; None:
     they get INVALID_REQUEST with a reason, which clients do not retry. `broker_of`: brokers by id, as reached on the
     connection's listener."""
-    locator = coordinator if request.key_type == GROUP_KEY else transactions
+    locators: dict[int, Locator | None] = {GROUP_KEY: coordinator, TRANSACTION_KEY: transactions}
+    locator = locators.get(request.key_type)
     keys = request.coordinator_keys if version >= 4 else [request.key]
     rows = []
     turns = Turns()
     for key in keys:
         if turns.over():
             await next_turn()
-        error, where = await _find(locator if request.key_type <= TRANSACTION_KEY else None, key, broker_of)
+        error, where = await _find(locator, key, broker_of)
         rows.append(
             wire.FindCoordinatorResponseCoordinator(
                 key=key,

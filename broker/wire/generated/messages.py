@@ -466,7 +466,7 @@ class DescribeClusterResponse(Message):
 
 
 class FindCoordinatorRequest(Message):
-    """Versions 0-4, flexible from 3."""
+    """Versions 0-6, flexible from 3."""
 
     key: str = ""  # 0-3
     key_type: int = 0  # 1+
@@ -485,7 +485,7 @@ class FindCoordinatorResponseCoordinator(Message):
 
 
 class FindCoordinatorResponse(Message):
-    """Versions 0-4, flexible from 3."""
+    """Versions 0-6, flexible from 3."""
 
     throttle_time_ms: int = 0  # 1+
     error_code: int = 0  # 0-3

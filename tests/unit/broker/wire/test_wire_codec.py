@@ -44,7 +44,7 @@ def test_the_api_table_is_the_contract() -> None:
         "Metadata": (0, 12),
         "OffsetCommit": (2, 10),
         "OffsetFetch": (1, 10),
-        "FindCoordinator": (0, 4),
+        "FindCoordinator": (0, 6),
         "JoinGroup": (0, 9),
         "Heartbeat": (0, 4),
         "LeaveGroup": (0, 5),
