@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.support.processes.broker_process import start_broker
+from tests.support.processes.ports import quiet_port
 from tests.support.processes.site import Site, thermocline
 from tests.support.processes.three_brokers import three
 
@@ -260,3 +264,32 @@ def test_the_command_shows_what_is_open(directory_site: Site) -> None:
         refused = thermocline("txn", "abort", "t-1", "--producer-id", "77", "--yes", "-b", broker.kafka)
         assert refused.returncode == 1 and "no open transaction" in refused.stderr
         assert thermocline("txn", "describe", "nobody", "-b", broker.kafka).returncode == 1
+
+
+def test_a_transaction_that_no_coordinator_knows_is_aborted(tmp_path: Path) -> None:
+    """`__transaction_state` is lost: the transaction hangs in its partition, and committed reads stand still before it
+    until `txn abort`."""
+    address = f"127.0.0.1:{quiet_port()}"
+    broker = start_broker(tmp_path / "data", listen=address)
+    try:
+        create(address, "t")
+        opened = producer(address, "lost")
+        opened.begin_transaction()
+        opened.produce("t", b"open", partition=0)
+        assert opened.flush(20) == 0
+        row = json.loads(thermocline("txn", "describe", "lost", "--json", "-b", address).stdout)
+        broker.kill()
+        for place in (tmp_path / "data").glob("__transaction_state-*"):
+            shutil.rmtree(place)
+        broker = start_broker(tmp_path / "data", listen=address)
+        plain = Producer({"bootstrap.servers": address, "log_level": 0})
+        plain.produce("t", b"behind", partition=0)
+        assert plain.flush(20) == 0
+        assert thermocline("txn", "describe", "lost", "-b", address).returncode == 1
+        assert read(address, "t", "read_committed") == []
+        args = ("txn", "abort", "t-0", "--producer-id", str(row["producer_id"]), "--yes", "-b", address)
+        aborted = thermocline(*args)
+        assert aborted.returncode == 0, aborted.stderr
+        wait_for(address, "t", ["behind"])
+    finally:
+        broker.kill()
