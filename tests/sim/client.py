@@ -59,8 +59,12 @@ VERSIONS = {key: api.version_max for key, api in APIS.items()} | {
     ApiKey.FIND_COORDINATOR: 2,
     ApiKey.OFFSET_COMMIT: 8,
     ApiKey.DELETE_TOPICS: 6,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,  # the last of clients
 }
 EARLIEST, LATEST = -2, -1
+OF_GROUP, OF_TRANSACTION = 0, 1
+"""Kinds of coordinators."""
+READ_COMMITTED = 1
 
 
 class Disconnected(Exception):
@@ -83,6 +87,8 @@ class Fetched(NamedTuple):
     log_start_offset: int
     batches: list[tuple[BatchHeader, bytes]]
     preferred: int = -1  # the replica to read from instead (KIP-392)
+    last_stable: int = -1
+    aborted: tuple[tuple[int, int], ...] = ()  # (producer id, first offset), where read_committed was asked for
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -125,14 +131,16 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
 
-    def send(self, key: ApiKey, message: Any, *, answered: bool = True) -> asyncio.Future[Any]:
+    def send(
+        self, key: ApiKey, message: Any, *, answered: bool = True, version: int | None = None
+    ) -> asyncio.Future[Any]:
         """Send a request; the future is its response."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.lost:
             future.set_exception(Disconnected("connection lost"))
             future.exception()
             return future
-        version = VERSIONS[key]
+        version = VERSIONS[key] if version is None else version
         self._correlation += 1
         body = codec.encode_request(key, version, message)
         parts = framing.request_frame(key, version, self._correlation, "sim", body)
@@ -180,12 +188,14 @@ class Client:
             self._connection.close()
             self._connection = None
 
-    async def call(self, key: ApiKey, message: Any, timeout_s: float | None = None) -> Any:
+    async def call(
+        self, key: ApiKey, message: Any, timeout_s: float | None = None, *, version: int | None = None
+    ) -> Any:
         """One request and its response. Disconnected or TimeoutError: its effect is unknown."""
         connection = await self.connection()
         try:
             async with asyncio.timeout(timeout_s or self._timeout_s):
-                return await connection.send(key, message)
+                return await connection.send(key, message, version=version)
         except TimeoutError:
             self.drop()
             raise
@@ -275,6 +285,7 @@ class Client:
         wait_ms: int = 500,
         rack: str = "",
         leader_epoch: int = -1,
+        isolation: int = 0,
     ) -> Fetched:
         wanted = FetchRequestPartition(
             partition=partition,
@@ -285,6 +296,7 @@ class Client:
         request = FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=1,
+            isolation_level=isolation,
             topics=[FetchRequestTopic(topic=topic, partitions=[wanted])],
             rack_id=rack,
         )
@@ -294,7 +306,9 @@ class Client:
         data = bytes(found.records or b"")
         batches = [(header, data[at : at + header.size]) for at, header in walk(data)]
         ends = found.high_watermark, found.log_start_offset
-        return Fetched(found.error_code, *ends, batches, found.preferred_read_replica)
+        aborted = tuple((one.producer_id, one.first_offset) for one in found.aborted_transactions or ())
+        preferred, last_stable = found.preferred_read_replica, found.last_stable_offset
+        return Fetched(found.error_code, *ends, batches, preferred, last_stable, aborted)
 
     async def commit_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
         wanted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
@@ -304,25 +318,35 @@ class Client:
         answer = await self.call(ApiKey.OFFSET_COMMIT, request)
         self._check(answer.topics[0].partitions[0].error_code, "OffsetCommit")
 
-    async def committed_offset(self, group: str, topic: str, partition: int) -> int:
+    async def committed_offset(self, group: str, topic: str, partition: int, *, require_stable: bool = False) -> int:
         request = OffsetFetchRequest(
-            group_id=group, topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])]
+            group_id=group,
+            topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])],
+            require_stable=require_stable,
         )
-        answer = await self.call(ApiKey.OFFSET_FETCH, request)
+        answer = await self.call(ApiKey.OFFSET_FETCH, request, version=7 if require_stable else None)
         self._check(answer.error_code, "OffsetFetch")
         found = answer.topics[0].partitions[0]
         self._check(found.error_code, "OffsetFetch")
         return int(found.committed_offset)
 
-    async def find_coordinator(self, group: str) -> None:
-        answer = await self.call(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key=group, key_type=0))
+    async def find_coordinator(self, key: str, kind: int = OF_GROUP) -> None:
+        answer = await self.call(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key=key, key_type=kind))
         self._check(answer.error_code, "FindCoordinator")
 
 
 def produce_request(
-    topic: str, partition: int, batch: bytes, acks: int = -1, timeout_ms: int = 4_000
+    topic: str,
+    partition: int,
+    batch: bytes,
+    acks: int = -1,
+    timeout_ms: int = 4_000,
+    transactional_id: str | None = None,
 ) -> ProduceRequest:
     data = ProduceRequestPartition(index=partition, records=memoryview(batch))
     return ProduceRequest(
-        acks=acks, timeout_ms=timeout_ms, topic_data=[ProduceRequestTopic(name=topic, partition_data=[data])]
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[ProduceRequestTopic(name=topic, partition_data=[data])],
     )

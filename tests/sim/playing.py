@@ -27,7 +27,10 @@ from tests.sim.actors import Admin, GroupMember, Producer, Reader, Stage
 from tests.sim.checks import checker
 from tests.sim.checks.history import Place
 from tests.sim.checks.tables import check_tables
+from tests.sim.checks.transactions import check_transactions
+from tests.sim.client import Client
 from tests.sim.table import DIRTY_S, PLACE, TABLE, IdempotentWriter, PlainWriter, TableAdmin, TableReader, TableShape
+from tests.sim.transactions.cast import HOT, Cast, TransactionShape
 from tests.sim.world import cleaning
 from tests.sim.world.cluster import Cluster, Observed
 from tests.sim.world.loop import Deadlock, Livelock, SimLoop
@@ -83,6 +86,7 @@ class Play(ABC):
         stage: Stage,
         partitions: Mapping[str, int],
         table: TableShape | None = None,
+        transactions: TransactionShape | None = None,
     ) -> None:
         self.cluster = cluster
         self._seeded = shape
@@ -91,10 +95,18 @@ class Play(ABC):
         self._partitions = partitions
         self._findings: list[checker.Finding] = []
         self._table = table
+        self._cast = None if transactions is None else Cast(stage, transactions, is_judged=not self.clocks_jump)
         cluster.map_bytes = 0 if table is None else table.map_bytes
         self._places: list[Place] = [(name, i) for name, count in partitions.items() for i in range(count)]
+        """Of which records are deleted, and so on."""
+        self._read_places = [*self._places, *(transactions.tiered if transactions is not None else ())]
 
     # --- what differs ---
+    @property
+    @abstractmethod
+    def clocks_jump(self) -> bool:
+        """Whether wall clocks do."""
+
     @property
     @abstractmethod
     def hits(self) -> Mapping[str, int]:
@@ -134,6 +146,10 @@ class Play(ABC):
         """Whoever else is about while things break, and is cut off then."""
         return ()
 
+    def clients_near(self, place: Place) -> Sequence[tuple[str, Client]]:
+        """Who reads a place elsewhere than of its leader, by name."""
+        return ()
+
     def breaks_cleaning(self) -> cleaning.Breaks | None:
         """What strikes the cleaner itself."""
         return None
@@ -147,15 +163,20 @@ class Play(ABC):
         if not await self.begin():
             return self.outcome()
         stage, load = self._stage, self._load
-        table = None if self._table is None else {TABLE: self._table.configs()}
-        await acts.create_topics(stage, self.found, self._partitions, load.segment_bytes, self.configs(), table)
+        more = {} if self._table is None else {TABLE: self._table.configs()}
+        more |= {} if self._cast is None else self._cast.shape.topics()
+        await acts.create_topics(stage, self.found, self._partitions, load.segment_bytes, self.configs(), more)
         member = await self._under_load()
-        await acts.read_all(stage, self.found, self._places)
+        if self._cast is not None:
+            await self._cast.settle(self.found)
+        await acts.read_all(stage, self.found, self._read_places)
         await acts.read_group(member, self.found)
         await self._scan("table, final")
         await self._is_clean()
         await self.end()
         await self._scan("table, after")
+        if self._cast is not None:
+            await self._cast.read(self.found, "tx after")
         await _over(watching)
         return self.outcome()
 
@@ -164,6 +185,9 @@ class Play(ABC):
         producers = [Producer(stage, f"p{i}", places[i % len(places)], load.pace_s) for i in range(load.producers)]
         member = GroupMember(stage, "group0", ("log", 0))
         writers, tables = self._of_table()
+        if self._cast is not None:
+            writers += self._cast.writers()
+            tables += self._cast.others(self.clients_near)
         writing = [asyncio.create_task(producer.run()) for producer in (*producers, *writers)]
         actors: list[Actor] = [*self.readers(), member, self.admin(), *self.others(), *tables]
         others = [asyncio.create_task(actor.run()) for actor in actors]
@@ -252,7 +276,11 @@ class Play(ABC):
         found += checker.check(stage.history.events, retained=["kept"], several=self.several)
         if self._table is not None:
             found += (checker.Finding(*told) for told in check_tables(stage.history.events, self._table.rules))
+        if self._cast is not None:
+            told = check_transactions(stage.history.events, {HOT})
+            found += (checker.Finding(*one) for one in told)
         counted = Counter(self.hits)
+        counted.update({} if self._cast is None else self._cast.hits)
         counted.update(cleaning.hits)
         counted.update({f"bucket {fault.value}": count for fault, count in cluster.store.hits.items()})
         counted.update({f"net {name}": count for name, count in cluster.net.hits.items()})

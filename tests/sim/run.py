@@ -21,6 +21,8 @@ from tests.sim.nemesis import KEEPS, LATER, LEASE_S, Kind, Nemesis
 from tests.sim.playing import Load, Outcome, Play, played
 from tests.sim.table import SETTINGS as TABLE_SETTINGS
 from tests.sim.table import TableShape, table_of
+from tests.sim.transactions.cast import SETTINGS as TRANSACTION_SETTINGS
+from tests.sim.transactions.cast import TransactionShape, transactions_of
 from tests.sim.world.cleaning import Breaks
 from tests.sim.world.cluster import Cluster, Node, Observed
 from tests.sim.world.late import drawn_chance, late_of
@@ -51,6 +53,8 @@ BROKER_SETTINGS = (
     "offsets.topic.segment.bytes=1048576",
 )
 
+OF_ONE = ("transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1")
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -68,6 +72,7 @@ class Shape:
     segment_bytes: int
     late: float  # the chance that a call of a worker is; 0: none is
     table: TableShape
+    transactions: TransactionShape
 
 
 def shape_of(seed: int, duration_s: float, *, late: bool = False) -> Shape:
@@ -102,6 +107,7 @@ def shape_of(seed: int, duration_s: float, *, late: bool = False) -> Shape:
         (2500, 6000, 20_000)[rng.randrange(3)],
         drawn_chance(f"shape/{seed}", always=late),
         table_of(f"shape/{seed}"),
+        transactions_of(f"shape/{seed}"),
     )
 
 
@@ -116,7 +122,7 @@ def simulate(seed: int, duration_s: float = 12.0, *, late: bool = False) -> Outc
     shape = shape_of(seed, duration_s, late=late)
 
     def make(loop: SimLoop) -> OneBroker:
-        settings = [*BROKER_SETTINGS, *TABLE_SETTINGS, *shape.settings]
+        settings = [*BROKER_SETTINGS, *TABLE_SETTINGS, *TRANSACTION_SETTINGS, *OF_ONE, *shape.settings]
         name = f"run/{seed}"
         late_work = late_of(loop, name, shape.late)
         cluster = Cluster(loop, name, directory_bucket=shape.directory_bucket, settings=settings, late=late_work)
@@ -134,9 +140,13 @@ class OneBroker(Play):
         node = cluster.start("a")
         stage = Stage(cluster, History(), lambda: self._nemesis.node, asyncio.Event(), [], {})
         load = Load(shape.duration_s, shape.producers, shape.pace_s, shape.segment_bytes)
-        super().__init__(shape, load, cluster, stage, PARTITIONS, shape.table)
         self._shape = shape
+        super().__init__(shape, load, cluster, stage, PARTITIONS, shape.table, shape.transactions)
         self._nemesis = Nemesis(stage, node, list(shape.kinds), list(shape.faults), sync=shape.sync)
+
+    @property
+    def clocks_jump(self) -> bool:
+        return Kind.CLOCK in self._shape.kinds
 
     @property
     def hits(self) -> Mapping[str, int]:
@@ -186,7 +196,7 @@ class OneBroker(Play):
         if not await self._nemesis.ready(30.0):
             self.found("not-ready", "no broker serves 30 s after a clean restart")
             return
-        await acts.read_again(self._stage, self.found, self._places)
+        await acts.read_again(self._stage, self.found, self._read_places)
         await asyncio.sleep(ORPHANS_GO_S)
         await self._no_orphans(self._nemesis.node.broker)
 

@@ -41,6 +41,7 @@ ROWS = {
     "W2 a topic made again": ("topic deleted and made again",),
     "W3 unclean starts": ("unclean election",),
     "K1 cleaning": ("cleaning", "cold cleaning"),
+    "X1 transactions": ("txn",),
     "settings": ("another min.insync.replicas", "restored by", "replicas placed anew"),
     "moves": ("reassignment", "reassigned", "replicas drained", "drain", "let go, begun empty"),
     "read-only beside them": ("read-only broker",),

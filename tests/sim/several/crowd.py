@@ -19,7 +19,7 @@ from broker.wire.messages import FindCoordinatorRequest, MetadataRequest, Metada
 from seams.rng import SeededRng
 from tests.sim.actors import EXPECTED, NO_ANSWER, Admin, Stage
 from tests.sim.checks.history import Outcome, Place, Send
-from tests.sim.client import Client, Connection, Disconnected, ServerError
+from tests.sim.client import OF_GROUP, Client, Connection, Disconnected, ServerError
 from tests.sim.several.fleet import Fleet
 from tests.sim.world.net import SimNet
 from tests.sim.world.transport import Address
@@ -138,11 +138,11 @@ class RoutedClient(Client):
         chosen = self._any()
         return lambda: chosen
 
-    async def find_coordinator(self, group: str) -> None:
+    async def find_coordinator(self, key: str, kind: int = OF_GROUP) -> None:
         """Ask any broker, and go where it says."""
         asking = Client(self._net, self._any_once())
         try:
-            answer = await asking.call(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key=group, key_type=0))
+            answer = await asking.call(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key=key, key_type=kind))
         finally:
             asking.drop()
         self._check(answer.error_code, "FindCoordinator")

@@ -27,7 +27,7 @@ class RackClient(RoutedClient):
     rack = ""
     _left = 0  # fetches until it asks the leader again; 0: it is at the leader
 
-    async def fetch(self, topic: str, partition: int, offset: int, *how: int, **more: object) -> Fetched:
+    async def fetch(self, topic: str, partition: int, offset: int, *how: int, **more: int) -> Fetched:
         """Where it is, or where it is sent from there."""
         if self._left:
             self._left -= 1
@@ -35,13 +35,13 @@ class RackClient(RoutedClient):
                 self._target = None
         await self.connection()  # routes it, so that it knows who leads, and in which epoch
         epoch = self._newest.epoch if self._rng.randrange(2) else -1
-        found = await super().fetch(topic, partition, offset, *how, rack=self.rack, leader_epoch=epoch)
+        found = await super().fetch(topic, partition, offset, *how, rack=self.rack, leader_epoch=epoch, **more)
         if found.preferred >= 0:
             near = self._addresses.get(found.preferred)
             if near is None:
                 raise Disconnected(f"sent to node {found.preferred}, which nobody told of")
             self._target, self._left = near, 1 + self._rng.randrange(_STAY_MAX)
-            found = await super().fetch(topic, partition, offset, *how, rack=self.rack, leader_epoch=epoch)
+            found = await super().fetch(topic, partition, offset, *how, rack=self.rack, leader_epoch=epoch, **more)
             assert found.preferred < 0, "a follower sends nobody away"
         return found
 
@@ -107,3 +107,12 @@ def near_readers(stage: Crowd, fleet: Fleet, places: Sequence[Place]) -> list[Re
         any_client = AnyClient(fleet.net, brokers, stage.rng(f"any{i}"), place)
         found.append(NearReader(stage, f"any{i}", place, any_client, again=i == 0))
     return found
+
+
+def near_clients(stage: Crowd, fleet: Fleet, place: Place) -> list[tuple[str, RoutedClient]]:
+    """One in some broker's rack, which goes where the leader sends it, and one of any replica; by name."""
+    rng = stage.rng(f"near {place}")
+    racked = RackClient(fleet.net, fleet.addresses, stage.rng(f"tx near {place}"), place)
+    racked.rack = rack_of(fleet.seats[rng.randrange(len(fleet.seats))].node_id)
+    held = AnyClient(fleet.net, fleet.addresses, stage.rng(f"tx any {place}"), place)
+    return [(f"tx near {place[0]}", racked), (f"tx any {place[0]}", held)]

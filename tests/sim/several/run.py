@@ -16,8 +16,9 @@ from typing import Any
 from seams.rng import SeededRng
 from tests.sim import acts
 from tests.sim.actors import Admin, Reader
-from tests.sim.checks.history import History
+from tests.sim.checks.history import History, Place
 from tests.sim.checks.invariants import watch_roots
+from tests.sim.client import Client
 from tests.sim.nemesis import KEEPS
 from tests.sim.playing import Actor, Load, Outcome, Play, played
 from tests.sim.run import BROKER_SETTINGS, FAULTY, codec_of
@@ -28,10 +29,12 @@ from tests.sim.several.crowd import Crowd, Operator
 from tests.sim.several.faults.kinds import DRAWN_APART, OF_REFUSALS, Kind
 from tests.sim.several.faults.nemesis import SeveralNemesis
 from tests.sim.several.fleet import Fleet, brokers_are_seen
-from tests.sim.several.near import near_readers
+from tests.sim.several.near import near_clients, near_readers
 from tests.sim.several.reborn import Reborn, ThereAndBack
 from tests.sim.table import SETTINGS as TABLE_SETTINGS
 from tests.sim.table import TableShape, table_of
+from tests.sim.transactions.cast import SETTINGS as TRANSACTION_SETTINGS
+from tests.sim.transactions.cast import TransactionShape, transactions_of
 from tests.sim.world.cleaning import Breaks
 from tests.sim.world.cluster import Node
 from tests.sim.world.late import drawn_chance, late_of
@@ -66,6 +69,7 @@ class Shape:
     late: float = 0.0  # the chance that a call of a worker is; 0: none is
     reborn: bool = False  # a topic is deleted and made again while it is written to, replicas leave and come back
     table: TableShape | None = None
+    transactions: TransactionShape | None = None
 
 
 def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int | None = None) -> Shape:
@@ -93,6 +97,8 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
         "replica.lag.time.max.ms=3000",
         f"default.replication.factor={replicas}",
         f"offsets.topic.replication.factor={replicas}",
+        f"transaction.state.log.replication.factor={replicas}",
+        f"transaction.state.log.min.isr={min_in_sync}",
     )
     producers = 3 + rng.randrange(3)
     pace_s = (0.15, 0.4, 1.0)[rng.randrange(3)]
@@ -137,7 +143,13 @@ def with_late(shape: Shape, *, always: bool) -> Shape:
     """Late work, and what it is dangerous to: drawn apart, so that all else is as it was, or always."""
     name = f"several/{shape.brokers}/{shape.seed}"
     is_reborn = SeededRng(f"{name}/reborn").randrange(3) == 0
-    return replace(shape, late=drawn_chance(name, always=always), reborn=always or is_reborn, table=table_of(name))
+    return replace(
+        shape,
+        late=drawn_chance(name, always=always),
+        reborn=always or is_reborn,
+        table=table_of(name),
+        transactions=transactions_of(name),
+    )
 
 
 def seats_of(shape: Shape) -> int:
@@ -157,7 +169,7 @@ def simulate(
     shape = with_late(shape_of(seed, brokers, duration_s, replication_factor), always=late)
 
     def make(loop: SimLoop) -> SeveralBrokers:
-        settings, name = [*BROKER_SETTINGS, *TABLE_SETTINGS, *shape.settings], f"several/{brokers}/{seed}"
+        settings, name = [*BROKER_SETTINGS, *TABLE_SETTINGS, *TRANSACTION_SETTINGS, *shape.settings], f"several/{brokers}/{seed}"
         fleet = Fleet(loop, name, seats_of(shape), settings, late=late_of(loop, name, shape.late))
         return SeveralBrokers(shape, fleet)
 
@@ -173,10 +185,10 @@ class SeveralBrokers(Play):
     def __init__(self, shape: Shape, fleet: Fleet) -> None:
         stage = Crowd(fleet, History(), _nobody, asyncio.Event(), [], {})
         load = Load(shape.duration_s, shape.producers, shape.pace_s, shape.segment_bytes)
-        super().__init__(shape, load, fleet, stage, PARTITIONS, shape.table)
+        self._kinds, self._is_sync = shape.kinds, shape.sync
+        super().__init__(shape, load, fleet, stage, PARTITIONS, shape.table, shape.transactions)
         self._fleet = fleet
         self._crowd = stage
-        self._kinds, self._is_sync = shape.kinds, shape.sync
         self._deaf, self._min_in_sync, self._local_bytes = shape.deaf, shape.min_in_sync, shape.local_bytes
         self._throttled = {"follower.replication.throttled.replicas": "*"} if shape.throttled else {}
         self._losses = losses = Losses(fleet, stage.history)
@@ -185,10 +197,14 @@ class SeveralBrokers(Play):
             stage, losses, shape.kinds, shape.faults, self._places, replicas=replicas, sync=sync
         )
         self._god = God(fleet, stage, losses, sync=sync)
-        self._ends = Ends(fleet, stage, self._places)
+        self._ends = Ends(fleet, stage, self._read_places)
         hits = self._nemesis.hits
         self._reborn = Reborn(stage, replicas, hits) if shape.reborn else None
         self._back = ThereAndBack(stage, hits) if shape.reborn and replicas > 1 else None
+
+    @property
+    def clocks_jump(self) -> bool:
+        return Kind.CLOCK in self._kinds
 
     @property
     def hits(self) -> Mapping[str, int]:
@@ -214,6 +230,9 @@ class SeveralBrokers(Play):
         readers = [Reader(self._stage, f"again{i}", place, again=True) for i, place in enumerate(self._places[:2])]
         readers += [Reader(self._stage, f"tail{i}", p, again=False) for i, p in enumerate(self._places[1:])]
         return readers + near_readers(self._crowd, self._fleet, self._places)
+
+    def clients_near(self, place: Place) -> Sequence[tuple[str, Client]]:
+        return near_clients(self._crowd, self._fleet, place)
 
     def admin(self) -> Admin:
         return Operator(self._crowd, self._places)
@@ -256,7 +275,7 @@ class SeveralBrokers(Play):
         await self.drained(lambda: [*self._lagging()])
         await self._nemesis.restart_all()
         await self._are_whole("after clean restarts")
-        await acts.read_again(self._stage, self.found, self._places)
+        await acts.read_again(self._stage, self.found, self._read_places)
         await self._ends.read_copies(self.found)
         await self._ends.read_tables(self.found)
 

@@ -1,0 +1,301 @@
+"""What readers may see of transactions, as a model over the history: its promises (G16), and what breaks them.
+
+Pure. Owns the events of transactions and what counts as an anomaly there. A transaction whose commit was answered is
+whole, in every partition, each record once and in order; one whose commit was never asked for shows nothing to
+`read_committed`; one whose answer was lost is whole or not there; its group offset counts with it. What one
+`read_committed` reader saw at an offset, or did not see, every other one sees, of whatever broker, for ever. Losses
+excuse as in `checker`, and a lost partition of `__transaction_state` excuses a commit of before that nobody saw. Must not
+know brokers, seeds or faults.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.sim.checks.history import Batch, Loss, Outcome, Place
+
+ANYWHERE: Place = ("*", 0)
+STATE_TOPIC, OFFSETS_TOPIC = "__transaction_state", "__consumer_offsets"
+FINAL = "tx final"
+"""The name of who reads all in quiet times, once everything has ended."""
+
+STRAY = "stray"
+"""How a batch comes into a transaction after its end was asked for: `Ended.how`."""
+
+Told = Iterator[tuple[str, str]]
+
+
+class Part(NamedTuple):
+    """A batch of a transaction. `offset`: of its first record, where it was acknowledged, else -1."""
+
+    place: Place
+    values: tuple[str, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A transaction and what became of it. OK: its commit was answered; FAIL: nobody asked for it, or it was refused;
+    INFO: nobody heard. `decided_s`: when a commit was first asked for, infinite: never. `group_offset`: what it commits
+    of its group, -1: nothing. Numbers grow with each transaction of a line of producers."""
+
+    line: str
+    number: int
+    version: int
+    parts: tuple[Part, ...]
+    group_offset: int
+    invoked_s: float
+    decided_s: float
+    done_s: float
+    outcome: Outcome
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One fetch. [`offset`, `end`) was read; `batches` are those that its isolation lets through."""
+
+    consumer: str
+    place: Place
+    offset: int
+    end: int
+    is_committed: bool
+    invoked_s: float
+    done_s: float
+    batches: tuple[Batch, ...]
+    last_stable: int
+    high_watermark: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLook:
+    """What OffsetFetch with `require_stable` answered of a line's group."""
+
+    line: str
+    offset: int
+    invoked_s: float
+    done_s: float
+    is_final: bool = False
+
+
+@dataclass
+class _Facts:
+    unheld: frozenset[Place]  # of which the bucket holds nothing
+    ended: list[Ended] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+    groups: list[GroupLook] = field(default_factory=list)
+    losses: dict[Place, list[Loss]] = field(default_factory=lambda: defaultdict(list))
+    of_value: dict[str, Ended] = field(default_factory=dict)
+    committed: dict[Place, dict[int, tuple[str, float]]] = field(default_factory=lambda: defaultdict(dict))
+    """What `read_committed` readers saw, and when first."""
+    finals: dict[tuple[Place, bool], set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def excused(self, place: Place, offset: int, by_s: float) -> bool:
+        """Whether what lay there then may have been lost since."""
+        return any(loss.start <= offset and loss.at_s >= by_s for loss in self._losses(place))
+
+    def _losses(self, place: Place) -> Iterable[Loss]:
+        return (*self.losses[place], *(self.losses[ANYWHERE] if place in self.unheld else ()))
+
+    def lost_of(self, topic: str, by_s: float) -> bool:
+        """Whether an internal topic lost something after that."""
+        return any(
+            loss.at_s >= by_s
+            for place, losses in self.losses.items()
+            if place == ANYWHERE or place[0] == topic
+            for loss in losses
+        )
+
+    def is_visible(self, ended: Ended) -> bool:
+        """Whether the last readers saw any record of it."""
+        return any(value in self.finals[part.place, True] for part in ended.parts for value in part.values)
+
+
+def check_transactions(events: Iterable[Any], unheld: Iterable[Place] = ()) -> Told:
+    """(kind, detail) of each anomaly."""
+    facts = _Facts(frozenset(unheld))
+    for event in events:
+        if isinstance(event, Ended):
+            facts.ended.append(event)
+            facts.of_value.update((value, event) for part in event.parts for value in part.values)
+        elif isinstance(event, Look):
+            facts.looks.append(event)
+        elif isinstance(event, GroupLook):
+            facts.groups.append(event)
+        elif isinstance(event, Loss):
+            facts.losses[event.place].append(event)
+    for judge in _JUDGES:
+        yield from judge(facts)
+
+
+def _only_committed(facts: _Facts) -> Told:
+    """What a reader sees was decided to be committed: txn-aborted-seen, txn-dirty, txn-invented, txn-twice."""
+    where: dict[str, tuple[Place, int, float]] = {}
+    seen: set[tuple[Place, Batch]] = set()
+    for look in sorted(facts.looks, key=lambda look: look.done_s):
+        for batch in look.batches:
+            if look.consumer == FINAL:
+                facts.finals[look.place, look.is_committed].update(batch.values)
+            if not look.is_committed or (look.place, batch) in seen:
+                continue
+            seen.add((look.place, batch))
+            for offset, value in enumerate(batch.values, batch.base):
+                name = f"{look.place} {offset}: {look.consumer} saw {value} at {look.done_s:.3f} s ({look.node})"
+                ended = facts.of_value.get(value)
+                if ended is None:
+                    yield "txn-invented", f"{name}, which nobody sent"
+                elif ended.outcome is Outcome.FAIL:
+                    yield "txn-aborted-seen", f"{name}, of {_told(ended)}"
+                elif look.done_s < ended.decided_s:
+                    yield "txn-dirty", f"{name}, of {_told(ended)}"
+                before = facts.committed[look.place].setdefault(offset, (value, look.done_s))
+                if before[0] != value:
+                    if not facts.excused(look.place, offset, before[1]):
+                        yield "txn-two-at-one-offset", f"{name}, and {before} before"
+                    facts.committed[look.place][offset] = (value, look.done_s)
+                found = where.setdefault(value, (look.place, offset, look.done_s))
+                if found[:2] != (look.place, offset) and not (
+                    facts.excused(*found) or facts.excused(look.place, offset, look.done_s)
+                ):
+                    yield "txn-twice", f"{name}, and at {found[:2]}"
+
+
+def _one_committed_log(facts: _Facts) -> Told:
+    """Nobody misses at an offset what another one saw there: txn-missed."""
+    offsets = {place: sorted(found) for place, found in facts.committed.items()}
+    told: set[tuple[Place, int]] = set()
+    for look in facts.looks:
+        if not look.is_committed or look.end <= look.offset:
+            continue
+        known = offsets.get(look.place, [])
+        wanted = known[bisect_left(known, look.offset) : bisect_left(known, look.end)]
+        got = {offset for batch in look.batches for offset in range(batch.base, batch.base + len(batch.values))}
+        for offset in wanted:
+            if offset in got or (look.place, offset) in told:
+                continue
+            value, seen_s = facts.committed[look.place][offset]
+            if facts.excused(look.place, offset, min(seen_s, look.done_s)):
+                continue
+            told.add((look.place, offset))
+            yield (
+                "txn-missed",
+                f"{look.place} {offset}: {look.consumer} read [{look.offset}, {look.end}) of {look.node} until "
+                f"{look.done_s:.3f} s without {value}, which another one saw at {seen_s:.3f} s; "
+                f"{_told(facts.of_value.get(value))}",
+            )
+
+
+def _whole(facts: _Facts) -> Told:
+    """txn-lost, txn-fractured; of `read_uncommitted` txn-unseen."""
+    read = {place for place, is_committed in facts.finals if is_committed}
+    for ended in facts.ended:
+        parts = [part for part in ended.parts if part.place in read]
+        for part in parts:
+            missing = [value for value in part.values if value not in facts.finals[part.place, False]]
+            if missing and part.offset >= 0 and not facts.excused(part.place, part.offset, ended.invoked_s):
+                yield "txn-unseen", f"{part} is acknowledged and not there (read_uncommitted); {_told(ended)}"
+        if ended.outcome is Outcome.FAIL or facts.lost_of(STATE_TOPIC, ended.decided_s):
+            continue
+        if ended.outcome is Outcome.INFO and not facts.is_visible(ended):
+            continue
+        for part in parts:
+            missing = [value for value in part.values if value not in facts.finals[part.place, True]]
+            if not missing or facts.excused(part.place, max(part.offset, 0), ended.invoked_s):
+                continue
+            kind = "txn-lost" if ended.outcome is Outcome.OK else "txn-fractured"
+            yield kind, f"{part}: {missing} are not there at the end; {_told(ended)}"
+
+
+def _in_order(facts: _Facts) -> Told:
+    """txn-order: of each line, transactions in order, and each one's records in the order they were sent."""
+    rank = {
+        value: (ended.line, ended.number, at + (1000 if ended.how == STRAY else 0))
+        for ended in facts.ended
+        for at, value in enumerate(value for part in ended.parts for value in part.values)
+    }
+    for place, found in facts.committed.items():
+        last: dict[str, tuple[int, int]] = {}
+        for offset in sorted(found):
+            value = found[offset][0]
+            if value not in rank:
+                continue
+            line, *order = rank[value]
+            if tuple(order) <= last.get(line, (-1, -1)) and not facts.excused(place, offset, 0.0):
+                yield "txn-order", f"{place} {offset}: {value} after {last[line]} of {line}"
+            last[line] = (order[0], order[1])
+
+
+def _below_stable(facts: _Facts) -> Told:
+    """txn-above-stable: nothing is served at or above the last stable offset, which is not above the high watermark."""
+    for look in facts.looks:
+        if look.last_stable > look.high_watermark:
+            yield "txn-above-stable", f"{look.place}: last stable {look.last_stable} of {look.high_watermark} ({look.node})"
+        if look.is_committed and look.end > max(look.last_stable, look.offset):
+            yield "txn-above-stable", f"{look.place}: {look.end} served, last stable {look.last_stable} ({look.node})"
+
+
+def _stable_never_back(facts: _Facts) -> Told:
+    """txn-stable-regression: of one copy the last stable offset does not fall."""
+    best: dict[tuple[Place, str], list[tuple[float, int]]] = defaultdict(list)
+    for look in sorted(facts.looks, key=lambda look: look.done_s):
+        known = best[look.place, look.node]
+        at = bisect_left(known, (look.invoked_s, -1))
+        if at and known[at - 1][1] > look.last_stable:
+            yield (
+                "txn-stable-regression",
+                f"{look.place} of {look.node}: {look.last_stable} at {look.done_s:.3f} s after {known[at - 1]}",
+            )
+        known.append((look.done_s, max(look.last_stable, known[-1][1] if known else -1)))
+
+
+def _offsets_with_it(facts: _Facts) -> Told:
+    """txn-offset-invented, txn-offset-back, txn-offset-apart: a group's offset is that of a committed transaction, the
+    last one."""
+    of_line: dict[str, list[Ended]] = defaultdict(list)
+    for ended in facts.ended:
+        if ended.group_offset >= 0 and ended.outcome is not Outcome.FAIL:
+            of_line[ended.line].append(ended)
+    for look in facts.groups:
+        known = of_line[look.line]
+        name = f"the group of {look.line} has {look.offset} at {look.done_s:.3f} s"
+        at = [ended for ended in known if ended.group_offset == look.offset and ended.decided_s <= look.done_s]
+        if look.offset >= 0 and not at:
+            yield "txn-offset-invented", f"{name}, which no committed transaction says"
+        for ended in known:
+            is_there = ended.outcome is Outcome.OK or (look.is_final and facts.is_visible(ended))
+            if not is_there or ended.done_s > look.invoked_s or ended.group_offset <= look.offset:
+                continue
+            if facts.lost_of(OFFSETS_TOPIC, ended.decided_s) or facts.lost_of(STATE_TOPIC, ended.decided_s):
+                continue
+            kind = "txn-offset-back" if ended.outcome is Outcome.OK else "txn-offset-apart"
+            yield kind, f"{name}; {_told(ended)} says {ended.group_offset}"
+        for ended in at if look.is_final else ():
+            if not ended.parts or facts.is_visible(ended) or facts.lost_of(STATE_TOPIC, ended.decided_s):
+                continue
+            if not any(facts.excused(part.place, max(part.offset, 0), ended.invoked_s) for part in ended.parts):
+                yield "txn-offset-apart", f"{name}, of {_told(ended)}, whose records are not there"
+
+
+def _told(ended: Ended | None) -> str:
+    if ended is None:
+        return "nobody's"
+    return (
+        f"{ended.line} {ended.number} (version {ended.version}, {ended.how}, {ended.outcome.value}, from "
+        f"{ended.invoked_s:.3f} s, commit asked for at {ended.decided_s:.3f} s, over at {ended.done_s:.3f} s)"
+    )
+
+
+_JUDGES: tuple[Callable[[_Facts], Told], ...] = (
+    _only_committed,
+    _one_committed_log,
+    _whole,
+    _in_order,
+    _below_stable,
+    _stable_never_back,
+    _offsets_with_it,
+)

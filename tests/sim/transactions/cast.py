@@ -1,0 +1,138 @@
+"""The clients with transactions of one run, and their acts: under load, in quiet times, after restarts.
+
+Owns the draw of their topics and lines. Always true: in quiet times every id is fenced once more, which ends what is
+open; then the last stable offset has to reach the high watermark everywhere, and readers see all of it. Must not know
+faults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from seams.rng import SeededRng
+from tests.sim.actors import Stage
+from tests.sim.acts import Found
+from tests.sim.checks.history import Place
+from tests.sim.checks.transactions import FINAL
+from tests.sim.client import Client
+from tests.sim.transactions.line import CLOSES_S, Line, LineShape
+from tests.sim.transactions.looking import GroupOffsets, TransactionReader
+
+COLD: Place = ("txcold", 0)
+WARM: Place = ("txwarm", 0)
+HOT: Place = ("txhot", 0)
+"""Tiered, and nothing stays on the disk; tiered; and not tiered."""
+ENDS_S = 150.0
+"""All is ended within this of the last fault: the longest time-out, a minute, and pauses of who asks coordinators."""
+READ_S = 60.0
+
+SETTINGS = (
+    "transaction.state.log.num.partitions=2",
+    "transaction.state.log.segment.bytes=1048576",
+    "transaction.max.timeout.ms=8000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms=500",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionShape:
+    """What a seed draws of them."""
+
+    lines: tuple[LineShape, ...]
+    segment_bytes: int
+    has_hot: bool
+
+    @property
+    def tiered(self) -> tuple[Place, ...]:
+        return COLD, WARM
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return (*self.tiered, HOT) if self.has_hot else self.tiered
+
+    def topics(self) -> Mapping[str, Mapping[str, str]]:
+        """Configs by name."""
+        segment = {"internal.segment.bytes": str(self.segment_bytes), "retention.ms": "-1"}
+        tiered = {**segment, "remote.storage.enable": "true"}
+        found = {COLD[0]: {**tiered, "local.retention.bytes": "1"}, WARM[0]: {**tiered, "local.retention.bytes": "9000"}}
+        return {**found, HOT[0]: segment} if self.has_hot else found
+
+
+def transactions_of(name: str) -> TransactionShape:
+    """Of the run of this name, drawn apart."""
+    rng = SeededRng(f"{name}/transactions")
+    has_hot = rng.randrange(2) == 0
+    places = (COLD, WARM, HOT) if has_hot else (COLD, WARM)
+    lines = []
+    for number in range(2 + rng.randrange(2)):
+        version = 2 if number == 0 else 1 if number == 1 else 1 + rng.randrange(2)
+        timeout_ms = (1500, 4000, 8000)[rng.randrange(3)]
+        lines.append(LineShape(f"x{number}", version, timeout_ms, (0.05, 0.2, 0.5)[rng.randrange(3)], places))
+    return TransactionShape(tuple(lines), (1800, 3500, 9000)[rng.randrange(3)], has_hot)
+
+
+class Cast:
+    """Of one run. `client_near`: clients that read elsewhere than of leaders, by name."""
+
+    def __init__(self, stage: Stage, shape: TransactionShape, *, is_judged: bool) -> None:
+        self._stage, self.shape = stage, shape
+        self.hits: Counter[str] = Counter()
+        self._lines = [Line(stage, line, self.hits, shape.tiered, is_judged=is_judged) for line in shape.lines]
+        self._groups = [GroupOffsets(stage, line.name, shape.places[0], self.hits) for line in shape.lines]
+        self._after = 0
+
+    def writers(self) -> Sequence[Line]:
+        return self._lines
+
+    def others(self, near: Callable[[Place], Sequence[tuple[str, Client]]]) -> list[TransactionReader | GroupOffsets]:
+        """Readers of each place: of its leader, and where `near` goes; of each group."""
+        found: list[TransactionReader | GroupOffsets] = [*self._groups]
+        for place in self.shape.places:
+            clients = [(f"tx again {place[0]}", self._stage.client(place)), *near(place)]
+            found += [self._reader(name, place, client) for name, client in clients]
+        return found
+
+    def _reader(
+        self, name: str, place: Place, client: Client, *, is_committed: bool = True, again: bool = True
+    ) -> TransactionReader:
+        return TransactionReader(
+            self._stage, name, place, client, self.hits, self._is_cold, is_committed=is_committed, again=again
+        )
+
+    def _is_cold(self, node_name: str, place: Place, offset: int) -> bool:
+        for node in self._stage.cluster.nodes:
+            if node.name == node_name and node.broker is not None and node.broker.components.replicas is not None:
+                held = node.broker.components.replicas._registry.partitions.get(place)
+                return held is not None and offset < held.log.local_log_start_offset
+        return False
+
+    async def settle(self, found: Found) -> None:
+        """In quiet times: end all, and read all."""
+        closed = await asyncio.gather(*(line.close() for line in self._lines))
+        for line, is_closed in zip(self._lines, closed, strict=True):
+            if not is_closed:
+                found("txn-stuck", f"InitProducerId of {line.name} unanswered {CLOSES_S:.0f} s after the last fault")
+        await self.read(found, FINAL, ENDS_S)
+        for group in self._groups:
+            for _ in range(40):
+                if await group.step(is_final=True):
+                    break
+                await asyncio.sleep(0.5)
+            else:
+                found("txn-stuck", f"the offset of {group._line} is not stable, or not told")
+
+    async def read(self, found: Found, name: str, patience_s: float = READ_S) -> None:
+        """All places, in both isolations."""
+        for is_committed in (True, False):
+            readers = [
+                self._reader(name, place, self._stage.client(place), is_committed=is_committed, again=False)
+                for place in self.shape.places
+            ]
+            stuck = await asyncio.gather(*(reader.read_all(patience_s) for reader in readers))
+            for place, why in zip(self.shape.places, stuck, strict=True):
+                if why:
+                    kind = "txn-hanging" if is_committed else "unreadable"
+                    found(kind, f"{place}: {why} ({name}, {patience_s:.0f} s)")
