@@ -322,9 +322,11 @@ class BrokerStart:
         transactions = self._transactions(following, session, producer_ids) if TRANSACTIONS_SERVED else None
         coordinators = None if transactions is None else self._coordinators(following, transactions)
         outcomes = None if coordinators is None else CoordinatorOutcomes(coordinators)
+        groups = self._groups(following, session)
         if outcomes is not None:
             partitions, live = following.registry.partitions, self.live
-            ended = OpenEnded(partitions, outcomes, world.clock, lambda: live.now.transactions.timeout_max_ms)
+            timeout_max_ms = lambda: live.now.transactions.timeout_max_ms  # noqa: E731
+            ended = OpenEnded(partitions, outcomes, world.clock, timeout_max_ms, groups.undecided)
             self._spawn_service("transactions that nobody ends", ended.keep)
         return Context(
             live=self.live,
@@ -336,7 +338,7 @@ class BrokerStart:
             controller=following.controller,
             brokers=following.brokers,
             producer_ids=producer_ids,
-            groups=self._groups(following, session),
+            groups=groups,
             transactions=transactions,
             verifier=None if coordinators is None else CoordinatorVerifier(coordinators),
             outcomes=outcomes,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Final
 from uuid import UUID
@@ -98,6 +98,14 @@ class GroupCoordinator:
         self.members = MemberRequests(self.shard_of, self._effects, self._memory, rng, config)
         self.offsets = OffsetRequests(self.shard_of, self._effects, self._memory, clock, config, topics)
         self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)
+
+    def undecided(self, topic: str, index: int) -> MutableMapping[int, int] | None:
+        """Producers, and their epochs, whose offsets in that partition wait for a marker that a loss may have taken.
+        None while they are loaded."""
+        if topic != OFFSETS_TOPIC:
+            return {}
+        shard = self.log.ready(index)
+        return None if shard is None else shard.undecided
 
     # ---- start and stop --------------------------------------------------------------------------------------------
 

@@ -124,6 +124,10 @@ class GroupShard:
         self._loaded: dict[str, GroupMetadata | None] = {}
         self._open: dict[int, set[str]] = {}  # groups with offsets in a producer's open transaction
         self._resolved: dict[tuple[str, TopicPosition], None] | None = None  # by markers while a rewrite is under way
+        self._has_lost = False
+        self.undecided: dict[int, int] = {}
+        """Producers, and their epochs, whose offsets were open when the log had lost something: the marker may be lost,
+        and their records too, so that the log itself may know of no open transaction."""
 
     @property
     def is_ready(self) -> bool:
@@ -175,9 +179,16 @@ class GroupShard:
             self.settle(group)
             yield
         self._loaded.clear()
+        if self._has_lost:
+            for group in self.groups.values():
+                for producer, _, _ in group.offsets.open.in_order():
+                    epoch = max(producer.producer_epoch, self.undecided.get(producer.producer_id, -1))
+                    self.undecided[producer.producer_id] = epoch
 
     def end_transaction(self, marker: TransactionMarker) -> None:
         producer_id = marker.producer_id
+        if self.undecided.get(producer_id, marker.producer_epoch + 1) <= marker.producer_epoch:
+            del self.undecided[producer_id]
         groups = self._open.pop(producer_id, set())
         for group_id in groups:
             group = self.groups.get(group_id)
@@ -191,7 +202,8 @@ class GroupShard:
             self.settle(group)
 
     def lost(self) -> None:
-        """What the log lacks cannot be known: an offset that is set back is read again."""
+        """What the log lacks cannot be known: an offset that is set back is read again. Among it may be markers."""
+        self._has_lost = True
 
     def _open_offset(self, group: Group, producer: Producer, where: TopicPosition, value: CommittedOffset) -> None:
         group.offsets.open.put(producer, where, value)
@@ -268,6 +280,7 @@ class GroupShard:
             group.accounted = self._memory.resize(group.accounted, 0)
         self.groups.clear()
         self._open.clear()
+        self.undecided.clear()
 
     # ---- groups ----------------------------------------------------------------------------------------------------
 

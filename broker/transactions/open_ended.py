@@ -1,5 +1,6 @@
 """Ends transactions that no coordinator will end by itself: those that a declared gap lies in, and those that are open
-for longer than any time-out allows (TX10, T11 to T15).
+for longer than any time-out allows (TX10, T11 to T15). Of group offsets also those that came back with a snapshot, of
+whose transaction the log knows nothing (TX12).
 
 The outcome is never chosen here while somebody may know it: first what a footer of the partition says, then what the
 coordinators say. A transaction that no loaded coordinator knows is aborted, and named. While a coordinator is not to be
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Final
 
 from broker.partition.leading.leader_replica import LeaderReplica
@@ -34,7 +35,9 @@ _PAUSE_S: Final = (5.0, 60.0)  # of a partition, after an answer that was missin
 
 
 class OpenEnded:
-    """One broker's. `partitions`: those that it leads. `timeout_max_ms`: transaction.max.timeout.ms."""
+    """One broker's. `partitions`: those that it leads. `timeout_max_ms`: transaction.max.timeout.ms. `restored`: of a
+    partition (topic, index) producers and their epochs that a snapshot has in a transaction, and maybe not the log;
+    None while they are loaded. Those whose marker is appended are taken out."""
 
     def __init__(
         self,
@@ -42,11 +45,13 @@ class OpenEnded:
         outcomes: TransactionOutcomes,
         clock: Clock,
         timeout_max_ms: Callable[[], int],
+        restored: Callable[[str, int], MutableMapping[int, int] | None] = lambda *_: {},
     ) -> None:
         self._partitions = partitions
         self._outcomes = outcomes
         self._clock = clock
         self._timeout_max_ms = timeout_max_ms
+        self._restored = restored
         self._paused: dict[LeaderReplica, tuple[float, float]] = {}  # until when, and the next pause; seconds
 
     async def keep(self) -> None:
@@ -68,14 +73,27 @@ class OpenEnded:
         return partition.log.producers.transactions.begun_before(before_ms)
 
     def _is_due(self, partition: LeaderReplica) -> bool:
-        if not partition.leading or not (
-            partition.undecided or partition.awaits_coordinators or partition.log.producers.transactions.first_offsets
+        restored = self._restored(partition.topic, partition.index)
+        if not partition.leading or restored is None:
+            return False
+        if not (
+            partition.undecided
+            or partition.awaits_coordinators
+            or partition.log.producers.transactions.first_offsets
+            or restored
         ):
             return False
         until_s, _ = self._paused.get(partition, (0.0, 0.0))
         if self._clock.monotonic_s() < until_s:
             return False
-        return bool(partition.undecided or partition.awaits_coordinators or self.overdue(partition))
+        is_due = partition.undecided or partition.awaits_coordinators or self.overdue(partition)
+        return bool(is_due or self._closed_in_log(partition))
+
+    def _closed_in_log(self, partition: LeaderReplica) -> list[tuple[int, int]]:
+        """Restored transactions, with their epochs, that the log does not have open."""
+        opened = partition.log.producers.transactions.first_offsets
+        restored = self._restored(partition.topic, partition.index) or {}
+        return [(of_id, epoch) for of_id, epoch in restored.items() if of_id not in opened]
 
     async def _try(self, partition: LeaderReplica) -> None:
         why: object = "a coordinator has no answer"
@@ -101,6 +119,8 @@ class OpenEnded:
                 return False
             if _is_over(partition, epoch):
                 return True
+            if not await self._end_restored(partition, of):
+                return False  # first of all: a rewrite puts them into the log, and producers go on
             partition.awaits_coordinators = False
         transactions, producers = partition.log.producers.transactions, partition.log.producers
         overdue = self.overdue(partition)
@@ -127,13 +147,33 @@ class OpenEnded:
             if decision is None or decision is Decision.ONGOING:
                 is_done = False
                 continue
-            self._append(partition, producer_id, producer_epoch, first_offset, decision)
+            self._append(partition, producer_id, producer_epoch, f"began at offset {first_offset}", decision)
         for producer_id in [of_id for of_id in partition.undecided if of_id not in transactions.first_offsets]:
             del partition.undecided[producer_id]
+        return await self._end_restored(partition, of) and is_done
+
+    async def _end_restored(self, partition: LeaderReplica, of: TransactionalPartition) -> bool:
+        """Whether nothing is left to do now. Raises as `append_markers`."""
+        epoch = partition.leader_epoch
+        found = self._closed_in_log(partition)
+        is_done = len(found) <= _ROUND_MAX
+        for producer_id, producer_epoch in found[:_ROUND_MAX]:
+            decision = await self._outcomes.decide(of, producer_id, producer_epoch)
+            if _is_over(partition, epoch):
+                return True
+            if (producer_id, producer_epoch) not in self._closed_in_log(partition):
+                continue  # a marker came meanwhile, or its producer goes on
+            if decision is None or decision is Decision.ONGOING:
+                is_done = False
+                continue
+            known_epoch = max(producer_epoch, partition.log.producers.epoch_of(producer_id))
+            self._append(partition, producer_id, known_epoch, "came back with a snapshot", decision)
+            if (restored := self._restored(partition.topic, partition.index)) is not None:
+                restored.pop(producer_id, None)
         return is_done
 
     def _append(
-        self, partition: LeaderReplica, producer_id: int, producer_epoch: int, first_offset: int, decision: Decision
+        self, partition: LeaderReplica, producer_id: int, producer_epoch: int, which: str, decision: Decision
     ) -> None:
         """The marker is the leader's own, with the greatest coordinator epoch that is known here: it lowers no fence
         (T10)."""
@@ -144,11 +184,11 @@ class OpenEnded:
         if not isinstance(result, int):
             raise result
         log.warning(
-            "%s-%d: the transaction of producer %d that began at offset %d is %s by this leader%s",
+            "%s-%d: the transaction of producer %d that %s is %s by this leader%s",
             partition.topic,
             partition.index,
             producer_id,
-            first_offset,
+            which,
             "committed" if is_commit else "aborted",
             "; outcome unknown: no coordinator knows it" if decision is Decision.UNKNOWN else "",
         )
