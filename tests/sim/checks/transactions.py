@@ -4,8 +4,8 @@ Pure. Owns the events of transactions and what counts as an anomaly there. A tra
 whole, in every partition, each record once and in order; one whose commit was never asked for shows nothing to
 `read_committed`; one whose answer was lost is whole or not there; its group offset counts with it. What one
 `read_committed` reader saw at an offset, or did not see, every other one sees, of whatever broker, for ever. Losses
-excuse as in `checker`, and a lost partition of `__transaction_state` excuses a commit of before that nobody saw. Must not
-know brokers, seeds or faults.
+excuse as in `checker`, and a lost partition of `__transaction_state` excuses a commit of before that nobody saw. Must
+not know brokers, seeds or faults.
 """
 
 from __future__ import annotations
@@ -234,7 +234,10 @@ def _below_stable(facts: _Facts) -> Told:
     """txn-above-stable: nothing is served at or above the last stable offset, which is not above the high watermark."""
     for look in facts.looks:
         if look.last_stable > look.high_watermark:
-            yield "txn-above-stable", f"{look.place}: last stable {look.last_stable} of {look.high_watermark} ({look.node})"
+            yield (
+                "txn-above-stable",
+                f"{look.place}: last stable {look.last_stable} of {look.high_watermark} ({look.node})",
+            )
         if look.is_committed and look.end > max(look.last_stable, look.offset):
             yield "txn-above-stable", f"{look.place}: {look.end} served, last stable {look.last_stable} ({look.node})"
 

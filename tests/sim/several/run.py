@@ -169,7 +169,10 @@ def simulate(
     shape = with_late(shape_of(seed, brokers, duration_s, replication_factor), always=late)
 
     def make(loop: SimLoop) -> SeveralBrokers:
-        settings, name = [*BROKER_SETTINGS, *TABLE_SETTINGS, *TRANSACTION_SETTINGS, *shape.settings], f"several/{brokers}/{seed}"
+        settings, name = (
+            [*BROKER_SETTINGS, *TABLE_SETTINGS, *TRANSACTION_SETTINGS, *shape.settings],
+            f"several/{brokers}/{seed}",
+        )
         fleet = Fleet(loop, name, seats_of(shape), settings, late=late_of(loop, name, shape.late))
         return SeveralBrokers(shape, fleet)
 

@@ -57,7 +57,10 @@ class TransactionShape:
         """Configs by name."""
         segment = {"internal.segment.bytes": str(self.segment_bytes), "retention.ms": "-1"}
         tiered = {**segment, "remote.storage.enable": "true"}
-        found = {COLD[0]: {**tiered, "local.retention.bytes": "1"}, WARM[0]: {**tiered, "local.retention.bytes": "9000"}}
+        found = {
+            COLD[0]: {**tiered, "local.retention.bytes": "1"},
+            WARM[0]: {**tiered, "local.retention.bytes": "9000"},
+        }
         return {**found, HOT[0]: segment} if self.has_hot else found
 
 

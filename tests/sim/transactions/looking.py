@@ -39,8 +39,8 @@ def let_through(fetched: Fetched, wrong: Callable[[str], None]) -> list[tuple[Ba
 
 
 class TransactionReader:
-    """Of one place; again from the start whenever it reached the end, or on. `is_cold`: whether an offset at a node lies
-    below its files."""
+    """Of one place; again from the start whenever it reached the end, or on. `is_cold`: whether an offset at a node
+    lies below its files."""
 
     def __init__(
         self,
@@ -104,9 +104,11 @@ class TransactionReader:
             if header.next_offset <= at or (header.base_offset > at):
                 wrong(f"wanted {at}, got [{header.base_offset}, {header.next_offset})")
             at = header.next_offset
-        passed = let_through(fetched, wrong) if self._is_committed else [
-            (header, data) for header, data in fetched.batches if not header.is_control
-        ]
+        passed = (
+            let_through(fetched, wrong)
+            if self._is_committed
+            else [(header, data) for header, data in fetched.batches if not header.is_control]
+        )
         batches = stage.batches(fetched._replace(batches=passed), place)
         node = stage.cluster.copy_at(self._client.connected_to, place)
         if self._is_committed and batches and self._is_cold(node, place, batches[0].base):

@@ -248,9 +248,7 @@ class Session:
             self.producer, self._sequences = now, now_at
         return "taken"
 
-    async def _write(
-        self, transaction: Transaction, place: Place, count: int, patience_s: float = PATIENCE_S
-    ) -> None:
+    async def _write(self, transaction: Transaction, place: Place, count: int, patience_s: float = PATIENCE_S) -> None:
         stage, rng = self.stage, self._rng
         values = tuple(f"{self.name}.{transaction.number}.{self._batches}.{i}" for i in range(count))
         self._batches += 1
