@@ -98,7 +98,7 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
         f"default.replication.factor={replicas}",
         f"offsets.topic.replication.factor={replicas}",
         f"transaction.state.log.replication.factor={replicas}",
-        f"transaction.state.log.min.isr={min_in_sync}",
+        f"transaction.state.log.min.isr={min(min_in_sync, 2)}",
     )
     producers = 3 + rng.randrange(3)
     pace_s = (0.15, 0.4, 1.0)[rng.randrange(3)]
@@ -148,7 +148,7 @@ def with_late(shape: Shape, *, always: bool) -> Shape:
         late=drawn_chance(name, always=always),
         reborn=always or is_reborn,
         table=table_of(name),
-        transactions=transactions_of(name),
+        transactions=transactions_of(name, more_lines=1),
     )
 
 

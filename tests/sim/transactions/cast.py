@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from seams.rng import SeededRng
 from tests.sim.actors import Stage
 from tests.sim.acts import Found
-from tests.sim.checks.history import Place
-from tests.sim.checks.transactions import FINAL
+from tests.sim.checks.history import Loss, Place
+from tests.sim.checks.transactions import ANYWHERE, FINAL, STATE_TOPIC
 from tests.sim.client import Client
 from tests.sim.transactions.line import CLOSES_S, Line, LineShape
 from tests.sim.transactions.looking import GroupOffsets, TransactionReader
@@ -25,14 +25,16 @@ COLD: Place = ("txcold", 0)
 WARM: Place = ("txwarm", 0)
 HOT: Place = ("txhot", 0)
 """Tiered, and nothing stays on the disk; tiered; and not tiered."""
-ENDS_S = 150.0
-"""All is ended within this of the last fault: the longest time-out, a minute, and pauses of who asks coordinators."""
+ENDS_S = 20.0
+ENDS_UNKNOWN_S = 150.0
+"""All is ended within this of the last fault; where coordinators lost something, partitions end what nobody knows:
+after the longest time-out, a minute, and pauses of who asks coordinators."""
 READ_S = 60.0
 
 SETTINGS = (
     "transaction.state.log.num.partitions=2",
     "transaction.state.log.segment.bytes=1048576",
-    "transaction.max.timeout.ms=8000",
+    "transaction.max.timeout.ms=6000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=500",
 )
 
@@ -64,16 +66,16 @@ class TransactionShape:
         return {**found, HOT[0]: segment} if self.has_hot else found
 
 
-def transactions_of(name: str) -> TransactionShape:
+def transactions_of(name: str, more_lines: int = 0) -> TransactionShape:
     """Of the run of this name, drawn apart."""
     rng = SeededRng(f"{name}/transactions")
     has_hot = rng.randrange(2) == 0
     places = (COLD, WARM, HOT) if has_hot else (COLD, WARM)
     lines = []
-    for number in range(2 + rng.randrange(2)):
+    for number in range(2 + rng.randrange(2) + more_lines):
         version = 2 if number == 0 else 1 if number == 1 else 1 + rng.randrange(2)
-        timeout_ms = (1500, 4000, 8000)[rng.randrange(3)]
-        lines.append(LineShape(f"x{number}", version, timeout_ms, (0.05, 0.2, 0.5)[rng.randrange(3)], places))
+        timeout_ms = (1000, 2500, 6000)[rng.randrange(3)]
+        lines.append(LineShape(f"x{number}", version, timeout_ms, (0.05, 0.15, 0.4)[rng.randrange(3)], places))
     return TransactionShape(tuple(lines), (1800, 3500, 9000)[rng.randrange(3)], has_hot)
 
 
@@ -118,7 +120,11 @@ class Cast:
         for line, is_closed in zip(self._lines, closed, strict=True):
             if not is_closed:
                 found("txn-stuck", f"InitProducerId of {line.name} unanswered {CLOSES_S:.0f} s after the last fault")
-        await self.read(found, FINAL, ENDS_S)
+        has_lost = any(
+            isinstance(event, Loss) and event.place[0] in (ANYWHERE[0], STATE_TOPIC)
+            for event in self._stage.history.events
+        )
+        await self.read(found, FINAL, ENDS_UNKNOWN_S if has_lost else ENDS_S)
         for group in self._groups:
             for _ in range(40):
                 if await group.step(is_final=True):

@@ -1,8 +1,9 @@
 """A line of producers of one transactional id: each transaction is committed, aborted, or left in some worse way.
 
 Owns what becomes of a transaction, drawn from the seed: its producer commits or aborts it, dies in it, sleeps beyond
-its time-out, or is a zombie that goes on beside its successor. Always true: each transaction goes into the history once,
-also when the run ends in the middle of it; one producer follows another, beside it only zombies act. Must not know faults.
+its time-out, or is a zombie that goes on beside its successor. Always true: each transaction goes into the history
+once, also when the run ends in the middle of it; one producer follows another, beside it only zombies act. Must not
+know faults.
 """
 
 from __future__ import annotations

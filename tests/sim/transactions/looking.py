@@ -15,7 +15,7 @@ from logformat.record_batch import BatchHeader
 from logformat.transaction_marker import marker_of
 from tests.sim.actors import NO_ANSWER, Stage
 from tests.sim.checks.history import Place
-from tests.sim.checks.transactions import FINAL, GroupLook, Look
+from tests.sim.checks.transactions import GroupLook, Look
 from tests.sim.client import EARLIEST, READ_COMMITTED, Client, Fetched, ServerError
 
 
@@ -66,7 +66,7 @@ class TransactionReader:
         """Until told to stop."""
         while not self._stage.stopping.is_set():
             await self.step()
-            await asyncio.sleep(self._rng.uniform(0.05, 0.6))
+            await asyncio.sleep(self._rng.uniform(0.1, 1.0))
 
     async def step(self) -> None:
         """One fetch."""
@@ -178,6 +178,3 @@ class GroupOffsets:
             return False
         stage.history.add(GroupLook(self._line, offset, invoked_s, stage.now(), is_final))
         return True
-
-
-__all__ = ["FINAL", "GroupOffsets", "TransactionReader", "let_through"]
