@@ -61,11 +61,13 @@ class FollowerFetch(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        """By its own log up to its own high watermark (TX8). What it deleted was decided (T7)."""
+        """By its own log up to its own high watermark (TX8). What it deleted was decided (T7); a marker that is above
+        may end what it holds, also where the bucket has that."""
         high_watermark = self.follower.high_watermark
         stable = self.log.last_stable_offset(high_watermark)
         if stable < high_watermark:
-            stable = min(max(stable, self.log_start_offset, self.tier.remote_end_offset), high_watermark)
+            bucket_only_end = min(self.tier.remote_end_offset, self.log.local_log_start_offset)
+            stable = min(max(stable, self.log_start_offset, bucket_only_end), high_watermark)
         return stable
 
     @property

@@ -218,11 +218,13 @@ class LeaderReplica(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        """Every transaction that began below is decided. What lies in the bucket is (TX5, T7)."""
+        """Every transaction that began below is decided. What lies in the bucket is (TX5, T7); but of what the local log
+        holds too only the log itself can say what was aborted."""
         high_watermark = self.high_watermark
         stable = self.log.last_stable_offset(high_watermark)
         if stable < high_watermark:
-            stable = min(max(stable, self.log_start_offset, self.tier.remote_end_offset), high_watermark)
+            bucket_only_end = min(self.tier.remote_end_offset, self.log.local_log_start_offset)
+            stable = min(max(stable, self.log_start_offset, bucket_only_end), high_watermark)
         return stable
 
     @property
