@@ -218,8 +218,8 @@ class LeaderReplica(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        """Every transaction that began below is decided. What lies in the bucket is (TX5, T7); but of what the local log
-        holds too only the log itself can say what was aborted."""
+        """Every transaction that began below is decided. What lies in the bucket is (TX5, T7); but of what the local
+        log holds too only the log itself can say what was aborted."""
         high_watermark = self.high_watermark
         stable = self.log.last_stable_offset(high_watermark)
         if stable < high_watermark:

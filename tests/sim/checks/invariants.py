@@ -43,8 +43,8 @@ def look_at(node: Node, stage: Stage) -> None:
             "local_start <= max(log_start, remote_end)": local <= max(start, tier.remote_end_offset),
             "last_stable <= high_watermark": partition.last_stable_offset <= partition.high_watermark,
             "high_watermark <= log_end": partition.high_watermark <= log.log_end_offset,
-            # Read by a claim that is under way, the root says more than what was known when the epoch began. What a lost
-            # tail left undecided in local files may be decided in the bucket.
+            # Read by a claim that is under way, the root says more than what was known when the epoch began. What a
+            # lost tail left undecided in local files may be decided in the bucket.
             "remote_end <= last_stable": not tier.enabled
             or not tier.partition_state.claimed
             or tier.remote_end_offset <= partition.last_stable_offset

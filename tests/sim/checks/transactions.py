@@ -138,9 +138,11 @@ def _only_committed(facts: _Facts) -> Told:
     where: dict[str, tuple[Place, int, float]] = {}
     seen: set[tuple[Place, Batch]] = set()
     for look in sorted(facts.looks, key=lambda look: look.done_s):
+        if look.consumer == FINAL:
+            facts.finals[look.place, look.is_committed].update(
+                value for batch in look.batches for value in batch.values
+            )
         for batch in look.batches:
-            if look.consumer == FINAL:
-                facts.finals[look.place, look.is_committed].update(batch.values)
             if not look.is_committed or (look.place, batch) in seen:
                 continue
             seen.add((look.place, batch))

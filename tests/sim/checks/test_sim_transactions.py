@@ -1,0 +1,102 @@
+"""The model of transactions judges histories made by hand: what it allows, and each anomaly that it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.sim.checks.history import Batch, Loss, Outcome, Place
+from tests.sim.checks.transactions import FINAL, STRAY, Ended, GroupLook, Look, Part, check_transactions
+
+A: Place = ("a", 0)
+B: Place = ("b", 0)
+
+
+def ended(
+    number: int, outcome: Outcome, *parts: Part, at_s: float = 1.0, group: int = -1, how: str = "commit"
+) -> Ended:
+    asked_s = at_s + 0.5 if outcome is not Outcome.FAIL else float("inf")
+    return Ended("x", number, 2, parts, group, at_s, asked_s, at_s + 1.0, outcome, how)
+
+
+def look(
+    place: Place, *found: tuple[int, str], end: int = 9, at_s: float = 9.0, name: str = FINAL, **more: Any
+) -> Look:
+    batches = tuple(Batch(offset, offset + 1, value, (value,)) for offset, value in found)
+    stable, is_committed = more.get("stable", end), more.get("is_committed", True)
+    return Look(name, place, more.get("start", 0), end, is_committed, at_s, at_s + 0.1, batches, stable, 9, "n")
+
+
+def all_of(place: Place, *found: tuple[int, str]) -> tuple[Look, Look]:
+    """What the last readers saw, in both isolations."""
+    return look(place, *found), look(place, *found, is_committed=False)
+
+
+A1, B1, A2 = Part(A, ("a1",), 0), Part(B, ("b1",), 0), Part(A, ("a2",), 2)
+OK, FAIL, INFO = Outcome.OK, Outcome.FAIL, Outcome.INFO
+ONE = ended(1, OK, A1, B1)
+SEEN = (*all_of(A, (0, "a1")), *all_of(B, (0, "b1")))
+NOT_SEEN = (look(A), look(A, (0, "a1"), is_committed=False), look(B), look(B, (0, "b1"), is_committed=False))
+
+ALLOWED: dict[str, list[Any]] = {
+    "committed, whole": [ONE, *SEEN],
+    "aborted, not shown": [ended(1, FAIL, A1, B1), *NOT_SEEN],
+    "unanswered, whole": [ended(1, INFO, A1, B1), *SEEN],
+    "unanswered, not there": [ended(1, INFO, A1, B1), *NOT_SEEN],
+    "in order": [ONE, ended(2, OK, A2), *all_of(A, (0, "a1"), (2, "a2")), *all_of(B, (0, "b1"))],
+    "a batch came before the marker": [
+        *(ONE, ended(1, INFO, A2, how=STRAY)),
+        *(*all_of(A, (0, "a1"), (2, "a2")), *all_of(B, (0, "b1"))),
+    ],
+    "half of it is lost": [ONE, Loss(A, 0, 5.0, "disk"), *all_of(A), *all_of(B, (0, "b1"))],
+    "its coordinator's log is lost": [ONE, Loss(("__transaction_state", 0), 0, 1.7, "disk"), *NOT_SEEN],
+    "its offset": [ended(1, OK, A1, group=1), *all_of(A, (0, "a1")), GroupLook("x", 1, 9.0, 9.1, True)],
+    "not asked for before": [ended(1, OK, A1, group=1), *all_of(A, (0, "a1")), GroupLook("x", -1, 1.2, 1.3)],
+}
+
+ANOMALIES: dict[str, tuple[str, list[Any]]] = {
+    "an aborted record is shown": ("txn-aborted-seen", [ended(1, FAIL, A1), *all_of(A, (0, "a1"))]),
+    "shown before anybody asked for a commit": ("txn-dirty", [ONE, *SEEN, look(A, (0, "a1"), at_s=1.1, name="r")]),
+    "nobody sent it": ("txn-invented", [*all_of(A, (0, "a1"))]),
+    "twice": ("txn-twice", [ONE, *all_of(A, (0, "a1"), (3, "a1")), *all_of(B, (0, "b1"))]),
+    "two at one offset": ("txn-two-at-one-offset", [ONE, *SEEN, look(A, (0, "b1"), at_s=10.0, name="r")]),
+    "missed by one reader": ("txn-missed", [ONE, *SEEN, look(A, name="r")]),
+    "committed, not there": ("txn-lost", [ONE, *NOT_SEEN]),
+    "half of an unanswered one": ("txn-fractured", [ended(1, INFO, A1, B1), *SEEN[:2], *NOT_SEEN[2:]]),
+    "acknowledged, not there": ("txn-unseen", [ended(1, FAIL, A1), *all_of(A)]),
+    "the later one first": (
+        "txn-order",
+        [ended(1, OK, Part(A, ("a1",), 2)), ended(2, OK, Part(A, ("a2",), 0)), *all_of(A, (0, "a2"), (2, "a1"))],
+    ),
+    "above the last stable offset": ("txn-above-stable", [ONE, *SEEN, look(A, (0, "a1"), stable=0, name="r")]),
+    "it falls": (
+        "txn-stable-regression",
+        [ONE, *SEEN, look(A, (0, "a1"), end=1, stable=1, at_s=11.0, name="r")],
+    ),
+    "the offset of an aborted one": (
+        "txn-offset-invented",
+        [ended(1, FAIL, A1, group=1), look(A), look(A, (0, "a1"), is_committed=False), GroupLook("x", 1, 9.0, 9.1)],
+    ),
+    "its offset is gone": (
+        "txn-offset-back",
+        [ended(1, OK, A1, group=1), *all_of(A, (0, "a1")), GroupLook("x", -1, 9.0, 9.1)],
+    ),
+    "an offset without its records": (
+        "txn-offset-apart",
+        [
+            *(ended(1, INFO, A1, group=1), look(A), look(A, (0, "a1"), is_committed=False)),
+            GroupLook("x", 1, 9.0, 9.1, True),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("events", ALLOWED.values(), ids=ALLOWED.keys())
+def test_what_is_promised_is_allowed(events: list[Any]) -> None:
+    assert list(check_transactions(events)) == []
+
+
+@pytest.mark.parametrize(("kind", "events"), ANOMALIES.values(), ids=ANOMALIES.keys())
+def test_each_anomaly_is_found(kind: str, events: list[Any]) -> None:
+    assert kind in {found for found, _ in check_transactions(events)}
