@@ -12,6 +12,7 @@ import pytest
 from tests.sim.checks.rows import table
 from tests.sim.nemesis import KEEPS, Kind
 from tests.sim.run import FAULTY, simulate
+from tests.sim.transactions.cast import MUST_HIT as IN_TRANSACTIONS
 from tests.support.store.faulty_store import Fault
 
 SEEDS = range(13, 63)
@@ -30,6 +31,7 @@ MUST_HIT = (
     *("cleaning, pass finished", "cleaning, swap", "cleaning, tombstones dropped", "cleaning, map full"),
     *("cleaning, killed in a swap", "cleaning, power cut in a swap", "cleaning, start finished a swap"),
     *("cleaning, pass cut off by a role's end", "cleaning, pass cut off by a full disk"),
+    *IN_TRANSACTIONS,
 )
 
 

@@ -14,6 +14,7 @@ from tests.sim.checks.rows import table
 from tests.sim.several.crowd import Led
 from tests.sim.several.faults.kinds import Kind
 from tests.sim.several.run import simulate
+from tests.sim.transactions.cast import MUST_HIT as IN_TRANSACTIONS
 
 BROKERS = 3
 SEEDS = (*range(1, 12), 38, 41, 47)  # 41: a broker is drained among what breaks the others, and comes back empty
@@ -33,6 +34,8 @@ MUST_HIT = (
     *("topic deleted and made again", "reassigned, and back"),
     *("cleaning, pass finished", "cleaning, swap", "cleaning, pass cut off by a role's end"),
     *("cleaning, tombstones dropped", "cleaning, map full", "cleaning, start finished a swap"),
+    *IN_TRANSACTIONS,
+    "txn markers late",
 )
 
 

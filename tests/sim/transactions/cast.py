@@ -38,6 +38,13 @@ SETTINGS = (
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=500",
 )
 
+MUST_HIT = (
+    *("txn committed", "txn aborted", "txn commit unanswered", "txn producer died", "txn zombie fenced"),
+    *("txn timed out", "txn coordinator moved", "txn offsets in a transaction", "txn offset not stable yet"),
+    *("txn reads past aborted ones", "txn committed read of the bucket", "txn batch after the end refused"),
+)
+"""What happens in any dozen runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class TransactionShape:
