@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +22,8 @@ from logformat.errors import InvalidRequest, ThermoclineError
 from seams.files.disk import Disk, File
 from seams.loop.workers import Lane, Workers
 from seams.rng import Rng
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -110,10 +113,15 @@ class DirectoryStore:
             raise _mapped(failure, self.url) from failure
 
     async def close(self) -> None:
+        """Ends without an error when the disk does not answer: the writer's lock ends with the process, and the next
+        writer takes its file away."""
         async with self._preparing:
             if self._prepared:
                 self._prepared = False
-                await self._run(self._files.forget_writer, lane=Lane.STORE)
+                try:
+                    await self._run(self._files.forget_writer, lane=Lane.STORE)
+                except StoreUnavailable as away:
+                    log.warning("%s: the writer's file is left to the next writer: %s", self.url, away)
 
     async def _prepare(self) -> None:
         if not self._prepared:

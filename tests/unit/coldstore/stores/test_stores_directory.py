@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -575,8 +576,6 @@ def test_the_disks_errors_say_what_to_do(
 
 def test_a_stuck_disk_costs_a_deadline(tmp_path: Path, workers: ThreadWorkers) -> None:
     """NFS away, a dying disk: the call ends as "unknown"; the loop was never blocked."""
-    import threading
-
     gate = threading.Event()
 
     class Stuck(PosixDisk):
@@ -592,6 +591,24 @@ def test_a_stuck_disk_costs_a_deadline(tmp_path: Path, workers: ThreadWorkers) -
         gate.set()
 
     run(store, scenario)
+
+
+def test_a_close_ends_without_the_disk(
+    tmp_path: Path, workers: ThreadWorkers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression, seed 515 of the simulation: a broker that stopped cleanly ended by an exception."""
+    gate = threading.Event()
+    deadlines = DirectoryDeadlines(small_s=0.2)
+    store = DirectoryStore(PosixDisk(), workers, str(tmp_path / "bucket"), SystemRng(), deadlines)
+
+    async def scenario(store: ObjectStore) -> None:
+        await store.put_root("root", b"1", None)
+        monkeypatch.setattr(DirectoryFiles, "forget_writer", lambda _: gate.wait())
+        await store.close()
+        gate.set()
+
+    run(store, scenario)
+    assert "left to the next writer" in caplog.text
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
