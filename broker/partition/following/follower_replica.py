@@ -345,8 +345,10 @@ class FollowerReplica:
             self.reads.advanced()
 
     def cleanable_end(self) -> int:
-        """As the leader's; `verified_end` is what it saw in the bucket."""
-        return min(self.high_watermark, self.verified_end) if self.log.config.tiered else self.high_watermark
+        """As the leader's, by its own last stable offset: an undecided record supersedes none (TX17). `verified_end` is
+        what the leader saw in the bucket."""
+        stable = self.log.last_stable_offset(self.high_watermark)
+        return min(stable, self.verified_end) if self.log.config.tiered else stable
 
     # ── ticks ────────────────────────────────────────────────────────────────────────────────────────────────────
     def tick(self, now_ms: int, now_s: float) -> bool:

@@ -251,6 +251,29 @@ async def test_a_copy_that_ends_within_its_leaders_filler_takes_the_rest_of_it(c
         copy.given(batch_at(4, count=4))  # no filler: it is never cut
 
 
+@by(copying, flush_sync=False)
+async def test_an_open_transaction_keeps_the_cleaner_of_a_copy_back(copy: Copy, /) -> None:
+    """Regression: a copy's cleaner went up to its high watermark. Undecided records drove out committed ones of their
+    keys; after an abort neither was there, and the next leader had lost an acknowledged record (TX17)."""
+    undecided = encode_batch(
+        [Record(2, 1_000, b"k", b"v")],
+        leader_epoch=EPOCH,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    assert copy.given(batch_at(0, count=2), undecided, batch_at(3, count=2), high_watermark=5)
+    await copy.it.wait_flushed()
+    copy.given(high_watermark=5)
+    assert copy.it.high_watermark == 5 and copy.it.cleanable_end() == 2
+    assert copy.given(marker_batch(TransactionMarker(7, 0, False, 0), 5, EPOCH, 1_000), high_watermark=5)
+    await copy.it.wait_flushed()
+    assert copy.it.cleanable_end() == 2, "its marker is not committed"
+    copy.given(high_watermark=6)
+    assert copy.it.high_watermark == copy.it.cleanable_end() == 6
+
+
 @by(copying)
 async def test_what_only_the_bucket_has_is_begun_behind(copy: Copy, /) -> None:
     """OFFSET_MOVED_TO_TIERED_STORAGE: at the verified end, with the lineage that the bucket knows."""
