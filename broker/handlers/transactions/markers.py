@@ -94,7 +94,7 @@ def _append(
     for (_, row), result in zip(markers, results, strict=True):
         if isinstance(result, int):
             appended.append(row)
-            end_offset = result + 1
+            end_offset = max(end_offset, result + 1)  # of one that came before it lies below this append
         else:
             row.error_code = code_of(result)
 

@@ -7,8 +7,10 @@ from uuid import uuid4
 
 import pytest
 
+from broker.context import Call
 from broker.error_codes import ErrorCode
 from broker.handlers.fetch.list_offsets import LATEST
+from broker.handlers.transactions.markers import handle_write_txn_markers
 from broker.replication.leader import Leader
 from broker.wire import messages as wire
 from broker.wire.apis import ApiKey
@@ -216,6 +218,35 @@ async def test_the_answer_of_a_marker_waits_for_the_high_watermark(monkeypatch: 
         assert partition.last_stable_offset == 0
     partition.flushed(partition.log.stable_end_offset)
     assert await answered == ErrorCode.NONE and partition.last_stable_offset == 2
+
+
+async def test_a_marker_that_came_before_answers_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the last result of a request counted as its end. Without offsets, that of a marker that came before
+    lies below the others: they were answered before they were committed, and a leader change could lose them (T2)."""
+    _, life = await served()
+    for producer_id in (7, 8):
+        await produce_in(life, "log", producer_id, 0, b"a")
+    assert await end(life, "log", 8, commit=True) == 0
+    partition = life.partition("log")
+    partition.log.reserved_end = partition.log.log_end_offset + 1
+    of = wire.WriteTxnMarkersRequestTopic(name="log", partition_indexes=[0])
+    markers = [
+        wire.WriteTxnMarkersRequestMarker(
+            producer_id=producer_id, producer_epoch=0, transaction_result=True, topics=[of], coordinator_epoch=0
+        )
+        for producer_id in (7, 8)
+    ]
+    request = wire.WriteTxnMarkersRequest(markers=markers)
+    with monkeypatch.context() as stuck:
+        stuck.setattr(Leader, "flushed", lambda self, end_offset: False)
+        call = Call(2, life.peer, "coordinator")
+        answered = asyncio.ensure_future(handle_write_txn_markers(life.context, request, call))
+        await asyncio.sleep(5)
+        assert partition.log.log_end_offset == 4 and partition.high_watermark == 3
+        assert not answered.done()
+    partition.flushed(partition.log.stable_end_offset)
+    rows = [topic.partitions[0] for marker in (await answered).markers for topic in marker.topics]
+    assert [row.error_code for row in rows] == [0, 0]
 
 
 async def test_describe_producers_tells_the_transaction() -> None:
