@@ -22,11 +22,14 @@ from logformat.errors import InvalidRequest
 from logformat.gap import gap_batches
 from logformat.record_batch import HEADER_SIZE, Codec, read_header, walk
 from logformat.records import Record, encode_batch
+from logformat.values import TopicPartition
 from tests.support.pipeline.history_bucket import T0, HistoryBucket, batch, records
 from thermocline.pipeline import plan as planning
 from thermocline.pipeline.arrow_store import ArrowStore, open_arrow_store
 from thermocline.pipeline.history import History
 from thermocline.pipeline.scan import scan
+from thermocline.pipeline.spark.options import parse_options
+from thermocline.pipeline.spark.tiers import Tiers
 from thermocline.pipeline.split import DataLoss, Loss
 
 COLUMNS = ("offset", "key", "value")
@@ -151,6 +154,18 @@ def test_without_its_footer_an_object_with_transactions_is_not_shown(tmp_path):
     assert rows(bucket, fail=False, loss=loss) == [] and "2 transactions" in loss.damage[0]
     with thermocline.read(bucket.url, "events", isolation_level="read_uncommitted", fail_on_data_loss=False) as reader:
         assert reader.to_table()["offset"].to_pylist() == list(range(15))
+
+
+@pytest.mark.parametrize(("level", "first"), [("read_uncommitted", 0), ("read_committed", 5)])
+def test_a_starting_time_finds_the_records_that_are_read(tmp_path, level, first):
+    """Regression: with read_uncommitted the aborted records before the first committed one were left out."""
+    bucket, _, _ = with_transactions(tmp_path)
+    tiers = Tiers(parse_options({"bucket": bucket.url, "subscribe": "events", "isolation.level": level}))
+    try:
+        place = TopicPartition("events", 0)
+        assert tiers.first_at(tiers.states(tiers.partitions()), {place: T0}) == {place: first}
+    finally:
+        tiers.close()
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -75,6 +75,7 @@ class Tiers:
         self.cluster: Cluster | None = None
         self._selection = options.selection
         self._fail_on_data_loss = options.fail_on_data_loss
+        self._read_committed = options.read_committed
         self._topic_ids: dict[str, UUID | None] = {}
         self._in_bucket: frozenset[str] = frozenset()
         self._connection = connection_of(options)
@@ -192,7 +193,9 @@ class Tiers:
                 {place: piece}, min_timestamp_ms=time_ms, target_bytes=LOOKUP_BYTES, parts={place: cold}
             )
             for split in splits:
-                for batch in scan(self.history.store, split, ("offset",), loss=Loss()):
+                # Else the rows of an aborted transaction before the first committed one would be left out, or taken.
+                rows = scan(self.history.store, split, ("offset",), loss=Loss(), read_committed=self._read_committed)
+                for batch in rows:
                     if batch.num_rows:
                         return int(batch.column(0)[0].as_py())
         return None
