@@ -24,7 +24,7 @@ from coldstore.manifest.manifest_reader import ManifestReader
 from coldstore.object_store import ObjectMissing
 from coldstore.segments.segment_object import SegmentFooter, TransactionOutcome, entry_from_footer
 from logformat.errors import Corrupt
-from logformat.record_batch import check_stored, read_header, walk
+from logformat.record_batch import check_stored, read_header
 from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished
 from thermocline.pipeline.decode.batches import TARGET_BYTES, BatchDecoder, PoisonBatch
@@ -182,11 +182,12 @@ class SplitReader:
         """The batches of a window in the object that replaced its own: those whose last offsets are the window's. A
         batch that survives compaction keeps its last offset, so each is in one window."""
         first, end = window.offsets
+        is_fetched_again = False
         for _ in range(MOVES_MAX):
             opened = self.open(part, 1)
             if opened is None:
                 return None
-            start = opened.index.lookup(first).position if first > part.segment.base_offset else 0
+            start = opened.index.lookup(first).position if first > opened.piece.segment.base_offset else 0
             entries = list(opened.index.entries())
             at = bisect_left(entries, end, key=lambda entry: entry.offset)
             stop = entries[at].position if at < len(entries) else opened.log_bytes
@@ -197,11 +198,17 @@ class SplitReader:
                 continue
             if data is None:
                 return None
-            found = [pos for pos, header in walk(data) if first <= header.last_offset < end]
-            if not found:
-                return None
-            run = found[0], found[-1] + read_header(data, found[-1]).size
-            return FetchedSplit(opened, window, data, window, run)
+            try:
+                run = moved_run(data, opened, start, (first, end))
+            except Corrupt as damage:
+                if is_fetched_again:
+                    what = f"{damage} (in the object that replaced it)"
+                    self._lost(part, first, end, what, opened.key, damage)
+                    return None
+                is_fetched_again = True  # the damage may have happened in transit
+                self._store.forget(str(opened.key))
+                continue
+            return None if run is None else FetchedSplit(opened, window, data, window, run)
         self._missing(part, before.key, ObjectMissing(f"{before.key} was replaced again and again"))
         return None
 
@@ -242,7 +249,7 @@ class SplitReader:
     def rows(self, fetched: FetchedSplit) -> Iterator[pa.RecordBatch]:
         """The window's rows. Raises DataLoss behind the rows that precede the damage."""
         if fetched.run is not None:
-            yield from self._moved_rows(fetched, *fetched.run)
+            yield from self._run(fetched, *fetched.run)
             return
         window, data = fetched.window, fetched.data
         decoder = self._decoder(fetched.opened)
@@ -260,21 +267,7 @@ class SplitReader:
             covered = decoder.covered
             sound = sound and len(covered) == 1 and covered[0][1] == window.end_offset(data)
         if not sound:
-            yield from _without(given, self._salvaged(fetched))
-
-    def _moved_rows(self, fetched: FetchedSplit, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Rows of whole batches of another object. Raises DataLoss behind the rows that precede damage."""
-        at = start
-        try:
-            while at < end:
-                at += check_stored(fetched.data, at, end).size
-        except Corrupt as damage:
-            yield from self._run(fetched, start, at)
-            piece = fetched.opened.piece
-            first, after = fetched.asked.offsets
-            self._lost(piece, first, after, f"{damage} (in the object that replaced it)", fetched.opened.key, damage)
-            return
-        yield from self._run(fetched, start, end)
+            yield from self._salvaged(fetched, given)
 
     def _decoder(self, opened: OpenPiece) -> BatchDecoder:
         split, piece = self.split, opened.piece
@@ -293,18 +286,26 @@ class SplitReader:
             target_bytes=self._target_bytes,
         )
 
-    def _salvaged(self, fetched: FetchedSplit) -> Iterator[pa.RecordBatch]:
-        """The rows of the window's sound batches, fetched anew, with each loss reported in its place."""
-        opened = fetched.opened
+    def _salvaged(self, fetched: FetchedSplit, given: int) -> Iterator[pa.RecordBatch]:
+        """The rows of the window's sound batches, fetched anew, behind the first `given`, with each loss reported in
+        its place."""
         again = self._fetch_again(fetched)  # the damage may have happened in transit
         if again is None:
             return
-        fetched = again
+        if again.run is None:
+            yield from _without(given, self._sound_rows(again))
+        elif not given:
+            yield from self._run(again, *again.run)
+        else:  # how many of those rows the other object has is not known
+            what = "the object is damaged, and it was replaced while it was read; read again"
+            self._lost(fetched.opened.piece, *fetched.asked.offsets, what, fetched.opened.key)
+
+    def _sound_rows(self, fetched: FetchedSplit) -> Iterator[pa.RecordBatch]:
         for part in salvage(fetched.data, fetched.window):
             if isinstance(part, Lost):
                 position = fetched.window.start + part.position
                 what = f"{part.why} (position {position} of the object)"
-                self._lost(opened.piece, part.first, part.end, what, opened.key)
+                self._lost(fetched.opened.piece, part.first, part.end, what, fetched.opened.key)
             else:
                 yield from self._run(fetched, part.start, part.end)
 
@@ -448,6 +449,29 @@ def joined(first: pa.Buffer, second: pa.Buffer) -> pa.Buffer:
     view[: first.size] = memoryview(first)
     view[first.size :] = memoryview(second)
     return both
+
+
+def moved_run(data: pa.Buffer, opened: OpenPiece, start: int, offsets: tuple[int, int]) -> tuple[int, int] | None:
+    """Where the batches with last offsets in [first, end) lie in `data`, which is from position `start` of an object
+    that replaced another, up to a position of its index, or its end. None: none is left.
+
+    Raises Corrupt unless the whole batches are sound and follow each other as the index says: objects have no holes,
+    so nothing is missing then."""
+    anchors = {entry.position - start: entry.offset for entry in opened.index.entries()}
+    begin = after = at = 0
+    expected = opened.piece.segment.base_offset if start == 0 else -1
+    while at < data.size:
+        header = check_stored(data, at, data.size)
+        if expected not in (-1, header.base_offset) or anchors.get(at, header.last_offset) != header.last_offset:
+            raise Corrupt(f"batch at position {start + at} has offsets {header.base_offset} to {header.last_offset}")
+        if offsets[0] <= header.last_offset < offsets[1]:
+            begin, after = (begin, at + header.size) if after else (at, at + header.size)
+        at += header.size
+        expected = header.next_offset
+    following = anchors.get(at)  # the last offset of the batch behind
+    if expected != opened.end_offset if following is None else expected > following:
+        raise Corrupt(f"the batches before position {start + at} end at offset {expected}")
+    return (begin, after) if after else None
 
 
 def _aborted(footer: SegmentFooter) -> tuple[tuple[int, int, int], ...]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coldstore.manifest.manifest import Manifest
+from logformat.record_batch import walk
+from logformat.records import iter_records
 from tests.support.tier.tier_kit import TOPIC, TOPIC_ID, House, Life, cold_bytes
 from tests.unit.tiering.cleaning.test_cold_cleaner import (
     COMPACT,
@@ -20,8 +23,8 @@ from tests.unit.tiering.cleaning.test_cold_cleaner import (
     table,
 )
 from thermocline.pipeline.arrow_store import open_arrow_store
-from thermocline.pipeline.scan import scan
-from thermocline.pipeline.split import RowFilter, Split, SplitPart
+from thermocline.pipeline.scan import SplitReader, scan
+from thermocline.pipeline.split import DataLoss, Loss, LossPolicy, RowFilter, Split, SplitPart
 from tiering.reading.batch_slices import ColdSlice
 
 NO_GRACE = replace(FAST, cold_compaction_grace_ms=0)
@@ -66,8 +69,6 @@ async def test_a_cold_fetch_goes_on_in_the_new_object() -> None:
 
 
 def header_end(part: bytes) -> list[int]:
-    from logformat.record_batch import walk
-
     return [header.last_offset for _, header in walk(part)]
 
 
@@ -131,3 +132,46 @@ async def test_a_scan_that_began_before_ends_with_each_row_once(
     assert {offset for offset, _ in table(data).values()} <= set(found)
     if rows_before == 0:
         assert len(found) == records_of(data)
+
+
+@pytest.mark.parametrize("field", [0, 7, 8, 12, 16, 23, 26, 70])
+@pytest.mark.parametrize("which", [0, 1, -1])
+async def test_damage_in_the_new_object_is_never_stepped_over_in_silence(
+    tmp_path: Path, which: int, field: int
+) -> None:
+    """Regression: the batches of the object that took over were taken by what their headers said. A length or a base
+    offset that was damaged hid the batches behind it, and the scan ended without them and without a word."""
+    before, objects, after, later = await two_generations()
+    segment = after.tail[-1]
+    key = str(segment.key(TOPIC_ID, 0))
+    log = later[key][: segment.log_bytes]
+    begins = [at for at, header in walk(log) if not header.is_control]
+    kept = {record.offset for at in begins for record in iter_records(log, at)}
+    assert len(begins) > 2
+    place = begins[which] + field
+    later[key] = log[:place] + bytes([log[place] ^ 1]) + log[place + 1 :] + later[key][segment.log_bytes :]
+    for fail in (True, False):
+        loss, found, lost = Loss(), list[int](), set[int]()
+        put_bucket(tmp_path, objects)
+        store = open_arrow_store(tmp_path.as_uri())
+        reader = SplitReader(store, split_of(before), ("offset",), LossPolicy(loss, fail=fail), window_bytes=600)
+        opened = [reader.open(piece) for piece in reader.split.pieces]
+        windows = [(piece, window) for piece in opened if piece is not None for window in reader.windows(piece)]
+        put_bucket(tmp_path, later)
+        for of in before.tail:
+            store.forget(str(of.key(TOPIC_ID, 0)))  # a directory's files stay open
+        try:
+            for window in windows:
+                fetched = reader.fetch(*window)
+                for batch in () if fetched is None else reader.rows(fetched):
+                    found += batch.column("offset").to_pylist()
+        except DataLoss:
+            assert fail
+            continue
+        assert found == sorted(set(found))
+        for line in loss.damage:
+            first, end = map(int, re.search(r"offsets \[(\d+), (\d+)\)", line).groups())  # type: ignore[union-attr]
+            lost |= set(range(first, end))
+        missing = kept - set(found)
+        assert missing <= lost, (missing, loss.damage)
+        assert not fail or not missing
