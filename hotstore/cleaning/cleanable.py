@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hotstore.log.log_append import ABORTED_MAX
 from hotstore.log.log_config import LogConfig
 from hotstore.log.segment import Segment, SegmentInfo
 from logformat.record_batch import INT32_MAX
@@ -73,23 +74,26 @@ def _is_young(segment: SegmentInfo, first_dirty: int, now_ms: int, config: LogCo
 
 
 def groups(segments: Sequence[Segment], config: LogConfig) -> list[tuple[Segment, ...]]:
-    """Runs of segments that each become one: within `segment.bytes`, within an index of `segment.index.bytes`, and with
-    relative offsets of 31 bits. A larger segment stays alone."""
+    """Runs of segments that each become one: within `segment.bytes`, within an index of `segment.index.bytes`, with
+    relative offsets of 31 bits, and with as many aborted transactions as any segment has (T24): their markers stay. A
+    larger segment stays alone."""
     runs: list[list[Segment]] = []
-    size = 0
+    size = aborted = 0
     for segment in segments:
+        own = 0 if segment.aborted is None else len(segment.aborted)
         fits = (
             bool(runs)
+            and aborted + own <= ABORTED_MAX
             and size + segment.size <= config.segment_bytes
             and _index_bytes(size + segment.size, config) <= config.segment_index_bytes
             and segment.end_offset - runs[-1][0].base_offset <= INT32_MAX
         )
         if fits:
             runs[-1].append(segment)
-            size += segment.size
+            size, aborted = size + segment.size, aborted + own
         else:
             runs.append([segment])
-            size = segment.size
+            size, aborted = segment.size, own
     return [tuple(run) for run in runs]
 
 

@@ -110,7 +110,7 @@ def cleaned_body(
     for piece in _pieces(file, size):
         scanner.feed(piece)
     scan = scanner.finish(end_offset)
-    transactions = _decided(sources)
+    transactions = decided_of(sources)
     footer = build_footer(
         key,
         topic,
@@ -133,11 +133,19 @@ def _uuids(sources: Sequence[SegmentFooter]) -> Iterator[UUID]:
     return (footer.statistics.uuid for footer in sources)
 
 
-def _decided(sources: Sequence[SegmentFooter]) -> list[DecidedTransaction]:
+def decided_of(sources: Sequence[SegmentFooter]) -> list[DecidedTransaction]:
     """Each transaction once: one that reaches over a border is named by both objects. An aborted one is named as long
-    as its marker stays, although its records are gone: a client that meets the marker looks for it."""
+    as its marker stays, although its records are gone: a client that meets the marker looks for it.
+
+    A leader that had lost its producers may have found the beginning later than the one before: one marker, two first
+    offsets. No footer may name it twice, and the earlier one is right."""
     found = {(each.producer_id, each.first_offset): each for footer in sources for each in footer.transactions}
-    return list(found.values())
+    by_marker = {each.marker_offset: each for each in sorted(found.values(), key=_first_of, reverse=True)}
+    return list(by_marker.values())
+
+
+def _first_of(transaction: DecidedTransaction) -> int:
+    return transaction.first_offset
 
 
 def _pieces(file: File, size: int) -> Iterator[memoryview]:

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from hotstore.cleaning import cleanable as cleanable_room
 from hotstore.cleaning.cleanable import cleanable, groups, must_roll
 from hotstore.log.log_config import LogConfig
 from hotstore.log.segment import Segment, SegmentInfo
+from logformat.indexes.transaction_index import AbortedIndex, AbortedTransaction
 from tests.support.disk.crash_disk import CrashDisk
 
 CONFIG = LogConfig(compacts=True, min_cleanable_dirty_ratio=0.5, segment_bytes=1000)
@@ -96,3 +98,14 @@ def test_runs_stay_within_an_index() -> None:
     config = LogConfig(segment_bytes=1 << 30, segment_index_bytes=108, index_interval_bytes=100)
     segments = [segment(base, base + 10, 300) for base in range(0, 60, 10)]
     assert [len(run) for run in groups(segments, config)] == [2, 2, 2]
+
+
+def test_runs_stay_within_the_aborted_transactions_of_a_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: markers stay when their records go, so a merged segment could have millions. An object's footer names
+    them all (T24)."""
+    monkeypatch.setattr(cleanable_room, "ABORTED_MAX", 4)
+    segments = [segment(base, base + 10, 10) for base in range(0, 50, 10)]
+    for one, count in zip(segments, (3, 1, 0, 5, 1), strict=True):
+        entries = [AbortedTransaction(7, one.base_offset, one.base_offset + at, 0) for at in range(count)]
+        one.aborted = AbortedIndex(entries) if entries else None
+    assert [[one.base_offset for one in run] for run in groups(segments, CONFIG)] == [[0, 10, 20], [30], [40]]

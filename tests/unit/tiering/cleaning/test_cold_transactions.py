@@ -6,11 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
 from coldstore.manifest.manifest import RemoteSegment
-from coldstore.segments.segment_object import SegmentFooter, TransactionOutcome
+from coldstore.segments.segment_object import DecidedTransaction, SegmentFooter, TransactionOutcome
 from logformat.record_batch import Codec, read_header, walk
 from logformat.records import Record, encode_batch, iter_records
 from logformat.transaction_marker import TransactionMarker, marker_of
@@ -31,6 +32,7 @@ from thermocline.pipeline.scan import scan
 from tiering.cleaning import aborted as aborted_room
 from tiering.cleaning.aborted import find_aborted
 from tiering.cleaning.cold_plan import DECIDED_MAX, ColdDirt, groups
+from tiering.cleaning.cold_rewrite import decided_of
 
 TIER_ON = replace(COMPACT_TIER, configs={"remote.storage.enable": "true"})
 Table = dict[bytes, tuple[int, bytes | None]]
@@ -205,3 +207,14 @@ async def test_a_pass_ends_before_it_knows_too_many_transactions(monkeypatch: py
 def test_objects_become_one_as_far_as_a_footer_names_transactions() -> None:
     small = [remote_segment(at, at + 10, epoch=1, decided=DECIDED_MAX // 2) for at in range(0, 40, 10)]
     assert [len(run) for run in groups(small, 1 << 30)] == [2, 2]
+
+
+def test_a_footer_names_a_transaction_once_whatever_its_sources_say() -> None:
+    """Regression: two objects that name one marker with different first offsets (the second by a leader that had lost
+    its producers) became one whose footer nobody could read: two transactions with one marker."""
+    aborted, committed = TransactionOutcome.ABORTED, TransactionOutcome.COMMITTED
+    first = DecidedTransaction(7, 0, 10, 30, aborted), DecidedTransaction(8, 0, 12, 31, committed)
+    second = DecidedTransaction(7, 0, 20, 30, aborted), DecidedTransaction(9, 0, 22, 33, aborted)
+    behind_a_gap = (DecidedTransaction(9, 0, 22, 41, aborted),)
+    sources = [SimpleNamespace(transactions=each) for each in (first, second, behind_a_gap)]
+    assert sorted(decided_of(sources)) == [*first, *behind_a_gap]  # type: ignore[arg-type]
