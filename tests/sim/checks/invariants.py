@@ -44,10 +44,11 @@ def look_at(node: Node, stage: Stage) -> None:
             "last_stable <= high_watermark": partition.last_stable_offset <= partition.high_watermark,
             "high_watermark <= log_end": partition.high_watermark <= log.log_end_offset,
             # Read by a claim that is under way, the root says more than what was known when the epoch began. What a
-            # lost tail left undecided in local files may be decided in the bucket.
+            # lost tail left undecided in local files may be decided in the bucket. A new leader's high watermark may
+            # be below a marker that the leader before had committed.
             "remote_end <= last_stable": not tier.enabled
             or not tier.partition_state.claimed
-            or tier.remote_end_offset <= partition.last_stable_offset
+            or tier.remote_end_offset <= max(partition.last_stable_offset, log.last_stable_offset(log.log_end_offset))
             or bool(partition.undecided),
             "log_end <= reserved_end": log.log_end_offset <= log.reserved_end or log.reserved_end == 0,
         }
