@@ -118,14 +118,23 @@ def fill(side: Side, topic: str, partitions: int, nbytes: int, acks: str = "1") 
 
 
 def producer_performance(
-    side: Side, topic: str, records: int, warmup: int, acks: str | None = None, record: int = RECORD
+    side: Side,
+    topic: str,
+    records: int,
+    warmup: int,
+    acks: str | None = None,
+    record: int = RECORD,
+    *,
+    commit_ms: int | None = None,
 ) -> Run:
     """kafka-producer-perf-test with the client's defaults: batches, acks=all, idempotence; another `acks` switches
-    idempotence off, as it does in the client. The broker's CPU is of warm-up and run."""
+    idempotence off, as it does in the client. With `commit_ms` in transactions, a commit as often as that; the time of
+    commits is part of the run. The broker's CPU is of warm-up and run."""
     words = ["org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--throughput", "-1"]
     words += ["--num-records", str(records + warmup), "--warmup-records", str(warmup), "--record-size", str(record)]
     words += ["--command-property", f"bootstrap.servers={side.address}"]
     words += [f"acks={acks}"] if acks is not None else []
+    words += ["--transaction-duration-ms", str(commit_ms)] if commit_ms is not None else []
     out, cpu_s = _tool(side, words)
     # the last line that is no quantile of the warm-up: "N records sent, R records/sec (X MB/sec), A ms avg latency, …"
     found = re.findall(r"^(\d+) records sent, ([\d.]+) records/sec .*?([\d.]+) ms 99th", out, re.MULTILINE)

@@ -25,7 +25,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench.interpreter import interpreter
-from bench.rows import cluster, compact, consume, footprint, mixed, produce, replace, s3
+from bench.rows import cluster, compact, consume, footprint, mixed, produce, replace, s3, transactions
 from bench.sides import BENCH, CalmMachine, Side, create, kafka_peer
 from bench.stage import Stage
 from bench.table import HEAD, Row, write
@@ -42,6 +42,7 @@ BENCHMARKS: Final[dict[str, Callable[[Stage], list[Row]]]] = {
     **cluster.BENCHMARKS,
     **replace.BENCHMARKS,
     **compact.BENCHMARKS,
+    **transactions.BENCHMARKS,
 }
 
 
