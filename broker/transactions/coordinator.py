@@ -29,7 +29,7 @@ from broker.transactions.machine import Change, Expected, Reply, Step
 from broker.transactions.marker_sender import MarkerSender
 from broker.transactions.pending_markers import Ending
 from broker.transactions.shard import Entry, TransactionShard
-from broker.transactions.transaction import NO_TIME, Transaction, TransactionState
+from broker.transactions.transaction import NO_TIME, TV_2, Transaction, TransactionState
 from logformat.errors import Fenced, InvalidRequest, StorageFailed, ThermoclineError
 from logformat.transaction_marker import TransactionMarker
 from seams.clock import Clock
@@ -228,6 +228,31 @@ class TransactionCoordinator:
         return await self._perform(shard, transactional_id, step)
 
     async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TransactionalPartition],
+        client_version: int,
+    ) -> ErrorCode:
+        """A client that speaks for itself (before version 2) waits here for the markers of its transaction before,
+        `add.partitions.to.txn.retry.backoff.ms` at most: refused, it would wait for its own back-off, which is as long.
+        Of version 2 the partition's leader waits (`settled`), because a marker voids its guard."""
+        args = transactional_id, producer_id, producer_epoch, partitions, client_version
+        error = await self._add_partitions(*args)
+        if error is ErrorCode.CONCURRENT_TRANSACTIONS and client_version < TV_2:
+            await self.settled(transactional_id, self._config.add_retry_backoff_ms / 1000)
+            error = await self._add_partitions(*args)
+        return error
+
+    async def settled(self, transactional_id: str, timeout_s: float) -> None:
+        """Until the id's next transaction may begin, `timeout_s` at most; at once if it has no coordinator here."""
+        shard, _ = self.shard_of(transactional_id)
+        entry = None if shard is None else shard.entries.get(transactional_id)
+        if entry is not None:
+            await entry.wait_settled(timeout_s)
+
+    async def _add_partitions(
         self,
         transactional_id: str,
         producer_id: int,

@@ -39,6 +39,10 @@ class TransactionVerifier(Protocol):
         loading coordinator is a retriable error of every partition."""
         ...
 
+    async def settled(self, transactional_id: str, timeout_s: float) -> None:
+        """After CONCURRENT_TRANSACTIONS: wait until it is worth to ask again, `timeout_s` at most."""
+        ...
+
 
 class Decision(Enum):
     """The state of one transaction at its coordinator."""

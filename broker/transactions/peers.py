@@ -89,6 +89,15 @@ class CoordinatorVerifier:
             return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
         return _add_errors(cast(AddPartitionsToTxnResponse, answer), partitions)
 
+    async def settled(self, transactional_id: str, timeout_s: float) -> None:
+        """A coordinator here tells when; of another broker nothing tells, and a request that waits there would hold up
+        those behind it."""
+        local = self._coordinators.local
+        if local.node_of(transactional_id) == self._coordinators.node_id:
+            await local.settled(transactional_id, timeout_s)
+        else:
+            await asyncio.sleep(timeout_s)
+
 
 def _add_request(
     transactional_id: str,

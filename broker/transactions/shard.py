@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -27,7 +29,7 @@ class Entry:
     """One id. `transaction`: as its newest durable record says; None before the first. `is_pending`: a change is on its
     way to the log."""
 
-    __slots__ = ("began_s", "is_pending", "losses", "transaction", "transactional_id")
+    __slots__ = ("_waiting", "began_s", "is_pending", "losses", "transaction", "transactional_id")
 
     def __init__(self, transactional_id: str, transaction: Transaction | None = None) -> None:
         self.transactional_id = transactional_id
@@ -35,6 +37,34 @@ class Entry:
         self.is_pending = False
         self.losses = 0
         self.began_s = 0.0  # monotonic, of an end: for the metrics
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the next transaction may begin: no change is under way, no marker missing."""
+        return not self.is_pending and (self.transaction is None or not self.transaction.state.is_prepared)
+
+    async def wait_settled(self, timeout_s: float) -> None:
+        """Until it is, `timeout_s` at most; the caller looks again. The role may end meanwhile."""
+        if self.is_settled:
+            return
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await waiting
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+
+    def changed(self) -> None:
+        """A change ended: tell those who wait, if it was the last."""
+        if self._waiting and self.is_settled:
+            told, self._waiting = self._waiting, []
+            for waiting in told:
+                if not waiting.done():
+                    waiting.set_result(None)
 
 
 class TransactionShard:
@@ -134,6 +164,7 @@ class TransactionShard:
             if entry.transaction is None and self.entries.get(entry.transactional_id) is entry:
                 del self.entries[entry.transactional_id]
             then(failure)
+            entry.changed()
 
         self._shard.submit([transaction_record(entry.transactional_id, to)], done)
 

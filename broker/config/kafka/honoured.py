@@ -170,7 +170,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "Time between two checks for expired transactional ids."
     ),
     "add.partitions.to.txn.retry.backoff.ms": H(
-        "Time between two tries to add a partition whose producer's transaction before is not yet marked everywhere."
+        "Longest time between two tries to add a partition whose producer's transaction before is not yet marked "
+        "everywhere."
     ),
     "add.partitions.to.txn.retry.backoff.max.ms": H("How long a produce request is held for these tries."),
     "transaction.state.log.num.partitions": H("Partitions of __transaction_state, when it is created."),

@@ -23,6 +23,7 @@ from logformat.record_batch import HEADER_SIZE, MAGIC, read_header
 
 ADDS_SINCE: Final = 12
 _ABORTABLE_SINCE: Final = 11
+_PAUSE_S: Final = 0.002  # markers take about as long; the next ones are twice as long each, up to the configured one
 # The coordinator is away: clients repeat a produce after this error.
 _AWAY: Final = (
     ErrorCode.NETWORK_EXCEPTION,
@@ -122,6 +123,8 @@ async def _ask(
     adds, limits = call.version >= ADDS_SINCE, context.config.transactions
     loop = asyncio.get_running_loop()
     until_s = loop.time() + (limits.add_retry_backoff_max_ms / 1000 if adds else 0)
+    longest_s = limits.add_retry_backoff_ms / 1000
+    pause_s = min(_PAUSE_S, longest_s)
     while True:
         try:
             answers = await context.verifier.verify(
@@ -140,7 +143,8 @@ async def _ask(
                 verification.refuse(data, refusal(code, call.version))
         if not early:
             return
-        await asyncio.sleep(limits.add_retry_backoff_ms / 1000)
+        await context.verifier.settled(request.transactional_id, pause_s)
+        pause_s = min(2 * pause_s, longest_s)
         for data, _ in early:
             verification.take_again(data)
         wanted = early

@@ -43,6 +43,9 @@ class FakeVerifier:
             await self.gate.wait()
         return dict.fromkeys(partitions, self.answer)
 
+    async def settled(self, transactional_id: str, timeout_s: float) -> None:
+        await asyncio.sleep(timeout_s)
+
 
 def with_transactions(life: Life) -> FakeVerifier:
     """Let the broker take transactional batches."""

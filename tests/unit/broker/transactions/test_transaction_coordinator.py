@@ -6,6 +6,8 @@ import asyncio
 import random
 from uuid import UUID
 
+import pytest
+
 from broker.error_codes import ErrorCode
 from broker.transactions.coordinator import Listing
 from broker.transactions.transaction import TV_0, TV_2
@@ -327,6 +329,26 @@ async def test_a_thousand_transactions_of_a_hundred_partitions_share_requests() 
     assert all(len(markers) == 1_000 for markers in w.taken.values())
     assert len(w.requests) < 200
     assert w.coordinator.sender.pending.partitions == 0
+    await w.close()
+
+
+async def test_an_add_of_version_1_is_answered_when_the_markers_are_there() -> None:
+    """The client would wait for its own back-off. Markers that take longer than that are its business."""
+    w = TransactionWorld()
+    await w.led()
+    at = w.partition(0)
+    pid, epoch = await w.begin("tx", at)
+    w.held = asyncio.Event()
+    assert (await w.coordinator.end("tx", pid, epoch, TV_0, is_commit=True)).error is NONE
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    assert await w.coordinator.add_partitions("tx", pid, epoch, [at], TV_0) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert loop.time() - began == pytest.approx(0.02)
+    early = asyncio.ensure_future(w.coordinator.add_partitions("tx", pid, epoch, [at], TV_0))
+    await asyncio.sleep(0.003)
+    w.held.set()
+    assert await early is NONE and w.state("tx") == "Ongoing"
+    assert loop.time() - began < 0.035
     await w.close()
 
 

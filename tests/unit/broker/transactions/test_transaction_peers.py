@@ -64,6 +64,31 @@ async def test_a_verification_without_an_answer_is_a_retriable_error() -> None:
     await pair.close()
 
 
+async def test_the_next_transaction_waits_for_the_markers_and_no_longer() -> None:
+    """The wait ends with the completion where the coordinator is here, by the time-out elsewhere or without one."""
+    pair = await ready()
+    at, loop = pair.world.partition(0), asyncio.get_running_loop()
+
+    async def waited(of: str) -> float:
+        began = loop.time()
+        await pair.verifier.settled(of, 0.02)
+        return loop.time() - began
+
+    pid, epoch = await pair.begin(AT_1, at, TV_2)
+    assert await waited(AT_1) == 0
+    pair.world.held = asyncio.Event()
+    assert (await pair.of(AT_1).end(AT_1, pid, epoch, TV_2, is_commit=True)).error is NONE
+    assert await pair.verifier.verify(AT_1, pid, epoch + 1, [at], add=True) == {at: ErrorCode.CONCURRENT_TRANSACTIONS}
+    assert await waited(AT_1) == pytest.approx(0.02)
+    assert await waited(AT_2) == pytest.approx(0.02)
+    both_wait = asyncio.gather(waited(AT_1), waited(AT_1))
+    await asyncio.sleep(0.003)
+    pair.world.held.set()
+    assert max(await both_wait) < 0.01
+    assert await pair.verifier.verify(AT_1, pid, epoch + 1, [at], add=True) == {at: NONE}
+    await pair.close()
+
+
 async def test_a_topic_made_again_is_not_added_for_the_one_before() -> None:
     """T19."""
     pair = await ready()
