@@ -144,6 +144,16 @@ def producer_performance(
     return Run((records + warmup) * record, rate * record / 1e6, cpu_s, rate, p99)
 
 
+def transaction_latency(
+    side: Side, topic: str, *, rate: int, seconds: int, warm: int, commit_ms: int, record: int = RECORD
+) -> tuple[float, float]:
+    """Median and p99 in ms, from when a record was due to a consumer at read_committed (TransactionLatency.java)."""
+    words = [str(BENCH / "peers" / "TransactionLatency.java"), side.address, topic, str(rate), str(seconds)]
+    out, _ = _tool(side, [*words, str(warm), str(commit_ms), str(record)])
+    p50, p99, *_ = map(float, out.split())
+    return p50, p99
+
+
 def consumer_performance(side: Side, topic: str, records: int) -> Run:
     """kafka-consumer-perf-test from the earliest offset on, in a group of its own; its fetch time, not its joining."""
     words = ["org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", side.address, "--topic", topic]
