@@ -246,10 +246,13 @@ class TransactionCoordinator:
         return error
 
     async def settled(self, transactional_id: str, timeout_s: float) -> None:
-        """Until the id's next transaction may begin, `timeout_s` at most; at once if it has no coordinator here."""
+        """Until the id's next transaction may begin, `timeout_s` at most. Where nothing is to be waited for it takes
+        `timeout_s` too: a caller that was refused all the same must not ask again without a pause."""
         shard, _ = self.shard_of(transactional_id)
         entry = None if shard is None else shard.entries.get(transactional_id)
-        if entry is not None:
+        if entry is None or entry.is_settled:
+            await asyncio.sleep(timeout_s)
+        else:
             await entry.wait_settled(timeout_s)
 
     async def _add_partitions(

@@ -46,8 +46,6 @@ class Entry:
 
     async def wait_settled(self, timeout_s: float) -> None:
         """Until it is, `timeout_s` at most; the caller looks again. The role may end meanwhile."""
-        if self.is_settled:
-            return
         waiting = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         try:
