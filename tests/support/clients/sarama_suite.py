@@ -11,21 +11,18 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
+from tests.support.clients.go_modules import go, module, needs_go
 from tests.support.waiting import wait_until
 
 SARAMA = "github.com/IBM/sarama@v1.61.1"
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
 FIRST_PROXY_PORT = 29091  # Sarama's tests know five brokers at 29091 to 29095, and nothing else
-_BUILD_S = 600.0
 _RESULT = re.compile(r"^--- (PASS|FAIL|SKIP): (\w+)", re.MULTILINE)
 _TEST = re.compile(r"^func (Test\w+)\(t \*testing", re.MULTILINE)
 
@@ -45,37 +42,14 @@ class Suite:
 
 def require_suite(work: Path) -> Suite:
     """Download and build; skip, saying what is missing, where that cannot be done."""
-    if shutil.which("go") is None:
-        pytest.skip("Sarama's functional tests need go; it is not needed to use the project")
-    try:
-        return _built(work)
-    except subprocess.CalledProcessError as failed:
-        pytest.skip(f"Sarama's functional tests cannot be had: {failed.stderr.strip()[-300:]}")
-
-
-def _built(work: Path) -> Suite:
-    (work / "go.mod").write_text("module suite\n")
-    folder = Path(json.loads(_go(work, "mod", "download", "-json", SARAMA))["Dir"])
-    _go(work, "install", TOXIPROXY, GOBIN=str(work))
-    copy = work / "sarama"
-    shutil.copytree(folder, copy, copy_function=shutil.copyfile)  # without modes: the module cache is read-only
-    topics = copy / "functional_test.go"
-    topics.write_text(topics.read_text().replace("ReplicationFactor: 3,", "ReplicationFactor: 1,"))
-    tests = work / "sarama.test"
-    _go(copy, "test", "-tags", "functional", "-c", "-o", str(tests), ".")
+    with needs_go("Sarama's functional tests"):
+        copy = module(work, SARAMA, work / "sarama")
+        go(work, "install", TOXIPROXY, GOBIN=str(work))
+        topics = copy / "functional_test.go"
+        topics.write_text(topics.read_text().replace("ReplicationFactor: 3,", "ReplicationFactor: 1,"))
+        tests = work / "sarama.test"
+        go(copy, "test", "-tags", "functional", "-c", "-o", str(tests), ".")
     return Suite(tests, copy, work / "server")
-
-
-def _go(folder: Path, *arguments: str, **environment: str) -> str:
-    return subprocess.run(
-        ["go", *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=_BUILD_S,
-        check=True,
-    ).stdout
 
 
 @contextlib.contextmanager
