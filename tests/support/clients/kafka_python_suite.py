@@ -1,8 +1,8 @@
 """kafka-python's own integration tests, from its package on PyPI, run against a broker of ours.
 
 Owns getting them, the environment they run in (a virtual one, with the version that this project is tested with), and
-reading their report. Always true: they meet the broker as one that runs already (`KAFKA_URI`). What their package leaves
-out of its folder of tests is made here; nothing of theirs is changed.
+reading their report. Always true: they meet the broker as one that runs already (`KAFKA_URI`). What their package lacks
+of its folder of tests is made here; nothing of theirs is changed.
 """
 
 from __future__ import annotations

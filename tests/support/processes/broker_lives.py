@@ -50,13 +50,14 @@ class OneBroker:
 
     replicas = 1
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, settings: Mapping[str, object]) -> None:
         self.data_dir = data_dir
+        self._settings = settings
         self._port = quiet_port()
         self.broker = self._start()
 
     def _start(self) -> BrokerProcess:
-        return start_broker(self.data_dir, settings=COMPACTING, listen=self.bootstrap)
+        return start_broker(self.data_dir, settings=self._settings, listen=self.bootstrap)
 
     @property
     def bootstrap(self) -> str:
@@ -93,16 +94,19 @@ class ThreeBrokers:
 
 
 @contextlib.contextmanager
-def brokers(folder: Path, count: int) -> Iterator[OneBroker | ThreeBrokers]:
-    """One or three."""
+def brokers(
+    folder: Path, count: int, settings: Mapping[str, object] | None = None
+) -> Iterator[OneBroker | ThreeBrokers]:
+    """One or three, `COMPACTING` and with these settings."""
+    wanted = {**COMPACTING, **(settings or {})}
     if count == 1:
-        one = OneBroker(folder / "one")
+        one = OneBroker(folder / "one", wanted)
         try:
             yield one
         finally:
             one.broker.kill()
     else:
         site = Site(folder, DirectoryBucket(folder / "bucket"))
-        site.settings.update(COMPACTING)
+        site.settings.update(wanted)
         with three(site) as cluster:
             yield ThreeBrokers(cluster)
