@@ -216,16 +216,22 @@ DIFFERENCES = (
     ),
 )
 
+_CLIENTS = "tests/integration/clients"
+
 TOOLS: tuple[tuple[str, str], ...] = (
     ("ConfigCommand, TopicCommand, GetOffsetShell, LogDirsCommand: output for output", _TOOLS_TEST),
     ("ReassignPartitionsCommand: output for output", "tests/integration/kafka/test_kafka_moves_beside.py"),
     ("LeaderElectionCommand: output for output", "tests/integration/kafka/test_kafka_tools_operate.py"),
     ("DumpLogSegments", "tests/integration/kafka/test_dump_log_segments.py"),
     ("ConsumerGroupCommand", "tests/integration/kafka/test_group_command_peer.py"),
-    ("VerifiableProducer, VerifiableConsumer", "tests/integration/clients/test_verifiable_clients.py"),
+    ("VerifiableProducer, VerifiableConsumer", f"{_CLIENTS}/test_verifiable_clients.py"),
     ("Spark's Kafka source", "tests/integration/pipeline/test_spark_peers.py"),
-    ("KafkaJS: producers, a group, its admin client", "tests/integration/clients/test_kafkajs_client.py"),
-    ("Sarama: its own functional tests of what is served", "tests/integration/clients/test_sarama_suite.py"),
+    ("KafkaJS: producers, a group, its admin client", f"{_CLIENTS}/test_kafkajs_client.py"),
+    ("Sarama: its own functional tests of what is served", f"{_CLIENTS}/test_sarama_suite.py"),
+    ("franz-go: its own tests of package kgo, on one broker and on three", f"{_CLIENTS}/test_franz_go_suite.py"),
+    ("librdkafka: its own tests that need a broker, on three", f"{_CLIENTS}/test_librdkafka_suite.py"),
+    ("kafka-python: its own integration tests", f"{_CLIENTS}/test_kafka_python_suite.py"),
+    ("aiokafka: its own tests of transactions, told again", f"{_CLIENTS}/test_aiokafka_transactions.py"),
 )
 
 
