@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from coldstore.manifest.manifest import Manifest, RemoteSegment
@@ -50,6 +50,11 @@ class Block(Enum):
     RESERVATION = "reservation"
     CLAIM = "claim"
     STORE = "store"
+    TRANSACTION = "transaction"  # never in `blocks`: the log tells
+
+
+TRANSACTION_SHOWN_MS: Final = 10_000
+"""So long a transaction is open before it counts as what blocks copies: most end within milliseconds."""
 
 
 class TieredPartition:
@@ -162,12 +167,31 @@ class TieredPartition:
 
     @property
     def blocked_by(self) -> str | None:
-        return next((block.value for block in Block if block in self.blocks), None)
+        found = next((block.value for block in Block if block in self.blocks), None)
+        return Block.TRANSACTION.value if found is None and self._held_back_by() is not None else found
 
     @property
     def blocked_why(self) -> str:
         """The last error behind `blocked_by`; empty while nothing blocks."""
-        return next((self.blocks[block] for block in Block if block in self.blocks), "")
+        if self.blocks:
+            return next(self.blocks[block] for block in Block if block in self.blocks)
+        producer_id = self._held_back_by()
+        if producer_id is None:
+            return ""
+        first = self.log.producers.transactions.first_offsets[producer_id]
+        return f"nothing from offset {first} on is copied until the transaction of producer {producer_id} ends"
+
+    def _held_back_by(self) -> int | None:
+        """The producer whose transaction has kept a sealed segment from the bucket for a while (C6)."""
+        transactions = self.log.producers.transactions
+        if not self.config.copies or not transactions.first_offsets:
+            return None
+        opened = transactions.begun_before(self.world.clock.wall_ms() - TRANSACTION_SHOWN_MS)
+        producer_id = min(opened, key=transactions.first_offsets.__getitem__, default=None)
+        if producer_id is None:
+            return None
+        uncopied = max(transactions.first_offsets[producer_id], self.remote_end_offset)
+        return producer_id if any(of.end_offset > uncopied for of in self.log.sealed_segments()[-1:]) else None
 
     # ── claim and fence ──────────────────────────────────────────────────────────────────────────────────────────
     async def claim(self, also: Callable[[Manifest], Manifest] | None = None) -> Manifest:

@@ -20,6 +20,7 @@ from tests.support.processes.broker_process import start_broker
 from tests.support.processes.ports import quiet_port
 from tests.support.processes.site import Site, thermocline
 from tests.support.processes.three_brokers import three
+from tests.support.waiting import wait_until
 
 PARTITIONS = 3
 READ_S = 40.0
@@ -264,6 +265,28 @@ def test_the_command_shows_what_is_open(directory_site: Site) -> None:
         refused = thermocline("txn", "abort", "t-1", "--producer-id", "77", "--yes", "-b", broker.kafka)
         assert refused.returncode == 1 and "no open transaction" in refused.stderr
         assert thermocline("txn", "describe", "nobody", "-b", broker.kafka).returncode == 1
+
+
+def test_an_open_transaction_is_named_where_it_holds_back(directory_site: Site) -> None:
+    """`consume` says that records are not shown, `tier status` and `tier seal --wait` that they are not copied."""
+    with directory_site.broker() as broker:
+        create(broker.kafka, "t", 1)
+        made = producer(broker.kafka, "open", 60_000)
+        made.begin_transaction()
+        made.produce("t", b"held", partition=0)
+        assert made.flush(20) == 0
+        shown = thermocline("consume", "-t", "t", "-e", "-b", broker.kafka)
+        assert shown.stdout == "" and "t-0 from offset 0 on are not shown until a transaction ends" in shown.stderr
+        assert thermocline("tier", "seal", "--topic", "t", "-b", broker.kafka).returncode == 0
+
+        def said() -> str:
+            return thermocline("tier", "status", "--topic", "t", "-b", broker.kafka).stdout
+
+        wait_until(lambda: "blocked by transaction: 1 partition, t-0: nothing from offset 0 on" in said(), "it says so")
+        made.commit_transaction(20)
+        wait_until(lambda: "blocked by transaction" not in said(), "copies go on")
+        shown = thermocline("consume", "-t", "t", "-n", "1", "-b", broker.kafka)
+        assert (shown.stdout, shown.stderr) == ("held\n", "")
 
 
 def test_a_transaction_that_no_coordinator_knows_is_aborted(tmp_path: Path) -> None:

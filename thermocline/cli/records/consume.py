@@ -9,7 +9,7 @@ import argparse
 import select
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from logformat.values import is_topic_name
@@ -122,11 +122,12 @@ def _consumer_config(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions: set[int] | _Given) -> None:
-    from confluent_kafka import KafkaError
+    from confluent_kafka import KafkaError, TopicPartition
 
     from thermocline.cli.clients.stock import plainly
 
     silence = _Silence(arguments.bootstrap_server, arguments.topic)
+    undecided = _Undecided(arguments.topic)
     render = json_record if arguments.json else renderer(arguments.format)
     out = sys.stdout.buffer
     left = arguments.count
@@ -145,6 +146,9 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
                 left = None if left is None else left - 1
             elif error.code() == KafkaError._PARTITION_EOF and index is not None:
                 ended.add(index)
+                assert offset is not None
+                _, high_watermark = consumer.get_watermark_offsets(TopicPartition(arguments.topic, index), cached=True)
+                undecided.reached(index, offset, high_watermark)
             elif not error.retriable():
                 raise CommandFailed(plainly(f"reading {arguments.topic}", error))
         out.flush()
@@ -154,9 +158,11 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
             raise BrokenPipeError  # do not wait for the next write to find out
         unread = _unread(consumer, ended, partitions)
         if arguments.exit_at_end and unread is not None and not unread:
+            undecided.tell()
             return
         if printed or not unread:
             silence.end()
+            undecided.go_on(printed)
         else:
             silence.go_on(unread)
 
@@ -196,6 +202,44 @@ def _unread(consumer: Consumer, ended: set[int], partitions: set[int] | _Given) 
             return None
         partitions = {assigned.partition for assigned in consumer.assignment() if assigned.partition is not None}
     return partitions - ended
+
+
+class _Undecided:
+    """Notes once, after ten seconds without a record or at the end, that records are there and not shown, because a
+    transaction is open."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._since_s = time.monotonic()
+        self._above: dict[int, int] = {}  # by partition: the last stable offset, which is below the high watermark
+        self._noted = False
+
+    def reached(self, partition: int, last_stable_offset: int, high_watermark: int) -> None:
+        """All that is decided was read."""
+        if last_stable_offset < high_watermark:
+            self._above[partition] = last_stable_offset
+        else:
+            self._above.pop(partition, None)
+
+    def go_on(self, printed: Mapping[int, int]) -> None:
+        """`printed`: the partitions from which records came just now."""
+        if printed:
+            self._since_s, self._noted = time.monotonic(), False
+            for partition in printed:
+                self._above.pop(partition, None)
+        elif time.monotonic() - self._since_s >= SILENCE_NOTED_S:
+            self.tell()
+
+    def tell(self) -> None:
+        if self._noted or not self._above:
+            return
+        self._noted = True
+        named = [f"{self._topic}-{index} from offset {at}" for index, at in sorted(self._above.items())[:_NAMED_MAX]]
+        more = f" and {len(self._above) - _NAMED_MAX} more" if len(self._above) > _NAMED_MAX else ""
+        note(
+            f"thermocline: records of {', '.join(named)}{more} on are not shown until a transaction ends; "
+            "see `thermocline txn list --state Ongoing`"
+        )
 
 
 class _Silence:
