@@ -5,7 +5,6 @@ answer of 1 MiB costs about 20 µs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from logformat.errors import InvalidRequest, Retryable
@@ -99,7 +98,7 @@ def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, no
     opened, position = known
     end = BatchBorder(position, place[2])
     ranges: list[FileRange] = []
-    aborted: dict[tuple[int, int], None] = {}
+    aborted: dict[tuple[int, int], int] = {}  # the first offset, by producer id and marker
     total = 0
     while True:
         start = end.position
@@ -111,7 +110,7 @@ def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, no
         span, end = part
         ranges += span.ranges(start, end.position)
         if opened.footer.aborted is not None:
-            aborted |= dict.fromkeys(_keys(opened.footer.aborted, place[2], end.offset))
+            _unite(aborted, opened.footer.aborted, place[2], end.offset)
         table.chunks.sent(opened, start, end.position)
         total += end.position - start
         if end.position < opened.footer.log_bytes or total >= bytes_max:
@@ -120,11 +119,16 @@ def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, no
         if following is None:
             break
         opened, end = following, BatchBorder(0, end.offset)
-    return Answer(ColdSlice(total, tuple(ranges), tuple(aborted)) if total else NOTHING, opened, end)
+    named = tuple((producer_id, first) for (producer_id, _), first in aborted.items())
+    return Answer(ColdSlice(total, tuple(ranges), named) if total else NOTHING, opened, end)
 
 
-def _keys(aborted: AbortedIndex, first: int, end: int) -> Iterator[tuple[int, int]]:
-    return ((entry.producer_id, entry.first_offset) for entry in aborted.overlapping(first, end))
+def _unite(found: dict[tuple[int, int], int], aborted: AbortedIndex, first: int, end: int) -> None:
+    """Each marker once. Objects may name different beginnings of one transaction, where a leader had lost its
+    producers: a client that pops one name for each marker would take the second for a later transaction."""
+    for entry in aborted.overlapping(first, end):
+        key = entry.producer_id, entry.last_offset
+        found[key] = min(entry.first_offset, found.get(key, entry.first_offset))
 
 
 def _part(
