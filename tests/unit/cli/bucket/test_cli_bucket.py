@@ -221,16 +221,16 @@ def test_verify_looks_at_the_clusters_metadata_too(
 
 
 @pytest.mark.parametrize("command", [["bucket", "verify"], ["bucket", "gc"], ["scrub", "--dry-run"]])
-@pytest.mark.parametrize(("key", "known"), [(cluster_key(), 2), (manifest_key(TOPIC_ID, 0), 1)])
+@pytest.mark.parametrize(("key", "written", "known"), [(cluster_key(), 2, 2), (manifest_key(TOPIC_ID, 0), 1, 2)])
 def test_files_of_a_newer_version_are_refused_and_not_damaged(
-    bucket: Filled, command: list[str], key: str, known: int, capsys: pytest.CaptureFixture[str]
+    bucket: Filled, command: list[str], key: str, written: int, known: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """verify and scrub called them unreadable, exit 5: whoever repairs such a bucket overwrites what is whole."""
     asyncio.run(put_cluster(bucket.path, b"{}"))
     root = bucket.path / key
     data = root.read_bytes()
-    assert data.count(b'"format_version":%d' % known) == 1
-    root.write_bytes(data.replace(b'"format_version":%d' % known, b'"format_version":%d' % (known + 1)))
+    assert data.count(b'"format_version":%d' % written) == 1
+    root.write_bytes(data.replace(b'"format_version":%d' % written, b'"format_version":%d' % (known + 1)))
     assert main([*command, bucket.url]) == 3
     said = capsys.readouterr()
     assert f"{key} has format {known + 1}, this version knows {known}; upgrade" in said.err

@@ -9,9 +9,11 @@ from uuid import UUID
 
 import pytest
 
+from broker.metadata.cluster_content import CLUSTER_FORMAT
 from broker.metadata.rebuild_root import write_rebuilt
 from coldstore.keys import CLUSTER_KEY, manifest_key
 from coldstore.manifest.manifest import new_manifest
+from coldstore.manifest.manifest_format import MANIFEST_FORMAT
 from coldstore.roots.root import RootCodec
 from logformat.values import NewerFormat
 from thermocline.cli.bucket.reading import opened
@@ -41,17 +43,17 @@ def bucket(tmp_path: Path) -> Path:
     return tmp_path
 
 
+ROOT, MANIFESTS = "cluster.json", "manifests"
+
+
 def make_newer(path: Path) -> None:
-    """One format ahead, as a newer version would write it."""
-    said = json.loads(path.read_bytes())
-    path.write_text(json.dumps({**said, "format_version": said["format_version"] + 1}))
+    """One format ahead of what this version knows, as a newer one would write it."""
+    known = CLUSTER_FORMAT if path.name == CLUSTER_KEY else MANIFEST_FORMAT
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "format_version": known.version + 1}))
 
 
 def contents(bucket: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in bucket.rglob("*") if path.is_file()}
-
-
-ROOT, MANIFESTS = "cluster.json", "manifests"
 
 
 @pytest.mark.parametrize(
