@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _STATES: Final = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 _TRANSACTION_KEY: Final = 1
+_WHERE_IDS_ARE: Final = (
+    "the condition transaction_overdue names that of a transaction that hangs (`thermocline cluster status`), and "
+    "`kafka-transactions.sh describe-producers` those of a partition"
+)
 
 
 def register(nouns: Subparsers[Parser]) -> None:
@@ -57,8 +61,10 @@ def register(nouns: Subparsers[Parser]) -> None:
     abort = verbs.add_parser(
         "abort",
         help="end a transaction that hangs in a partition",
-        description="Write an abort marker for a producer's open transaction in one partition. Refused while a "
-        "coordinator knows the transaction: it ends by itself at its time-out.",
+        description="Write an abort marker for a producer's open transaction in one partition, one that hangs: no "
+        "coordinator knows it, so `thermocline txn list` does not show it. Its producer id stands in the condition "
+        "transaction_overdue (`thermocline cluster status`); `kafka-transactions.sh describe-producers` shows it too. "
+        "Refused while a coordinator knows the transaction.",
         example="thermocline txn abort orders-3 --producer-id 4000 --yes",
     )
     abort.add_argument("place", type=checked(parse_place), metavar="TOPIC-PARTITION")
@@ -79,7 +85,7 @@ def parse_place(text: str) -> tuple[str, int]:
 def parse_producer_id(text: str) -> int:
     """An int64, not negative. Raises ValueError."""
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) >= 1 << 63:
-        raise ValueError(f"{text!r} is no producer id; `thermocline txn list` shows them")
+        raise ValueError(f"{text!r} is no producer id, a number; {_WHERE_IDS_ARE}")
     return int(text)
 
 
@@ -201,11 +207,7 @@ def abort_transaction(arguments: argparse.Namespace) -> int:
     bootstrap = arguments.bootstrap_server
     known = listed(bootstrap, ["Ongoing", "PrepareCommit", "PrepareAbort"], [producer_id])
     if known:
-        raise CommandFailed(
-            f"producer {producer_id} has the transactional id {known[0].transactional_id}, which is {known[0].state} "
-            f"at broker {known[0].coordinator}: it ends by itself, at its time-out at the latest; "
-            f"see `thermocline txn describe {known[0].transactional_id}`"
-        )
+        raise CommandFailed(_known(known[0]))
     from thermocline.cli.clients.wire_client import WireClient
 
     host, port = _leader_of(bootstrap, topic, partition)
@@ -222,6 +224,20 @@ def abort_transaction(arguments: argparse.Namespace) -> int:
         _write_abort(client, topic, partition, found)
     print(f"aborted the transaction of producer {producer_id} in {topic}-{partition}")
     return Exit.DONE
+
+
+def _known(row: TransactionRow) -> str:
+    """Why a transaction that a coordinator knows is not aborted, and how it ends sooner."""
+    ends = (
+        "it ends by itself, at its time-out at the latest. To end it now, start a producer with that transactional "
+        "id: its init_transactions aborts it"
+        if row.state == "Ongoing"
+        else "it is decided, and its markers are sent until every partition has one"
+    )
+    return (
+        f"producer {row.producer_id} has the transactional id {row.transactional_id}, which is {row.state} "
+        f"at broker {row.coordinator}: {ends}; see `thermocline txn describe {row.transactional_id}`"
+    )
 
 
 def _leader_of(bootstrap: str, topic: str, partition: int) -> tuple[str, int]:
@@ -260,7 +276,7 @@ def _open_producer(
     for found in row.active_producers:
         if found.producer_id == producer_id and found.current_txn_start_offset >= 0:
             return found
-    raise CommandFailed(f"producer {producer_id} has no open transaction in {topic}-{partition}")
+    raise CommandFailed(f"producer {producer_id} has no open transaction in {topic}-{partition}; {_WHERE_IDS_ARE}")
 
 
 def _write_abort(client: WireClient, topic: str, partition: int, found: DescribeProducersResponseProducer) -> None:
