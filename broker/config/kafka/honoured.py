@@ -134,7 +134,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     # the log cleaner
     "log.cleaner.enable": H("Compacted topics are cleaned. false: none is, and they grow."),
     "log.cleaner.threads": D(
-        "Logs cleaned at the same time; at least one. A change at run time at most halves or doubles it."
+        "Logs cleaned at the same time; at least one, and more than 4 count as 4. A change at run time at most halves or "
+        "doubles it."
     ),
     "log.cleaner.dedupe.buffer.size": D(
         "Memory for the keys of all logs that are cleaned at the same time, in bytes; at least 1 MiB for each. A log "
@@ -144,7 +145,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "log.cleaner.io.buffer.load.factor": D(
         "Share of its part of log.cleaner.dedupe.buffer.size that a pass fills with keys; above 0, at most 1."
     ),
-    "log.cleaner.io.max.bytes.per.second": D("Bytes that cleaning reads and writes a second, all logs together."),
+    "log.cleaner.io.max.bytes.per.second": D("Bytes that cleaning reads a second, all logs together."),
     "log.cleaner.backoff.ms": D("Time until the next check when no log is to be cleaned."),
     # groups
     "group.initial.rebalance.delay.ms": H("An empty group's first rebalance waits this long for more members."),
