@@ -55,7 +55,7 @@ class TooManyTransactions(Retryable):
 
 
 class TransactionUndecided(Retryable):
-    """A declared gap lies within the producer's transaction, and its outcome is not known yet (T14).
+    """A declared gap lies within the producer's transaction, and its outcome is not known yet (TX34).
     CONCURRENT_TRANSACTIONS."""
 
 

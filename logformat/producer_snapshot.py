@@ -70,7 +70,7 @@ class ProducerState:
         batches are left out, unless a transaction is open.
 
         `transactions`: (producer id, epoch, first offset, marker's offset) of those that are known to be decided. One
-        is open at `offset` if it spans it, or is open at the end and began below (T6). A commit within is not known:
+        is open at `offset` if it spans it, or is open at the end and began below (TX26). A commit within is not known:
         its marker then finds nothing open."""
         if offset >= self.end_offset:
             return self.producers

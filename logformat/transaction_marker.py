@@ -41,7 +41,7 @@ class TransactionMarker(NamedTuple):
     coordinator_epoch: int
     """Leader epoch of the coordinator's partition of `__transaction_state` (TX2)."""
     transaction_version: int = 0
-    """Of WriteTxnMarkers 2: with 2 the producer epoch must exceed the one known while a transaction is open (T9)."""
+    """Of WriteTxnMarkers 2: with 2 the producer epoch must exceed the one known while a transaction is open (TX29)."""
 
 
 def marker_batch(marker: TransactionMarker, offset: int, leader_epoch: int, now_ms: int) -> bytes:

@@ -1,7 +1,7 @@
 """Doors between the transaction coordinator and the partitions that take part in a transaction.
 
 A partition's leader asks a `TransactionVerifier` before the first batch of a transaction (TX4), and
-`TransactionOutcomes` about a transaction that a gap or a lost coordinator left open (TX10, T15). Neither door touches a
+`TransactionOutcomes` about a transaction that a gap or a lost coordinator left open (TX10, TX35). Neither door touches a
 log."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker.error_codes import ErrorCode
 
 
 class TransactionalPartition(NamedTuple):
-    """A partition as the coordinator stores it: by name in Kafka's schema, with its topic's id beside it (T19)."""
+    """A partition as the coordinator stores it: by name in Kafka's schema, with its topic's id beside it (TX39)."""
 
     topic: str
     topic_id: UUID
@@ -51,7 +51,7 @@ class Decision(Enum):
     ABORTED = "aborted"
     ONGOING = "ongoing"
     UNKNOWN = "unknown"
-    """No loaded coordinator knows this very transaction (T11)."""
+    """No loaded coordinator knows this very transaction (TX31)."""
 
 
 class TransactionOutcomes(Protocol):
@@ -65,5 +65,5 @@ class TransactionOutcomes(Protocol):
 
     async def abort_ongoing(self, partition: TransactionalPartition) -> bool:
         """After a gap: abort and fence every ongoing transaction that has this partition, since its records here may be
-        lost without a trace (T12). False: some coordinator did not answer; ask again later."""
+        lost without a trace (TX32). False: some coordinator did not answer; ask again later."""
         ...

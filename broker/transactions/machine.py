@@ -143,7 +143,7 @@ def replace_reply(change: Change, reply: Reply) -> Change:
 
 
 def fresh(transaction: Transaction, producer_id: int, now_ms: int, *, timeout_ms: int | None = None) -> Transaction:
-    """After a restore or a gap: a producer id that no process has, without a way from the old one (T16)."""
+    """After a restore or a gap: a producer id that no process has, without a way from the old one (TX36)."""
     return Transaction(
         transaction.transactional_id,
         producer_id,

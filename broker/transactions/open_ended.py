@@ -1,5 +1,5 @@
 """Ends transactions that no coordinator will end by itself: those that a declared gap lies in, and those that are open
-for longer than any time-out allows (TX10, T11 to T15). Of group offsets also those that came back with a snapshot, of
+for longer than any time-out allows (TX10, TX31 to TX35). Of group offsets also those that came back with a snapshot, of
 whose transaction the log knows nothing (TX12).
 
 The outcome is never chosen here while somebody may know it: first what a footer of the partition says, then what the
@@ -176,7 +176,7 @@ class OpenEnded:
         self, partition: LeaderReplica, producer_id: int, producer_epoch: int, which: str, decision: Decision
     ) -> None:
         """The marker is the leader's own, with the greatest coordinator epoch that is known here: it lowers no fence
-        (T10)."""
+        (TX30)."""
         coordinator_epoch = max(partition.log.producers.coordinator_epoch_of(producer_id), 0)
         is_commit = decision is Decision.COMMITTED
         marker = TransactionMarker(producer_id, producer_epoch, is_commit, coordinator_epoch)

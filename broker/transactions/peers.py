@@ -2,7 +2,7 @@
 
 - `CoordinatorVerifier`: does a partition belong to the open transaction (TX4)? One request to the id's coordinator.
 - `CoordinatorOutcomes`: what became of a transaction (TX10)? One request to each coordinator. Its answer counts only if
-  every partition of `__transaction_state` was asked, and only for the very same transaction (T11)."""
+  every partition of `__transaction_state` was asked, and only for the very same transaction (TX31)."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class _Found(NamedTuple):
 
 def decision_of(found: _Found, producer_id: int, producer_epoch: int) -> Decision:
     """What the state of a producer's id says about the transaction that it opened with `producer_epoch` in a partition
-    (T11). With transaction version 2 the epoch names the transaction; before, only an unfinished one that lists the
+    (TX31). With transaction version 2 the epoch names the transaction; before, only an unfinished one that lists the
     partition can be this one. An end that used up the epochs took the next producer id. Pure."""
     state = found.state
     is_complete = state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)

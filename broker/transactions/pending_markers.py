@@ -4,7 +4,7 @@
   answered for itself, so a stalled one holds up its own transaction only, and no answered one gets its marker again.
 - A decision has one ending: the table holds it from the decision until its completion is durable, and it carries the
   decided state itself. Whatever comes late is compared with that (TX3): a later transaction is another state.
-- A topic that is deleted needs no markers. Its id says so: a topic made again under its name is another one (T19).
+- A topic that is deleted needs no markers. Its id says so: a topic made again under its name is another one (TX39).
 - What belongs to a coordinator's role is forgotten with it; its successor finds the decision in its log."""
 
 from __future__ import annotations

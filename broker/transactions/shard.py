@@ -1,7 +1,7 @@
 """The transactional ids of one partition of `__transaction_state`, while this broker leads it: its coordinator.
 
 - It is the state that an internal log replays. An id changes only when its record is durable, one change at a time.
-- What a restore or a gap may have lost is not known. So ids replayed before it need a fresh producer id (T16)."""
+- What a restore or a gap may have lost is not known. So ids replayed before it need a fresh producer id (TX36)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Appends to a log: as its leader, or as a follower that copies from one.
 The leader assigns offsets. It is bound by the reservation and by the producers' sequences. A follower is bound by
 neither (D28): it takes offsets, epochs and timestamps as they come, and requires only that the batches continue its
-log. Markers of open transactions use offsets that data may not (T4); all markers use the disk space that the ballast
-kept (T3): without them nothing leaves for the bucket. An append is one write of whole batches into one segment, or
+log. Markers of open transactions use offsets that data may not (TX24); all markers use the disk space that the ballast
+kept (TX23): without them nothing leaves for the bucket. An append is one write of whole batches into one segment, or
 leaves no trace.
 Callers check CRCs before. Hot path: `append_as_leader` costs 2 µs a run and 0.5 µs a batch besides the pwrite; with
 producer ids 3.3 and 1 µs (CPython 3.11). Therefore one write, one update of each part a run, and tuples instead of
@@ -48,7 +48,7 @@ from logformat.transaction_marker import TransactionMarker, marker_batch, marker
 from seams import crash_points
 
 ABORTED_MAX: Final = 1 << 15
-"""Aborted transactions of one segment: with as many open ones (`OPEN_MAX`) an object's footer names 65 536 (T24)."""
+"""Aborted transactions of one segment: with as many open ones (`OPEN_MAX`) an object's footer names 65 536 (TX44)."""
 _stamp: Final = PLACE.pack_into
 _NOBODY: Final[Admitted] = {}
 
@@ -113,7 +113,7 @@ class LogAppend(LogCore):
             return Appended(admitted.first_offset, admitted.last_offset, True, -1)
         if self.ballast.is_short and not self.config.uses_ballast:
             raise self._full(OSError(errno.ENOSPC, "No space left on device"))
-        # One offset for the marker of each open transaction (T4).
+        # One offset for the marker of each open transaction (TX24).
         kept_back = len(self.producers.transactions.first_offsets)
         segment = self._segment_for_leader(size, end_offset, leader_epoch, now_ms, len(headers), kept_back)
         append_time_ms = now_ms if self.config.log_append_time else -1
@@ -156,7 +156,7 @@ class LogAppend(LogCore):
     @property
     def assignable_end_offset(self) -> int:
         """End of the offsets that data may get: of the reserved ones, one is kept for the marker of each open
-        transaction (T4)."""
+        transaction (TX24)."""
         return self.reserved_end - len(self.producers.transactions.first_offsets)
 
     def append_markers(

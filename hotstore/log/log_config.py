@@ -34,7 +34,7 @@ class LogConfig:
     log_append_time: bool = False
     uses_ballast: bool = False
     """Appends take the space that the ballast kept: of internal topics. A transaction that cannot end keeps copying
-    back, and copying gives a full disk space (T3)."""
+    back, and copying gives a full disk space (TX23)."""
     compacts: bool = False
     """The log is cleaned by key. Internal topics are not: snapshots rewrite them."""
     min_cleanable_dirty_ratio: float = 0.5

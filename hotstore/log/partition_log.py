@@ -142,12 +142,12 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
         return min(found, default=self.log_end_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Every transaction that began below is decided, by a marker below the high watermark (T1)."""
+        """Every transaction that began below is decided, by a marker below the high watermark (TX21)."""
         transactions = self.producers.transactions
         return min(high_watermark, transactions.first_unstable(high_watermark)) if transactions else high_watermark
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Aborted transactions that overlap [start, end), each (producer id, first offset) once (T13). Those that
+        """Aborted transactions that overlap [start, end), each (producer id, first offset) once (TX33). Those that
         began below `end` and are open are missing."""
         found: dict[tuple[int, int], AbortedTransaction] = {}
         for segment in self._locator.from_offset(start):

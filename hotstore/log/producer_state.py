@@ -2,7 +2,7 @@
 Batches are `admit`ted before they are written and `record`ed afterwards, so the state is never ahead of the file. A
 resend of any of the last five batches gets its original offsets. Expiry counts from a batch's arrival, not its
 timestamps, so importing history does not expire its own producer. A producer with an open transaction is never
-forgotten (T8). Source: Kafka's ProducerAppendInfo, ProducerStateEntry.
+forgotten (TX28). Source: Kafka's ProducerAppendInfo, ProducerStateEntry.
 
 Hot path: entries are tuples in one dict, ordered by when they were last seen. A snapshot for a roll is one shallow copy
 (100 000 producers: about 1 ms), encoded in a worker. `admit` and `record` cost 1.8 µs a run and 0.6 µs a batch."""
@@ -115,7 +115,7 @@ class Producers:
         Nothing is remembered until `record`. Resent: all were appended before, write nothing. Raises
         InvalidProducerEpoch, OutOfOrderSequence (also for resends mixed with new batches: clients resend a request as
         it was), DuplicateSequence for a resend older than what is remembered, InvalidTransactionState for a batch
-        outside of its producer's open transaction (T21)."""
+        outside of its producer's open transaction (TX41)."""
         if open_ := self._open:
             for header in headers:
                 if header[9] in open_ and not header[5] & TRANSACTIONAL_BIT:
@@ -188,7 +188,7 @@ class Producers:
         """Raises InvalidProducerEpoch, CoordinatorFenced (TX2).
 
         With transaction version 2 every end has an epoch of its own, above that of the transaction's batches. So a late
-        marker of the transaction before is known by its epoch (T9)."""
+        marker of the transaction before is known by its epoch (TX29)."""
         producer_id, epoch, _, coordinator_epoch, version = marker
         known_epoch = self.epoch_of(producer_id)
         if epoch < known_epoch or (epoch == known_epoch and version >= 2 and producer_id in self._open):
@@ -212,7 +212,7 @@ class Producers:
         """The marker was written at `offset`. Returns what it aborted; None for a commit and if nothing is open.
 
         The epoch counts from now on, and another one has no batches yet. A marker that is in the log may name a lower
-        coordinator epoch than an earlier one: the greater stays (T10)."""
+        coordinator epoch than an earlier one: the greater stays (TX30)."""
         producer_id, epoch, is_commit, coordinator_epoch, _ = marker
         known = self._entries.pop(producer_id, None)
         batches = known[1] if known is not None and known[0] == epoch else ()
@@ -310,7 +310,7 @@ def _check_sequence(
         raise OutOfOrderSequence(
             f"producer {producer_id} sent sequences {first}..{last}, expected {(newest + 1) & INT32_MAX}"
         )
-    if epoch < known_epoch:  # also after silence (T8)
+    if epoch < known_epoch:  # also after silence (TX28)
         raise _superseded(producer_id, epoch, known_epoch)
     if is_silent:
         return None

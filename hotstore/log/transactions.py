@@ -2,7 +2,7 @@
 
 - A transaction is open from its producer's first transactional batch until a marker of that producer.
 - It keeps the last stable offset back until its marker is committed, because a leader change may still remove the
-  marker (T1): `ended` remembers the first offset until the high watermark passed the marker.
+  marker (TX21): `ended` remembers the first offset until the high watermark passed the marker.
 - Nothing else bounds the last stable offset but the high watermark.
 
 Open transactions are in the order of their first offsets. Source: Kafka's ProducerStateManager.firstUnstableOffset."""
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from logformat.record_batch import INT64_MAX
 
 OPEN_MAX: Final = 1 << 15
-"""Open transactions of one log, about 7 MB. Another one is refused until some end: none is ever forgotten (T8)."""
+"""Open transactions of one log, about 7 MB. Another one is refused until some end: none is ever forgotten (TX28)."""
 
 
 class EndedTransaction(NamedTuple):

@@ -1,5 +1,5 @@
 """The producers of a log from its files: the newest readable five-batch file, then the batches after it.
-Open transactions come with them: a marker's body says what it ends (T5). A high watermark below the newest file does
+Open transactions come with them: a marker's body says what it ends (TX25). A high watermark below the newest file does
 not change the producers: only transactions with a marker at or above it are looked for from an older file on.
 Kafka's `.snapshot` has one batch of each producer, so it is read only where there is no file of ours. A file that fails
 its CRC is skipped for the next older one: the batches hold the rest. All functions block."""
@@ -76,7 +76,7 @@ def load_producers(
 
     They are empty at the first segment if no file is readable. Replayed batches count as seen now. `passed`
     collects the state at each roll point after that file: its files are missing or unreadable. Transactions with a
-    marker at or above `high_watermark` still keep the last stable offset back (T1)."""
+    marker at or above `high_watermark` still keep the last stable offset back (TX21)."""
     first = segments[0].base_offset
     bases = {segment.base_offset for segment in segments}
     state = _newest(directory, names, bases, first, end_offset)

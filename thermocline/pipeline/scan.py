@@ -148,7 +148,7 @@ class SplitReader:
         if self._damage.fail:
             self._lost(piece, piece.start_offset, piece.end_offset, what, key, broken)
         if self._read_committed and piece.segment.decided:
-            # Only the footer knows which of them were aborted (T25).
+            # Only the footer knows which of them were aborted (TX45).
             what += f"; what became of {piece.segment.decided} transactions stood there only"
             self._lost(piece, piece.start_offset, piece.end_offset, what, key, broken)
             return None

@@ -1,4 +1,4 @@
-"""Whether the coordinators may still have to be asked about the newest gap of a log (T12).
+"""Whether the coordinators may still have to be asked about the newest gap of a log (TX32).
 
 A gap may have taken the beginning of a transaction, of which nothing is left here. Until every coordinator aborted what
 it lists for the partition, its leader lets no transaction begin. So a transaction that began behind the gap proves that

@@ -61,7 +61,7 @@ class FollowerFetch(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        """By its own log up to its own high watermark (TX8). What it deleted was decided (T7); a marker that is above
+        """By its own log up to its own high watermark (TX8). What it deleted was decided (TX27); a marker that is above
         may end what it holds, also where the bucket has that."""
         high_watermark = self.follower.high_watermark
         stable = self.log.last_stable_offset(high_watermark)

@@ -228,7 +228,7 @@ class FollowerReplica:
 
     def _append(self, records: memoryview, headers: list[BatchHeader]) -> bool:
         if self.log.ballast.is_short:
-            # Markers find room (T3): without them nothing is copied, and no space comes back.
+            # Markers find room (TX23): without them nothing is copied, and no space comes back.
             markers = list(takewhile(may_be_marker, headers))
             if markers:
                 records, headers = records[: sum(header.size for header in markers)], markers

@@ -134,9 +134,9 @@ class LeaderReplica(Watchable):
         self.on_marker: OnMarker = _told_nobody
         """Called for each marker with its offset, in the turn in which it is appended. Set for this leader epoch."""
         self.undecided: dict[int, None] = {}
-        """Producers in whose open transaction a declared gap lies: they append nothing before it is ended (T14)."""
+        """Producers in whose open transaction a declared gap lies: they append nothing before it is ended (TX34)."""
         self.awaits_coordinators = False
-        """Records were lost here: no transaction begins before those that are ongoing are aborted (T12)."""
+        """Records were lost here: no transaction begins before those that are ongoing are aborted (TX32)."""
         self.local = LocalReads(lease, self._damaged)
         self.leader_epoch = row.leader_epoch
         self.tier = tier
@@ -218,7 +218,7 @@ class LeaderReplica(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        """Every transaction that began below is decided. What lies in the bucket is (TX5, T7); but of what the local
+        """Every transaction that began below is decided. What lies in the bucket is (TX5, TX27); but of what the local
         log holds too only the log itself can say what was aborted."""
         high_watermark = self.high_watermark
         stable = self.log.last_stable_offset(high_watermark)
@@ -295,7 +295,7 @@ class LeaderReplica(Watchable):
 
     def found_gaps(self, gaps: Sequence[tuple[int, int]], *, is_unanswered: bool) -> None:
         """Before it serves: declared gaps of its log, and whether the coordinators have to be asked about the newest
-        (T12), which its bytes tell, whoever led when it was declared."""
+        (TX32), which its bytes tell, whoever led when it was declared."""
         self.awaits_coordinators = is_unanswered
         if gaps:
             begin = gaps[-1][0]
@@ -308,7 +308,7 @@ class LeaderReplica(Watchable):
 
     def append_markers(self, markers: Sequence[TransactionMarker], now_ms: int) -> list[MarkerResult]:
         """Append the markers of a request; for each its offset, or why it is refused. The caller answers when the
-        high watermark passed them (T2). Raises as `PartitionLog.append_markers`; those before may be written then, and
+        high watermark passed them (TX22). Raises as `PartitionLog.append_markers`; those before may be written then, and
         whoever listens is told of them."""
         if not self.leading:
             raise self._is_over()

@@ -1,4 +1,4 @@
-"""Guards of the first batch of a transaction between its verification and its append (TX4, T20). Pure.
+"""Guards of the first batch of a transaction between its verification and its append (TX4, TX40). Pure.
 
 A handler takes a guard, asks the coordinator, and appends with the guard. A marker of that producer, which is how it is
 fenced too, and the end of the leadership void it: what the coordinator said may be about a transaction that is over by

@@ -1,7 +1,7 @@
 """What the code cites by an id stands in the docs, once, and what the docs link to is there.
 
-Ids: scenarios C…, guarantees G…, other systems' bugs T…, faults, scenarios D… and rules R… of several brokers;
-sections of docs/design.md ("design 6"); ADRs by number. Cited in comments, docstrings, messages and names of tests in
+Ids: scenarios C…, guarantees G…, other systems' bugs T…, faults, scenarios D… and rules R… of several brokers, rules
+TX… of transactions; sections of docs/design.md ("design 6"); ADRs by number. Cited in comments, docstrings, messages and names of tests in
 `*.py`, and in the text of `*.md`.
 """
 
@@ -32,17 +32,18 @@ HOUSES = (
     "tests",
     "bench",
 )
+TRANSACTIONS = "docs/design/transactions.md"
 FAILURES, CLUSTER, GUARANTEES = "docs/design/failures.md", "docs/design/cluster.md", "docs/GUARANTEES.md"
-HOMES = {"C": FAILURES, "T": FAILURES, "fault": FAILURES, "G": GUARANTEES, "D": CLUSTER, "R": CLUSTER}
+HOMES = {"C": FAILURES, "T": FAILURES, "fault": FAILURES, "G": GUARANTEES, "D": CLUSTER, "R": CLUSTER, "TX": TRANSACTIONS}
 
 # One id, or a range of them ("T5–T8"). Not: the tail of a name or a flag (a-D9, -O2), Cloudflare's R2, Adya's G1a.
-_ID = r"(?<![\w.-])(?<!Cloudflare )([CDGRTONZK])([1-9]\d?)(?:[–-]\1([1-9]\d?))?(?!\w|\.\w)"
+_ID = r"(?<![\w.-])(?<!Cloudflare )(TX|[CDGRTONZK])([1-9]\d?)(?:[–-]\1([1-9]\d?))?(?!\w|\.\w)"
 # In names of tests: test_design_c06_…, test_peer_t14_…, test_cluster_d83_….
 _IN_A_NAME = r"\bdef test_(?:design|peer|cluster)_([cdt])0?([1-9]\d?)_"
 # Faults have letters that others have too, so they are cited as "fault D7", "faults O1, O4": the word says which.
 _FAULTS = r"\b[Ff]aults?\s+((?:[A-Z]\d+'?(?:[–-][A-Z]\d+)?(?:,\s+| and )?)+)"
 _FAULT = r"([A-Z])(\d+'?)(?:[–-]\1(\d+))?"
-_ROW = re.compile(r"^(?:\| |- \*\*|#+ )(fault )?([A-Z])(\d+'?)(?!\w)", re.M)
+_ROW = re.compile(r"^(?:\| |- \*\*|#+ )(fault )?(TX|[A-Z])(\d+'?)(?!\w)", re.M)
 # Another document's sections, and tasks, which a reader of this repository does not have.
 _STRANGERS = re.compile(
     r"\b(?:(?:semantics|reliability|dependencies) [A-Z]?\d+|\w+\.md \d+|design notes? \w+|evidence [a-h]\b|issue \d+,)",
@@ -107,7 +108,8 @@ def defined(page: str) -> list[str]:
 
 def home_of(name: str) -> str:
     """The page that must define it. A letter that only faults have, without the word: nobody's."""
-    return HOMES.get("fault" if name.startswith("fault") else name[0], 'nowhere: say "fault"')
+    kind = "fault" if name.startswith("fault") else name.rstrip("'0123456789")
+    return HOMES.get(kind, 'nowhere: say "fault"')
 
 
 def test_every_id_that_is_cited_is_defined_in_the_docs() -> None:

@@ -145,7 +145,7 @@ def test_all_records_are_seen_where_they_are_asked_for(tmp_path):
 
 
 def test_without_its_footer_an_object_with_transactions_is_not_shown(tmp_path):
-    """T25: only the footer knows what was aborted. Damage allowed, the object is stepped over, and never guessed."""
+    """TX45: only the footer knows what was aborted. Damage allowed, the object is stepped over, and never guessed."""
     bucket, key, log_bytes = with_transactions(tmp_path)
     bucket.flip(key, log_bytes + 5)
     with pytest.raises(DataLoss, match="footer is damaged"):

@@ -1,4 +1,4 @@
-"""Whether a log shows that the coordinators were asked about its newest gap (T12)."""
+"""Whether a log shows that the coordinators were asked about its newest gap (TX32)."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ async def test_a_marker_counts_only_when_it_is_committed_and_in_the_logs_order(w
 
 @in_world
 async def test_an_old_outcome_ends_no_other_transaction(w):
-    """T9: a marker of an earlier epoch that comes again, and markers of other producers."""
+    """TX29: a marker of an earlier epoch that comes again, and markers of other producers."""
     await put(w, "g", 5, 7, 3)
     for pid, epoch in ((7, 2), (8, 9)):
         mark(w, pid, epoch)
@@ -138,7 +138,7 @@ async def test_a_later_plain_commit_wins(w):
 
 @in_world
 async def test_a_transaction_that_ended_before_the_append_gets_no_more_offsets(w):
-    """T20: verified, then a marker, then the append: it would open a transaction that nobody ends."""
+    """TX40: verified, then a marker, then the append: it would open a transaction that nobody ends."""
     gate = asyncio.Event()
 
     async def verify(_: int) -> E:
@@ -221,7 +221,7 @@ async def grow(w: GroupWorld) -> Rewrites:
 
 @in_world
 async def test_a_rewrite_keeps_what_is_open_behind_its_start(w):
-    """T17: the log below the rewrite is deleted, then the marker comes."""
+    """TX37: the log below the rewrite is deleted, then the marker comes."""
     await w.commit("g", 1)
     await put(w, "g", 5, 7)
     await put(w, "h", 6, 8)
@@ -272,7 +272,7 @@ def test_a_marker_that_lands_anywhere_in_a_rewrite_is_not_lost(turns: int) -> No
 
 @in_world
 async def test_a_snapshot_carries_what_is_open(w):
-    """T18: after a lost disk the marker finds it. A marker makes a snapshot due."""
+    """TX38: after a lost disk the marker finds it. A marker makes a snapshot due."""
     await w.commit("g", 1)
     await put(w, "g", 5, 7)
     await put(w, "g", 6, 8, 2, partition=1)

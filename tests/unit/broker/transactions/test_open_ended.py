@@ -1,4 +1,4 @@
-"""Transactions that a declared gap lies in, and those that nobody ends (TX10, T11 to T15)."""
+"""Transactions that a declared gap lies in, and those that nobody ends (TX10, TX31 to TX35)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def markers_from(life: Life, offset: int) -> list[tuple[int, bool]]:
 
 
 async def test_a_transaction_that_reached_into_the_gap_waits_for_its_outcome() -> None:
-    """T14: until it is closed the producer may not append into it; then what the coordinators say is written."""
+    """TX34: until it is closed the producer may not append into it; then what the coordinators say is written."""
     place = Place()
     life = await place.start(directory="a")
     with_transactions(life)
@@ -172,7 +172,7 @@ async def test_dying_before_the_markers_forgets_nothing() -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 async def test_the_question_about_a_gap_outlives_whoever_declared_it(clean: bool) -> None:
-    """T12: the gap took the beginning of a transaction. It was declared, and the process ended before the coordinators
+    """TX32: the gap took the beginning of a transaction. It was declared, and the process ended before the coordinators
     answered: the next start asks, until a transaction that began behind the gap proves that they did."""
     place = Place()
     life = await place.start(directory="a")
@@ -205,13 +205,13 @@ async def test_the_question_about_a_gap_outlives_whoever_declared_it(clean: bool
 
 @pytest.mark.parametrize("abort", [True, False])
 async def test_what_the_bucket_says_stands(abort: bool) -> None:
-    """TX10 (a), T13: the marker was beyond the bucket's end and is lost, but the footer names the outcome."""
+    """TX10 (a), TX33: the marker was beyond the bucket's end and is lost, but the footer names the outcome."""
     _, life, first, remote_end = await with_lost_disk(abort_beyond=abort)
     partition = life.partition("log")
     assert first < remote_end
     outcomes = FakeOutcomes({7: Decision.ABORTED if not abort else Decision.COMMITTED})  # it would be wrong
     assert set(partition.undecided) == {7} and partition.tier.lost is not None
-    assert partition.last_stable_offset >= remote_end, "all that is in the bucket is decided (T7)"
+    assert partition.last_stable_offset >= remote_end, "all that is in the bucket is decided (TX27)"
     await keeper(life, outcomes).round()
     assert outcomes.asked == [] and not partition.undecided
     assert await markers_from(life, partition.tier.lost[1]) == [(7, not abort)]
@@ -260,7 +260,7 @@ async def test_an_abort_that_only_the_bucket_knows_is_not_read_from_local_files(
 
 
 async def test_a_transaction_that_nobody_knows_is_aborted_when_it_is_overdue() -> None:
-    """T15: the coordinator's log was lost, the data was not."""
+    """TX35: the coordinator's log was lost, the data was not."""
     life = await Place().start()
     with_transactions(life)
     await life.create("log")

@@ -255,7 +255,7 @@ async def test_a_coordinator_without_a_session_answers_for_nobody() -> None:
 
 
 async def test_after_a_restore_every_id_gets_a_fresh_producer_id() -> None:
-    """TX11, T16: the snapshot may be older than what data partitions hold. What is open is driven to its end first."""
+    """TX11, TX36: the snapshot may be older than what data partitions hold. What is open is driven to its end first."""
     w = TransactionWorld(partitions=1)
     await w.led(1)
     at = w.partition(0)

@@ -90,7 +90,7 @@ async def test_the_next_transaction_waits_for_the_markers_and_no_longer() -> Non
 
 
 async def test_a_topic_made_again_is_not_added_for_the_one_before() -> None:
-    """T19."""
+    """TX39."""
     pair = await ready()
     at = pair.world.partition(0)
     pid, epoch = await pair.begin(AT_2, at, TV_2)
@@ -136,7 +136,7 @@ async def test_a_decision_is_told_before_and_after_its_markers(of: str, is_commi
 
 
 async def test_without_the_answer_of_every_coordinator_nothing_is_decided() -> None:
-    """T11: what no coordinator knows is aborted, so each must have answered."""
+    """TX31: what no coordinator knows is aborted, so each must have answered."""
     pair = await ready()
     at = pair.world.partition(0)
     pair.lost.add(2)
@@ -156,7 +156,7 @@ async def test_without_the_answer_of_every_coordinator_nothing_is_decided() -> N
 
 @both
 async def test_after_a_gap_the_ongoing_ones_of_the_partition_are_aborted(of: str) -> None:
-    """T12: those that have it, and no others."""
+    """TX32: those that have it, and no others."""
     pair = await ready()
     at, other = pair.world.partition(0), pair.world.partition(1)
     await pair.begin(of, at, TV_2)
@@ -286,7 +286,7 @@ C, A, ON, U = Decision.COMMITTED, Decision.ABORTED, Decision.ONGOING, Decision.U
 def test_what_a_state_says_about_an_open_transaction(
     state: State, version: int, expected: tuple[Decision, Decision, Decision]
 ) -> None:
-    """T11. Without the partition only a completed one of version 2 says something: its partitions are forgotten."""
+    """TX31. Without the partition only a completed one of version 2 says something: its partitions are forgotten."""
     found = FOUND._replace(state=state, client_version=version)
     assert tuple(decision_of(found, 7, epoch) for epoch in (4, 5, 6)) == expected
     without = tuple(decision_of(found._replace(has_partition=False), 7, epoch) for epoch in (4, 5, 6))

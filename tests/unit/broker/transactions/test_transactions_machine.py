@@ -294,7 +294,7 @@ def test_too_many_partitions_are_refused() -> None:
 
 
 def test_only_partitions_of_the_open_transaction_verify() -> None:
-    """TX4, T19: a topic that was made again under its name is another one."""
+    """TX4, TX39: a topic that was made again under its name is another one."""
     again = A._replace(topic_id=UUID(int=2))
     assert machine.verify(held(State.ONGOING), PID, EPOCH, [A, B, again]) == {
         A: NONE,
@@ -311,7 +311,7 @@ def test_only_partitions_of_the_open_transaction_verify() -> None:
 
 
 def test_after_a_loss_the_old_producer_id_is_unknown() -> None:
-    """TX11, T16: no request of a process from before is taken, and the next start has another id."""
+    """TX11, TX36: no request of a process from before is taken, and the next start has another id."""
     lost = held(State.COMPLETE_COMMIT, needs_fresh_id=True)
     assert answer(end(lost, EPOCH, TV_2, is_commit=False)) is MAP
     assert answer(end(lost, EPOCH - 1, TV_2, is_commit=True)) is MAP

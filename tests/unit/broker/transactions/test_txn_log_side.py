@@ -152,7 +152,7 @@ async def test_an_add_waits_for_the_markers_of_the_transaction_before() -> None:
 
 
 async def test_a_marker_between_verification_and_append_voids_it() -> None:
-    """T20: verified, then the abort of that transaction lands, then the append: it would open one that nobody ends."""
+    """TX40: verified, then the abort of that transaction lands, then the append: it would open one that nobody ends."""
     _, life = await served()
     verifier = with_transactions(life)
     verifier.gate = asyncio.Event()
@@ -166,7 +166,7 @@ async def test_a_marker_between_verification_and_append_voids_it() -> None:
 
 
 async def test_an_unknown_producer_begins_at_sequence_zero() -> None:
-    """Transaction version 2 (T20): with a batch missing the first one seen is no beginning."""
+    """Transaction version 2 (TX40): with a batch missing the first one seen is no beginning."""
     _, life = await served()
     assert (await produce_in(life, "log", 7, 5, b"a", version=12)).error_code == (
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -175,7 +175,7 @@ async def test_an_unknown_producer_begins_at_sequence_zero() -> None:
 
 
 async def test_the_fast_path_refuses_a_batch_outside_of_the_transaction() -> None:
-    """T21: a run of plain batches of a producer with an open transaction."""
+    """TX41: a run of plain batches of a producer with an open transaction."""
     from tests.support.brokers.broker_kit import batch_of, produce_request
 
     _, life = await served()
@@ -193,7 +193,7 @@ async def test_the_fast_path_refuses_a_batch_outside_of_the_transaction() -> Non
 
 
 async def test_markers_are_answered_by_topic_id_and_epoch() -> None:
-    """T19: a topic made again under its name gets no marker of the old one; TX2: an older coordinator is fenced."""
+    """TX39: a topic made again under its name gets no marker of the old one; TX2: an older coordinator is fenced."""
     _, life = await served()
     await produce_in(life, "log", 7, 0, b"a")
     assert await end(life, "log", 7, commit=True, topic_id=uuid4()) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -207,7 +207,7 @@ async def test_markers_are_answered_by_topic_id_and_epoch() -> None:
 
 
 async def test_the_answer_of_a_marker_waits_for_the_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T2: answered before that, a leader change may lose the marker, and nobody sends it again."""
+    """TX22: answered before that, a leader change may lose the marker, and nobody sends it again."""
     _, life = await served()
     await produce_in(life, "log", 7, 0, b"a")
     partition = life.partition("log")
@@ -223,7 +223,7 @@ async def test_the_answer_of_a_marker_waits_for_the_high_watermark(monkeypatch: 
 
 async def test_a_marker_that_came_before_answers_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: the last result of a request counted as its end. Without offsets, that of a marker that came before
-    lies below the others: they were answered before they were committed, and a leader change could lose them (T2)."""
+    lies below the others: they were answered before they were committed, and a leader change could lose them (TX22)."""
     _, life = await served()
     for producer_id in (7, 8):
         await produce_in(life, "log", producer_id, 0, b"a")
@@ -313,7 +313,7 @@ async def test_nothing_undecided_leaves_for_the_bucket() -> None:
 
 
 async def test_retention_and_deleted_records_pass_an_open_transaction() -> None:
-    """E14, T23: the last stable offset is never below the log start, and what is not copied is deleted by age."""
+    """TX43: the last stable offset is never below the log start, and what is not copied is deleted by age."""
     _, life = await served(**(SMALL_SEGMENTS | {"remote_storage_enable": "false", "retention_ms": "60000"}))
     value = b"v" * 150
     await produce_in(life, "log", 7, 0, b"a" + value)
@@ -335,7 +335,7 @@ async def test_retention_and_deleted_records_pass_an_open_transaction() -> None:
 
 
 async def test_a_marker_without_an_offset_asks_for_more() -> None:
-    """It ends nothing here, so no offset was kept for it (T4). A log that gave its offsets back has none until then."""
+    """It ends nothing here, so no offset was kept for it (TX24). A log that gave its offsets back has none until then."""
     _, life = await served(**SMALL_SEGMENTS)
     await life.produce("log", b"plain")
     partition = life.partition("log")

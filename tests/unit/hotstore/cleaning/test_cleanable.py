@@ -102,7 +102,7 @@ def test_runs_stay_within_an_index() -> None:
 
 def test_runs_stay_within_the_aborted_transactions_of_a_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: markers stay when their records go, so a merged segment could have millions. An object's footer names
-    them all (T24)."""
+    them all (TX44)."""
     monkeypatch.setattr(cleanable_room, "ABORTED_MAX", 4)
     segments = [segment(base, base + 10, 10) for base in range(0, 50, 10)]
     for one, count in zip(segments, (3, 1, 0, 5, 1), strict=True):

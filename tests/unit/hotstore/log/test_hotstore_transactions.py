@@ -69,7 +69,7 @@ def aborted(log: PartitionLog, start: int = 0, stop: int = INT64_MAX - 1) -> set
 
 
 def test_a_transaction_keeps_the_last_stable_offset_until_its_marker_is_committed() -> None:
-    """T1: a marker that a leader change may remove decides nothing."""
+    """TX21: a marker that a leader change may remove decides nothing."""
     _, log = new_log(CrashDisk(), CONFIG)
     append(log, batch())
     first = in_transaction(log, 7, 0).base_offset
@@ -82,7 +82,7 @@ def test_a_transaction_keeps_the_last_stable_offset_until_its_marker_is_committe
 
 
 def test_markers_are_fenced_by_both_epochs() -> None:
-    """TX2, T9: a late marker of the transaction before does not end the next one."""
+    """TX2, TX29: a late marker of the transaction before does not end the next one."""
     _, log = new_log(CrashDisk(), CONFIG)
     in_transaction(log, 7, 0, epoch=3)
     with pytest.raises(InvalidProducerEpoch):
@@ -101,7 +101,7 @@ def test_markers_are_fenced_by_both_epochs() -> None:
 
 
 def test_a_batch_outside_of_an_open_transaction_is_refused() -> None:
-    """T21. Afterwards the producer may write without one."""
+    """TX41. Afterwards the producer may write without one."""
     _, log = new_log(CrashDisk(), CONFIG)
     in_transaction(log, 7, 0)
     with pytest.raises(InvalidTransactionState):
@@ -132,7 +132,7 @@ def test_a_resend_within_a_transaction_is_known() -> None:
 
 
 def test_silence_does_not_lower_an_epoch() -> None:
-    """T8: a lower epoch of a producer that was silent for longer than it is remembered is refused."""
+    """TX28: a lower epoch of a producer that was silent for longer than it is remembered is refused."""
     _, log = new_log(CrashDisk(), LogConfig(producer_id_expiration_ms=1_000))
     append(log, batch(producer_id=7, epoch=5, sequence=0), now_ms=10_000)
     with pytest.raises(InvalidProducerEpoch):
@@ -140,7 +140,7 @@ def test_silence_does_not_lower_an_epoch() -> None:
 
 
 def test_an_open_transaction_is_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T8, TX13: neither expiry nor the bound of producers."""
+    """TX28, TX13: neither expiry nor the bound of producers."""
     monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 20)
     _, log = new_log(CrashDisk(), LogConfig(producer_id_expiration_ms=1_000))
     in_transaction(log, 7, 0)
@@ -154,7 +154,7 @@ def test_an_open_transaction_is_never_forgotten(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_offsets_are_held_back_for_markers() -> None:
-    """T4: with the bucket away every open transaction can still end."""
+    """TX24: with the bucket away every open transaction can still end."""
     _, log = new_log(CrashDisk(), CONFIG)
     log.reserved_end = 5
     in_transaction(log, 1, 0)
@@ -171,7 +171,7 @@ def test_offsets_are_held_back_for_markers() -> None:
 
 
 def test_a_short_disk_takes_markers() -> None:
-    """T3: on the leader and the follower. Without the marker nothing is copied, and the disk never gets space."""
+    """TX23: on the leader and the follower. Without the marker nothing is copied, and the disk never gets space."""
     _, log = new_log(CrashDisk(), CONFIG)
     _, copy = new_log(CrashDisk(), CONFIG)
     in_transaction(log, 1, 0)
@@ -189,7 +189,7 @@ def test_a_short_disk_takes_markers() -> None:
 
 
 def test_a_short_disk_takes_the_records_of_internal_topics() -> None:
-    """T3: a coordinator's decision, and offsets in a transaction; on the leader and the follower."""
+    """TX23: a coordinator's decision, and offsets in a transaction; on the leader and the follower."""
     config = replace(CONFIG, uses_ballast=True)
     _, log = new_log(CrashDisk(), config)
     _, copy = new_log(CrashDisk(), config)

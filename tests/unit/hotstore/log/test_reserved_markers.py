@@ -1,4 +1,4 @@
-"""Offsets that are kept for markers while the store is away (T4): they are for transactions that are open here."""
+"""Offsets that are kept for markers while the store is away (TX24): they are for transactions that are open here."""
 
 from __future__ import annotations
 

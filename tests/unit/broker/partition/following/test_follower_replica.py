@@ -484,7 +484,7 @@ async def synced(copy: Copy) -> None:
 
 @by(copying)
 async def test_a_copy_knows_the_last_stable_offset_of_what_it_shows(copy: Copy, /) -> None:
-    """TX8, T1: from its own log, up to its own high watermark; the marker counts once that passed it, also where the
+    """TX8, TX21: from its own log, up to its own high watermark; the marker counts once that passed it, also where the
     bucket has what it ends: before, the copy would show what may be aborted (as simulated seed 27 of three brokers)."""
     copy.given(batch_at(0), in_transaction(1), batch_at(2), marker_at(3), high_watermark=3)
     await synced(copy)
@@ -497,7 +497,7 @@ async def test_a_copy_knows_the_last_stable_offset_of_what_it_shows(copy: Copy, 
     assert reads.last_stable_offset == 1, "it holds what the bucket holds, and not how that ended"
     log = SimpleNamespace(local_log_start_offset=2, log_start_offset=0, last_stable_offset=reads.log.last_stable_offset)
     log_was, reads.log = reads.log, log  # type: ignore[assignment]
-    assert reads.last_stable_offset == 2, "what only the bucket holds is decided (T7)"
+    assert reads.last_stable_offset == 2, "what only the bucket holds is decided (TX27)"
     reads.log = log_was
     copy.given(high_watermark=4)
     assert reads.last_stable_offset == 4
@@ -506,7 +506,7 @@ async def test_a_copy_knows_the_last_stable_offset_of_what_it_shows(copy: Copy, 
 
 @by(copying)
 async def test_a_copy_without_space_takes_the_markers_of_an_answer(copy: Copy, /) -> None:
-    """T3: and nothing else of it. The markers let its leader copy, and the copies let it free space."""
+    """TX23: and nothing else of it. The markers let its leader copy, and the copies let it free space."""
     copy.given(in_transaction(0), in_transaction(1, 8), high_watermark=0)
     await synced(copy)
     copy.it.log.ballast.is_short = True
