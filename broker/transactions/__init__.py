@@ -1,3 +1,13 @@
 """The transaction coordinator (KIP-98): the state of each transactional id, its log, and the markers that it sends.
 
-The room knows no log of a data partition. A data partition learns of an outcome by a marker."""
+1. A request comes to `coordinator.py`, which finds the shard that leads the id's partition (`shard.py`). `machine.py`
+   decides (pure): an answer, or the state to write first (`transaction.py`, `records.py`).
+2. `TransactionShard.write` submits the record through `broker/internal_topics/led_shard.py`. When acks=all has it, the
+   request is answered.
+3. A decided transaction's partitions go to `pending_markers.py` (pure). `marker_sender.py` sends each leader its
+   markers, until every partition answered. Then the completion is written, the same way.
+4. `peers.py` asks other coordinators: for a leader that verifies a batch, or that must end an open transaction.
+5. `open_ended.py` ends those that no coordinator will: behind a gap, and open for longer than any time-out.
+
+The room knows no log of a data partition. A data partition learns of an outcome by a marker.
+"""

@@ -1,8 +1,8 @@
 """Doors between the transaction coordinator and the partitions that take part in a transaction.
 
 A partition's leader asks a `TransactionVerifier` before the first batch of a transaction (TX4), and
-`TransactionOutcomes` about a transaction that a gap or a lost coordinator left open (TX10, TX35). Neither door touches a
-log."""
+`TransactionOutcomes` about a transaction that a gap or a lost coordinator left open (TX10, TX35). Neither door touches
+a log."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     """One segment object: offsets `[base_offset, end_offset)`. `log_bytes` of batches, `object_bytes` with the footer.
 
     `leader_epoch` is the writer's, as in the object's key. `decided`: transactions that only the object's footer names
-    (section 7); without its footer a reader of committed records cannot do (TX45). `epochs` are (epoch, start offset) of
-    the batches, the first start raised to the base. `gaps` are declared gaps, `[first, end)` (design 6)."""
+    (section 7); without its footer a reader of committed records cannot do (TX45). `epochs` are (epoch, start offset)
+    of the batches, the first start raised to the base. `gaps` are declared gaps, `[first, end)` (design 6)."""
 
     uuid: UUID
     base_offset: int

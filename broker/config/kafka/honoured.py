@@ -134,8 +134,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     # the log cleaner
     "log.cleaner.enable": H("Compacted topics are cleaned. false: none is, and they grow."),
     "log.cleaner.threads": D(
-        "Logs cleaned at the same time; at least one, and more than 4 count as 4. A change at run time at most halves or "
-        "doubles it."
+        "Logs cleaned at the same time; at least one, and more than 4 count as 4. A change at run time at most halves "
+        "or doubles it."
     ),
     "log.cleaner.dedupe.buffer.size": D(
         "Memory for the keys of all logs that are cleaned at the same time, in bytes; at least 1 MiB for each. A log "

@@ -1,8 +1,8 @@
 """What the code cites by an id stands in the docs, once, and what the docs link to is there.
 
 Ids: scenarios C…, guarantees G…, other systems' bugs T…, faults, scenarios D… and rules R… of several brokers, rules
-TX… of transactions; sections of docs/design.md ("design 6"); ADRs by number. Cited in comments, docstrings, messages and names of tests in
-`*.py`, and in the text of `*.md`.
+TX… of transactions; sections of docs/design.md ("design 6"); ADRs by number. Cited in comments, docstrings, messages
+and names of tests in `*.py`, and in the text of `*.md`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,15 @@ HOUSES = (
 )
 TRANSACTIONS = "docs/design/transactions.md"
 FAILURES, CLUSTER, GUARANTEES = "docs/design/failures.md", "docs/design/cluster.md", "docs/GUARANTEES.md"
-HOMES = {"C": FAILURES, "T": FAILURES, "fault": FAILURES, "G": GUARANTEES, "D": CLUSTER, "R": CLUSTER, "TX": TRANSACTIONS}
+HOMES = {
+    "TX": TRANSACTIONS,
+    "C": FAILURES,
+    "T": FAILURES,
+    "fault": FAILURES,
+    "G": GUARANTEES,
+    "D": CLUSTER,
+    "R": CLUSTER,
+}
 
 # One id, or a range of them ("T5–T8"). Not: the tail of a name or a flag (a-D9, -O2), Cloudflare's R2, Adya's G1a.
 _ID = r"(?<![\w.-])(?<!Cloudflare )(TX|[CDGRTONZK])([1-9]\d?)(?:[–-]\1([1-9]\d?))?(?!\w|\.\w)"

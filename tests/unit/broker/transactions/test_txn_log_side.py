@@ -335,7 +335,7 @@ async def test_retention_and_deleted_records_pass_an_open_transaction() -> None:
 
 
 async def test_a_marker_without_an_offset_asks_for_more() -> None:
-    """It ends nothing here, so no offset was kept for it (TX24). A log that gave its offsets back has none until then."""
+    """It ends nothing here, so no offset was kept for it (TX24). A log that gave its offsets back has none before."""
     _, life = await served(**SMALL_SEGMENTS)
     await life.produce("log", b"plain")
     partition = life.partition("log")
