@@ -2,9 +2,9 @@
 
 All markers of a request for one partition are one append. A partition is answered when its markers are below the high
 watermark, so that no leader change can remove what was answered (TX22). A topic that was deleted and made again under
-its name is another topic: where the request has topic ids, only the one that it means gets the marker (TX39). Admin clients
-may send it as Kafka's `kafka-transactions.sh abort` does: it needs CLUSTER_ACTION on the cluster, which every client
-has (TX42, `security.authorizer`)."""
+its name is another topic: where the request has topic ids, only the one that it means gets the marker (TX39). Admin
+clients may send it as Kafka's `kafka-transactions.sh abort` does: it needs CLUSTER_ACTION on the cluster, which every
+client has (TX42, `security.authorizer`)."""
 
 from __future__ import annotations
 

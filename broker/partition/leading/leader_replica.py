@@ -308,8 +308,8 @@ class LeaderReplica(Watchable):
 
     def append_markers(self, markers: Sequence[TransactionMarker], now_ms: int) -> list[MarkerResult]:
         """Append the markers of a request; for each its offset, or why it is refused. The caller answers when the
-        high watermark passed them (TX22). Raises as `PartitionLog.append_markers`; those before may be written then,
-        and whoever listens is told of them."""
+        high watermark passed them (TX22). Raises as `PartitionLog.append_markers`; those before may be written, and
+        whoever listens is told of them."""
         if not self.leading:
             raise self._is_over()
         for marker in markers:
