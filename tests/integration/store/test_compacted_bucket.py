@@ -115,6 +115,8 @@ def read_table(site: Site) -> Table:
 def check_bucket(site: Site) -> None:
     verified = site.cli("bucket", "verify", site.bucket.url, "--deep")
     assert verified.returncode == 0, verified.stdout + verified.stderr
+    scrubbed = site.cli("scrub", site.bucket.url, "--dry-run")  # regression: it refused manifests of format 2
+    assert scrubbed.returncode == 0, scrubbed.stdout + scrubbed.stderr
     listed = site.cli("bucket", "gc", site.bucket.url, "--json")
     assert by_names(json_lines(listed.stdout)) == orphans(site.bucket)
 

@@ -33,6 +33,7 @@ from coldstore.inspection.orphan_safety import keep_by_manifest
 from coldstore.keys import CLUSTER_KEY, LEASE_KEY, METADATA_PREFIX, TOPICS_PREFIX, manifest_key, partition_prefix
 from coldstore.manifest.manifest import Manifest
 from coldstore.manifest.manifest_entries import PagePointer, RemoteSegment
+from coldstore.manifest.manifest_format import MANIFEST_FORMAT
 from coldstore.manifest.manifest_reader import check_manifest_root
 from coldstore.manifest.page_reader import PageCache, PageReader
 from coldstore.object_store import Got, ObjectInfo, ObjectMissing
@@ -134,7 +135,7 @@ def _inspect_once(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo]
         listing = _listed(store, partition_prefix(*place))
     key = manifest_key(*place)
     try:
-        seen.manifest = _read_root(store, key, Manifest, place)
+        seen.manifest = _read_root(store, key, place)
     except NewerFormat:
         raise
     except (Corrupt, ObjectMissing) as broken:
@@ -156,11 +157,11 @@ def _inspect_once(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo]
     return seen
 
 
-def _read_root(store: ArrowStore, key: str, kind: type[Manifest], place: Place) -> Manifest:
+def _read_root(store: ArrowStore, key: str, place: Place) -> Manifest:
     def check(root: Root[Manifest]) -> None:
         check_manifest_root(key, root, *place)
 
-    return _decoded(RootCodec(kind, check), store, key).content
+    return _decoded(RootCodec(MANIFEST_FORMAT, check), store, key).content
 
 
 def _decoded(codec: RootCodec[T], store: ArrowStore, key: str) -> Root[T]:
