@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from errno import EMFILE
 from importlib import import_module
 from typing import Any, Final
@@ -35,21 +36,20 @@ def main(arguments: Sequence[str]) -> None:
 def serve(channel: ParentChannel, engine: CleanerEngine, idle_s: float) -> None:
     """Answer requests until the parent ends, or is silent for `idle_s` after the end of a pass."""
     timeout_s: float | None = None  # whoever starts a child begins a pass
-    aborted: list[tuple[int, int, int]] = []  # of the pass that begins next
+    ahead = _Ahead()
     while True:
         try:
             message, descriptors = channel.receive(timeout_s)
         except (EOFError, TimeoutError):
             return
         request = messages.decode_request(message)
-        if isinstance(request, messages.Aborted):
-            aborted += request.transactions
+        if ahead.takes(request):
             channel.send(messages.encode(messages.Done()))
             continue
         timeout_s = idle_s if isinstance(request, messages.End) else None
         reply: messages.Reply
         try:
-            reply = _perform(engine, request, _files_of(request, descriptors), aborted)
+            reply = _perform(engine, request, _files_of(request, descriptors), ahead)
         except (OSError, DamagedLog, MemoryError) as error:
             reply = messages.error_reply(error)
         except Exception as error:
@@ -58,14 +58,36 @@ def serve(channel: ParentChannel, engine: CleanerEngine, idle_s: float) -> None:
         channel.send(messages.encode(reply))
 
 
-def _perform(
-    engine: CleanerEngine, request: messages.Request, files: Sequence[File], aborted: list[tuple[int, int, int]]
-) -> messages.Reply:
+@dataclass(slots=True)
+class _Ahead:
+    """Lists that came for the pass that begins next."""
+
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    last_offsets: list[int] = field(default_factory=list)
+
+    def takes(self, request: messages.Request) -> bool:
+        """Whether the request is a part of them; it was added."""
+        match request:
+            case messages.Aborted(transactions):
+                self.aborted += transactions
+            case messages.LastOffsets(offsets):
+                self.last_offsets += offsets
+            case _:
+                return False
+        return True
+
+    def rules(self, begin: messages.Begin) -> CleanRules:
+        """Those of the pass that begins; the next one's lists are empty."""
+        aborted, last_offsets = tuple(self.aborted), tuple(self.last_offsets)
+        self.aborted.clear()
+        self.last_offsets.clear()
+        return CleanRules(begin.now_ms, begin.delete_retention_ms, begin.keeps_tombstones, aborted, last_offsets)
+
+
+def _perform(engine: CleanerEngine, request: messages.Request, files: Sequence[File], ahead: _Ahead) -> messages.Reply:
     match request:
-        case messages.Begin(buffer_bytes, now_ms, delete_retention_ms, keeps_tombstones):
-            rules = CleanRules(now_ms, delete_retention_ms, keeps_tombstones, tuple(aborted))
-            aborted.clear()
-            engine.begin(buffer_bytes, rules)
+        case messages.Begin(buffer_bytes):
+            engine.begin(buffer_bytes, ahead.rules(request))
         case messages.Map(_, position, length):
             mapped = engine.map(files[0], position, length)
             return messages.MapDone(mapped.taken_bytes, mapped.end_offset, mapped.is_full)

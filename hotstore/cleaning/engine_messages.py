@@ -15,12 +15,19 @@ _TEXT_CHARACTERS_MAX: Final = 2_000  # of an error: a message fits `seams.child_
 
 
 ABORTED_MAX: Final = 1_500  # of one message
+LAST_OFFSETS_MAX: Final = 4_500  # of one message
 
 
 class Aborted(msgspec.Struct, tag=True, frozen=True):
     """Aborted transactions of the pass that begins next (`CleanRules.aborted`), in as many messages as they need."""
 
     transactions: tuple[tuple[int, int, int], ...]
+
+
+class LastOffsets(msgspec.Struct, tag=True, frozen=True):
+    """`CleanRules.last_offsets` of the pass that begins next, in as many messages as they need, in order."""
+
+    offsets: tuple[int, ...]
 
 
 class Begin(msgspec.Struct, tag=True, frozen=True):
@@ -102,7 +109,7 @@ class Defect(msgspec.Struct, tag=True, frozen=True):
     text: str
 
 
-Request: TypeAlias = Aborted | Begin | Map | BeginSegment | Clean | FinishSegment | End
+Request: TypeAlias = Aborted | LastOffsets | Begin | Map | BeginSegment | Clean | FinishSegment | End
 Reply: TypeAlias = Done | MapDone | CleanDone | SegmentDone | FileError | Damage | Defect
 
 encode: Final = msgspec.msgpack.Encoder().encode

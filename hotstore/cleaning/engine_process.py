@@ -66,16 +66,19 @@ class ProcessEngine:
         with self._calling():
             if self._child is not None:
                 try:
-                    self._begin(request, rules.aborted)
+                    self._begin(request, rules)
                     return
                 except CleanerLost as lost:  # most often it ended because it was idle
                     log.debug("starting another cleaner process: %s", lost)
             self._start()
-            self._begin(request, rules.aborted)
+            self._begin(request, rules)
 
-    def _begin(self, request: messages.Begin, aborted: Sequence[tuple[int, int, int]]) -> None:
+    def _begin(self, request: messages.Begin, rules: CleanRules) -> None:
+        aborted, last_offsets = rules.aborted, rules.last_offsets
         for at in range(0, len(aborted), messages.ABORTED_MAX):
-            self._ask(messages.Aborted(tuple(aborted[at : at + messages.ABORTED_MAX])), messages.Done)
+            self._ask(messages.Aborted(aborted[at : at + messages.ABORTED_MAX]), messages.Done)
+        for at in range(0, len(last_offsets), messages.LAST_OFFSETS_MAX):
+            self._ask(messages.LastOffsets(last_offsets[at : at + messages.LAST_OFFSETS_MAX]), messages.Done)
         self._ask(request, messages.Done)
 
     def map(self, file: File, position: int, length: int) -> Mapped:

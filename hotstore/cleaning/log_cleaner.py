@@ -157,6 +157,7 @@ class LogCleaner:
     async def _clean(self, engine: CleanerEngine, opened: OpenLog, lease: Lease, part: Cleanable) -> None:
         config, workers, local = self._config(), self._world.workers, opened.log
         planned = Planned.of(local)
+        producers = local.producers.at(local.log_end_offset)
         rules = CleanRules(
             now_ms=self._world.clock.wall_ms(),
             delete_retention_ms=local.config.delete_retention_ms,
@@ -165,6 +166,7 @@ class LogCleaner:
                 (of.producer_id, of.first_offset, of.last_offset)
                 for of in local.aborted_between(local.local_log_start_offset, part.end)
             ),
+            last_offsets=await workers.run(producers.last_offsets, part.end, lane=Lane.CLEAN),
         )  # the bucket may hold what a tombstone deletes, also of a topic that is not tiered any more
         share = min(config.io_buffer_load_factor / LOAD_FACTOR, 1.0)
         buffer_bytes = int(config.dedupe_buffer_bytes * share) // min(config.threads, SLOTS)

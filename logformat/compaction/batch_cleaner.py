@@ -1,4 +1,5 @@
-"""Batches without the records that newer ones supersede, and fillers in place of the batches that vanished (ADR 30)."""
+"""Batches without the records that newer ones supersede, empty ones of producers whose last batch lost all, and fillers
+in place of the other batches that vanished (ADR 30)."""
 
 from __future__ import annotations
 
@@ -45,6 +46,8 @@ class BatchCleaner:
         state[at.NOW], state[at.HORIZON] = rules.now_ms, rules.now_ms + rules.delete_retention_ms
         state[at.KEEPS_TOMBSTONES] = int(rules.keeps_tombstones)
         self._aborted = enter_aborted(state, rules.aborted)
+        self._last_offsets = array("q", rules.last_offsets)  # named by its address: it lives as long as the state
+        state[at.LAST_OFFSETS], state[at.LAST_OFFSETS_COUNT] = self._last_offsets.buffer_info()
         state[at.END_OFFSET] = state[at.HOLE_FIRST] = -1
 
     @property

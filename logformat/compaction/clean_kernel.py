@@ -1,8 +1,8 @@
 """The kernel that writes what survives of a run of batches.
 
 A batch of which nothing goes is copied as it is. One that loses records keeps its frame (ADR 30). One that loses all
-becomes part of a hole, which a filler covers before the next batch that stays. No load is outside the run, no store
-outside the output, whatever the run's bytes say."""
+becomes part of a hole, which a filler covers before the next batch that stays; if it is its producer's last, it stays
+as an empty batch. No load is outside the run, no store outside the output, whatever the run's bytes say."""
 
 from __future__ import annotations
 
@@ -171,6 +171,53 @@ def _vanish(state: int, batch: int) -> None:
 _join_hole: Final = inlined(_vanish)
 
 
+def _is_last_batch(state: int, batch: int) -> bool:
+    """Whether the data batch is the newest of a producer that the log knows."""
+    last = load_be64(batch) + load_be32(batch + LAST_OFFSET_DELTA_AT)
+    offsets = word(state, at_.LAST_OFFSETS)
+    low, high = 0, word(state, at_.LAST_OFFSETS_COUNT)
+    while low < high:
+        middle = (low + high) >> 1
+        if load_i64(offsets + 8 * middle) < last:
+            low = middle + 1
+        else:
+            high = middle
+    return low < word(state, at_.LAST_OFFSETS_COUNT) and load_i64(offsets + 8 * low) == last
+
+
+_is_last: Final = inlined(_is_last_batch)
+
+
+def _put_empty(state: int, batch: int) -> None:
+    """Write the batch without records to the output, which has room: its header, no codec, no delete horizon."""
+    target = word(state, at_.OUT) + word(state, at_.OUT_AT)
+    copy(target, batch, HEADER_SIZE)
+    attributes = load_be16(batch + ATTRIBUTES_AT)
+    if attributes & DELETE_HORIZON_BIT:
+        store_be64(target + BASE_TIMESTAMP_AT, NO_TIMESTAMP)  # it was the horizon
+    store_be16(target + ATTRIBUTES_AT, attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT))
+    store_be32(target + RECORD_COUNT_AT, 0)
+    _seal_batch(target, target + HEADER_SIZE)
+    put(state, at_.OUT_AT, word(state, at_.OUT_AT) + HEADER_SIZE)
+
+
+_empty: Final = inlined(_put_empty)
+
+
+def _lose_all(state: int, batch: int) -> None:
+    """No record of the data batch stays."""
+    if _is_last(state, batch):
+        _flush_hole(state)
+        _empty(state, batch)
+        return
+    if _needs_filler(state, batch):
+        _flush_hole(state)
+    _join_hole(state, batch)
+
+
+_drop: Final = inlined(_lose_all)
+
+
 def _decide(state: int, batch: int, at: int, end: int) -> tuple[int, int, int, bool]:
     """(reason or 0, records that stay, greatest timestamp of them, whether one is a tombstone without horizon). Each
     record's decision is noted. Reads the records in [at, end)."""
@@ -305,9 +352,7 @@ def _clean_batches(state: int) -> int:
                 copy(word(state, at_.OUT) + word(state, at_.OUT_AT), batch, batch_size)
                 put(state, at_.OUT_AT, word(state, at_.OUT_AT) + batch_size)
         elif attributes & TRANSACTIONAL_BIT and is_aborted(state, load_be64(batch + PRODUCER_ID_AT), load_be64(batch)):
-            if _needs_filler(state, batch):
-                _flush_hole(state)
-            _join_hole(state, batch)
+            _drop(state, batch)
         else:
             at, end = batch + HEADER_SIZE, batch + batch_size
             is_packed = attributes & CODEC_MASK != 0 and count > 0
@@ -329,9 +374,7 @@ def _clean_batches(state: int) -> int:
                 break
             records = 0
             if kept == 0:
-                if _needs_filler(state, batch):
-                    _flush_hole(state)
-                _join_hole(state, batch)
+                _drop(state, batch)
             else:
                 _flush_hole(state)
                 target = word(state, at_.OUT) + word(state, at_.OUT_AT)

@@ -51,7 +51,9 @@ BATCH_POS: Final = 37  # of the compressed batch that is to be written anew
 MAP_END: Final = 38  # the map knows the keys of the dirty records below it, and none behind
 ABORTED: Final = 39  # address of (producer id, first offset, last offset) triples, sorted
 ABORTED_COUNT: Final = 40
-STATE_WORDS: Final = 41
+LAST_OFFSETS: Final = 41  # address of last offsets of batches that are never part of a hole, sorted
+LAST_OFFSETS_COUNT: Final = 42
+STATE_WORDS: Final = 43
 
 DONE: Final = 0
 POISON: Final = 1  # the batch at POS, for REASON

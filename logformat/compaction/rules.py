@@ -18,12 +18,17 @@ class CleanRules:
     records of the key may be where this pass does not see them.
 
     `aborted`: (producer id, first offset, marker's offset) of aborted transactions. Their records go in this pass, and
-    supersede none. Markers stay."""
+    supersede none. Markers stay.
+
+    `last_offsets`: sorted last offsets of the newest data batches of the producers that the log knows. Such a batch
+    keeps its header when it has no record left: a copy of the log, and snapshots that are made anew from it, learn the
+    producer's last sequence there (Kafka's LogCleaner, lastRecordsOfActiveProducers)."""
 
     now_ms: int
     delete_retention_ms: int
     keeps_tombstones: bool
     aborted: tuple[tuple[int, int, int], ...] = ()
+    last_offsets: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
