@@ -2,7 +2,8 @@
 The dirty objects fill the map of keys; when it is full the pass ends there. Then the objects below are read from the
 oldest on, written anew without what newer records of the bucket supersede, and replaced in the manifest. Ascending
 order makes tombstones safe: when one goes, everything below it was cleaned against it. A pass ends with its role, its
-epoch, or another configuration; what it replaced stays, what it only wrote is garbage."""
+epoch, or another configuration; what it replaced stays, what it only wrote is garbage. Empty last batches of producers
+go: who begins at the bucket takes the producers from the last object's footer."""
 
 from __future__ import annotations
 

@@ -148,7 +148,8 @@ async def _newest(
     cold_timestamp = partition.tier.max_timestamp_ms
     if cold_timestamp >= 0 and (local is None or cold_timestamp >= local.timestamp):
         await _by_time(context, partition, cold_timestamp, answer, is_committed=is_committed)
-    elif local is not None and local.offset < _end(partition, is_committed=is_committed):
+    # The greatest timestamp of the bucket may be that of a batch that compaction left empty.
+    if answer.offset < 0 and local is not None and local.offset < _end(partition, is_committed=is_committed):
         answer.timestamp, answer.offset, answer.leader_epoch = local
 
 

@@ -9,14 +9,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hotstore.cleaning import engine_messages as messages
 from hotstore.cleaning.engine import CleanerEngine, CleanerLost, LocalEngine, Mapped
+from hotstore.cleaning.engine_messages import LAST_OFFSETS_MAX
 from hotstore.cleaning.engine_process import Deadlines, ProcessEngine
 from hotstore.errors import DamagedLog
+from logformat.record_batch import walk
 from seams.files.disk import File, is_full
 from seams.files.posix_disk import PosixDisk
 from seams.rng import SeededRng
@@ -84,6 +87,23 @@ def test_it_writes_the_bytes_of_the_local_engine(shared: ProcessEngine, tmp_path
     local = LocalEngine(SeededRng(1))
     made = [whole_pass(engine, DISK, str(tmp_path), groups, chunk=chunk) for engine in (local, shared)]
     assert made[0] == made[1] and len(made[0].log) > 10_000
+
+
+def test_the_last_offsets_of_producers_reach_the_child(shared: ProcessEngine, tmp_path: Path) -> None:
+    """In more than one message, and of one pass only."""
+    batches = keyed_batches(60)
+    source = put_segment(DISK, f"{tmp_path}/a.log", batches)
+    offsets = (*range(4, 200, 10), *range(1_000, 1_000 + 2 * LAST_OFFSETS_MAX))
+    groups = [(0, [source])]
+
+    def logs(engine: CleanerEngine) -> list[bytes]:
+        ruled = replace(RULES, last_offsets=offsets)
+        return [whole_pass(engine, DISK, str(tmp_path), groups, rules=rules).log for rules in (ruled, RULES)]
+
+    made = logs(LocalEngine(SeededRng(1)))
+    assert made == logs(shared)
+    empty = [[header.last_offset for _, header in walk(log) if header.record_count == 0] for log in made]
+    assert empty == [list(range(4, 200, 10)), []]
 
 
 PASS = """
