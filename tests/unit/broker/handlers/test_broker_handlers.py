@@ -392,6 +392,21 @@ async def test_the_newest_timestamp_may_lie_in_the_bucket() -> None:
     await life.stop()
 
 
+async def test_the_newest_timestamp_of_an_empty_batch_in_the_bucket_hides_no_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """−3: the bucket's greatest timestamp may be that of a batch that compaction left empty."""
+    life = await Place().start()
+    await life.create("log", **SMALL_SEGMENTS)
+    for at in range(40):
+        await life.call(ApiKey.PRODUCE, produce_request("log", encode_batch([Record(0, EPOCH_MS + at, None, VALUE)])))
+    await asyncio.sleep(60)
+    monkeypatch.setattr(type(life.partition("log").tier), "max_timestamp_ms", EPOCH_MS + 1_000)
+    newest = await list_offset(life, -3)
+    assert (newest.offset, newest.timestamp) == (39, EPOCH_MS + 39)
+    await life.stop()
+
+
 async def test_list_offsets_refuses_what_it_should() -> None:
     """A partition named twice, an unknown one, a wrong leader epoch."""
     life = await Place().start()
