@@ -141,7 +141,7 @@ def _of_broker(facts: Facts) -> dict[Condition, str]:
     if facts.overdue_transactions:
         said[Condition.TRANSACTION_OVERDUE] = (
             f"{_named(facts.overdue_transactions)}: read_committed consumers wait behind it, and nothing above it is "
-            "copied; see `thermocline txn describe`, or end one that only a producer id names with `thermocline txn abort`"
+            "copied; see `thermocline txn describe`; one that only a producer id names: `thermocline txn abort`"
         )
     return said
 
