@@ -2,7 +2,9 @@
 
 All markers of a request for one partition are one append. A partition is answered when its markers are below the high
 watermark, so that no leader change can remove what was answered (TX22). A topic that was deleted and made again under
-its name is another topic: where the request has topic ids, only the one that it means gets the marker (TX39). Admin
+its name is another topic: where the request has topic ids, only the one that it means gets the marker (TX39). While a
+producer is undecided behind a gap, its markers have to come again: the bucket may know another outcome, which readers
+saw, than a coordinator that was restored (TX10). Admin
 clients may send it as Kafka's `kafka-transactions.sh abort` does: it needs CLUSTER_ACTION on the cluster, which every
 client has (TX42, `security.authorizer`)."""
 
@@ -59,6 +61,8 @@ async def handle_write_txn_markers(
                     row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif marker.producer_id < 0 or marker.producer_epoch < 0:
                     row.error_code = ErrorCode.INVALID_REQUEST
+                elif marker.producer_id in partition.undecided:
+                    row.error_code = ErrorCode.NOT_ENOUGH_REPLICAS  # sent again
                 else:
                     wanted.setdefault(partition, []).append((marker, row))
                 if turns.over():

@@ -133,6 +133,30 @@ async def test_what_the_coordinator_refuses(said: ErrorCode, version: int, told:
     assert life.partition("log").log.log_end_offset == 0 and len(life.partition("log").guards) == 0
 
 
+async def test_a_coordinators_marker_waits_for_what_the_bucket_says() -> None:
+    """TX10. Regression, seed 38 of the simulation: a gap took the marker of a commit, and the coordinator's log, too,
+    came back without it. Its abort landed before the leader had read the footer that names the commit."""
+    _, life = await served()
+    await produce_in(life, "log", 7, 0, b"a")
+    partition = life.partition("log")
+    partition.undecided[7] = None
+    request = wire.WriteTxnMarkersRequest(
+        markers=[
+            wire.WriteTxnMarkersRequestMarker(
+                producer_id=7,
+                producer_epoch=0,
+                transaction_result=False,
+                topics=[wire.WriteTxnMarkersRequestTopic(name="log", partition_indexes=[0])],
+            )
+        ]
+    )
+    for expected in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NONE):
+        answer = await life.call(ApiKey.WRITE_TXN_MARKERS, request)
+        assert answer.markers[0].topics[0].partitions[0].error_code == expected
+        assert partition.log.log_end_offset == (1 if expected else 2)
+        partition.undecided.clear()
+
+
 async def test_an_add_waits_for_the_markers_of_the_transaction_before() -> None:
     """`add.partitions.to.txn.retry.backoff.ms`: the next transaction begins while the one before is being marked. Its
     marker voids only the guard of the try before it."""
