@@ -21,6 +21,7 @@ from broker.internal_topics import rewriting
 from broker.internal_topics.batches import batches_in, is_begin_of_rewrite
 from broker.internal_topics.rewriting import Rewrites
 from logformat.errors import Retryable
+from logformat.gap import gap_batches
 from tests.support.fast_loop import run_fast
 from tests.support.groups.group_world import GroupWorld
 from tests.support.groups.memory_offsets_log import MemoryOffsetsLog, MemoryPartition
@@ -178,6 +179,9 @@ class World:
             end = self.log.snapshots[0][0]
             kept = [batch for batch in self.log.batches[0] if next(iter(batches_in(batch))).next_offset > end]
             if not kept or not is_begin_of_rewrite(kept[0]):  # else the log seems to start at that rewrite
+                if not kept:  # a start declares the lost tail a gap before anything is appended
+                    first = self.log.ends[0]
+                    kept, self.log.ends[0] = list(gap_batches(first, first + 1, 1)), first + 1
                 self.log.keep(kept)
                 self.log.starts[0] = max(self.log.starts[0], end)
             await self.w.ready()
