@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, MutableMapping, Sequence
-from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -25,15 +24,13 @@ from broker.groups.machine.events import (
 from broker.groups.member_requests import MemberRequests
 from broker.groups.offset_requests import OffsetRequests
 from broker.groups.offsets import any_topic
-from broker.groups.records import partition_of
 from broker.groups.shard import Group, GroupShard, MemoryUsage
 from broker.internal_topics.interfaces import InternalTopic, LogLimits
 from broker.internal_topics.internal_log import InternalLog
 from broker.internal_topics.led_shard import Shard
-from broker.internal_topics.shard_life import ShardState
+from broker.internal_topics.shard_lookup import ShardLookup
 from broker.metadata.image import TopicLookup
 from broker.wire.primitives import ZERO_UUID
-from logformat.errors import ThermoclineError
 from seams.clock import Clock
 from seams.loop.tasks import Tasks, supervise
 from seams.rng import Rng
@@ -72,14 +69,12 @@ class GroupCoordinator:
         """`topics`: what may be committed to; by default everything. `names`: of topics by their ids. `leaving`: names
         of deleted topics that are still being removed. `keep_objects`: as in `seams.world`. `in_session`: whether no
         other broker can coordinate these groups by now (R25)."""
-        self._topic = topic
         self._clock = clock
         self._rng = rng
         self._config = config
         self._tasks = tasks
         self._topics = topics
         self.topic_name = names
-        self._in_session = in_session
         self._effects = GroupEffects(clock, config)
         self._memory = MemoryUsage(config)
         self._background: list[asyncio.Task[None]] = []
@@ -95,6 +90,8 @@ class GroupCoordinator:
             self._cleaner.shard_loaded,
             keep_objects,
         )
+        wait_s = config.offsets_commit_timeout_ms / 1000
+        self._lookup = ShardLookup(OFFSETS_TOPIC, self.log, topic, in_session, wait_s)
         self.members = MemberRequests(self.shard_of, self._effects, self._memory, rng, config)
         self.offsets = OffsetRequests(self.shard_of, self._effects, self._memory, clock, config, topics)
         self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)
@@ -176,20 +173,7 @@ class GroupCoordinator:
         """Make sure that `group_id` has a coordinator (FindCoordinator)."""
         if is_too_long(group_id):
             return ErrorCode.INVALID_GROUP_ID
-        index = self._index_of(group_id)
-        was_absent = self.log.state_of(index) is ShardState.ABSENT
-        try:
-            await self._topic.ensure_created()
-        except (ThermoclineError, OSError) as failure:
-            log.warning("__consumer_offsets is not there: %s", failure)
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if self.log.ready(index) is not None and not self._in_session():
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # another broker may know a newer coordinator
-        if was_absent and self.log.state_of(index) is ShardState.LOADING:
-            with suppress(TimeoutError):  # it is new and empty: a short wait saves the client a back-off
-                async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
-                    await self.log.wait_loaded()
-        return ErrorCode.NONE
+        return await self._lookup.find(group_id)
 
     def deadline(self) -> float:
         """The loop time until which a request that begins now may wait for the log, in all."""
@@ -197,11 +181,11 @@ class GroupCoordinator:
 
     def node_of(self, group_id: str) -> int:
         """The broker that coordinates the group (NO_LEADER: none), by this broker's image."""
-        return self._topic.leader(self._index_of(group_id))
+        return self._lookup.node_of(group_id)
 
     def partition_of(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that has the group."""
-        return self._index_of(group_id)
+        return self._lookup.index_of(group_id)
 
     # ---- shards ----------------------------------------------------------------------------------------------------
 
@@ -209,22 +193,7 @@ class GroupCoordinator:
         """The shard of the group, or why it is not available now."""
         if is_too_long(group_id) or (not group_id and not empty_is_valid):
             return None, ErrorCode.INVALID_GROUP_ID
-        index = self._index_of(group_id)
-        shard = self.log.ready(index)
-        if shard is not None:
-            # Another broker may coordinate them by now and have newer commits: readers would be set back.
-            return (shard, ErrorCode.NONE) if self._in_session() else (None, ErrorCode.NOT_COORDINATOR)
-        match self.log.state_of(index):
-            case ShardState.LOADING:
-                return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            case ShardState.FAILED:
-                return None, ErrorCode.COORDINATOR_NOT_AVAILABLE
-            case ShardState.ABSENT if self._topic.is_offline(index):
-                return None, ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return None, ErrorCode.NOT_COORDINATOR
-
-    def _index_of(self, group_id: str) -> int:
-        return partition_of(group_id, self._topic.partitions)
+        return self._lookup.shard_of(group_id)
 
 
 def _limits_of(config: GroupConfig) -> LogLimits:

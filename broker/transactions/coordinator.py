@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -21,8 +20,7 @@ from broker.error_codes import ErrorCode
 from broker.internal_topics.interfaces import InternalTopic, LogLimits
 from broker.internal_topics.internal_log import InternalLog
 from broker.internal_topics.led_shard import Shard
-from broker.internal_topics.partitioning import partition_of
-from broker.internal_topics.shard_life import ShardState
+from broker.internal_topics.shard_lookup import ShardLookup
 from broker.transactions import machine
 from broker.transactions.interfaces import TransactionalPartition
 from broker.transactions.machine import Change, Expected, Reply, Step
@@ -30,7 +28,7 @@ from broker.transactions.marker_sender import MarkerSender
 from broker.transactions.pending_markers import Ending
 from broker.transactions.shard import Entry, TransactionShard
 from broker.transactions.transaction import NO_TIME, TV_2, Transaction, TransactionState
-from logformat.errors import Fenced, InvalidRequest, StorageFailed, ThermoclineError
+from logformat.errors import Fenced, InvalidRequest, StorageFailed
 from logformat.transaction_marker import TransactionMarker
 from seams.clock import Clock
 from seams.loop.tasks import Tasks, supervise
@@ -120,6 +118,8 @@ class TransactionCoordinator:
             self._shard_loaded,
             keep_objects,
         )
+        wait_s = config.request_timeout_ms / 1000
+        self._lookup = ShardLookup(TRANSACTIONS_TOPIC, self.log, topic, in_session, wait_s)
         self.sender = make_sender(self._all_marked)
 
     # ---- start and stop --------------------------------------------------------------------------------------------
@@ -154,24 +154,11 @@ class TransactionCoordinator:
         """Make sure that the id has a coordinator (FindCoordinator)."""
         if not transactional_id or is_too_long(transactional_id):
             return ErrorCode.INVALID_REQUEST
-        index = self._index_of(transactional_id)
-        was_absent = self.log.state_of(index) is ShardState.ABSENT
-        try:
-            await self._topic.ensure_created()
-        except (ThermoclineError, OSError) as failure:
-            log.warning("%s is not there: %s", TRANSACTIONS_TOPIC, failure)
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if self.log.ready(index) is not None and not self._in_session():
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # another broker may know a newer coordinator
-        if was_absent and self.log.state_of(index) is ShardState.LOADING:
-            with suppress(TimeoutError):  # it is new and empty: a short wait saves the client a back-off
-                async with asyncio.timeout(self._config.request_timeout_ms / 1000):
-                    await self.log.wait_loaded()
-        return ErrorCode.NONE
+        return await self._lookup.find(transactional_id)
 
     def node_of(self, transactional_id: str) -> int:
         """The broker that coordinates the id (NO_LEADER: none), by this broker's image."""
-        return self._topic.leader(self._index_of(transactional_id))
+        return self._lookup.node_of(transactional_id)
 
     @property
     def partitions(self) -> int:
@@ -187,21 +174,7 @@ class TransactionCoordinator:
         """The shard of the id, or why it is not available now."""
         if not transactional_id or is_too_long(transactional_id):
             return None, ErrorCode.INVALID_REQUEST
-        index = self._index_of(transactional_id)
-        shard = self.log.ready(index)
-        if shard is not None:
-            return (shard, ErrorCode.NONE) if self._in_session() else (None, ErrorCode.NOT_COORDINATOR)
-        match self.log.state_of(index):
-            case ShardState.LOADING:
-                return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            case ShardState.FAILED:
-                return None, ErrorCode.COORDINATOR_NOT_AVAILABLE
-            case ShardState.ABSENT if self._topic.is_offline(index):
-                return None, ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return None, ErrorCode.NOT_COORDINATOR
-
-    def _index_of(self, transactional_id: str) -> int:
-        return partition_of(transactional_id, self._topic.partitions)
+        return self._lookup.shard_of(transactional_id)
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
