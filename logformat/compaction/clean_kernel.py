@@ -12,7 +12,7 @@ from typing import Final
 from logformat.compaction import layout as at_
 from logformat.compaction.filler import FILLER_BYTES_MAX, FILLER_KEY, FILLER_TYPE
 from logformat.compaction.hash_kernel import siphash128
-from logformat.compaction.map_kernel import find_slot, is_aborted, judge_batch
+from logformat.compaction.map_kernel import find_slot, is_batch_aborted, judge_batch
 from logformat.kernels.crc_kernel import crc_of
 from logformat.kernels.kernel_cache import compiled
 from logformat.kernels.raw_memory import (
@@ -351,7 +351,7 @@ def _clean_batches(state: int) -> int:
                 _flush_hole(state)
                 copy(word(state, at_.OUT) + word(state, at_.OUT_AT), batch, batch_size)
                 put(state, at_.OUT_AT, word(state, at_.OUT_AT) + batch_size)
-        elif attributes & TRANSACTIONAL_BIT and is_aborted(state, load_be64(batch + PRODUCER_ID_AT), load_be64(batch)):
+        elif attributes & TRANSACTIONAL_BIT and is_batch_aborted(state, batch):
             _drop(state, batch)
         else:
             at, end = batch + HEADER_SIZE, batch + batch_size

@@ -9,6 +9,7 @@ from typing import Final
 
 from logformat.compaction import layout as at_
 from logformat.compaction.hash_kernel import siphash128
+from logformat.kernels.aborted_kernel import is_aborted
 from logformat.kernels.crc_kernel import crc_of
 from logformat.kernels.kernel_cache import compiled
 from logformat.kernels.raw_memory import (
@@ -132,26 +133,13 @@ def _put_records(state: int, batch: int, at: int, end: int) -> int:
 _map_records: Final = inlined(_put_records)
 
 
-def _is_in(state: int, producer_id: int, base_offset: int) -> bool:
-    """Whether a transactional batch belongs to an aborted transaction: to its producer's last one that begins at or
-    below it, because those of one producer follow each other."""
-    aborted = word(state, at_.ABORTED)
-    low, high = 0, word(state, at_.ABORTED_COUNT)
-    while low < high:
-        middle = (low + high) >> 1
-        place = aborted + 24 * middle
-        of = load_i64(place)
-        if of < producer_id or (of == producer_id and load_i64(place + 8) <= base_offset):
-            low = middle + 1
-        else:
-            high = middle
-    if low == 0:
-        return False
-    place = aborted + 24 * (low - 1)
-    return load_i64(place) == producer_id and base_offset <= load_i64(place + 16)
+def _is_batch_aborted(state: int, batch: int) -> bool:
+    """Whether a transactional batch belongs to an aborted transaction of the pass."""
+    aborted, count = word(state, at_.ABORTED), word(state, at_.ABORTED_COUNT)
+    return is_aborted(aborted, count, load_be64(batch + PRODUCER_ID_AT), load_be64(batch))
 
 
-is_aborted: Final = inlined(_is_in)
+is_batch_aborted: Final = inlined(_is_batch_aborted)
 
 
 def _map_batches(state: int) -> int:
@@ -171,7 +159,7 @@ def _map_batches(state: int) -> int:
         count = load_be32(batch + RECORD_COUNT_AT)
         is_mapped = attributes & CONTROL_BIT == 0 and count > 0
         if is_mapped and attributes & TRANSACTIONAL_BIT:
-            is_mapped = not is_aborted(state, load_be64(batch + PRODUCER_ID_AT), load_be64(batch))
+            is_mapped = not is_batch_aborted(state, batch)
         if is_mapped:
             at, end = batch + HEADER_SIZE, batch + batch_size
             if attributes & CODEC_MASK:

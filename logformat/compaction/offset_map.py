@@ -15,6 +15,7 @@ from logformat.compaction import layout as at
 from logformat.compaction.map_kernel import SLOT_BYTES, map_batches
 from logformat.compaction.rules import LOAD_FACTOR, Mapped
 from logformat.compression import decompress
+from logformat.kernels.aborted_kernel import triples
 from logformat.kernels.refusals import Reason
 from logformat.record_batch import CODEC_MASK, HEADER_SIZE, Buffer, Codec, CorruptBatch, read_header
 from logformat.records import RECORDS_BYTES_MAX
@@ -85,7 +86,7 @@ def enter(state: array[int], offsets: OffsetMap) -> None:
 
 def enter_aborted(state: array[int], transactions: Sequence[tuple[int, int, int]]) -> array[int]:
     """Name the aborted transactions in a state block. Keep what it returns as long as the block is used."""
-    aborted = array("q", [number for transaction in sorted(transactions) for number in transaction])
+    aborted = triples(transactions)
     state[at.ABORTED], state[at.ABORTED_COUNT] = aborted.buffer_info()[0], len(transactions)
     return aborted
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from logformat.kernels.aborted_kernel import triples
 from logformat.record_batch import CODEC_MASK, INT64_MAX, Buffer, Codec, CorruptBatch
 from logformat.records import RECORDS_BYTES_MAX
 from thermocline.pipeline.decode import layout as at
@@ -36,7 +37,7 @@ class KernelWay:
         self.coverage = Coverage()
         self._state = array("q", bytes(8 * at.STATE_WORDS))
         self._table = array("q", bytes(8 * at.BATCH_WORDS * _TABLE_ROWS))
-        self._aborted = array("q", [number for transaction in sorted(asked.aborted) for number in transaction])
+        self._aborted = triples(asked.aborted)
         self._output = Output(asked.topic, asked.partition, asked.columns, asked.target_bytes, self._state)
         self._decompressor = Decompressor()
         self._address = self._state.buffer_info()[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from logformat.kernels.aborted_kernel import is_aborted
 from logformat.kernels.crc_kernel import crc_of
 from logformat.kernels.kernel_cache import compiled
 from logformat.kernels.raw_memory import (
@@ -16,7 +17,6 @@ from logformat.kernels.raw_memory import (
     load_be32,
     load_be32_unsigned,
     load_be64,
-    load_i64,
     load_u8,
     put,
     word,
@@ -52,28 +52,6 @@ _COUNT: Final = int(at_.Reason.COUNT)
 _CODEC: Final = int(at_.Reason.CODEC)
 _CODEC_LAST: Final = 4
 _ROW_BYTES: Final = 8 * at_.BATCH_WORDS
-
-
-def _is_in(state: int, producer_id: int, base_offset: int) -> bool:
-    """Whether a transactional batch belongs to an aborted transaction: to its producer's last one that begins at or
-    below it, because those of one producer follow each other."""
-    aborted = word(state, at_.ABORTED)
-    low, high = 0, word(state, at_.ABORTED_COUNT)
-    while low < high:
-        middle = (low + high) >> 1
-        place = aborted + 24 * middle
-        of = load_i64(place)
-        if of < producer_id or (of == producer_id and load_i64(place + 8) <= base_offset):
-            low = middle + 1
-        else:
-            high = middle
-    if low == 0:
-        return False
-    place = aborted + 24 * (low - 1)
-    return load_i64(place) == producer_id and base_offset <= load_i64(place + 16)
-
-
-_is_aborted: Final = inlined(_is_in)
 
 
 def _misses_time(state: int, attributes: int, base_timestamp: int, max_timestamp: int) -> bool:
@@ -123,7 +101,9 @@ def _has_no_rows(state: int, batch: int, size: int, base_offset: int) -> bool:
         return True
     if size == HEADER_SIZE and load_be32(batch + RECORD_COUNT_AT) == 0:
         return True
-    if attributes & TRANSACTIONAL_BIT and _is_aborted(state, load_be64(batch + PRODUCER_ID_AT), base_offset):
+    if attributes & TRANSACTIONAL_BIT and is_aborted(
+        word(state, at_.ABORTED), word(state, at_.ABORTED_COUNT), load_be64(batch + PRODUCER_ID_AT), base_offset
+    ):
         return True
     return _out_of_time(state, attributes, load_be64(batch + BASE_TIMESTAMP_AT), load_be64(batch + MAX_TIMESTAMP_AT))
 
