@@ -111,6 +111,8 @@ async def test_producer_transactional_empty_txn(scene: Scene) -> None:
     await producer.commit_transaction()
     await producer.begin_transaction()
     await producer.abort_transaction()
+    ends = await (await scene.consumer()).end_offsets([scene.first])
+    assert ends == {scene.first: 0}, "a marker was written for nothing"
 
 
 @scenario
