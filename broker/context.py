@@ -53,7 +53,7 @@ class Context:
     quiet: ProduceIdle = field(default_factory=ProduceIdle)
     brokers: BrokerRpc | None = None
     transactions: TransactionCoordinator | None = None
-    """None while transactions are not served."""
+    """None on a broker that coordinates nothing: a read-only one. So are the next two."""
     verifier: TransactionVerifier | None = None
     outcomes: TransactionOutcomes | None = None
 

@@ -49,7 +49,6 @@ from broker.transactions.marker_sender import MarkerSender
 from broker.transactions.open_ended import OpenEnded
 from broker.transactions.peers import CoordinatorOutcomes, Coordinators, CoordinatorVerifier
 from broker.transactions.pending_markers import DELETED
-from broker.wire.apis import TRANSACTIONS_SERVED
 from broker.wire.primitives import ZERO_UUID
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
@@ -319,15 +318,18 @@ class BrokerStart:
         config, world = self.live.now, self.world
         self.components.residency = residency = Residency(world.workers, report=self.report)
         producer_ids = ProducerIds(joined.broker_epoch)
-        transactions = self._transactions(following, session, producer_ids) if TRANSACTIONS_SERVED else None
-        coordinators = None if transactions is None else self._coordinators(following, transactions)
-        outcomes = None if coordinators is None else CoordinatorOutcomes(coordinators)
-        groups = self._groups(following, session)
-        if outcomes is not None:
-            partitions, live = following.registry.partitions, self.live
-            timeout_max_ms = lambda: live.now.transactions.timeout_max_ms  # noqa: E731
-            ended = OpenEnded(partitions, outcomes, world.clock, timeout_max_ms, groups.undecided)
-            self._spawn_service("transactions that nobody ends", ended.keep)
+        transactions = self._transactions(following, session, producer_ids)
+        coordinators = self._coordinators(following, transactions)
+        outcomes = CoordinatorOutcomes(coordinators)
+        groups, live = self._groups(following, session), self.live
+        ended = OpenEnded(
+            following.registry.partitions,
+            outcomes,
+            world.clock,
+            lambda: live.now.transactions.timeout_max_ms,
+            groups.undecided,
+        )
+        self._spawn_service("transactions that nobody ends", ended.keep)
         return Context(
             live=self.live,
             world=world,
@@ -340,7 +342,7 @@ class BrokerStart:
             producer_ids=producer_ids,
             groups=groups,
             transactions=transactions,
-            verifier=None if coordinators is None else CoordinatorVerifier(coordinators),
+            verifier=CoordinatorVerifier(coordinators),
             outcomes=outcomes,
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
             response_cache=ResponseCache(),

@@ -71,7 +71,7 @@ class Api:
     """One API. Versions are inclusive.
 
     `flexible_from`: first version with compact lengths and tagged fields (KIP-482). `brokers_only`: served on the
-    brokers' listener only. `is_served`: false for an API that can be encoded and is not served yet.
+    brokers' listener only.
     """
 
     key: ApiKey
@@ -81,11 +81,6 @@ class Api:
     flexible_from: int
     advertised_min: int
     brokers_only: bool = False
-    is_served: bool = True
-
-
-TRANSACTIONS_SERVED: Final = True
-"""Whether clients may begin transactions. Until then their APIs are neither advertised nor answered."""
 
 
 def _api(key: ApiKey, name: str, low: int, high: int, flexible_from: int, advertised_min: int | None = None) -> Api:
@@ -94,10 +89,6 @@ def _api(key: ApiKey, name: str, low: int, high: int, flexible_from: int, advert
 
 def _of_brokers(key: ApiKey, name: str, version: int) -> Api:
     return Api(key, name, version, version, 0, version, brokers_only=True)
-
-
-def _of_transactions(key: ApiKey, name: str, low: int, high: int, flexible_from: int) -> Api:
-    return Api(key, name, low, high, flexible_from, low, is_served=TRANSACTIONS_SERVED)
 
 
 _NEVER_FLEXIBLE: Final = 1 << 15
@@ -124,11 +115,11 @@ APIS: Final[dict[ApiKey, Api]] = {
         _api(ApiKey.DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
         _api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
         _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
-        _of_transactions(ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 5, 3),
-        _of_transactions(ApiKey.ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 4, 3),
-        _of_transactions(ApiKey.END_TXN, "EndTxn", 0, 5, 3),
-        _of_transactions(ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers", 1, 2, 1),
-        _of_transactions(ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3),
+        _api(ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 5, 3),
+        _api(ApiKey.ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 4, 3),
+        _api(ApiKey.END_TXN, "EndTxn", 0, 5, 3),
+        _api(ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers", 1, 2, 1),
+        _api(ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3),
         _api(ApiKey.DESCRIBE_ACLS, "DescribeAcls", 1, 3, 2),
         _api(ApiKey.CREATE_ACLS, "CreateAcls", 1, 3, 2),
         _api(ApiKey.DELETE_ACLS, "DeleteAcls", 1, 3, 2),
@@ -150,8 +141,8 @@ APIS: Final[dict[ApiKey, Api]] = {
         _api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
         _of_brokers(ApiKey.BROKER_REGISTRATION, "BrokerRegistration", 4),
         _of_brokers(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 2),
-        _of_transactions(ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
-        _of_transactions(ApiKey.LIST_TRANSACTIONS, "ListTransactions", 0, 2, 0),
+        _api(ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
+        _api(ApiKey.LIST_TRANSACTIONS, "ListTransactions", 0, 2, 0),
         _api(ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0),
         _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
     )
@@ -172,7 +163,7 @@ def api_of(api_key: int) -> Api | None:
 def is_served(api_key: int, api_version: int) -> bool:
     """Whether requests of this API and version are decoded and answered (Produce 0-2 are not)."""
     api = _BY_NUMBER.get(api_key)
-    return api is not None and api.is_served and api.version_min <= api_version <= api.version_max
+    return api is not None and api.version_min <= api_version <= api.version_max
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:

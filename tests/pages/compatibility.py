@@ -257,7 +257,7 @@ def _versions(low: int, high: int) -> str:
 
 
 def _requests() -> str:
-    served = {int(api.key): api for api in APIS.values() if api.is_served}
+    served = {int(api.key): api for api in APIS.values()}
     rows, left_out = [], []
     for kafka in TABLE:
         api = served.get(kafka.key)

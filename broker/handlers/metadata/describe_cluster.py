@@ -22,7 +22,7 @@ _SOFTWARE_CHARS_MAX: Final = 255  # of its name and version; a connection rememb
 _ADVERTISED: Final = [
     wire.ApiVersionsResponseApi(api_key=api.key, min_version=api.advertised_min, max_version=api.version_max)
     for api in APIS.values()
-    if api.is_served and not api.brokers_only
+    if not api.brokers_only
 ]
 
 

@@ -22,7 +22,6 @@ from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.leading.publication import Publication
 from broker.partition.roles import Roles
 from broker.replication.in_sync import AppliedRow, applied_row
-from broker.wire import apis
 from coldstore.roots.root import RootVanished
 from hotstore.errors import DamagedLog, ForeignLog, may_pass
 from hotstore.host.lease import Lease
@@ -257,7 +256,7 @@ class LeaderRole:
         row = applied_row(topic, self.index, roles.metadata.image)
         partition = self._leading(lease, tier, row, before)
         gaps = tier.partition_state.local_gaps or ()
-        partition.found_gaps(gaps, is_unanswered=tier.is_gap_unanswered and apis.TRANSACTIONS_SERVED)
+        partition.found_gaps(gaps, is_unanswered=tier.is_gap_unanswered)
         return partition
 
     def _leading(

@@ -14,7 +14,6 @@ from broker.observe.sources import Sources
 from broker.observe.tier_view import facts
 from broker.transactions.interfaces import Decision, TransactionalPartition
 from broker.transactions.open_ended import OpenEnded
-from broker.wire import apis
 from broker.wire.apis import ApiKey
 from logformat.record_batch import read_header, walk
 from logformat.transaction_marker import marker_of
@@ -318,10 +317,6 @@ async def test_a_marker_that_came_meanwhile_stands() -> None:
     partition = life.partition("log")
     assert partition.log.producers.has_open(7, 0) and partition.last_stable_offset == 2
     assert (await read_committed(life, "log")).aborted == []
-
-
-def test_the_switch_is_where_the_apis_are() -> None:
-    assert isinstance(apis.TRANSACTIONS_SERVED, bool)
 
 
 async def test_a_transaction_that_is_open_for_too_long_is_a_condition() -> None:
