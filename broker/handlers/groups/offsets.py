@@ -6,7 +6,7 @@ that very topic. Source: Kafka protocol guide; KIP-447, 516, 709, 848.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -114,7 +114,8 @@ async def handle_offset_fetch(
         by_id = version >= _TOPIC_IDS_SINCE
         for group_id, asked in _by_group(coordinator, request.groups, by_id=by_id).items():
             error, fetched = await _fetch(coordinator, group_id, asked.positions, room, until_s, request.require_stable)
-            groups.append(_group_answer(group_id, error, fetched, asked if by_id else None))
+            answer = _group_answer(group_id, error, fetched, asked if by_id else None, coordinator.topic_id)
+            groups.append(answer)
             await next_turn()
         return wire.OffsetFetchResponse(groups=groups)
     positions = None if request.topics is None else _by_topic(request.topics)
@@ -215,10 +216,14 @@ def _row_error(value: CommittedOffset) -> ErrorCode:
 
 
 def _group_answer(
-    group_id: str, error: ErrorCode, fetched: tuple[FetchedOffset, ...], asked: _GroupQuery | None
+    group_id: str,
+    error: ErrorCode,
+    fetched: tuple[FetchedOffset, ...],
+    asked: _GroupQuery | None,
+    topic_id_of: Callable[[str], UUID],
 ) -> wire.OffsetFetchResponseGroup:
-    """`asked`: given when topics are named by id."""
-    topics = [_named(topic) if asked is None else _identified(topic, asked) for topic in fetched]
+    """`asked`: given when topics are named by id. `topic_id_of`: of the topic that has a name now."""
+    topics = [_named(topic) if asked is None else _identified(topic, asked, topic_id_of) for topic in fetched]
     if asked is not None and error is ErrorCode.NONE:
         topics += [_stranger(topic_id, indexes) for topic_id, indexes in asked.strangers.items()]
     return wire.OffsetFetchResponseGroup(group_id=group_id, error_code=error, topics=topics)
@@ -241,18 +246,20 @@ def _named(topic: FetchedOffset, topic_id: UUID = ZERO_UUID) -> wire.OffsetFetch
     )
 
 
-def _identified(topic: FetchedOffset, asked: _GroupQuery) -> wire.OffsetFetchResponseGroupTopic:
-    """The rows whose offsets belong to the requested id: a topic of the name may have been created again meanwhile."""
-    topic_id = asked.ids.get(topic.topic, topic.partitions[0][1].topic_id if topic.partitions else ZERO_UUID)
+def _identified(
+    topic: FetchedOffset, asked: _GroupQuery, topic_id_of: Callable[[str], UUID]
+) -> wire.OffsetFetchResponseGroupTopic:
+    """The rows whose offsets belong to the requested id: a topic of the name may have been created again meanwhile. One
+    that is not named is that of its first offset; an unstable row has none."""
+    topic_id = asked.ids.get(topic.topic)
+    if topic_id is None:
+        held = (value.topic_id for _, value in topic.partitions if value is not UNSTABLE)
+        topic_id = next(held, None) or topic_id_of(topic.topic)
     rows = tuple(
         (index, value if value is UNSTABLE or value.topic_id == topic_id else NO_OFFSET)
         for index, value in topic.partitions
     )
     return _named(FetchedOffset(topic.topic, rows), topic_id)
-
-
-def _is_of(value: CommittedOffset, topic_id: UUID) -> bool:
-    return value is UNSTABLE or value.topic_id == topic_id
 
 
 def _stranger(topic_id: UUID, indexes: Iterable[int]) -> wire.OffsetFetchResponseGroupTopic:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from uuid import UUID
 
 import pytest
 
 from broker.error_codes import ErrorCode as E
 from broker.groups.machine.events import AdmitCommit
 from broker.groups.offset_requests import CommitRow
-from broker.groups.offsets import UNSTABLE, Wanted
+from broker.groups.offsets import UNSTABLE, FetchedOffset, Wanted
+from broker.groups.records import CommittedOffset
+from broker.handlers.groups.offsets import _group_answer, _GroupQuery
 from broker.internal_topics.batches import Producer, batches_in
 from broker.internal_topics.rewriting import Rewrites
 from logformat.transaction_marker import TransactionMarker
@@ -365,3 +368,20 @@ def test_any_history_reads_the_same_live_and_replayed(seed: int) -> None:
         assert not w.failures
 
     run_fast(whole())
+
+
+def test_an_unstable_row_takes_no_topic_id_away():
+    """Regression: of all topics, by id (OffsetFetch 10), the id was that of the first row. An unstable one has none, so
+    the other offsets of the topic counted as those of another topic."""
+    topic_id, now = UUID(int=5), UUID(int=6)
+    known = CommittedOffset(7, -1, "", 0, topic_id=topic_id)
+    asked = _GroupQuery()
+    both = FetchedOffset("t", ((0, UNSTABLE), (1, known)))
+    (found,) = _group_answer("g", E.NONE, (both,), asked, lambda _: now).topics
+    assert found.topic_id == topic_id
+    assert [(row.committed_offset, row.error_code) for row in found.partitions] == [
+        (-1, E.UNSTABLE_OFFSET_COMMIT),
+        (7, E.NONE),
+    ]
+    (found,) = _group_answer("g", E.NONE, (FetchedOffset("t", ((0, UNSTABLE),)),), asked, lambda _: now).topics
+    assert found.topic_id == now
