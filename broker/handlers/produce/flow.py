@@ -141,7 +141,8 @@ class ProduceFlow:
     async def _verified(self, call: Call, request: ProduceRequest) -> Verification | None:
         """What coordinators say about transactions that begin here; None where nothing is to be asked. A marker
         before the append voids it."""
-        return await verify(self._context, call, request) if unverified(self._context, request) else None
+        wanted = unverified(self._context, request)
+        return await verify(self._context, call, request, wanted) if wanted else None
 
     async def _ready(
         self, throttled: Awaitable[object] | None, uninspected: produce.Uninspected

@@ -34,6 +34,7 @@ _AWAY: Final = (
 )
 
 
+Unverified = list[tuple[ProduceRequestPartition, LeaderReplica]]
 _Wanted = list[tuple[ProduceRequestPartition, TransactionalPartition]]
 
 
@@ -71,7 +72,7 @@ class Verification:
             partition.guards.end(guard)
 
 
-def unverified(context: Context, request: ProduceRequest) -> list[tuple[ProduceRequestPartition, LeaderReplica]]:
+def unverified(context: Context, request: ProduceRequest) -> Unverified:
     """The batches of the request that would begin a transaction here. Batches are not checked yet."""
     if request.transactional_id is None or context.verifier is None:
         return []
@@ -88,13 +89,13 @@ def unverified(context: Context, request: ProduceRequest) -> list[tuple[ProduceR
     return found
 
 
-async def verify(context: Context, call: Call, request: ProduceRequest) -> Verification:
-    """Ask about all that is unverified, once for each producer. The caller appends in the turn in which this returns,
-    and ends the result."""
+async def verify(context: Context, call: Call, request: ProduceRequest, found: Unverified) -> Verification:
+    """Ask about what `unverified` found in this turn, once for each producer. The caller appends in the turn in which
+    this returns, and ends the result."""
     verification = Verification()
     adds = call.version >= ADDS_SINCE
     asked: dict[tuple[int, int], _Wanted] = {}
-    for data, partition in unverified(context, request):
+    for data, partition in found:
         assert data.records is not None
         header = read_header(data.records)
         guard = partition.guards.begin(header.producer_id, header.producer_epoch, adds=adds)
