@@ -6,6 +6,7 @@ Every config of Kafka 4.3 is defined: honoured (listed in `honoured`) or accepte
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -103,9 +104,19 @@ RIVALS: tuple[tuple[str, ...], ...] = (
 )
 
 
+_OF_A_LISTENER = re.compile(
+    r"listener\.name\.[^.]+\.(?:(?:plain|scram-sha-256|scram-sha-512|oauthbearer|gssapi)\.)?"
+    r"((?:ssl|sasl|principal|connections\.max\.reauth|connection\.failed\.authentication)\..+)"
+)
+"""`listener.name.NAME.CONFIG`, with a SASL mechanism between for those that a mechanism may have of its own."""
+
+
 def broker_definition(name: str) -> Definition | None:
-    """The definition of a broker config, also of one known only by its prefix; None for an unknown name."""
+    """The definition of a broker config, also of one listener's own, or of one known only by its prefix; None for an
+    unknown name."""
     found = BROKER.get(name)
+    if found is None and (own := _OF_A_LISTENER.fullmatch(name)) and (base := BROKER.get(own[1])) is not None:
+        return replace(base, name=name)
     if found is None and name.startswith(IGNORED_BEGINNINGS):
         return Definition(name, ConfigType.STRING, None, doc=f"Accepted without effect: {reason_of(name)}")
     return found

@@ -15,22 +15,23 @@ from typing import Final, NamedTuple
 
 from broker.config.addresses import Address, parse_address, show_address
 from broker.config.values import InvalidConfig
+from broker.security_protocol import SecurityProtocol
 
 BROKERS: Final = "BROKERS"
 """Name of the additional listener for brokers."""
 
-_SERVED_PROTOCOL: Final = "PLAINTEXT"
-_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_SERVED_PROTOCOLS: Final = (SecurityProtocol.PLAINTEXT,)
 
 
 class ListenerConfig(NamedTuple):
-    """One listener: the address bound and the address advertised."""
+    """One listener: the address bound, the address advertised, and how its clients speak."""
 
     name: str
     host: str  # empty: every interface
     port: int  # 0 picks one
     advertised_host: str
     advertised_port: int | None  # None: the port that was bound
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
 
     @property
     def address(self) -> Address:
@@ -68,10 +69,9 @@ def read_listeners(texts: ListenerTexts, host_name: str) -> tuple[ListenerConfig
             "perhaps all listeners appear in controller.listener.names?"
         )
     protocols = _protocols(texts.protocols)
-    for address in served:
-        _check_protocol(address.name, protocols)
+    spoken = {address.name: _protocol(address.name, protocols) for address in served}
     told = _advertised(texts.advertised, served, controllers)
-    return tuple(_joined(address, told.get(address.name), host_name) for address in served)
+    return tuple(_joined(address, told.get(address.name), host_name, spoken[address.name]) for address in served)
 
 
 class BrokersListener(NamedTuple):
@@ -86,7 +86,7 @@ def brokers_listener(texts: ListenerTexts, listeners: Sequence[ListenerConfig], 
     one."""
     named = _named_for_brokers(texts, [listener.name for listener in listeners])
     if named is None or len(listeners) == 1:
-        return BrokersListener(BROKERS, _listener_of_brokers(texts.internal, listeners, host_name))
+        return BrokersListener(BROKERS, _listener_of_brokers(texts, listeners, host_name))
     if texts.is_internal_written:
         raise InvalidConfig(
             f"thermocline.internal={texts.internal} and inter.broker.listener.name={named} both say where brokers "
@@ -95,15 +95,18 @@ def brokers_listener(texts: ListenerTexts, listeners: Sequence[ListenerConfig], 
     return BrokersListener(named, None)
 
 
-def _listener_of_brokers(text: str, listeners: Sequence[ListenerConfig], host_name: str) -> ListenerConfig:
-    address = parse_address(text, "thermocline.internal")._replace(name=BROKERS)
+def _listener_of_brokers(texts: ListenerTexts, listeners: Sequence[ListenerConfig], host_name: str) -> ListenerConfig:
+    """It speaks what listener.security.protocol.map says of its name, else security.inter.broker.protocol."""
+    address = parse_address(texts.internal, "thermocline.internal")._replace(name=BROKERS)
     if any(listener.name == BROKERS for listener in listeners):
         raise InvalidConfig(
             f"listener {BROKERS} has the name of the one that only brokers use: give it another name, or let "
             f"inter.broker.listener.name={BROKERS} say that it is that one, beside a listener for clients"
         )
     _check_ports([*(listener.address for listener in listeners), address])
-    return _joined(address, None, host_name)
+    default = SecurityProtocol((texts.inter_broker_protocol or SecurityProtocol.PLAINTEXT).strip())
+    protocol = _protocol(BROKERS, {BROKERS: default} | dict(_protocols(texts.protocols)))
+    return _joined(address, None, host_name, protocol)
 
 
 def _named_for_brokers(texts: ListenerTexts, names: Sequence[str]) -> str | None:
@@ -163,34 +166,36 @@ def _ip_version(host: str) -> int:
         return 0
 
 
-def _protocols(text: str) -> Mapping[str, str]:
+def _protocols(text: str) -> Mapping[str, SecurityProtocol]:
     """Listener name → protocol, of `NAME:PROTOCOL,…`."""
-    found: dict[str, str] = {}
+    found: dict[str, SecurityProtocol] = {}
     for pair in filter(None, (pair.strip() for pair in text.split(","))):
         name, colon, protocol = (part.strip().upper() for part in pair.partition(":"))
         if not colon or not name:
             raise InvalidConfig(f"listener.security.protocol.map has {pair!r}: write NAME:PROTOCOL")
-        if protocol not in _PROTOCOLS:
+        if protocol not in SecurityProtocol.__members__:
             raise InvalidConfig(f"Invalid security protocol `{protocol}` defined in listener.security.protocol.map")
         if found.get(name, protocol) != protocol:
             raise InvalidConfig(
                 f"listener.security.protocol.map gives listener {name} two protocols: {found[name]} and {protocol}"
             )
-        found[name] = protocol
+        found[name] = SecurityProtocol(protocol)
     return found
 
 
-def _check_protocol(name: str, protocols: Mapping[str, str]) -> None:
+def _protocol(name: str, protocols: Mapping[str, SecurityProtocol]) -> SecurityProtocol:
+    """The protocol of listener `name`. Raises InvalidConfig when none is given, or none that is served."""
     protocol = protocols.get(name)
     if protocol is None:
         raise InvalidConfig(
             f"No security protocol defined for listener {name}: add {name}:PLAINTEXT to listener.security.protocol.map"
         )
-    if protocol != _SERVED_PROTOCOL:
+    if protocol not in _SERVED_PROTOCOLS:
         raise InvalidConfig(
             f"listener {name} asks for {protocol}; only PLAINTEXT is served so far: neither encryption nor "
             "authentication would take place"
         )
+    return protocol
 
 
 def _advertised(texts: Iterable[str], served: Sequence[Address], controllers: set[str]) -> dict[str, Address]:
@@ -223,11 +228,11 @@ def _advertised(texts: Iterable[str], served: Sequence[Address], controllers: se
     return found
 
 
-def _joined(address: Address, told: Address | None, host_name: str) -> ListenerConfig:
+def _joined(address: Address, told: Address | None, host_name: str, protocol: SecurityProtocol) -> ListenerConfig:
     if told is None:
         host = host_name if address.every_interface else address.host
-        return ListenerConfig(*address, host, address.port or None)
-    return ListenerConfig(*address, told.host, told.port or None)
+        return ListenerConfig(*address, host, address.port or None, protocol)
+    return ListenerConfig(*address, told.host, told.port or None, protocol)
 
 
 def _shown(addresses: Iterable[Address]) -> str:

@@ -79,6 +79,13 @@ class Explicit:
     def __init__(self, configured: Mapping[str, str]) -> None:
         self.configured = configured
 
+    def of_listener(self, listener: str) -> Explicit:
+        """The values as listener `listener` has them: those of `listener.name.LISTENER.` under the plain names, over
+        the others."""
+        prefix = f"listener.name.{listener.lower()}."
+        own = {name[len(prefix) :]: text for name, text in self.configured.items() if name.lower().startswith(prefix)}
+        return Explicit({**self.configured, **own})
+
     def value(self, name: str) -> Value:
         return BROKER[name].parse(self.configured.get(name, BROKER[name].default))
 

@@ -17,6 +17,9 @@ from msgspec.structs import replace
 
 from broker.metadata.records import (
     NO_LEADER,
+    Acl,
+    AclsChanged,
+    ClientQuotas,
     ConfigsSet,
     Endpoint,
     MetadataRecord,
@@ -24,6 +27,7 @@ from broker.metadata.records import (
     NodeGone,
     Row,
     RowsSet,
+    ScramCredential,
     TopicCreated,
     TopicDeleted,
     TopicPurged,
@@ -55,7 +59,9 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
 
 class ClusterImage(msgspec.Struct):
     """Topics by id, deleted topics whose bytes remain, nodes by id, the next broker epoch, configs of all brokers and
-    of single nodes."""
+    of single nodes; SCRAM credentials by user and mechanism, ACLs and client quotas, each without duplicates in the
+    order in which they came. `scram`, `acls` and `quotas` are other objects when their content changed, and only
+    then."""
 
     topics: dict[str, Topic] = {}
     deleted: dict[str, Topic] = {}
@@ -63,6 +69,9 @@ class ClusterImage(msgspec.Struct):
     next_broker_epoch: int = FIRST_BROKER_EPOCH
     cluster_configs: dict[str, str] = {}
     node_configs: dict[int, dict[str, str]] = {}
+    scram: dict[str, dict[str, ScramCredential]] = {}
+    acls: tuple[Acl, ...] = ()
+    quotas: tuple[ClientQuotas, ...] = ()
 
     def configs_of(self, node_id: int) -> tuple[dict[str, str], dict[str, str]]:
         return self.cluster_configs, self.node_configs.get(node_id, {})
@@ -85,6 +94,9 @@ class ClusterImage(msgspec.Struct):
             self.next_broker_epoch,
             self.cluster_configs,
             dict(self.node_configs),
+            self.scram,
+            self.acls,
+            self.quotas,
         )
         for record in records:
             image._apply(record)
@@ -116,6 +128,12 @@ class ClusterImage(msgspec.Struct):
                 self.node_configs[node_id] = configs
             case ConfigsSet(configs, None, None):
                 self.cluster_configs = configs
+            case ScramCredential():
+                self.scram = _with_credential(self.scram, record)
+            case AclsChanged(added, removed):
+                self.acls = _with_acls(self.acls, added, removed)
+            case ClientQuotas():
+                self.quotas = _with_quotas(self.quotas, record)
 
     def _register(self, record: Node) -> None:
         """A new session, or the end of the current one. An ended session never resumes."""
@@ -138,6 +156,32 @@ def _with_rows(topic: Topic, changed: Iterable[tuple[int, Row]]) -> Topic:
         elif row.partition_epoch > rows[index].partition_epoch:
             rows[index] = row
     return replace(topic, rows=tuple(rows))
+
+
+def _with_credential(
+    known: dict[str, dict[str, ScramCredential]], record: ScramCredential
+) -> dict[str, dict[str, ScramCredential]]:
+    had = known.get(record.user, {})
+    if had.get(record.mechanism) == record or (record.mechanism not in had and not record.stored_key):
+        return known
+    has = {mechanism: credential for mechanism, credential in had.items() if mechanism != record.mechanism}
+    if record.stored_key:
+        has[record.mechanism] = record
+    others = {user: credentials for user, credentials in known.items() if user != record.user}
+    return others | {record.user: has} if has else others
+
+
+def _with_acls(known: tuple[Acl, ...], added: tuple[Acl, ...], removed: tuple[Acl, ...]) -> tuple[Acl, ...]:
+    gone = frozenset(removed)
+    kept = dict.fromkeys((*(acl for acl in known if acl not in gone), *added))
+    return known if len(kept) == len(known) and all(acl in kept for acl in known) else tuple(kept)
+
+
+def _with_quotas(known: tuple[ClientQuotas, ...], record: ClientQuotas) -> tuple[ClientQuotas, ...]:
+    if record in known or (not record.quotas and all(one.entity != record.entity for one in known)):
+        return known
+    others = tuple(one for one in known if one.entity != record.entity)
+    return (*others, record) if record.quotas else others
 
 
 _EMPTY = ClusterImage()

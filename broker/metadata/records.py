@@ -1,4 +1,4 @@
-"""The metadata records in `cluster.json`: node, gone, topic, rows, deleted, purged, config.
+"""The metadata records in `cluster.json`: node, gone, topic, rows, deleted, purged, config, scram, acls, quota.
 
 A record states an outcome, never a cause, so two versions of this software cannot conclude differently. Nodes and rows
 are written whole. A released kind keeps its meaning; fields are only added, with defaults.
@@ -120,4 +120,55 @@ class ConfigsSet(msgspec.Struct, frozen=True, tag="config", tag_field="t"):
     node_id: int | None = None
 
 
-MetadataRecord = Node | NodeGone | TopicCreated | RowsSet | TopicDeleted | TopicPurged | ConfigsSet
+class ScramCredential(msgspec.Struct, frozen=True, tag="scram", tag_field="t"):
+    """A user's credential of one SCRAM mechanism, as RFC 5802 stores it; `stored_key` empty: the user has none any
+    more. `mechanism` is Kafka's name, `SCRAM-SHA-256` or `SCRAM-SHA-512`."""
+
+    user: str
+    mechanism: str
+    salt: bytes = b""
+    stored_key: bytes = b""
+    server_key: bytes = b""
+    iterations: int = 0
+
+
+class Acl(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One binding, by Kafka's numbers of resource types, pattern types, operations and permissions. Two bindings of
+    equal values are one."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
+class AclsChanged(msgspec.Struct, frozen=True, tag="acls", tag_field="t"):
+    """Bindings that went and bindings that came, in this order."""
+
+    added: tuple[Acl, ...] = ()
+    removed: tuple[Acl, ...] = ()
+
+
+class ClientQuotas(msgspec.Struct, frozen=True, tag="quota", tag_field="t"):
+    """The quotas of one entity, whole; empty: it has none any more. `entity`: pairs of type (`user`, `client-id`, `ip`)
+    and name (None: the default of that type), sorted by type. `quotas`: by Kafka's names (KIP-546)."""
+
+    entity: tuple[tuple[str, str | None], ...]
+    quotas: dict[str, float]
+
+
+MetadataRecord = (
+    Node
+    | NodeGone
+    | TopicCreated
+    | RowsSet
+    | TopicDeleted
+    | TopicPurged
+    | ConfigsSet
+    | ScramCredential
+    | AclsChanged
+    | ClientQuotas
+)

@@ -19,6 +19,7 @@ from broker.net.dispatch import Dispatcher, Peer
 from broker.net.limits import NetLimits
 from broker.net.shared import NetCounters, Shared
 from broker.net.transport_writer import WideSendBuffers
+from broker.security_protocol import SecurityProtocol
 from seams.loop.afterwards import Afterwards
 from seams.loop.beats import Beats
 from seams.loop.tasks import FailureReport
@@ -29,13 +30,14 @@ _RETRY_S_MIN: Final = 0.001
 
 
 class Bind(NamedTuple):
-    """A listener: its name for peers and its address (port 0 picks one). `apart`: it has its own limits on new
-    connections, so that a crowd on other listeners does not keep its peers out."""
+    """A listener: its name for peers, its address (port 0 picks one) and its protocol. `apart`: it has its own limits
+    on new connections, so that a crowd on other listeners does not keep its peers out."""
 
     name: str
     host: str
     port: int
     apart: bool = False
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
 
 
 class Server:
@@ -99,7 +101,7 @@ class Server:
         """Bind the addresses, without accepting connections. After OSError none is bound."""
         assert not self._admissions, "accepting already"
         try:
-            for name, host, port, apart in binds:
+            for name, host, port, apart, _ in binds:
                 assert name not in self._listeners, f"{name} was bound before"
                 if apart:
                     self._apart.add(name)

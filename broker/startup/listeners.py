@@ -52,7 +52,8 @@ class Listeners:
             await _bound(self.server.bind([self._bind(config.internal)]), "--internal")
 
     def _bind(self, listener: ListenerConfig) -> Bind:
-        return Bind(*listener.address, apart=listener.name == self._config.brokers_listener)
+        is_apart = listener.name == self._config.brokers_listener
+        return Bind(*listener.address, apart=is_apart, protocol=listener.protocol)
 
     @property
     def advertised(self) -> dict[str, tuple[str, int]]:

@@ -17,12 +17,16 @@ from broker.metadata.image import ClusterImage, Topic, check
 from broker.metadata.producer_ids import PER_EPOCH, ProducerIds, first_epoch_above
 from broker.metadata.records import (
     NO_LEADER,
+    Acl,
+    AclsChanged,
+    ClientQuotas,
     ConfigsSet,
     MetadataRecord,
     Node,
     NodeGone,
     Row,
     RowsSet,
+    ScramCredential,
     TopicCreated,
     TopicDeleted,
     TopicPurged,
@@ -41,6 +45,8 @@ from tests.support.store.memory_store import MemoryStore
 NUMBERS = st.integers(1, 3)
 IDS = NUMBERS.map(id_of)
 CONFIGS = st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from(["1", "2"]), max_size=2)
+ACLS = st.lists(st.builds(lambda name: Acl(2, name, 3, "User:a", "*", 3, 3), st.sampled_from("xyz")), max_size=3)
+KEYS = st.sampled_from([b"", b"k1", b"k2"])
 ROWS = st.builds(lambda epoch: row(1, epoch, epoch), st.integers(0, 9))
 RECORDS: st.SearchStrategy[list[MetadataRecord]] = st.lists(
     st.one_of(
@@ -60,6 +66,15 @@ RECORDS: st.SearchStrategy[list[MetadataRecord]] = st.lists(
             lambda configs, node_id: ConfigsSet(configs, node_id=node_id), CONFIGS, st.sampled_from([None, 1, 2])
         ),
         st.builds(TopicDeleted, IDS),
+        st.builds(
+            lambda user, key: ScramCredential(user, "SCRAM-SHA-256", b"s", key, key), st.sampled_from("ab"), KEYS
+        ),
+        st.builds(lambda added, removed: AclsChanged(tuple(added), tuple(removed)), ACLS, ACLS),
+        st.builds(
+            lambda user, quotas: ClientQuotas((("user", user),), quotas),
+            st.sampled_from(["a", None]),
+            st.dictionaries(st.sampled_from(["producer_byte_rate", "consumer_byte_rate"]), st.just(1.0), max_size=2),
+        ),
     ),
     max_size=30,
 )
@@ -91,6 +106,20 @@ def test_the_last_record_applied_again_changes_nothing(records: list[MetadataRec
     """A commit whose answer was lost is made again."""
     if records:
         assert adds_up([*records, records[-1]]) == adds_up(records)
+
+
+@settings(max_examples=40)
+@given(RECORDS)
+def test_security_is_another_object_exactly_when_it_changed(records: list[MetadataRecord]) -> None:
+    """Authorizer and quotas look at identity alone."""
+    before = ClusterImage()
+    for record in records:
+        after = before.with_records([record])
+        assert (after.scram is before.scram) is (after.scram == before.scram)
+        assert (after.acls is before.acls) is (set(after.acls) == set(before.acls))
+        assert (after.quotas is before.quotas) is (after.quotas == before.quotas)
+        assert len(set(after.acls)) == len(after.acls)
+        before = after
 
 
 @settings(max_examples=40)
