@@ -19,7 +19,7 @@ from broker.controller.controller_requests import ControllerRequests
 from broker.controller.decisions.decision import RemoteMetadataWriter
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
-from broker.handlers.admin import acls, alter_configs, configs, delete_records, log_dirs, producers, topics
+from broker.handlers.admin import acls, alter_configs, configs, delete_records, log_dirs, producers, quotas, topics
 from broker.handlers.cluster import brokers, elections, envelope, reassignments
 from broker.handlers.fetch import fetch
 from broker.handlers.fetch import list_offsets as offsets
@@ -98,6 +98,8 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.DESCRIBE_ACLS: acls.handle_describe_acls,
     ApiKey.CREATE_ACLS: acls.handle_create_acls,
     ApiKey.DELETE_ACLS: acls.handle_delete_acls,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.handle_describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: quotas.handle_alter_client_quotas,
     ApiKey.WRITE_TXN_MARKERS: markers.handle_write_txn_markers,
     ApiKey.DESCRIBE_PRODUCERS: producers.handle_describe_producers,
     ApiKey.DESCRIBE_LOG_DIRS: log_dirs.handle_describe_log_dirs,

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from broker.config.live import LiveConfig
 from broker.controller.controller_client import RemoteTopicCreator
 from broker.controller.decisions import configs as config_decisions
-from broker.controller.decisions import elections, reassignments, registrations, topics
+from broker.controller.decisions import elections, quotas, reassignments, registrations, topics
 from broker.controller.decisions.decision import Decider, Decision, MetadataWriter, T
 from broker.controller.decisions.elections import Election, ElectionType
 from broker.controller.decisions.fitness import FitnessByNode
@@ -148,6 +148,22 @@ class ControllerRequests:
         )
         if not validate_only:
             log.info("configs set on %s: %s", "every broker" if node_id is None else f"broker {node_id}", configs)
+
+    async def alter_client_quotas(
+        self,
+        alterations: Sequence[quotas.Alteration],
+        is_address: Callable[[str], bool],
+        *,
+        validate_only: bool = False,
+    ) -> quotas.Refusals:
+        """Alter client quotas (KIP-546); the refused entities. See `quotas.alter`."""
+        refused = await self._decide(
+            lambda image: quotas.alter(image, alterations, is_address, self._commit_queue.image_bytes),
+            validate_only=validate_only,
+        )
+        if not validate_only:
+            log.info("client quotas of %d entities altered, %d refused", len(alterations), len(refused))
+        return refused
 
     async def elect(self, kind: ElectionType, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Election]:
         """Elect leaders; the outcome of each partition, by topic and index."""
