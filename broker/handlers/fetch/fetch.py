@@ -29,6 +29,7 @@ from broker.net.dispatch import Peer
 from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.readable import NotKnownYet, Readable
+from broker.quotas.client_quotas import QuotaKind, QuotaManagers, user_of
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ZERO_UUID, FetchRequest, FetchResponse, FetchResponsePartition
 from logformat.errors import ThermoclineError
@@ -36,6 +37,8 @@ from seams.loop.turns import Turns, next_turn
 
 _REPORT_DELAY_S: Final = 0.01  # a high watermark waits so long for records that it can be sent with
 _FROM_FOLLOWERS: Final = 11  # the first version whose clients read from followers (KIP-392)
+_HEAD_BYTES: Final = 40  # of a response, as a quota counts them; they are within a third of what is sent
+_PARTITION_BYTES: Final = 45
 READ_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
 
 
@@ -44,23 +47,26 @@ class Fetch:
 
     __slots__ = (
         "_bytes_max",
+        "_client_id",
         "_context",
         "_full",
         "_known",
         "_may_redirect",
         "_peer",
+        "_quotas",
         "_refused",
         "_replica",
         "_report_delay_s_max",
         "_reports_all",
         "_session",
+        "_spent_s",
         "_unknown_count",
         "_version",
         "_watched",
         "request",
     )
 
-    def __init__(self, context: Context, request: FetchRequest, version: int, peer: Peer) -> None:
+    def __init__(self, context: Context, request: FetchRequest, version: int, peer: Peer, client_id: str = "") -> None:
         self.request = request
         self._peer = peer
         self._unknown_count = -1  # of the first attempt; a partition that goes away later ends the wait
@@ -77,6 +83,15 @@ class Fetch:
         # Where consumers read from followers, followers learn at once what is committed (KAFKA-9731).
         self._report_delay_s_max = 0.0 if context.config.selects_by_rack else _REPORT_DELAY_S
         self._reports_all = self._replica is None  # also partitions of which only the high watermark is new
+        self._client_id = client_id
+        self._spent_s = 0.0  # in attempts, while a quota is set
+        quotas = context.quotas
+        self._quotas: QuotaManagers | None = None  # that hold for this fetch
+        if quotas.is_set and self._replica is None and peer.listener != context.config.brokers_listener:
+            self._quotas = quotas
+            most = quotas.fetch.most_at_once(user_of(peer.principal), client_id)
+            if most is not None:
+                self._bytes_max = min(self._bytes_max, most)
         self._full: Full | None = None
         self._session: Incremental | None = None
         self._refused = ErrorCode.NONE
@@ -95,6 +110,15 @@ class Fetch:
 
     def attempt(self) -> FetchAttempt:
         """Read every partition that may have something, once, without waiting."""
+        if self._quotas is None:
+            return self._attempt()
+        now_s = self._context.world.clock.monotonic_s
+        began_s = now_s()
+        result = self._attempt()
+        self._spent_s += now_s() - began_s
+        return result
+
+    def _attempt(self) -> FetchAttempt:
         result = FetchAttempt(self._context, self.request, self._bytes_max)
         if self._full is not None:
             for target in self._full.targets.values():
@@ -224,14 +248,49 @@ class Fetch:
         return at is not None and (at.session.epoch != at.epoch or at.session.closed)
 
     def response(self, result: FetchAttempt) -> FetchResponse:
-        """The final response; the session counts it as sent."""
+        """The final response; the session counts it as sent, unless it is throttled: then it has no records and leaves
+        the session as it is."""
+        throttle_ms = 0
+        if self._quotas is not None and not self._refused:
+            throttle_ms, is_served = self._throttle(self._quotas, result)
+            if not is_served:
+                return self._throttled(throttle_ms)
         if result.size and self._replica is None:
             self._count(result)
         response = self._response(result)
+        response.throttle_time_ms = throttle_ms
         if self._replica is not None:
             context = self._context
             now_s = context.world.clock.monotonic_s()
             response.quiet_ms = context.quiet.ms(context.metrics.requests[ApiKey.PRODUCE], now_s)
+        return response
+
+    def _throttle(self, quotas: QuotaManagers, result: FetchAttempt) -> tuple[int, bool]:
+        """Throttle the client if it is over a quota. Returns for how long, in ms, and whether it gets the records."""
+        user, client_id, now_ms = user_of(self._peer.principal), self._client_id, quotas.now_ms()
+        took_ms = fetched_ms = 0
+        is_served = True
+        if quotas.request.is_set:
+            took_ms = quotas.request.record(user, client_id, self._spent_s * 100, now_ms)
+            is_served = not took_ms
+        if quotas.fetch.is_set:
+            size = result.size + _HEAD_BYTES + _PARTITION_BYTES * (len(result.answers) + len(result.unknown))
+            fetched_ms, is_fetched = quotas.fetch.reserve(user, client_id, size, now_ms, is_wanted=is_served)
+            is_served = is_served and is_fetched
+        throttle_ms = max(took_ms, fetched_ms)
+        if throttle_ms:
+            quotas.note(QuotaKind.FETCH if fetched_ms > took_ms else QuotaKind.REQUEST, throttle_ms)
+            if self._peer.throttle is not None:
+                self._peer.throttle(throttle_ms)
+        return throttle_ms, is_served
+
+    def _throttled(self, throttle_ms: int) -> FetchResponse:
+        """Kafka's `getThrottledResponse`."""
+        response = FetchResponse(throttle_time_ms=throttle_ms, session_id=NO_SESSION)
+        if (at := self._session) is not None:
+            response.session_id = at.session.session_id
+            if at.session.epoch != at.epoch:
+                response.error_code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
         return response
 
     def _response(self, result: FetchAttempt) -> FetchResponse:
