@@ -22,7 +22,7 @@ from typing import Final
 from broker.handlers.loop_time import LoopTime
 from broker.handlers.produce.routes import ProduceRoute
 from broker.net.dispatch import Answer, Later, Part, Peer
-from broker.quotas.client_quotas import QuotaKind, QuotaManagers, user_of
+from broker.quotas.client_quotas import PERCENT, QuotaKind, QuotaManagers, user_of
 from broker.wire.apis import ApiKey, api_of, is_flexible, is_served, response_header_version
 from broker.wire.emit import present
 from broker.wire.framing import FRAME_PREFIX_SIZE, parse_request_header
@@ -31,7 +31,6 @@ from seams.files.disk import FileRange
 
 _INT32: Final = struct.Struct(">i")
 _FIELD: Final = "throttle_time_ms"
-_PERCENT: Final = 100.0
 _MUTATES: Final = frozenset({int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS), int(ApiKey.CREATE_PARTITIONS)})
 
 
@@ -93,7 +92,7 @@ class RequestThrottle:
     ) -> None:
         throttle_ms = max(produced_ms, self._took_time(peer, user, client_id, time.seconds))
         if api_key in _MUTATES and (mutated_ms := _get(parts, api_key, version)):
-            self._mute(peer, QuotaKind.CONTROLLER_MUTATION, mutated_ms)
+            self._quotas.throttle(peer, QuotaKind.CONTROLLER_MUTATION, mutated_ms)
             throttle_ms = max(throttle_ms, mutated_ms)
         if throttle_ms:
             _set(parts, api_key=api_key, version=version, throttle_ms=throttle_ms)
@@ -102,21 +101,16 @@ class RequestThrottle:
         quotas = self._quotas
         if not quotas.produce.is_set:
             return 0
-        return self._mute(peer, QuotaKind.PRODUCE, quotas.produce.record(user, client_id, size, quotas.now_ms()))
+        return self._quotas.throttle(
+            peer, QuotaKind.PRODUCE, quotas.produce.record(user, client_id, size, quotas.now_ms())
+        )
 
     def _took_time(self, peer: Peer, user: str, client_id: str, seconds: float) -> int:
         quotas = self._quotas
         if not quotas.request.is_set:
             return 0
-        throttle_ms = quotas.request.record(user, client_id, seconds * _PERCENT, quotas.now_ms())
-        return self._mute(peer, QuotaKind.REQUEST, throttle_ms)
-
-    def _mute(self, peer: Peer, kind: QuotaKind, throttle_ms: int) -> int:
-        if throttle_ms:
-            self._quotas.note(kind, throttle_ms)
-            if peer.throttle is not None:
-                peer.throttle(throttle_ms)
-        return throttle_ms
+        throttle_ms = quotas.request.record(user, client_id, seconds * PERCENT, quotas.now_ms())
+        return self._quotas.throttle(peer, QuotaKind.REQUEST, throttle_ms)
 
 
 def _end_later(end: Callable[[list[Part]], None], later: Later) -> None:

@@ -21,9 +21,12 @@ from broker.metadata.records import (
     REQUEST_PERCENTAGE,
     ClientQuotas,
 )
+from broker.net.dispatch import Peer
 from broker.quotas.limits import Limits
 from broker.quotas.rates import Rate, TokenBucket, Windows
 from broker.quotas.sensors import Sensors
+
+PERCENT: Final = 100.0  # of the event loop: a second of it a second
 
 _REFUSED: Final = "The throttling quota has been exceeded."
 
@@ -191,9 +194,14 @@ class QuotaManagers:
         bucket = self._buckets.get(key, now_ms, lambda: TokenBucket(self._controller_windows, bound, now_ms))
         return Mutations(bucket, bound, self.now_ms, is_strict=is_strict)
 
-    def note(self, kind: QuotaKind, throttle_ms: int) -> None:
-        self.throttled[kind] += 1
-        self.throttled_ms[kind] += throttle_ms
+    def throttle(self, peer: Peer, kind: QuotaKind, throttle_ms: int) -> int:
+        """Mute the peer's connection for that long, if it is above 0."""
+        if throttle_ms:
+            self.throttled[kind] += 1
+            self.throttled_ms[kind] += throttle_ms
+            if peer.throttle is not None:
+                peer.throttle(throttle_ms)
+        return throttle_ms
 
 
 def user_of(principal: str) -> str:

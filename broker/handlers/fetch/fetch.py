@@ -17,6 +17,7 @@ from broker.fetch_sessions.cache import NO_SESSION, Full, Incremental
 from broker.fetch_sessions.session import Target
 from broker.handlers.fetch import replica_fetch
 from broker.handlers.fetch.attempt import FetchAttempt, check_leader_epoch
+from broker.handlers.fetch.quota import fetch_quota
 from broker.handlers.fetch.responses import (
     NO_RECORDS,
     by_topic,
@@ -24,12 +25,12 @@ from broker.handlers.fetch.responses import (
     leaders_of,
     refuse_partition,
     send_to_nearest,
+    throttled,
 )
 from broker.net.dispatch import Peer
 from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.readable import NotKnownYet, Readable
-from broker.quotas.client_quotas import QuotaKind, QuotaManagers, user_of
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ZERO_UUID, FetchRequest, FetchResponse, FetchResponsePartition
 from logformat.errors import ThermoclineError
@@ -37,8 +38,6 @@ from seams.loop.turns import Turns, next_turn
 
 _REPORT_DELAY_S: Final = 0.01  # a high watermark waits so long for records that it can be sent with
 _FROM_FOLLOWERS: Final = 11  # the first version whose clients read from followers (KIP-392)
-_HEAD_BYTES: Final = 40  # of a response, as a quota counts them; they are within a third of what is sent
-_PARTITION_BYTES: Final = 45
 READ_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
 
 
@@ -47,19 +46,17 @@ class Fetch:
 
     __slots__ = (
         "_bytes_max",
-        "_client_id",
         "_context",
         "_full",
         "_known",
         "_may_redirect",
         "_peer",
-        "_quotas",
+        "_quota",
         "_refused",
         "_replica",
         "_report_delay_s_max",
         "_reports_all",
         "_session",
-        "_spent_s",
         "_unknown_count",
         "_version",
         "_watched",
@@ -83,15 +80,9 @@ class Fetch:
         # Where consumers read from followers, followers learn at once what is committed (KAFKA-9731).
         self._report_delay_s_max = 0.0 if context.config.selects_by_rack else _REPORT_DELAY_S
         self._reports_all = self._replica is None  # also partitions of which only the high watermark is new
-        self._client_id = client_id
-        self._spent_s = 0.0  # in attempts, while a quota is set
-        quotas = context.quotas
-        self._quotas: QuotaManagers | None = None  # that hold for this fetch
-        if quotas.is_set and self._replica is None and peer.listener != context.config.brokers_listener:
-            self._quotas = quotas
-            most = quotas.fetch.most_at_once(user_of(peer.principal), client_id)
-            if most is not None:
-                self._bytes_max = min(self._bytes_max, most)
+        self._quota = fetch_quota(context, peer, client_id, is_of_replica=self._replica is not None)
+        if self._quota is not None:
+            self._bytes_max = self._quota.cap(self._bytes_max)
         self._full: Full | None = None
         self._session: Incremental | None = None
         self._refused = ErrorCode.NONE
@@ -110,13 +101,7 @@ class Fetch:
 
     def attempt(self) -> FetchAttempt:
         """Read every partition that may have something, once, without waiting."""
-        if self._quotas is None:
-            return self._attempt()
-        now_s = self._context.world.clock.monotonic_s
-        began_s = now_s()
-        result = self._attempt()
-        self._spent_s += now_s() - began_s
-        return result
+        return self._attempt() if self._quota is None else self._quota.timed(self._attempt)
 
     def _attempt(self) -> FetchAttempt:
         result = FetchAttempt(self._context, self.request, self._bytes_max)
@@ -251,10 +236,10 @@ class Fetch:
         """The final response; the session counts it as sent, unless it is throttled: then it has no records and leaves
         the session as it is."""
         throttle_ms = 0
-        if self._quotas is not None and not self._refused:
-            throttle_ms, is_served = self._throttle(self._quotas, result)
+        if self._quota is not None and not self._refused:
+            throttle_ms, is_served = self._quota.throttle(result)
             if not is_served:
-                return self._throttled(throttle_ms)
+                return throttled(self._session, throttle_ms)
         if result.size and self._replica is None:
             self._count(result)
         response = self._response(result)
@@ -263,34 +248,6 @@ class Fetch:
             context = self._context
             now_s = context.world.clock.monotonic_s()
             response.quiet_ms = context.quiet.ms(context.metrics.requests[ApiKey.PRODUCE], now_s)
-        return response
-
-    def _throttle(self, quotas: QuotaManagers, result: FetchAttempt) -> tuple[int, bool]:
-        """Throttle the client if it is over a quota. Returns for how long, in ms, and whether it gets the records."""
-        user, client_id, now_ms = user_of(self._peer.principal), self._client_id, quotas.now_ms()
-        took_ms = fetched_ms = 0
-        is_served = True
-        if quotas.request.is_set:
-            took_ms = quotas.request.record(user, client_id, self._spent_s * 100, now_ms)
-            is_served = not took_ms
-        if quotas.fetch.is_set:
-            size = result.size + _HEAD_BYTES + _PARTITION_BYTES * (len(result.answers) + len(result.unknown))
-            fetched_ms, is_fetched = quotas.fetch.reserve(user, client_id, size, now_ms, is_wanted=is_served)
-            is_served = is_served and is_fetched
-        throttle_ms = max(took_ms, fetched_ms)
-        if throttle_ms:
-            quotas.note(QuotaKind.FETCH if fetched_ms > took_ms else QuotaKind.REQUEST, throttle_ms)
-            if self._peer.throttle is not None:
-                self._peer.throttle(throttle_ms)
-        return throttle_ms, is_served
-
-    def _throttled(self, throttle_ms: int) -> FetchResponse:
-        """Kafka's `getThrottledResponse`."""
-        response = FetchResponse(throttle_time_ms=throttle_ms, session_id=NO_SESSION)
-        if (at := self._session) is not None:
-            response.session_id = at.session.session_id
-            if at.session.epoch != at.epoch:
-                response.error_code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
         return response
 
     def _response(self, result: FetchAttempt) -> FetchResponse:
