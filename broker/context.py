@@ -21,6 +21,7 @@ from broker.net.dispatch import Peer
 from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
 from broker.peers.forward import Forward
+from broker.quotas.client_quotas import QuotaManagers
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.interfaces import TransactionOutcomes, TransactionVerifier
 from hotstore.host.residency import Residency
@@ -50,6 +51,7 @@ class Context:
     live_configs: Mapping[str, str]
     images: ImageFeed
     forward: Forward
+    quotas: QuotaManagers
     quiet: ProduceIdle = field(default_factory=ProduceIdle)
     brokers: BrokerRpc | None = None
     transactions: TransactionCoordinator | None = None

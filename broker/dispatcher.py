@@ -19,7 +19,7 @@ from broker.controller.controller_requests import ControllerRequests
 from broker.controller.decisions.decision import RemoteMetadataWriter
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
-from broker.handlers.admin import acls, alter_configs, configs, delete_records, log_dirs, producers, topics
+from broker.handlers.admin import acls, alter_configs, configs, delete_records, log_dirs, producers, quotas, topics
 from broker.handlers.cluster import brokers, elections, envelope, reassignments
 from broker.handlers.fetch import fetch
 from broker.handlers.fetch import list_offsets as offsets
@@ -28,6 +28,7 @@ from broker.handlers.fetch.long_poll import LongPoll, answer_wide
 from broker.handlers.groups import admin as group_admin
 from broker.handlers.groups import members as groups
 from broker.handlers.groups import offsets as group_offsets
+from broker.handlers.loop_time import LoopTime
 from broker.handlers.metadata import cluster_view, metadata
 from broker.handlers.metadata import describe_cluster as cluster
 from broker.handlers.metadata import describe_topic_partitions as topic_partitions
@@ -35,6 +36,7 @@ from broker.handlers.produce import produce
 from broker.handlers.produce.fast_path import FastPath
 from broker.handlers.produce.flow import ProduceFlow
 from broker.handlers.responder import Responder
+from broker.handlers.throttle import RequestThrottle
 from broker.handlers.transactions import admin as transaction_admin
 from broker.handlers.transactions import coordinator as transactions
 from broker.handlers.transactions import markers
@@ -98,6 +100,8 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.DESCRIBE_ACLS: acls.handle_describe_acls,
     ApiKey.CREATE_ACLS: acls.handle_create_acls,
     ApiKey.DELETE_ACLS: acls.handle_delete_acls,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.handle_describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: quotas.handle_alter_client_quotas,
     ApiKey.WRITE_TXN_MARKERS: markers.handle_write_txn_markers,
     ApiKey.DESCRIBE_PRODUCERS: producers.handle_describe_producers,
     ApiKey.DESCRIBE_LOG_DIRS: log_dirs.handle_describe_log_dirs,
@@ -196,17 +200,29 @@ class BrokerDispatcher:
         self._produce_flow = ProduceFlow(context, self._responder)
         self._now_s = context.world.clock.monotonic_s
         self._note = context.metrics.latency.note
+        self._quotas = context.quotas
+        self._throttle = RequestThrottle(context.quotas, context.config.brokers_listener, self._now_s)
 
     def dispatch(self, peer: Peer, frame: memoryview) -> Answer:
         """See `Dispatcher.dispatch`."""
         began_s = self._now_s()
-        answer = self._answer(peer, frame)
+        answer = self._throttled(peer, frame) if self._quotas.is_set else self._answer(peer, frame)
         api_key = frame[1]  # the second byte of two: served APIs have keys below 128
         if isinstance(answer, Later):
             answer.when_done(partial(self._answered, api_key, began_s, 1))
         else:
             self._note(api_key, self._now_s() - began_s, 1)
         return answer
+
+    def _throttled(self, peer: Peer, frame: memoryview) -> Answer:
+        time = self._responder.time = LoopTime(self._now_s)
+        began_s = self._now_s()
+        try:
+            answer = self._answer(peer, frame)
+        finally:
+            self._responder.time = None
+        time.seconds += self._now_s() - began_s
+        return self._throttle.after(peer, frame, answer, time)
 
     def _answered(self, api_key: int, began_s: float, count: int, _: object) -> None:
         self._note(api_key, self._now_s() - began_s, count)
@@ -241,7 +257,10 @@ class BrokerDispatcher:
     def dispatch_run(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
         """See `Dispatcher.dispatch_run`."""
         began_s = self._now_s()
+        start = pos
         count, pos, answer = self.fast_path.answer(peer, view, pos, end)
+        if count and self._quotas.is_set:
+            answer = self._throttle.after_run(peer, count, pos - start, answer, self._now_s() - began_s)
         if isinstance(answer, Later):
             answer.when_done(partial(self._answered, _PRODUCE, began_s, count))
         elif count:
@@ -254,12 +273,12 @@ class BrokerDispatcher:
         if header.api_key == _PRODUCE:
             return await self._produce_flow.answer_wide(header, call, cast(ProduceRequest, request))
         if header.api_key == _FETCH:
-            fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call.version, call.peer)
+            fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call.version, call.peer, call.client_id)
             return await self._responder.in_turns(header, await answer_wide(self.context, fetching))
         return await self._handle(header, call, request)
 
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
-        fetching = fetch.Fetch(self.context, request, call.version, call.peer)
+        fetching = fetch.Fetch(self.context, request, call.version, call.peer, call.client_id)
         result = fetching.attempt()
         if fetching.satisfied(result):
             return self._responder.now(header, fetching.response(result))

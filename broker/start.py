@@ -36,10 +36,11 @@ from broker.observe.sources import Sources
 from broker.observe.status import Health, Waits
 from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.peers.links import Links
+from broker.quotas.client_quotas import QuotaManagers
 from broker.startup.bucket_probe import ColdPrefetch, probe_bucket
 from broker.startup.components import Components
 from broker.startup.directory_claim import claim_directory
-from broker.startup.limits import tier_limits
+from broker.startup.limits import quota_managers, tier_limits
 from broker.startup.listeners import Listeners
 from broker.startup.offsets_topic import ClusterOffsetsTopic, ClusterTransactionsTopic
 from broker.startup.wiring import MetadataWiring, wire_metadata
@@ -352,7 +353,14 @@ class BrokerStart:
             live_configs=self.listening.live_configs(),
             images=following.feed,
             forward=following.forward,
+            quotas=self._quotas(following),
         )
+
+    def _quotas(self, following: MetadataWiring) -> QuotaManagers:
+        quotas = quota_managers(self.live.now, self.world.clock)
+        quotas.apply_image(following.metadata.image)
+        following.feed.watch(lambda at: quotas.apply_image(at.image))
+        return quotas
 
     def _spawn_service(self, name: str, service: Callable[[], Awaitable[None]]) -> None:
         self.tasks.spawn(name, supervise(name, service, self.world.rng, self.report))

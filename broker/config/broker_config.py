@@ -71,6 +71,10 @@ class BrokerConfig:
     ]  # bytes a second, of replicas that are throttled
     replication_quota_windows: Annotated[int, "replication.quota.window.num"]
     replication_quota_window_s: Annotated[int, "replication.quota.window.size.seconds"]
+    quota_windows: Annotated[int, "quota.window.num"]
+    quota_window_s: Annotated[int, "quota.window.size.seconds"]
+    controller_quota_windows: Annotated[int, "controller.quota.window.num"]
+    controller_quota_window_s: Annotated[int, "controller.quota.window.size.seconds"]
     follower_skip_bytes: Annotated[int, "thermocline.follower.skip.bytes"]
     producer_id_expiration_ms: Annotated[int, "producer.id.expiration.ms"]
     local_bytes_max: int | None  # None: local_space_ratio_max decides

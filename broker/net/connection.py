@@ -1,8 +1,8 @@
 """One connection: the asyncio protocol that joins frame reader, dispatcher, response queue and transport writer.
 
 Frames are dispatched in order, one at a time. None is dispatched while an earlier one blocks, while too many responses
-are in flight, or while the peer does not take its responses. Reading is paused or resumed only after the received
-frames are used up.
+are in flight, while the peer does not take its responses, or while it is throttled. Reading is paused or resumed only
+after the received frames are used up.
 
 Hot path: one dispatch and one list append a run of requests; one `send` a read for all responses ready.
 """
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Looked up once: as attributes of their classes they cost 0.1 µs each time.
 _READING, _MUTED, _BEHIND, _CLOSING = State.READING, State.MUTED, State.BEHIND, State.CLOSING
 _MUTE, _LEFT_OVER, _CLEAR = NEXT[Event.MUTE], NEXT[Event.LEFT_OVER], NEXT[Event.CLEAR]
+_THROTTLE = NEXT[Event.THROTTLE]
 
 _COPY_MAX: Final = 4 << 10  # frames up to this size are copied after a large read
 _COPY_BLOCKING_MAX: Final = 64 << 10  # the same, on a connection that had a blocking request before
@@ -45,7 +46,8 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self.peer = peer
         self.admission = Admission.WAIT
-        self._life = Lifecycle(shared, peer, self._memory_freed)
+        self._life = Lifecycle(shared, peer, self._memory_freed, self._advance)
+        peer.throttle = self._life.throttle
         self._reader = FrameReader(shared.pool, shared.budget, shared.limits.request_bytes_max)
         self._keeps_frames = False  # this peer sends requests that block
         self._outbox: Outbox
@@ -106,6 +108,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._life.lost()
+        self.peer.throttle = None  # a cycle
         self._outbox.close()
         self._reader.close()
         self._server.left(self)
@@ -264,6 +267,8 @@ class Connection(asyncio.BufferedProtocol):
         state = life.state
         if state is _CLOSING:
             life.close_when_done()
+        elif life.is_throttled:
+            life.step(_THROTTLE)  # it was STARVED when the throttle began
         elif outbox.awaited is not None or outbox.answers.full or outbox.send.busy:
             life.step(_MUTE)
         elif state is _MUTED:

@@ -185,6 +185,9 @@ class Peer:
     closed: bool = False
     on_closed: Callable[[], None] | None = None
     """Called once when the connection is gone."""
+    throttle: Callable[[int], None] | None = None
+    """Reads nothing of the peer for so many ms. None: the client of a forwarded request, which has no connection
+    here."""
     produce_route: object = None
     """The dispatcher's memory of the last produce request; while it is None, `dispatch_run` is not called."""
     redirects: object = None

@@ -41,7 +41,7 @@ from broker.read_only.handlers import NoCommitQueue, own_handlers
 from broker.read_only.root_cache import RootCache
 from broker.read_only.views import ReadOnlySources
 from broker.startup.components import Components
-from broker.startup.limits import tier_limits
+from broker.startup.limits import quota_managers, tier_limits
 from broker.startup.listeners import Listeners
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
@@ -194,6 +194,7 @@ class ReadOnlyStart:
             live_configs=self.listening.live_configs(),
             images=feed,
             forward=Forward(metadata, feed, links, config.node_id, config.brokers_listener),
+            quotas=quota_managers(config, world.clock),  # none is ever set: the quotas are another cluster's
         )
 
     def _spawn_service(self, name: str, service: Callable[[], Awaitable[None]]) -> None:

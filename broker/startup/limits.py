@@ -6,7 +6,10 @@ from broker.config.broker_config import BrokerConfig
 from broker.membership.session import Refused
 from broker.metadata.image import ClusterImage
 from broker.net.limits import NetLimits
+from broker.quotas.client_quotas import QuotaManagers
+from broker.quotas.rates import Windows
 from coldstore.inspection.probe import ProbeReport, Verification
+from seams.clock import Clock
 from seams.net import SocketBuffers
 from tiering.tier_config import TierLimits
 
@@ -23,6 +26,14 @@ def net_limits(config: BrokerConfig) -> NetLimits:
         buffers=SocketBuffers(config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes),
         wide_send_buffers_max=0 if "socket.send.buffer.bytes" in config.static else NetLimits().wide_send_buffers_max,
         drain_ms_max=config.shutdown_timeout_ms,
+    )
+
+
+def quota_managers(config: BrokerConfig, clock: Clock) -> QuotaManagers:
+    return QuotaManagers(
+        Windows(config.quota_windows, config.quota_window_s * 1000),
+        Windows(config.controller_quota_windows, config.controller_quota_window_s * 1000),
+        clock.monotonic_s,
     )
 
 

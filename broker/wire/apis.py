@@ -53,6 +53,8 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     ALTER_PARTITION = 56
     ENVELOPE = 58
     DESCRIBE_CLUSTER = 60
@@ -135,6 +137,8 @@ APIS: Final[dict[ApiKey, Api]] = {
         _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0),
         _api(ApiKey.UNREGISTER_BROKER, "UnregisterBroker", 0, 0, 0),
         _api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, _NEVER_FLEXIBLE),
+        _api(ApiKey.DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", 0, 1, 1),
+        _api(ApiKey.ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 1, 1),
         _of_brokers(ApiKey.ALTER_PARTITION, "AlterPartition", 3),
         _of_brokers(ApiKey.ENVELOPE, "Envelope", 0),
         _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),

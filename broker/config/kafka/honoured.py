@@ -96,6 +96,13 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     ),
     "replication.quota.window.num": H("How many windows follower.replication.throttled.rate is measured over."),
     "replication.quota.window.size.seconds": H("How long each of them is."),
+    # client quotas
+    "quota.window.num": H("How many windows the quotas of clients are measured over."),
+    "quota.window.size.seconds": H("How long each of them is; the longest throttle time of a quota on request time."),
+    "controller.quota.window.num": H(
+        "How many windows' worth of changes a client may make at once under a quota on controller mutations."
+    ),
+    "controller.quota.window.size.seconds": H("How long each of them is."),
     # network limits
     "socket.request.max.bytes": H("A larger request frame closes its connection, before anything is allocated."),
     "queued.max.request.bytes": H(

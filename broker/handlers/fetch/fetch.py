@@ -17,6 +17,7 @@ from broker.fetch_sessions.cache import NO_SESSION, Full, Incremental
 from broker.fetch_sessions.session import Target
 from broker.handlers.fetch import replica_fetch
 from broker.handlers.fetch.attempt import FetchAttempt, check_leader_epoch
+from broker.handlers.fetch.quota import fetch_quota
 from broker.handlers.fetch.responses import (
     NO_RECORDS,
     by_topic,
@@ -24,6 +25,7 @@ from broker.handlers.fetch.responses import (
     leaders_of,
     refuse_partition,
     send_to_nearest,
+    throttled,
 )
 from broker.net.dispatch import Peer
 from broker.partition.following.follower_fetch import FollowerFetch
@@ -49,6 +51,7 @@ class Fetch:
         "_known",
         "_may_redirect",
         "_peer",
+        "_quota",
         "_refused",
         "_replica",
         "_report_delay_s_max",
@@ -60,7 +63,7 @@ class Fetch:
         "request",
     )
 
-    def __init__(self, context: Context, request: FetchRequest, version: int, peer: Peer) -> None:
+    def __init__(self, context: Context, request: FetchRequest, version: int, peer: Peer, client_id: str = "") -> None:
         self.request = request
         self._peer = peer
         self._unknown_count = -1  # of the first attempt; a partition that goes away later ends the wait
@@ -77,6 +80,9 @@ class Fetch:
         # Where consumers read from followers, followers learn at once what is committed (KAFKA-9731).
         self._report_delay_s_max = 0.0 if context.config.selects_by_rack else _REPORT_DELAY_S
         self._reports_all = self._replica is None  # also partitions of which only the high watermark is new
+        self._quota = fetch_quota(context, peer, client_id, is_of_replica=self._replica is not None)
+        if self._quota is not None:
+            self._bytes_max = self._quota.cap(self._bytes_max)
         self._full: Full | None = None
         self._session: Incremental | None = None
         self._refused = ErrorCode.NONE
@@ -95,6 +101,9 @@ class Fetch:
 
     def attempt(self) -> FetchAttempt:
         """Read every partition that may have something, once, without waiting."""
+        return self._attempt() if self._quota is None else self._quota.timed(self._attempt)
+
+    def _attempt(self) -> FetchAttempt:
         result = FetchAttempt(self._context, self.request, self._bytes_max)
         if self._full is not None:
             for target in self._full.targets.values():
@@ -224,10 +233,17 @@ class Fetch:
         return at is not None and (at.session.epoch != at.epoch or at.session.closed)
 
     def response(self, result: FetchAttempt) -> FetchResponse:
-        """The final response; the session counts it as sent."""
+        """The final response; the session counts it as sent, unless it is throttled: then it has no records and leaves
+        the session as it is."""
+        throttle_ms = 0
+        if self._quota is not None and not self._refused:
+            throttle_ms, is_served = self._quota.throttle(result)
+            if not is_served:
+                return throttled(self._session, throttle_ms)
         if result.size and self._replica is None:
             self._count(result)
         response = self._response(result)
+        response.throttle_time_ms = throttle_ms
         if self._replica is not None:
             context = self._context
             now_s = context.world.clock.monotonic_s()

@@ -28,11 +28,12 @@ HeadKey = tuple[str, str, bytes, bytes]
 class ProduceRoute:
     """What one peer repeats, for one principal."""
 
-    __slots__ = ("alike", "checks", "form", "head", "key", "principal")
+    __slots__ = ("alike", "checks", "client_id", "form", "head", "key", "principal")
 
-    def __init__(self, head: Head, principal: str) -> None:
+    def __init__(self, head: Head, principal: str, client_id: str) -> None:
         self.head = head
         self.principal = principal
+        self.client_id = client_id  # the head's
         self.key: tuple[str, int] | None = None  # of its last request for one partition
         # These three once it was not the first for that partition:
         self.alike: AlikeHead | None = None
@@ -81,7 +82,7 @@ class Routes:
             self._remember(key, head, name)
         route = peer.produce_route
         if not isinstance(route, ProduceRoute) or route.head is not head:
-            peer.produce_route = ProduceRoute(head, peer.principal)
+            peer.produce_route = ProduceRoute(head, peer.principal, call.client_id)
 
     def _remember(self, key: HeadKey, head: Head, name: str) -> None:
         encoded = name.encode()

@@ -2120,6 +2120,102 @@ class ListTransactionsResponse(Message):
     led_partitions: list[int] = []  # 2+
 
 
+class DescribeClientQuotasRequestComponent(Message):
+    """`components` of DescribeClientQuotasRequest."""
+
+    entity_type: str = ""
+    match_type: int = 0
+    match: str | None = ""
+
+
+class DescribeClientQuotasRequest(Message):
+    """Versions 0-1, flexible from 1."""
+
+    components: list[DescribeClientQuotasRequestComponent] = []
+    strict: bool = False
+
+
+class DescribeClientQuotasResponseEntity(Message):
+    """`entity` of DescribeClientQuotasResponseEntry."""
+
+    entity_type: str = ""
+    entity_name: str | None = None
+
+
+class DescribeClientQuotasResponseValue(Message):
+    """`values` of DescribeClientQuotasResponseEntry."""
+
+    key: str = ""
+    value: float = 0.0
+
+
+class DescribeClientQuotasResponseEntry(Message):
+    """`entries` of DescribeClientQuotasResponse."""
+
+    entity: list[DescribeClientQuotasResponseEntity] = []
+    values: list[DescribeClientQuotasResponseValue] = []
+
+
+class DescribeClientQuotasResponse(Message):
+    """Versions 0-1, flexible from 1."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = None
+    entries: list[DescribeClientQuotasResponseEntry] | None = []
+
+
+class AlterClientQuotasRequestEntity(Message):
+    """`entity` of AlterClientQuotasRequestEntry."""
+
+    entity_type: str = ""
+    entity_name: str | None = None
+
+
+class AlterClientQuotasRequestOp(Message):
+    """`ops` of AlterClientQuotasRequestEntry."""
+
+    key: str = ""
+    value: float = 0.0
+    remove: bool = False
+
+
+class AlterClientQuotasRequestEntry(Message):
+    """`entries` of AlterClientQuotasRequest."""
+
+    entity: list[AlterClientQuotasRequestEntity] = []
+    ops: list[AlterClientQuotasRequestOp] = []
+
+
+class AlterClientQuotasRequest(Message):
+    """Versions 0-1, flexible from 1."""
+
+    entries: list[AlterClientQuotasRequestEntry] = []
+    validate_only: bool = False
+
+
+class AlterClientQuotasResponseEntity(Message):
+    """`entity` of AlterClientQuotasResponseEntry."""
+
+    entity_type: str = ""
+    entity_name: str | None = None
+
+
+class AlterClientQuotasResponseEntry(Message):
+    """`entries` of AlterClientQuotasResponse."""
+
+    error_code: int = 0
+    error_message: str | None = None
+    entity: list[AlterClientQuotasResponseEntity] = []
+
+
+class AlterClientQuotasResponse(Message):
+    """Versions 0-1, flexible from 1."""
+
+    throttle_time_ms: int = 0
+    entries: list[AlterClientQuotasResponseEntry] = []
+
+
 class OffsetCommitKey(Message):
     """Versions 0-1."""
 

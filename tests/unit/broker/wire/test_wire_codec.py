@@ -53,6 +53,8 @@ def test_the_api_table_is_the_contract() -> None:
         "ListGroups": (0, 5),
         "DeleteGroups": (0, 2),
         "OffsetDelete": (0, 0),
+        "DescribeClientQuotas": (0, 1),
+        "AlterClientQuotas": (0, 1),
         "AlterPartition": (3, 3),
         "Envelope": (0, 0),
         "BrokerRegistration": (4, 4),
