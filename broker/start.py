@@ -155,6 +155,7 @@ class BrokerStart:
         self.tasks.spawn("cluster defaults", self._commit_defaults(following))
         context = self._context(following, joined, session, tiers)
         self.dispatcher.serve(context)
+        self.listening.logins.serve(following.metadata)
         await self.listening.accept(self.live)
         damaged = following.replicas.damaged
         snapshots = self.components.snapshots

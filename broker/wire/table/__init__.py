@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.wire.schema import Schema, parse_all
-from broker.wire.table import admin, brokers, cluster, configs, data, groups, records, topics, transactions
+from broker.wire.table import admin, brokers, cluster, configs, data, groups, records, security, topics, transactions
 
 MESSAGES: Final[dict[str, Schema]] = parse_all(
     (
@@ -17,6 +17,7 @@ MESSAGES: Final[dict[str, Schema]] = parse_all(
         admin.TEXT,
         brokers.TEXT,
         transactions.TEXT,
+        security.TEXT,
         records.TEXT,
     )
 )
