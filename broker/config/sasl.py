@@ -121,6 +121,20 @@ def brokers_login(values: Explicit, listener: ListenerConfig) -> Login | None:
     return PasswordLogin(mechanism, options["username"], options["password"])
 
 
+def first_users(values: Explicit, listeners: Sequence[ListenerConfig]) -> tuple[PasswordLogin, ...]:
+    """The users with whom a new cluster begins: those of the SCRAM login modules of all listeners."""
+    found: dict[tuple[str, str], PasswordLogin] = {}
+    for listener in listeners:
+        own = values.of_listener(listener.name)
+        for mechanism in SCRAM:
+            module = _module(own, listener.name, mechanism) if listener.protocol.uses_sasl else None
+            if module and (user := module.options.get("username")) and (password := module.options.get("password")):
+                login = PasswordLogin(mechanism, user, password)
+                if found.setdefault((user, mechanism), login) != login:
+                    raise InvalidConfig(f"{jaas_name(listener.name, mechanism)} gives {user} a second password")
+    return tuple(found.values())
+
+
 def jaas_name(listener: str, mechanism: str) -> str:
     return f"listener.name.{listener.lower()}.{mechanism.lower()}.{_JAAS}"
 

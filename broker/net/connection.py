@@ -116,11 +116,11 @@ class Connection(asyncio.BufferedProtocol):
     # -- the peer's own dispatcher's calls ------------------------------------------------------------------------
 
     def end(self, reason: str) -> None:
-        """See `PeerConnection`."""
+        """See `ServedConnection`."""
         self._life.end(CloseReason.REFUSED, reason)
 
     def limit_frames(self, frame_bytes_max: int | None) -> None:
-        """See `PeerConnection`."""
+        """See `ServedConnection`."""
         self._reader.limit(frame_bytes_max or self._shared.limits.request_bytes_max)
 
     # -- the server's calls ---------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ class CloseConnection(Exception):
         self.reason = reason
 
 
-class PeerConnection(Protocol):
+class ServedConnection(Protocol):
     """What a peer's own dispatcher asks of its connection."""
 
     def end(self, reason: str) -> None:
@@ -201,7 +201,7 @@ class Peer:
     """The dispatcher's memory of the last produce request; while it is None, `dispatch_run` is not called."""
     dispatcher: PeerDispatcher | None = None
     """Answers this peer's frames in place of the server's: until it logged in, and while its login may expire."""
-    connection: PeerConnection | None = None
+    connection: ServedConnection | None = None
     """Of a peer with a dispatcher of its own, once it is admitted."""
     redirects: object = None
     """The leader's memory of redirects to replicas (`broker.replication.read_replica_selection`)."""

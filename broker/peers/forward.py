@@ -38,6 +38,7 @@ FORWARDED: Final = frozenset(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.UNREGISTER_BROKER,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
     }
 )
 """APIs that any broker accepts and only the controller executes."""

@@ -15,6 +15,7 @@ from broker.config.sasl import SCRAM_SHA_256, SCRAM_SHA_512
 
 HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 NUMBERS: Final = {SCRAM_SHA_256: 1, SCRAM_SHA_512: 2}
+MECHANISM_OF: Final = {number: mechanism for mechanism, number in NUMBERS.items()}
 """Mechanisms by their number in requests (KIP-554)."""
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384

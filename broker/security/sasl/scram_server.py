@@ -19,7 +19,7 @@ FindCredential = Callable[[str, str], ScramCredential | None]
 """By user and mechanism."""
 
 _SALT_BYTES: Final = 20
-"""As Kafka's `ScramFormatter` makes them, from 130 random bits and more."""
+"""As many as `credentials` and Kafka's tools make."""
 
 
 class ScramServer:
