@@ -27,6 +27,7 @@ from broker.read_only.handlers import ReadOnlyAuthorizer
 from broker.read_only.start import ReadOnlyStart, read_only_config
 from broker.read_only.views import ReadOnlySources, read_only_views
 from broker.security.authorizer import Authorizer
+from broker.security.sasl.logins import Logins
 from broker.start import BrokerStart, EngineMaker, StoreOpener
 from broker.startup.components import Components, Shutdown
 from broker.startup.listeners import Listeners
@@ -134,7 +135,7 @@ class Broker:
             world,
             open_bucket,
             self._make_engine,
-            Listeners(config, world, dispatcher, self.views, self._report),
+            Listeners(config, world, dispatcher, self._logins(dispatcher), self.views, self._report),
             dispatcher,
             self.components,
             self._tasks,
@@ -145,6 +146,9 @@ class Broker:
             self._report,
             self._keep_session,
         )
+
+    def _logins(self, dispatcher: BrokerDispatcher) -> Logins:
+        return Logins(self._config.sasl, dispatcher, self._world, self._tasks)
 
     def _once(self, kind: type[T]) -> T | None:
         """The sources of a serving broker; None before it serves."""
@@ -161,7 +165,7 @@ class Broker:
             LiveConfig(config),
             world,
             open_bucket,
-            Listeners(config, world, dispatcher, self.views, self._report),
+            Listeners(config, world, dispatcher, self._logins(dispatcher), self.views, self._report),
             dispatcher,
             self.components,
             self._tasks,

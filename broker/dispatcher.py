@@ -19,8 +19,18 @@ from broker.controller.controller_requests import ControllerRequests
 from broker.controller.decisions.decision import RemoteMetadataWriter
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
-from broker.handlers.admin import acls, alter_configs, configs, delete_records, log_dirs, producers, quotas, topics
-from broker.handlers.cluster import brokers, elections, envelope, reassignments
+from broker.handlers.admin import (
+    acls,
+    alter_configs,
+    configs,
+    credentials,
+    delete_records,
+    log_dirs,
+    producers,
+    quotas,
+    topics,
+)
+from broker.handlers.cluster import brokers, elections, envelope, reassignments, sasl
 from broker.handlers.fetch import fetch
 from broker.handlers.fetch import list_offsets as offsets
 from broker.handlers.fetch import responses as fetch_answers
@@ -128,6 +138,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.BROKER_REGISTRATION: brokers.handle_broker_registration,
     ApiKey.BROKER_HEARTBEAT: brokers.handle_broker_heartbeat,
     ApiKey.ALTER_PARTITION: brokers.handle_alter_partition,
+    ApiKey.SASL_HANDSHAKE: sasl.handle_sasl_handshake,
+    ApiKey.SASL_AUTHENTICATE: sasl.handle_sasl_authenticate,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: credentials.handle_describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: credentials.handle_alter_user_scram_credentials,
 }
 
 

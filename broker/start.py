@@ -35,6 +35,7 @@ from broker.metrics.outage_log import OutageLog
 from broker.observe.sources import Sources
 from broker.observe.status import Health, Waits
 from broker.partition.leading.produce_backpressure import ProduceBackpressure
+from broker.peers.link_login import link_login
 from broker.peers.links import Links
 from broker.quotas.client_quotas import QuotaManagers
 from broker.startup.bucket_probe import ColdPrefetch, probe_bucket
@@ -111,7 +112,9 @@ class BrokerStart:
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
         config = self.config
         listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max
-        self.components.links = links = Links(world.net, config.node_id, listener, answer_bytes_max)
+        self.components.links = links = Links(
+            world.net, config.node_id, listener, answer_bytes_max, link_login(config, world)
+        )
         limits = tier_limits(config, probed)
         ahead = ReadAhead(store, world, limits.store_timeout_s)
         session, joined = await self._join(store, cluster, links, data_dir, ahead)
@@ -156,6 +159,7 @@ class BrokerStart:
         self.tasks.spawn("cluster defaults", self._commit_defaults(following))
         context = self._context(following, joined, session, tiers)
         self.dispatcher.serve(context)
+        self.listening.logins.serve(following.metadata)
         await self.listening.accept(self.live)
         damaged = following.replicas.damaged
         snapshots = self.components.snapshots

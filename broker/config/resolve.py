@@ -18,6 +18,7 @@ from broker.config.groups import GroupConfig
 from broker.config.kafka.honoured import RACK_SELECTOR
 from broker.config.kafka.without_effect import check_local_retention, check_refused
 from broker.config.places import Launch, addresses, bucket_url, data_dir_of
+from broker.config.sasl import brokers_login, first_users, sasl_listeners
 from broker.config.sources import ConfigError, Explicit, from_environment, from_sets, merge
 from broker.config.times import cluster_times
 from broker.config.transactions import TransactionConfig
@@ -75,6 +76,7 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
     at = addresses(values, launch)
     local_bytes_max, local_space_ratio_max = _local_limit(values.text("thermocline.local.bytes.max"))
     inflight = _inflight_bytes_max(values)
+    every = (*at.listeners, *((at.brokers.own,) if at.brokers.own else ()))
     return BrokerConfig(
         node_id=number("broker.id") if "broker.id" in values.configured else number("node.id"),
         rack=values.text("broker.rack") or None,
@@ -89,6 +91,9 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
         internal=at.brokers.own,
         http_host=at.http.host if at.http else None,
         http_port=at.http.port if at.http else 0,
+        sasl=MappingProxyType(sasl_listeners(values, every)),
+        first_users=first_users(values, every),
+        brokers_login=brokers_login(values, next(one for one in every if one.name == at.brokers.name)),
         inflight_request_bytes_max=inflight,
         flush_sync=values.text("thermocline.flush") == "sync",
         local_bytes_max=local_bytes_max,

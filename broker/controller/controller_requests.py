@@ -12,7 +12,7 @@ from typing import TypeAlias
 from broker.config.live import LiveConfig
 from broker.controller.controller_client import RemoteTopicCreator
 from broker.controller.decisions import configs as config_decisions
-from broker.controller.decisions import elections, quotas, reassignments, registrations, topics
+from broker.controller.decisions import credentials, elections, quotas, reassignments, registrations, topics
 from broker.controller.decisions.decision import Charge, Decider, Decision, MetadataWriter, T, free
 from broker.controller.decisions.elections import Election, ElectionType
 from broker.controller.decisions.fitness import FitnessByNode
@@ -203,6 +203,14 @@ class ControllerRequests:
             f": {refused[0]}" if refused else "",
         )
         return found
+
+    async def alter_credentials(
+        self, deletions: Sequence[credentials.Deletion], upsertions: Sequence[credentials.Upsertion]
+    ) -> tuple[credentials.Outcome, ...]:
+        """Change SCRAM credentials; the outcome of each user."""
+        return await self._decide(
+            lambda image: credentials.alter(image, deletions, upsertions, self._commit_queue.image_bytes)
+        )
 
     async def moves(
         self, wanted: Sequence[tuple[str, Sequence[int]]] | None = None

@@ -79,6 +79,9 @@ class Connection(asyncio.BufferedProtocol):
     def admit(self) -> None:
         """Begin to serve: at once, or when the server admits a waiting connection."""
         self.admission = Admission.ADMIT
+        if self.peer.dispatcher is not None:
+            self.peer.connection = self
+            self.peer.dispatcher.admitted(self.peer)
         self._life.admitted()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -113,6 +116,16 @@ class Connection(asyncio.BufferedProtocol):
         self._reader.close()
         self._server.left(self)
 
+    # -- the peer's own dispatcher's calls ------------------------------------------------------------------------
+
+    def end(self, reason: str) -> None:
+        """See `ServedConnection`."""
+        self._life.end(CloseReason.REFUSED, reason)
+
+    def limit_frames(self, frame_bytes_max: int | None) -> None:
+        """See `ServedConnection`."""
+        self._reader.limit(frame_bytes_max or self._shared.limits.request_bytes_max)
+
     # -- the server's calls ---------------------------------------------------------------------------------------
 
     def drain(self) -> None:
@@ -127,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
     def _dispatch_frames(self) -> None:
         """Dispatch received frames until none is left or the state changes, send ready responses, keep the rest."""
         life, reader, peer, outbox, reading = self._life, self._reader, self.peer, self._outbox, _READING
-        queue, take, dispatcher = outbox.answers, reader.next, self._shared.dispatcher
+        queue, take, dispatcher = outbox.answers, reader.next, peer.dispatcher or self._shared.dispatcher
         dispatch, dispatch_run = dispatcher.dispatch, dispatcher.dispatch_run
         ready: list[Part] = []
         frames = size = copy_max = 0

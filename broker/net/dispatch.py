@@ -167,6 +167,18 @@ class CloseConnection(Exception):
         self.reason = reason
 
 
+class ServedConnection(Protocol):
+    """What a peer's own dispatcher asks of its connection."""
+
+    def end(self, reason: str) -> None:
+        """Close it once the responses in flight left; `reason` is for the log."""
+        ...
+
+    def limit_frames(self, frame_bytes_max: int | None) -> None:
+        """Refuse longer frames from now on; None: the server's limit."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Peer:
     """One connection as its requests see it; lives as long as the connection, equal only to itself.
@@ -190,6 +202,10 @@ class Peer:
     here."""
     produce_route: object = None
     """The dispatcher's memory of the last produce request; while it is None, `dispatch_run` is not called."""
+    dispatcher: PeerDispatcher | None = None
+    """Answers this peer's frames in place of the server's: until it logged in, and while its login may expire."""
+    connection: ServedConnection | None = None
+    """Of a peer with a dispatcher of its own, once it is admitted."""
     redirects: object = None
     """The leader's memory of redirects to replicas (`broker.replication.read_replica_selection`)."""
 
@@ -214,4 +230,12 @@ class Dispatcher(Protocol):
         length that the reader would refuse stays in place. Called only for peers whose `produce_route` is set. The
         bytes are valid until this returns, so the answer is never `Later(blocks=True)`. Raises `CloseConnection`.
         """
+        ...
+
+
+class PeerDispatcher(Dispatcher, Protocol):
+    """The dispatcher of one peer, in place of the server's: it owns what the peer has to do before it is served."""
+
+    def admitted(self, peer: Peer) -> None:
+        """The connection is admitted: `peer.connection` is set, and no frame was read."""
         ...

@@ -7,7 +7,7 @@ the drain time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -15,7 +15,7 @@ from broker.net.admission import Admission, ConnectionLimiter
 from broker.net.buffers import BufferPool, FrameBudget
 from broker.net.connection import Connection
 from broker.net.connection_timeouts import DeadlineWheel, Ticks
-from broker.net.dispatch import Dispatcher, Peer
+from broker.net.dispatch import Dispatcher, Peer, PeerDispatcher
 from broker.net.limits import NetLimits
 from broker.net.shared import NetCounters, Shared
 from broker.net.transport_writer import WideSendBuffers
@@ -31,13 +31,15 @@ _RETRY_S_MIN: Final = 0.001
 
 class Bind(NamedTuple):
     """A listener: its name for peers, its address (port 0 picks one) and its protocol. `apart`: it has its own limits
-    on new connections, so that a crowd on other listeners does not keep its peers out."""
+    on new connections, so that a crowd on other listeners does not keep its peers out. `login` makes the dispatcher of
+    a new peer that has to log in first (`Peer.dispatcher`)."""
 
     name: str
     host: str
     port: int
     apart: bool = False
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    login: Callable[[], PeerDispatcher] | None = None
 
 
 class Server:
@@ -101,12 +103,12 @@ class Server:
         """Bind the addresses, without accepting connections. After OSError none is bound."""
         assert not self._admissions, "accepting already"
         try:
-            for name, host, port, apart, _ in binds:
-                assert name not in self._listeners, f"{name} was bound before"
-                if apart:
-                    self._apart.add(name)
-                made = partial(self._connection, name)
-                self._listeners[name] = await self._net.bind(host, port, made, self._limits.buffers)
+            for bind in binds:
+                assert bind.name not in self._listeners, f"{bind.name} was bound before"
+                if bind.apart:
+                    self._apart.add(bind.name)
+                made = partial(self._connection, bind)
+                self._listeners[bind.name] = await self._net.bind(bind.host, bind.port, made, self._limits.buffers)
         except BaseException:
             await self._close_listeners()
             raise
@@ -176,9 +178,12 @@ class Server:
 
     # -- called by connections ------------------------------------------------------------------------------------
 
-    def _connection(self, listener: str) -> Connection:
+    def _connection(self, bind: Bind) -> Connection:
         self._connection_id += 1
-        return Connection(self._shared, Peer(self._connection_id, "", listener), self)
+        peer = Peer(self._connection_id, "", bind.name)
+        if bind.login is not None:
+            peer.dispatcher = bind.login()
+        return Connection(self._shared, peer, self)
 
     def arrived(self, connection: Connection) -> Admission:
         """Count the connection and decide whether to admit it."""

@@ -129,6 +129,7 @@ class ReadOnlyStart:
         self.tasks.spawn("following", self._poll(poller))
         context = self._context(registry, metadata, feed, groups)
         self.dispatcher.serve(context, own_handlers(roots))
+        self.listening.logins.serve(context.metadata)
         await self.listening.accept(self.live)
         log.info(
             "read-only: serving what %s holds of cluster %s (topics: %d); positions of groups are kept in memory, and "

@@ -17,6 +17,7 @@ from broker.membership.session import Refused
 from broker.net.dispatch import Dispatcher
 from broker.net.server import Bind, Server
 from broker.observe.http import HttpServer, Views
+from broker.security.sasl.logins import Logins
 from broker.startup.limits import net_limits
 from broker.startup.ready_words import path_word, url_word
 from seams.loop.tasks import FailureReport
@@ -34,9 +35,16 @@ class Listeners:
     """`config`: the initial configuration."""
 
     def __init__(
-        self, config: BrokerConfig, world: World, dispatcher: Dispatcher, views: Views, report: FailureReport
+        self,
+        config: BrokerConfig,
+        world: World,
+        dispatcher: Dispatcher,
+        logins: Logins,
+        views: Views,
+        report: FailureReport,
     ) -> None:
         self._config = config
+        self.logins = logins
         self.http = None if config.http_host is None else HttpServer(views)
         limits = net_limits(config)
         self.server = Server(world.net, dispatcher, limits, report, afterwards=world.afterwards, beats=world.beats)
@@ -53,7 +61,9 @@ class Listeners:
 
     def _bind(self, listener: ListenerConfig) -> Bind:
         is_apart = listener.name == self._config.brokers_listener
-        return Bind(*listener.address, apart=is_apart, protocol=listener.protocol)
+        logins = self.logins.of_listener(listener.name)
+        login = None if logins is None else logins.new_peer
+        return Bind(*listener.address, apart=is_apart, protocol=listener.protocol, login=login)
 
     @property
     def advertised(self) -> dict[str, tuple[str, int]]:

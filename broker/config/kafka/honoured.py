@@ -248,6 +248,30 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "compression.gzip.level": D("Default of the topic config of that name."),
     "compression.lz4.level": D("Default of the topic config of that name."),
     "compression.zstd.level": D("Default of the topic config of that name."),
+    # SASL, of all listeners or (listener.name.NAME.…) of one
+    "sasl.enabled.mechanisms": H(
+        "How clients log in to a SASL listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
+    ),
+    "sasl.jaas.config": H(
+        "Only as listener.name.NAME.MECHANISM.sasl.jaas.config: users of PLAIN (user_NAME) and, on the brokers' "
+        "listener, the username and password with which brokers log in to one another. In a file or the environment."
+    ),
+    "sasl.mechanism.inter.broker.protocol": H("The mechanism with which brokers log in to one another."),
+    "sasl.server.max.receive.size": H("The largest token of a client that has not logged in yet."),
+    "sasl.server.callback.handler.class": H(
+        "OAuthBearerUnsecuredValidatorCallbackHandler accepts unsigned tokens, for tests; no other Java class is run."
+    ),
+    "connections.max.reauth.ms": H("A client logs in again within this time, or is disconnected; 0: never (KIP-368)."),
+    "connection.failed.authentication.delay.ms": H("A failed login is answered, and disconnected, after this time."),
+    "sasl.oauthbearer.jwks.endpoint.url": H("Whose keys sign the tokens of OAUTHBEARER: https://… or file:///…"),
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": H("How often these keys are read again."),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": H("First wait after they could not be read."),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": H("Longest wait after they could not be read."),
+    "sasl.oauthbearer.expected.audience": H("A token is for one of these (aud); empty: for anybody."),
+    "sasl.oauthbearer.expected.issuer": H("A token is from this issuer (iss); not set: from any."),
+    "sasl.oauthbearer.scope.claim.name": H("The claim with a token's scope."),
+    "sasl.oauthbearer.sub.claim.name": H("The claim with the name of a token's user."),
+    "sasl.oauthbearer.clock.skew.seconds": H("How far the clock of a token's issuer may differ."),
 }
 
 DYNAMIC_NAMES: Mapping[str, Honoured] = {
