@@ -20,7 +20,10 @@ from broker.security_protocol import SecurityProtocol
 BROKERS: Final = "BROKERS"
 """Name of the additional listener for brokers."""
 
-_SERVED_PROTOCOLS: Final = (SecurityProtocol.PLAINTEXT,)
+_SERVED_PROTOCOLS: Final = (
+    SecurityProtocol.PLAINTEXT,
+    SecurityProtocol.SSL,
+)
 
 
 class ListenerConfig(NamedTuple):
@@ -192,8 +195,7 @@ def _protocol(name: str, protocols: Mapping[str, SecurityProtocol]) -> SecurityP
         )
     if protocol not in _SERVED_PROTOCOLS:
         raise InvalidConfig(
-            f"listener {name} asks for {protocol}; only PLAINTEXT is served so far: neither encryption nor "
-            "authentication would take place"
+            f"listener {name} asks for {protocol}, which is not served: use {' or '.join(_SERVED_PROTOCOLS)}"
         )
     return protocol
 

@@ -7,7 +7,7 @@ the drain time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -18,6 +18,8 @@ from broker.net.connection_timeouts import DeadlineWheel, Ticks
 from broker.net.dispatch import Dispatcher, Peer
 from broker.net.limits import NetLimits
 from broker.net.shared import NetCounters, Shared
+from broker.net.tls_layer import TlsLayer
+from broker.net.tls_session import ServerSession, ServerTls
 from broker.net.transport_writer import WideSendBuffers
 from broker.security_protocol import SecurityProtocol
 from seams.loop.afterwards import Afterwards
@@ -31,13 +33,15 @@ _RETRY_S_MIN: Final = 0.001
 
 class Bind(NamedTuple):
     """A listener: its name for peers, its address (port 0 picks one) and its protocol. `apart`: it has its own limits
-    on new connections, so that a crowd on other listeners does not keep its peers out."""
+    on new connections, so that a crowd on other listeners does not keep its peers out. `tls`: of a protocol that uses
+    it."""
 
     name: str
     host: str
     port: int
     apart: bool = False
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    tls: ServerTls | None = None
 
 
 class Server:
@@ -84,6 +88,7 @@ class Server:
                 frame=_ticks(limits.frame_ms_max, tick_s),
                 idle=_ticks(limits.idle_ms_max, tick_s),
                 stall=_ticks(limits.write_stall_ms_max, tick_s),
+                handshake=_ticks(limits.handshake_ms_max, tick_s),
             ),
         )
 
@@ -101,12 +106,16 @@ class Server:
         """Bind the addresses, without accepting connections. After OSError none is bound."""
         assert not self._admissions, "accepting already"
         try:
-            for name, host, port, apart, _ in binds:
+            for bind in binds:
+                name = bind.name
                 assert name not in self._listeners, f"{name} was bound before"
-                if apart:
+                assert bind.protocol.uses_tls == (bind.tls is not None), f"{name}: {bind.protocol}"
+                if bind.apart:
                     self._apart.add(name)
-                made = partial(self._connection, name)
-                self._listeners[name] = await self._net.bind(host, port, made, self._limits.buffers)
+                made: Callable[[], asyncio.BaseProtocol] = partial(self._connection, name)
+                if bind.tls is not None:
+                    made = partial(self._tls_connection, name, bind.tls)
+                self._listeners[name] = await self._net.bind(bind.host, bind.port, made, self._limits.buffers)
         except BaseException:
             await self._close_listeners()
             raise
@@ -179,6 +188,9 @@ class Server:
     def _connection(self, listener: str) -> Connection:
         self._connection_id += 1
         return Connection(self._shared, Peer(self._connection_id, "", listener), self)
+
+    def _tls_connection(self, listener: str, tls: ServerTls) -> TlsLayer:
+        return ServerSession(self._connection(listener), self._shared, tls).protocol
 
     def arrived(self, connection: Connection) -> Admission:
         """Count the connection and decide whether to admit it."""
