@@ -90,7 +90,8 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         shared, life = self._shared, self._life
         shared.counters.bytes_in += nbytes
-        life.timeouts.heard = shared.wheel.tick
+        if nbytes:  # else TLS got part of a record
+            life.timeouts.heard = shared.wheel.tick
         self._reader.received(nbytes)
         if life.state is _READING:
             self._dispatch_frames()
@@ -134,6 +135,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def stop(self) -> None:
         self._life.abort(CloseReason.STOPPED, "the broker stops, and answers did not leave in time")
+
+    # -- TLS below ------------------------------------------------------------------------------------------------
+
+    def refused(self, reason: CloseReason, detail: str) -> None:
+        """The session below failed; its transport is being closed."""
+        self._life.cut(reason, detail)
 
     # -- frames in ------------------------------------------------------------------------------------------------
 

@@ -149,6 +149,10 @@ class CloseReason(StrEnum):
     SLOW_READER = "slow-reader"  # the peer does not take its responses
     REFUSED = "refused"  # the dispatcher raised CloseConnection
     FAILED = "failed"  # the dispatcher raised another exception: a bug
+    TLS_PLAINTEXT = "tls-plaintext"  # the first bytes on a listener with TLS are not TLS
+    TLS_HANDSHAKE = "tls-handshake"  # no common version or cipher, or a certificate was refused by either side
+    TLS_DEADLINE = "tls-deadline"  # the handshake was not completed in time
+    TLS_BROKEN = "tls-broken"  # a record that cannot be decrypted
     SHORT_FILE = "short-file"  # a file range ended before its length: its frame cannot be completed
     SEND_FAILED = "send-failed"  # reading or sending a file range raised OSError
     TOO_MANY = "too-many"  # max.connections.per.ip, or too many waiting to be admitted
@@ -194,6 +198,7 @@ class Peer:
     software_name: str = ""
     software_version: str = ""
     principal: str = "User:ANONYMOUS"
+    encrypted: bool = False
     closed: bool = False
     on_closed: Callable[[], None] | None = None
     """Called once when the connection is gone."""

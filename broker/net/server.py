@@ -18,6 +18,8 @@ from broker.net.connection_timeouts import DeadlineWheel, Ticks
 from broker.net.dispatch import Dispatcher, Peer, PeerDispatcher
 from broker.net.limits import NetLimits
 from broker.net.shared import NetCounters, Shared
+from broker.net.tls_layer import TlsLayer
+from broker.net.tls_session import ServerSession, ServerTls
 from broker.net.transport_writer import WideSendBuffers
 from broker.security_protocol import SecurityProtocol
 from seams.loop.afterwards import Afterwards
@@ -31,14 +33,15 @@ _RETRY_S_MIN: Final = 0.001
 
 class Bind(NamedTuple):
     """A listener: its name for peers, its address (port 0 picks one) and its protocol. `apart`: it has its own limits
-    on new connections, so that a crowd on other listeners does not keep its peers out. `login` makes the dispatcher of
-    a new peer that has to log in first (`Peer.dispatcher`)."""
+    on new connections, so that a crowd on other listeners does not keep its peers out. `tls`: of a protocol that uses
+    it. `login` makes the dispatcher of a new peer that has to log in first (`Peer.dispatcher`)."""
 
     name: str
     host: str
     port: int
     apart: bool = False
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    tls: ServerTls | None = None
     login: Callable[[], PeerDispatcher] | None = None
 
 
@@ -86,6 +89,7 @@ class Server:
                 frame=_ticks(limits.frame_ms_max, tick_s),
                 idle=_ticks(limits.idle_ms_max, tick_s),
                 stall=_ticks(limits.write_stall_ms_max, tick_s),
+                handshake=_ticks(limits.handshake_ms_max, tick_s),
             ),
         )
 
@@ -105,9 +109,13 @@ class Server:
         try:
             for bind in binds:
                 assert bind.name not in self._listeners, f"{bind.name} was bound before"
+                assert bind.protocol.uses_tls == (bind.tls is not None), f"{bind.name}: {bind.protocol}"
+                assert bind.protocol.uses_sasl == (bind.login is not None), f"{bind.name}: {bind.protocol}"
                 if bind.apart:
                     self._apart.add(bind.name)
-                made = partial(self._connection, bind)
+                made: Callable[[], asyncio.BaseProtocol] = partial(self._connection, bind)
+                if bind.tls is not None:
+                    made = partial(self._tls_connection, bind, bind.tls)
                 self._listeners[bind.name] = await self._net.bind(bind.host, bind.port, made, self._limits.buffers)
         except BaseException:
             await self._close_listeners()
@@ -184,6 +192,9 @@ class Server:
         if bind.login is not None:
             peer.dispatcher = bind.login()
         return Connection(self._shared, peer, self)
+
+    def _tls_connection(self, bind: Bind, tls: ServerTls) -> TlsLayer:
+        return ServerSession(self._connection(bind), self._shared, tls).protocol
 
     def arrived(self, connection: Connection) -> Admission:
         """Count the connection and decide whether to admit it."""

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Awaitable
+from functools import partial
 from typing import Final
 
 from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
 from broker.config.listeners import ListenerConfig
 from broker.config.live import LiveConfig
+from broker.config.sources import Explicit
 from broker.membership.session import Refused
 from broker.net.dispatch import Dispatcher
 from broker.net.server import Bind, Server
 from broker.observe.http import HttpServer, Views
 from broker.security.sasl.logins import Logins
+from broker.security.tls.listener_tls import ListenerTls
 from broker.startup.limits import net_limits
 from broker.startup.ready_words import path_word, url_word
+from seams.clock import Clock
+from seams.files.disk import Disk, read_file
 from seams.loop.tasks import FailureReport
 from seams.world import World
 
@@ -47,6 +52,7 @@ class Listeners:
         self.logins = logins
         self.http = None if config.http_host is None else HttpServer(views)
         limits = net_limits(config)
+        self.tls = tls_of(config, world.disk, world.clock)
         self.server = Server(world.net, dispatcher, limits, report, afterwards=world.afterwards, beats=world.beats)
 
     async def bind(self) -> None:
@@ -62,8 +68,13 @@ class Listeners:
     def _bind(self, listener: ListenerConfig) -> Bind:
         is_apart = listener.name == self._config.brokers_listener
         logins = self.logins.of_listener(listener.name)
-        login = None if logins is None else logins.new_peer
-        return Bind(*listener.address, apart=is_apart, protocol=listener.protocol, login=login)
+        return Bind(
+            *listener.address,
+            apart=is_apart,
+            protocol=listener.protocol,
+            tls=self.tls.get(listener.name),
+            login=None if logins is None else logins.new_peer,
+        )
 
     @property
     def advertised(self) -> dict[str, tuple[str, int]]:
@@ -114,6 +125,15 @@ class Listeners:
             f"cluster={cluster_id} data={path_word(self._config.data_dir)} bucket={url_word(bucket_url)}"
         )
         return f"{line} listeners={self._shown()}" if others else line
+
+
+def tls_of(config: BrokerConfig, disk: Disk, clock: Clock) -> dict[str, ListenerTls]:
+    """Certificates of the listeners that speak TLS, by name. Blocking. Raises InvalidConfig for unusable ones."""
+    every = (*config.listeners, *(() if config.internal is None else (config.internal,)))
+    values, read = Explicit(config.configured), partial(read_file, disk)
+    return {
+        one.name: ListenerTls(one.name, lambda: values, read, clock.wall_ms) for one in every if one.protocol.uses_tls
+    }
 
 
 async def _bound(start: Awaitable[None], flag: str) -> None:

@@ -106,7 +106,18 @@ def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
     bucket = parse_bucket_url(config.bucket_url)
     if isinstance(bucket, DirectoryUrl) and nested(os.path.realpath(bucket.path), os.path.realpath(config.data_dir)):
         raise ConfigError(f"bucket {bucket.path} and data directory {config.data_dir} are one place behind a link")
+    check_certificates(config)
     return config
+
+
+def check_certificates(config: BrokerConfig) -> None:
+    """Certificates that cannot be used are a wrong configuration. Raises InvalidConfig."""
+    if any(one.protocol.uses_tls for one in (*config.listeners, *filter(None, [config.internal]))):
+        from broker.startup.listeners import tls_of
+        from seams.clock import SystemClock
+        from seams.files.posix_disk import PosixDisk
+
+        tls_of(config, PosixDisk(), SystemClock())
 
 
 def arm_crash_point(spec: str | None, *, testing: bool) -> None:
