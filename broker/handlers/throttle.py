@@ -24,7 +24,7 @@ from broker.handlers.produce.routes import ProduceRoute
 from broker.net.dispatch import Answer, Later, Part, Peer
 from broker.quotas.client_quotas import PERCENT, QuotaKind, QuotaManagers, user_of
 from broker.wire.apis import ApiKey, api_of, is_flexible, is_served, response_header_version
-from broker.wire.emit import present
+from broker.wire.emit import SIZES, present
 from broker.wire.framing import FRAME_PREFIX_SIZE, parse_request_header
 from broker.wire.table import MESSAGES
 from seams.files.disk import FileRange
@@ -126,8 +126,13 @@ def _place(api_key: int, version: int) -> int | None:
     api = api_of(api_key)
     assert api is not None
     fields = present(MESSAGES[f"{api.name}Response"].fields, version)
-    if fields and fields[0].name == _FIELD:
-        return FRAME_PREFIX_SIZE + _INT32.size + response_header_version(api_key, version)
+    at = FRAME_PREFIX_SIZE + _INT32.size + response_header_version(api_key, version)
+    for field in fields:
+        if field.name == _FIELD:
+            return at
+        if field.is_array or field.type not in SIZES:
+            break
+        at += SIZES[field.type]
     if fields and fields[-1].name == _FIELD and (api_key == ApiKey.PRODUCE or not is_flexible(api_key, version)):
         return -_INT32.size - is_flexible(api_key, version)
     return None
@@ -135,8 +140,7 @@ def _place(api_key: int, version: int) -> int | None:
 
 def _get(parts: list[Part], api_key: int, version: int) -> int:
     place, first = _place(api_key, version), parts[0]
-    if place is None or isinstance(first, FileRange):
-        return 0
+    assert place is not None and not isinstance(first, FileRange)
     (throttle_ms,) = _INT32.unpack_from(first, place)
     return int(throttle_ms)
 
