@@ -1,7 +1,7 @@
 """Throttles clients that are over a quota (KIP-219): the request is served, the response leaves at once with its
 throttle time, and the connection reads nothing until that time is over.
 
-Requests on the brokers' listener are free. Fetches are throttled by `fetch.fetch.Fetch`, which decides whether records
+Brokers and super users are free. Fetches are throttled by `fetch.fetch.Fetch`, which decides whether records
 are sent at all. What counts:
 * produced bytes: the body of a request, once it was taken, also while its batches wait for acks;
 * request time: seconds of the event loop, from the dispatch of a request to its response or its first wait, and in the
@@ -37,16 +37,14 @@ _MUTATES: Final = frozenset({int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS
 class RequestThrottle:
     """Called only while a quota is set (`QuotaManagers.is_set`)."""
 
-    def __init__(self, quotas: QuotaManagers, brokers_listener: str, now_s: Callable[[], float]) -> None:
+    def __init__(self, quotas: QuotaManagers) -> None:
         self._quotas = quotas
-        self._brokers_listener = brokers_listener
-        self._now_s = now_s
 
     def after(self, peer: Peer, frame: memoryview, answer: Answer, time: LoopTime) -> Answer:
         """Count the request in `frame`, which `answer` answers, and throttle the client."""
         header, body_at = parse_request_header(frame)
         api_key, version = header.api_key, header.api_version
-        if api_key == ApiKey.FETCH or peer.listener == self._brokers_listener or not is_served(api_key, version):
+        if api_key == ApiKey.FETCH or self._quotas.is_free(peer) or not is_served(api_key, version):
             return answer
         user, client_id = user_of(peer.principal), header.client_id or ""
         produced_ms = 0
@@ -64,7 +62,7 @@ class RequestThrottle:
     def after_run(self, peer: Peer, count: int, size: int, answer: Answer, seconds: float) -> Answer:
         """As `after`, for `count` produce requests of `size` bytes together."""
         route = peer.produce_route
-        if peer.listener == self._brokers_listener or not isinstance(route, ProduceRoute):
+        if self._quotas.is_free(peer) or not isinstance(route, ProduceRoute):
             return answer
         user, client_id, head = user_of(peer.principal), route.client_id, route.head
         throttle_ms = self._produced(peer, user, client_id, size - count * head.header_size)
