@@ -96,7 +96,7 @@ def test_overrides_are_addresses_with_counts() -> None:
     assert per_ip_overrides(" 127.0.0.1:200, [::1]:3,::2:4,") == {"127.0.0.1": 200, "::1": 3, "::2": 4}
     assert per_ip_overrides("") == per_ip_overrides(None) == {}
     for wrong in ("localhost:3", "127.0.0.1", "127.0.0.1:-1", "127.0.0.1:x", "127.0.0.1:99999999999"):
-        with pytest.raises(InvalidConfig, match="per.ip.overrides"):
+        with pytest.raises(InvalidConfig, match=r"per\.ip\.overrides"):
             per_ip_overrides(wrong)
 
 
