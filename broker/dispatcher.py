@@ -215,7 +215,7 @@ class BrokerDispatcher:
         self._now_s = context.world.clock.monotonic_s
         self._note = context.metrics.latency.note
         self._quotas = context.quotas
-        self._throttle = RequestThrottle(context.quotas, context.config.brokers_listener, self._now_s)
+        self._throttle = RequestThrottle(context.quotas)
 
     def dispatch(self, peer: Peer, frame: memoryview) -> Answer:
         """See `Dispatcher.dispatch`."""

@@ -27,6 +27,7 @@ from broker.internal_topics.snapshots import Snapshots
 from broker.membership.broker_fitness import BrokerFitness
 from broker.membership.session import Session, StartedSession
 from broker.metadata.cluster_root import ClusterRoot
+from broker.metadata.image import ClusterImage
 from broker.metadata.producer_ids import ProducerIds
 from broker.metadata.rebuilt import is_rebuilt
 from broker.metadata.records import Endpoint, Node
@@ -38,6 +39,8 @@ from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.peers.link_login import link_login
 from broker.peers.links import Links
 from broker.quotas.client_quotas import QuotaManagers
+from broker.quotas.connection_rates import ConnectionRates
+from broker.startup.address_quotas import AddressQuotas
 from broker.startup.bucket_probe import ColdPrefetch, probe_bucket
 from broker.startup.components import Components
 from broker.startup.directory_claim import claim_directory
@@ -362,8 +365,16 @@ class BrokerStart:
 
     def _quotas(self, following: MetadataWiring) -> QuotaManagers:
         quotas = quota_managers(self.live.now, self.world.clock)
-        quotas.apply_image(following.metadata.image)
-        following.feed.watch(lambda at: quotas.apply_image(at.image))
+        rates = ConnectionRates(quotas.produce.windows)
+        addresses = AddressQuotas(rates, self.world.net, self.tasks)
+        self.listening.server.limit_addresses(rates)
+
+        def apply(image: ClusterImage) -> None:
+            quotas.apply_image(image)
+            addresses.apply_image(image)
+
+        apply(following.metadata.image)
+        following.feed.watch(lambda at: apply(at.image))
         return quotas
 
     def _spawn_service(self, name: str, service: Callable[[], Awaitable[None]]) -> None:

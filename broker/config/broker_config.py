@@ -50,6 +50,7 @@ class BrokerConfig:
     connection_idle_ms_max: Annotated[int, "connections.max.idle.ms"]
     connections_max: Annotated[int, "max.connections"]
     connections_per_ip_max: Annotated[int, "max.connections.per.ip"]
+    connections_per_ip_overrides: Mapping[str, int]  # max.connections.per.ip.overrides
     connection_creation_rate_max: Annotated[int, "max.connection.creation.rate"]  # a second
     frame_timeout_ms: Annotated[int, "thermocline.frame.timeout.ms"]
     fetch_max_bytes: Annotated[int, "fetch.max.bytes"]

@@ -13,6 +13,7 @@ from typing import Any
 
 from broker.config.broker_config import BrokerConfig, configs_of
 from broker.config.cleaner import check_cleaner_change, cleaner_config, cleaner_refusal
+from broker.config.connections import per_ip_overrides
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS
 from broker.config.groups import GroupConfig
 from broker.config.kafka.honoured import RACK_SELECTOR
@@ -95,6 +96,7 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
         first_users=first_users(values, every),
         brokers_login=brokers_login(values, next(one for one in every if one.name == at.brokers.name)),
         inflight_request_bytes_max=inflight,
+        connections_per_ip_overrides=per_ip_overrides(values.text("max.connections.per.ip.overrides")),
         flush_sync=values.text("thermocline.flush") == "sync",
         local_bytes_max=local_bytes_max,
         local_space_ratio_max=local_space_ratio_max,

@@ -1,7 +1,7 @@
 """Throttles clients that are over a quota (KIP-219): the request is served, the response leaves at once with its
 throttle time, and the connection reads nothing until that time is over.
 
-Requests on the brokers' listener are free. Fetches are throttled by `fetch.fetch.Fetch`, which decides whether records
+Brokers and super users are free. Fetches are throttled by `fetch.fetch.Fetch`, which decides whether records
 are sent at all. What counts:
 * produced bytes: the body of a request, once it was taken, also while its batches wait for acks;
 * request time: seconds of the event loop, from the dispatch of a request to its response or its first wait, and in the
@@ -24,7 +24,7 @@ from broker.handlers.produce.routes import ProduceRoute
 from broker.net.dispatch import Answer, Later, Part, Peer
 from broker.quotas.client_quotas import PERCENT, QuotaKind, QuotaManagers, user_of
 from broker.wire.apis import ApiKey, api_of, is_flexible, is_served, response_header_version
-from broker.wire.emit import present
+from broker.wire.emit import SIZES, present
 from broker.wire.framing import FRAME_PREFIX_SIZE, parse_request_header
 from broker.wire.table import MESSAGES
 from seams.files.disk import FileRange
@@ -37,16 +37,14 @@ _MUTATES: Final = frozenset({int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS
 class RequestThrottle:
     """Called only while a quota is set (`QuotaManagers.is_set`)."""
 
-    def __init__(self, quotas: QuotaManagers, brokers_listener: str, now_s: Callable[[], float]) -> None:
+    def __init__(self, quotas: QuotaManagers) -> None:
         self._quotas = quotas
-        self._brokers_listener = brokers_listener
-        self._now_s = now_s
 
     def after(self, peer: Peer, frame: memoryview, answer: Answer, time: LoopTime) -> Answer:
         """Count the request in `frame`, which `answer` answers, and throttle the client."""
         header, body_at = parse_request_header(frame)
         api_key, version = header.api_key, header.api_version
-        if api_key == ApiKey.FETCH or peer.listener == self._brokers_listener or not is_served(api_key, version):
+        if api_key == ApiKey.FETCH or self._quotas.is_free(peer) or not is_served(api_key, version):
             return answer
         user, client_id = user_of(peer.principal), header.client_id or ""
         produced_ms = 0
@@ -64,7 +62,7 @@ class RequestThrottle:
     def after_run(self, peer: Peer, count: int, size: int, answer: Answer, seconds: float) -> Answer:
         """As `after`, for `count` produce requests of `size` bytes together."""
         route = peer.produce_route
-        if peer.listener == self._brokers_listener or not isinstance(route, ProduceRoute):
+        if self._quotas.is_free(peer) or not isinstance(route, ProduceRoute):
             return answer
         user, client_id, head = user_of(peer.principal), route.client_id, route.head
         throttle_ms = self._produced(peer, user, client_id, size - count * head.header_size)
@@ -126,8 +124,13 @@ def _place(api_key: int, version: int) -> int | None:
     api = api_of(api_key)
     assert api is not None
     fields = present(MESSAGES[f"{api.name}Response"].fields, version)
-    if fields and fields[0].name == _FIELD:
-        return FRAME_PREFIX_SIZE + _INT32.size + response_header_version(api_key, version)
+    at = FRAME_PREFIX_SIZE + _INT32.size + response_header_version(api_key, version)
+    for field in fields:
+        if field.name == _FIELD:
+            return at
+        if field.is_array or field.type not in SIZES:
+            break
+        at += SIZES[field.type]
     if fields and fields[-1].name == _FIELD and (api_key == ApiKey.PRODUCE or not is_flexible(api_key, version)):
         return -_INT32.size - is_flexible(api_key, version)
     return None
@@ -135,8 +138,7 @@ def _place(api_key: int, version: int) -> int | None:
 
 def _get(parts: list[Part], api_key: int, version: int) -> int:
     place, first = _place(api_key, version), parts[0]
-    if place is None or isinstance(first, FileRange):
-        return 0
+    assert place is not None and not isinstance(first, FileRange)
     (throttle_ms,) = _INT32.unpack_from(first, place)
     return int(throttle_ms)
 

@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self.admission = self._server.arrived(self)
         if self.admission is Admission.ADMIT:
             self.admit()
-        elif self.admission is Admission.WAIT:
+        elif self.admission is not Admission.REFUSE:
             life.update_reading()
         else:
             life.abort(CloseReason.TOO_MANY, "too many connections")
@@ -83,6 +83,10 @@ class Connection(asyncio.BufferedProtocol):
             self.peer.connection = self
             self.peer.dispatcher.admitted(self.peer)
         self._life.admitted()
+
+    def close_delayed(self) -> None:
+        """Its address opened connections too fast, and the delay is over."""
+        self._life.abort(CloseReason.TOO_FAST, "its address opens connections too fast")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.buffer()

@@ -156,6 +156,7 @@ class CloseReason(StrEnum):
     SHORT_FILE = "short-file"  # a file range ended before its length: its frame cannot be completed
     SEND_FAILED = "send-failed"  # reading or sending a file range raised OSError
     TOO_MANY = "too-many"  # max.connections.per.ip, or too many waiting to be admitted
+    TOO_FAST = "too-fast"  # connection_creation_rate of its address
     DRAINED = "drained"  # the broker stops, and nothing was in flight
     STOPPED = "stopped"  # the broker stops, and responses did not leave within the drain time
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from seams.net import SocketBuffers
 
@@ -23,6 +24,7 @@ class NetLimits:
     write_stall_ms_max: int = 120_000  # without the peer taking a single byte of its answers
     connections_max: int = 10_000  # max.connections: above it new ones wait
     connections_per_ip_max: int = 2_000  # max.connections.per.ip: above it closed, as in Kafka
+    connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)  # max.connections.per.ip.overrides
     connections_per_s_max: float = 1_000.0  # max.connection.creation.rate: above it new ones wait
     connections_waiting_max: int = 4_096  # accepted by the kernel, unread by us; above it closed
     buffers: SocketBuffers = _BUFFERS  # socket.send.buffer.bytes, socket.receive.buffer.bytes

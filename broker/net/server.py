@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from broker.net.admission import Admission, ConnectionLimiter
+from broker.net.admission import AddressRates, Admission, ConnectionLimiter, NoAddressRates
 from broker.net.buffers import BufferPool, FrameBudget
 from broker.net.connection import Connection
 from broker.net.connection_timeouts import DeadlineWheel, Ticks
@@ -70,6 +70,8 @@ class Server:
         self._connection_id = 0
         self._apart: set[str] = set()
         self._admissions: dict[str, ConnectionLimiter[Connection]] = {}  # by listener; shared unless apart
+        self._address_rates: AddressRates = NoAddressRates()
+        self._delayed: dict[Connection, asyncio.TimerHandle] = {}  # at most `connections_waiting_max`
         self._admit_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._stopping = False
@@ -156,6 +158,10 @@ class Server:
             self._admit_timer = None
         self._admit_later(now_s)
 
+    def limit_addresses(self, rates: AddressRates) -> None:
+        """Ask `rates` of every new connection, except for listeners apart."""
+        self._address_rates = rates
+
     async def stop(self, *, drain: bool = True) -> None:
         """Accept no more, let responses in flight leave for `drain_ms_max`, then close all connections.
 
@@ -169,7 +175,7 @@ class Server:
             for connection in list(self._connections):
                 connection.stop()
             await self._wait_empty(_ABORT_S)
-        for timer in (self._admit_timer, self._tick_timer):
+        for timer in (self._admit_timer, self._tick_timer, *self._delayed.values()):
             if timer is not None:
                 timer.cancel()
 
@@ -204,6 +210,10 @@ class Server:
         if self._stopping:
             return Admission.REFUSE
         now_s = asyncio.get_running_loop().time()
+        if connection.peer.listener not in self._apart:
+            delay_s = self._address_rates.arrived(_host(connection), now_s)
+            if delay_s > 0:
+                return self._delay(connection, delay_s)
         verdict = self._admissions[connection.peer.listener].arrived(connection, _host(connection), now_s)
         if verdict is Admission.WAIT:
             self._admit_later(now_s)
@@ -211,11 +221,21 @@ class Server:
             self._tick_later()
         return verdict
 
+    def _delay(self, connection: Connection, delay_s: float) -> Admission:
+        """Close the connection later, so that its client does not open the next one at once."""
+        if len(self._delayed) >= self._limits.connections_waiting_max:
+            return Admission.REFUSE
+        self._delayed[connection] = asyncio.get_running_loop().call_later(delay_s, connection.close_delayed)
+        self.counters.connections_delayed += 1
+        return Admission.DELAY
+
     def left(self, connection: Connection) -> None:
         """The connection is gone: a waiting one may be admitted."""
         self._connections.pop(connection, None)
         self.counters.connections_open -= 1
-        if connection.admission is not Admission.REFUSE:
+        if (timer := self._delayed.pop(connection, None)) is not None:
+            timer.cancel()
+        if connection.admission in (Admission.ADMIT, Admission.WAIT):
             admissions = self._admissions[connection.peer.listener]
             admissions.left(connection, _host(connection), connection.admission is Admission.ADMIT)
             self._admit_later(asyncio.get_running_loop().time())

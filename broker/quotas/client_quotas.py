@@ -7,7 +7,7 @@ ClientRequestQuotaManager, ControllerMutationQuotaManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from enum import StrEnum
 from typing import Final
 
@@ -147,14 +147,21 @@ class Mutations:
             self._throttled_until_ms = now_ms + throttle_ms
 
 
-NO_MUTATION_QUOTA: Final = Mutations(None, 0.0, lambda: 0, is_strict=False)
-
-
 class QuotaManagers:
-    """All kinds (Kafka's name). `is_set`: any quota of users or client ids is set. `monotonic_s`: the clock."""
+    """All kinds (Kafka's name). `is_set`: any quota of users or client ids is set. `monotonic_s`: the clock. Free are
+    peers on `brokers_listener`, and `super_users`, whom Kafka limits too."""
 
-    def __init__(self, windows: Windows, controller_windows: Windows, monotonic_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        windows: Windows,
+        controller_windows: Windows,
+        monotonic_s: Callable[[], float],
+        brokers_listener: str = "",
+        super_users: Container[str] = (),
+    ) -> None:
         self.is_set = False
+        self._brokers_listener = brokers_listener
+        self._super_users = super_users
         self.produce = RateQuota(windows)
         self.fetch = RateQuota(windows)
         self.request = RateQuota(windows, throttle_ms_max=windows.size_ms)
@@ -182,11 +189,17 @@ class QuotaManagers:
         rates = self.produce, self.fetch, self.request
         self.is_set = bool(self._mutation_limits) or any(quota.is_set for quota in rates)
 
+    def is_free(self, peer: Peer) -> bool:
+        return peer.listener == self._brokers_listener or peer.principal in self._super_users
+
     def now_ms(self) -> int:
         return int(self._monotonic_s() * 1000)
 
-    def mutations(self, principal: str, client_id: str, *, is_strict: bool) -> Mutations:
-        found = self._mutation_limits.of(user_of(principal), client_id) if self._mutation_limits else None
+    def mutations(self, peer: Peer, client_id: str, *, is_strict: bool) -> Mutations:
+        """For a request of a client, which may have connected to another broker."""
+        found = None
+        if self._mutation_limits and not self.is_free(peer):
+            found = self._mutation_limits.of(user_of(peer.principal), client_id)
         if found is None:
             return Mutations(None, 0.0, self.now_ms, is_strict=is_strict)
         key, bound = found

@@ -31,6 +31,39 @@ class Difference(NamedTuple):
 
 _TOOLS_TEST = "tests/integration/kafka/test_kafka_tools_beside.py"
 DIFFERENCES = (
+    # client quotas
+    Difference(
+        "Client quotas do not limit `super.users` and peers on the brokers' listener; Kafka limits them.",
+        "tests/unit/broker/quotas/test_quota_managers.py",
+    ),
+    Difference(
+        "A consumer that fetched nothing in all windows of its quota gets a batch that is above it, and is throttled "
+        "after; from Kafka it gets empty responses for ever.",
+        "tests/unit/broker/handlers/test_client_quotas.py",
+    ),
+    Difference(
+        "`request_percentage` is of the one event loop, so 100 is all of it; Kafka's is of a thread, of which it has "
+        "several.",
+        "adr/0039-client-quotas.md",
+    ),
+    Difference(
+        "A throttled connection is not read for its throttle time, but for `connections.max.idle.ms` at most; Kafka "
+        "closes it then.",
+        "tests/unit/broker/net/test_net_throttle.py",
+    ),
+    Difference(
+        "ApiVersions from version 3 on has no throttle time; its client is muted all the same. Where several Produce "
+        "requests are answered together, the last response has it.",
+        "tests/unit/broker/handlers/test_client_quotas.py",
+    ),
+    Difference(
+        "A quota that is infinite or no number is refused; one AlterClientQuotas resolves at most 10 host names.",
+        "tests/unit/broker/handlers/test_client_quotas.py",
+    ),
+    Difference(
+        "`max.connections.per.ip.overrides` takes addresses, not host names.",
+        "tests/unit/broker/quotas/test_connection_rates.py",
+    ),
     Difference(
         "ListOffsets −3 (greatest timestamp) searches both tiers; Kafka searches local segments only.",
         "tests/unit/broker/handlers/test_broker_handlers.py",

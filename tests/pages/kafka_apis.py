@@ -106,7 +106,6 @@ _GROUPS: Final = "the consumer groups of KIP-848 are not served yet; clients use
 _SHARE: Final = "share groups are not served"
 _STREAMS: Final = "the streams groups of KIP-1071 are not served"
 _QUORUM: Final = "there is no KRaft quorum: brokers agree through the bucket"
-_QUOTAS: Final = "quotas are not served yet"
 _TELEMETRY: Final = "clients that see it push their metrics; no part of the broker reads them"
 
 LEFT_OUT: Final[dict[str, str]] = {
@@ -118,8 +117,6 @@ LEFT_OUT: Final[dict[str, str]] = {
     "DescribeDelegationToken": _SECURITY,
     "DescribeUserScramCredentials": _SECURITY,
     "AlterUserScramCredentials": _SECURITY,
-    "DescribeClientQuotas": _QUOTAS,
-    "AlterClientQuotas": _QUOTAS,
     "DescribeQuorum": _QUORUM,
     "UpdateFeatures": _QUORUM,
     "AddRaftVoter": _QUORUM,

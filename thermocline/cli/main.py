@@ -29,6 +29,7 @@ _NOUNS: Final = {
     "group": f"{_CLI}.group.command",
     "user": f"{_CLI}.user.command",
     "txn": f"{_CLI}.txn.command",
+    "quota": f"{_CLI}.quota",
     "config": f"{_CLI}.config",
     "cluster": f"{_CLI}.cluster.command",
     "tier": f"{_CLI}.tier.command",

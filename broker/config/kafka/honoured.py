@@ -122,6 +122,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "connections.max.idle.ms": H("A connection without a request for this long is closed."),
     "max.connections": D("Open connections; above it accepting waits.", "10000", _LIMITS_ON),
     "max.connections.per.ip": D("Open connections from one address.", "2000", _LIMITS_ON),
+    "max.connections.per.ip.overrides": H(
+        "The same for single addresses: address:count,… (Kafka takes host names too)."
+    ),
     "max.connection.creation.rate": D(
         "Connections accepted a second; above it accepting waits, none is closed.", "1000", _LIMITS_ON
     ),

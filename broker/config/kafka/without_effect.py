@@ -34,7 +34,6 @@ _PLUG_IN = "tiering is built in: there is no storage plug-in to configure."
 _METRICS = "metrics are served at /metrics, not through reporters."
 _ONE_DIRECTORY = "there is one log directory: no replica moves between two of them."
 _THREADS = "one loop and a bounded pool of workers take the place of these threads and queues."
-_QUOTAS = "quotas are not served yet; the limits on connections, memory and requests are always on."
 
 BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("sasl.", _SECURITY),
@@ -81,8 +80,6 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("metric", _METRICS),
     ("kafka.metrics.", _METRICS),
     ("telemetry.", _METRICS),
-    ("quota.", _QUOTAS),
-    ("max.connections.per.ip.overrides", _QUOTAS),
     ("num.", _THREADS),
     ("background.threads", _THREADS),
     ("queued.max.requests", _THREADS),

@@ -14,7 +14,7 @@ from broker.controller.decisions.topics import INTERNAL_TOPICS
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.request_limits import CHANGES_PER_REQUEST_MAX, deadline_s, refuse_flood, together, within
-from broker.quotas.client_quotas import NO_MUTATION_QUOTA, Mutations
+from broker.quotas.client_quotas import Mutations
 from broker.wire import messages as wire
 from broker.wire.apis import ApiKey
 from logformat.errors import ThermoclineError
@@ -52,11 +52,7 @@ async def handle_create_topics(
 
 
 def _mutations(context: Context, call: Call, api: ApiKey) -> Mutations:
-    """The quota of the client, which may have connected to another broker. Brokers are free."""
-    if call.peer.listener == context.config.brokers_listener:
-        return NO_MUTATION_QUOTA
-    is_strict = call.version >= _STRICT_SINCE[api]
-    return context.quotas.mutations(call.peer.principal, call.client_id, is_strict=is_strict)
+    return context.quotas.mutations(call.peer, call.client_id, is_strict=call.version >= _STRICT_SINCE[api])
 
 
 def _refuse_duplicate(count: int) -> None:

@@ -64,6 +64,6 @@ class FetchQuota:
 def fetch_quota(context: Context, peer: Peer, client_id: str, *, is_of_replica: bool) -> FetchQuota | None:
     """The quotas on a fetch; None: there are none, or it is a broker's."""
     quotas = context.quotas
-    if not quotas.is_set or is_of_replica or peer.listener == context.config.brokers_listener:
+    if not quotas.is_set or is_of_replica or quotas.is_free(peer):
         return None
     return FetchQuota(quotas, peer, client_id, context.world.clock.monotonic_s)

@@ -23,6 +23,7 @@ from broker.observe.metrics.cleaning import cleaning_metrics, cold_cleaning_metr
 from broker.observe.metrics.cluster import cluster_metrics
 from broker.observe.metrics.families import counter, counters, gauge, gauges, histogram
 from broker.observe.metrics.process import process_metrics
+from broker.observe.metrics.quotas import quota_metrics
 from broker.observe.metrics.tiering import store_metrics, tiering_metrics
 from broker.observe.metrics.topics import PartitionFigures, collect_figures
 from broker.observe.metrics.transactions import transaction_metrics
@@ -89,6 +90,7 @@ class _BrokerCollector:
             yield from request_metrics(sources.context)
             yield from _room(sources)
             yield from network_metrics(sources.server)
+            yield from quota_metrics(sources.context.quotas, sources.server.counters.connections_delayed)
             yield from seen.families()
             yield from cleaning_metrics(sources.cleaner)
             if sources.tiers.cleaning is not None:

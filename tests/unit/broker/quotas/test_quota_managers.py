@@ -10,9 +10,12 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import ClientQuotas
+from broker.net.dispatch import Peer
 from broker.quotas.client_quotas import QuotaKind, QuotaManagers
 from broker.quotas.rates import Windows
 from broker.quotas.sensors import IDLE_MS_MAX, Sensors
+
+PEER = Peer(1, "127.0.0.1:1", "PLAINTEXT", principal="User:u")
 
 
 class Managers(QuotaManagers):
@@ -20,7 +23,7 @@ class Managers(QuotaManagers):
 
     def __init__(self, **quotas: float) -> None:
         self.now_s = 100.0
-        super().__init__(Windows(), Windows(), lambda: self.now_s)
+        super().__init__(Windows(), Windows(), lambda: self.now_s, "BROKERS", {"User:root"})
         self.image = ClusterImage()
         self.change(**quotas)
 
@@ -103,7 +106,7 @@ def test_a_fetch_that_is_not_wanted_is_not_counted() -> None:
 def test_strict_mutations_are_refused_when_the_tokens_are_used_up() -> None:
     """KIP-599: a change that begins while tokens are left is made whole, however large."""
     managers = Managers(controller_mutation_rate=1.0)
-    mutations = managers.mutations("User:u", "c", is_strict=True)
+    mutations = managers.mutations(PEER, "c", is_strict=True)
     mutations.charge()(20)
     assert mutations.throttle_ms == 0
     with pytest.raises(ApiError) as refused:
@@ -113,12 +116,12 @@ def test_strict_mutations_are_refused_when_the_tokens_are_used_up() -> None:
     managers.now_s += 4.0
     assert mutations.throttle_ms == 5000
     managers.now_s += 5.0
-    managers.mutations("User:u", "c", is_strict=True).charge()(1)
+    managers.mutations(PEER, "c", is_strict=True).charge()(1)
 
 
 def test_permissive_mutations_are_made_and_throttled() -> None:
     managers = Managers(controller_mutation_rate=1.0)
-    mutations = managers.mutations("User:u", "c", is_strict=False)
+    mutations = managers.mutations(PEER, "c", is_strict=False)
     for _ in range(3):
         mutations.charge()(10)
     assert mutations.throttle_ms == 19_000
@@ -126,16 +129,22 @@ def test_permissive_mutations_are_made_and_throttled() -> None:
 
 def test_a_change_that_is_decided_again_counts_once() -> None:
     managers = Managers(controller_mutation_rate=1.0)
-    charge = managers.mutations("User:u", "c", is_strict=True).charge()
+    charge = managers.mutations(PEER, "c", is_strict=True).charge()
     charge(11)
     charge(11)
-    managers.mutations("User:u", "c", is_strict=True).charge()(1)
+    managers.mutations(PEER, "c", is_strict=True).charge()(1)
 
 
 def test_who_has_no_mutation_quota_is_free() -> None:
     managers = Managers(producer_byte_rate=1.0)
-    mutations = managers.mutations("User:u", "c", is_strict=True)
+    mutations = managers.mutations(PEER, "c", is_strict=True)
     for _ in range(100):
         mutations.charge()(1000)
     assert mutations.throttle_ms == 0
     assert managers.throttled[QuotaKind.CONTROLLER_MUTATION] == 0
+
+
+def test_brokers_and_super_users_are_free() -> None:
+    managers = Managers()
+    peers = [Peer(1, "", "BROKERS"), Peer(1, "", "PLAINTEXT", principal="User:root"), PEER]
+    assert [managers.is_free(peer) for peer in peers] == [True, True, False]
