@@ -143,6 +143,8 @@ class BrokerStart:
             session.poll_soon,
         )
         self.components.replicas = following.replicas
+        if (authorizer := self.dispatcher.clients.authorizer) is not None:
+            following.feed.watch(lambda at: authorizer.follow(at.image.acls))
         for name, service in following.services.items():
             self._spawn_service(name, service)
         self.components.cleaner = cleaner = LogCleaner(logs, world, lambda: self.live.now.cleaner, self.make_engine)
@@ -352,6 +354,7 @@ class BrokerStart:
             live_configs=self.listening.live_configs(),
             images=following.feed,
             forward=following.forward,
+            clients=self.dispatcher.clients,
         )
 
     def _spawn_service(self, name: str, service: Callable[[], Awaitable[None]]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, get_origin, get_type_hints
 
+from broker.config.authorizer import AuthorizerConfig
 from broker.config.groups import GroupConfig
 from broker.config.listeners import ListenerConfig
 from broker.config.times import ClusterTimes
@@ -35,6 +36,8 @@ class BrokerConfig:
     internal: ListenerConfig | None  # an additional listener for brokers only
     http_host: str | None  # None: no HTTP
     http_port: int
+
+    authorizer: AuthorizerConfig | None  # None: every client may do everything
 
     # network limits
     request_bytes_max: Annotated[int, "socket.request.max.bytes"]

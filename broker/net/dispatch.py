@@ -187,6 +187,8 @@ class Peer:
     """Called once when the connection is gone."""
     produce_route: object = None
     """The dispatcher's memory of the last produce request; while it is None, `dispatch_run` is not called."""
+    access: object = None
+    """The dispatcher's memory of what this principal may do (`broker.security.client_access`)."""
     redirects: object = None
     """The leader's memory of redirects to replicas (`broker.replication.read_replica_selection`)."""
 

@@ -123,6 +123,8 @@ class ReadOnlyStart:
         roots = RootCache(store, cold, world, self.tasks, poller.newer)
         archive = Archive(registry, roots)
         feed = ImageFeed(Publisher(archive, metadata, self.live, config.node_id))
+        if (authorizer := self.dispatcher.clients.authorizer) is not None:
+            feed.watch(lambda at: authorizer.follow(at.image.acls))
         taken(loaded.at)
         archive.groups = groups = self._groups(metadata)
         self._spawn_service("roots", roots.keep)
@@ -194,6 +196,7 @@ class ReadOnlyStart:
             live_configs=self.listening.live_configs(),
             images=feed,
             forward=Forward(metadata, feed, links, config.node_id, config.brokers_listener),
+            clients=self.dispatcher.clients,
         )
 
     def _spawn_service(self, name: str, service: Callable[[], Awaitable[None]]) -> None:
