@@ -150,6 +150,8 @@ class BrokerStart:
             session.poll_soon,
         )
         self.components.replicas = following.replicas
+        if (authorizer := self.dispatcher.clients.authorizer) is not None:
+            following.feed.watch(lambda at: authorizer.follow(at.image.acls))
         for name, service in following.services.items():
             self._spawn_service(name, service)
         self.components.cleaner = cleaner = LogCleaner(logs, world, lambda: self.live.now.cleaner, self.make_engine)
@@ -361,6 +363,7 @@ class BrokerStart:
             images=following.feed,
             forward=following.forward,
             quotas=self._quotas(following),
+            clients=self.dispatcher.clients,
         )
 
     def _quotas(self, following: MetadataWiring) -> QuotaManagers:

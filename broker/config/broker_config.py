@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, get_origin, get_type_hints
 
+from broker.config.authorizer import AuthorizerConfig
 from broker.config.groups import GroupConfig
 from broker.config.listeners import ListenerConfig
 from broker.config.sasl import Login, PasswordLogin, SaslListener
@@ -41,6 +42,7 @@ class BrokerConfig:
     sasl: Mapping[str, SaslListener]  # by listener name, of those that speak SASL
     first_users: tuple[PasswordLogin, ...]  # of SCRAM, with whom a new cluster begins
     brokers_login: Login | None  # how this broker logs in to others; None: their listener does not speak SASL
+    authorizer: AuthorizerConfig | None  # None: every client may do everything
 
     # network limits
     request_bytes_max: Annotated[int, "socket.request.max.bytes"]

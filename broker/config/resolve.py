@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from broker.config.authorizer import ALLOWS_WITHOUT_ACLS, CLASS_NAME, SUPER_USERS, authorizer_config
 from broker.config.broker_config import BrokerConfig, configs_of
 from broker.config.cleaner import check_cleaner_change, cleaner_config, cleaner_refusal
 from broker.config.connections import per_ip_overrides
@@ -90,6 +91,9 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
         listeners=at.listeners,
         brokers_listener=at.brokers.name,
         internal=at.brokers.own,
+        authorizer=authorizer_config(
+            values.text(CLASS_NAME), values.text(SUPER_USERS), bool(values.value(ALLOWS_WITHOUT_ACLS))
+        ),
         http_host=at.http.host if at.http else None,
         http_port=at.http.port if at.http else 0,
         sasl=MappingProxyType(sasl_listeners(values, every)),

@@ -212,6 +212,8 @@ class Peer:
     """Answers this peer's frames in place of the server's: until it logged in, and while its login may expire."""
     connection: ServedConnection | None = None
     """Of a peer with a dispatcher of its own, once it is admitted."""
+    access: object = None
+    """The dispatcher's memory of what this principal may do (`broker.security.client_access`)."""
     redirects: object = None
     """The leader's memory of redirects to replicas (`broker.replication.read_replica_selection`)."""
 

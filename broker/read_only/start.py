@@ -123,6 +123,8 @@ class ReadOnlyStart:
         roots = RootCache(store, cold, world, self.tasks, poller.newer)
         archive = Archive(registry, roots)
         feed = ImageFeed(Publisher(archive, metadata, self.live, config.node_id))
+        if (authorizer := self.dispatcher.clients.authorizer) is not None:
+            feed.watch(lambda at: authorizer.follow(at.image.acls))
         taken(loaded.at)
         archive.groups = groups = self._groups(metadata)
         self._spawn_service("roots", roots.keep)
@@ -196,6 +198,7 @@ class ReadOnlyStart:
             images=feed,
             forward=Forward(metadata, feed, links, config.node_id, config.brokers_listener),
             quotas=quota_managers(config, world.clock),  # none is ever set: the quotas are another cluster's
+            clients=self.dispatcher.clients,
         )
 
     def _spawn_service(self, name: str, service: Callable[[], Awaitable[None]]) -> None:

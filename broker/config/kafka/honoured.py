@@ -70,6 +70,11 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "on every other one. Default: an additional listener, thermocline.internal."
     ),
     "controller.listener.names": H("Listeners of these names are left out: there is no controller quorum."),
+    # the authorizer
+    "authorizer.class.name": H(
+        "org.apache.kafka.metadata.authorizer.StandardAuthorizer: requests are allowed by ACLs, and what no ACL allows "
+        "is denied. No other class is served. Not set: every client may do everything."
+    ),
     # the cluster
     "broker.session.timeout.ms": H(
         "The controller ends the session of a broker that was silent for this long: other brokers lead its partitions. "

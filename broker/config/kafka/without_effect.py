@@ -111,8 +111,6 @@ IGNORED_BEGINNINGS: Final = ("rsm.config.", "rlmm.config.", "listener.name.", "c
 
 _NOTHING_ENFORCED = "it is a Java class, which is not run here, so nothing would be enforced; leave it out"
 REFUSED: Mapping[str, str] = {
-    "authorizer.class.name": "ACLs are not served yet, so every client could do everything; leave it out, and let only "
-    "clients you trust reach the listener",
     "create.topic.policy.class.name": _NOTHING_ENFORCED,
     "alter.config.policy.class.name": _NOTHING_ENFORCED,
     "client.quota.callback.class": _NOTHING_ENFORCED,

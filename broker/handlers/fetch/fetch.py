@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from broker.context import Context
+from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.fetch_sessions.cache import NO_SESSION, Full, Incremental
@@ -27,10 +27,10 @@ from broker.handlers.fetch.responses import (
     send_to_nearest,
     throttled,
 )
-from broker.net.dispatch import Peer
 from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.readable import NotKnownYet, Readable
+from broker.security.authorizer.kinds import Operation, ResourceType
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ZERO_UUID, FetchRequest, FetchResponse, FetchResponsePartition
 from logformat.errors import ThermoclineError
@@ -45,6 +45,7 @@ class Fetch:
     """One fetch in progress: full, incremental, or refused."""
 
     __slots__ = (
+        "_access",
         "_bytes_max",
         "_context",
         "_full",
@@ -63,9 +64,11 @@ class Fetch:
         "request",
     )
 
-    def __init__(self, context: Context, request: FetchRequest, version: int, peer: Peer, client_id: str = "") -> None:
+    def __init__(self, context: Context, request: FetchRequest, call: Call) -> None:
+        version = call.version
         self.request = request
-        self._peer = peer
+        self._peer = call.peer
+        self._access = call.access if call.access.is_enforced else None
         self._unknown_count = -1  # of the first attempt; a partition that goes away later ends the wait
         self._watched: list[Readable] = []
         self._context = context
@@ -80,7 +83,7 @@ class Fetch:
         # Where consumers read from followers, followers learn at once what is committed (KAFKA-9731).
         self._report_delay_s_max = 0.0 if context.config.selects_by_rack else _REPORT_DELAY_S
         self._reports_all = self._replica is None  # also partitions of which only the high watermark is new
-        self._quota = fetch_quota(context, peer, client_id, is_of_replica=self._replica is not None)
+        self._quota = fetch_quota(context, call.peer, call.client_id, is_of_replica=self._replica is not None)
         if self._quota is not None:
             self._bytes_max = self._quota.cap(self._bytes_max)
         self._full: Full | None = None
@@ -110,6 +113,8 @@ class Fetch:
                 self._answer(target, result)
         elif self._session is not None:
             session = self._session.session
+            if self._access is not None:
+                session.check_again(self._access.version)
             self._reports_all = self._replica is None or self.report_delay_s() == 0.0
             if self._reports_all:
                 session.read_unreported()
@@ -151,6 +156,10 @@ class Fetch:
         answer = FetchResponsePartition(partition_index=target.index, high_watermark=-1, records=NO_RECORDS)
         partition: Readable | None = None
         if target.topic is not None:
+            if self._access is not None and not self._access.allows(Operation.READ, ResourceType.TOPIC, target.topic):
+                answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                result.unknown.append((target, answer))
+                return
             partition = self._known.get((target.topic, target.index)) or self._followed(target.topic, target.index)
         if partition is None:
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
