@@ -64,7 +64,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "The address that each listener tells its clients, by the listener's name; default: what is listened on "
         "(--advertise)."
     ),
-    "listener.security.protocol.map": H("Protocol of each listener name; only PLAINTEXT is served."),
+    "listener.security.protocol.map": H("Protocol of each listener name."),
     "inter.broker.listener.name": H(
         "The listener that other brokers use, when it is one of several in listeners; requests of brokers are refused "
         "on every other one. Default: an additional listener, thermocline.internal."
