@@ -165,6 +165,8 @@ class BrokerStart:
         context = self._context(following, joined, session, tiers)
         self.dispatcher.serve(context)
         self.listening.logins.serve(following.metadata)
+        for name, service in self.listening.logins.services.items():
+            self._spawn_service(name, service)
         await self.listening.accept(self.live)
         damaged = following.replicas.damaged
         snapshots = self.components.snapshots

@@ -122,8 +122,9 @@ RIVALS: tuple[tuple[str, ...], ...] = (
 )
 
 
+MECHANISM_PREFIXES = ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "gssapi")
 _OF_A_LISTENER = re.compile(
-    r"listener\.name\.[^.]+\.(?:(?:plain|scram-sha-256|scram-sha-512|oauthbearer|gssapi)\.)?"
+    rf"listener\.name\.[^.]+\.(?:(?:{'|'.join(MECHANISM_PREFIXES)})\.)?"
     r"((?:ssl|sasl|principal|connections\.max\.reauth|connection\.failed\.authentication)\..+)"
 )
 """`listener.name.NAME.CONFIG`, with a SASL mechanism between for those that a mechanism may have of its own."""

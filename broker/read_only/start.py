@@ -132,6 +132,8 @@ class ReadOnlyStart:
         context = self._context(registry, metadata, feed, groups)
         self.dispatcher.serve(context, own_handlers(roots))
         self.listening.logins.serve(context.metadata)
+        for name, service in self.listening.logins.services.items():
+            self._spawn_service(name, service)
         await self.listening.accept(self.live)
         log.info(
             "read-only: serving what %s holds of cluster %s (topics: %d); positions of groups are kept in memory, and "

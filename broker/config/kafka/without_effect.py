@@ -27,6 +27,7 @@ TOPIC_REASONS: Mapping[str, str] = {
 """Topic configs accepted without effect, and why nothing is missing."""
 
 _SECURITY = "security protocols are not served yet; only PLAINTEXT listeners start, and only where they are safe."
+_SASL = "it is of Kerberos, of a Java class, or of how a client gets a token, none of which is run here."
 _QUORUM = "there is no controller quorum: brokers agree through the bucket."
 _GROUPS = "that kind of group is not served yet."
 _TRANSACTIONS = "a transaction is verified always, without an interval of its own, and ends in one phase."
@@ -36,15 +37,13 @@ _ONE_DIRECTORY = "there is one log directory: no replica moves between two of th
 _THREADS = "one loop and a bounded pool of workers take the place of these threads and queues."
 
 BROKER_REASONS: tuple[tuple[str, str], ...] = (
-    ("sasl.", _SECURITY),
+    ("sasl.", _SASL),
     ("ssl.", _SECURITY),
     ("security.", _SECURITY),
     ("principal.", _SECURITY),
     ("super.users", _SECURITY),
     ("allow.everyone.if.no.acl.found", _SECURITY),
     ("delegation.token.", _SECURITY),
-    ("connection.failed.authentication.", _SECURITY),
-    ("connections.max.reauth.", _SECURITY),
     ("controller.quorum.", _QUORUM),
     ("controller.", _QUORUM),
     ("metadata.", _QUORUM),
@@ -100,8 +99,8 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("config.providers.", "values are taken as they are written; config.providers itself is refused."),
     (
         "listener.name.",
-        "no setting is one listener's own: security protocols are not served yet, and the bounds on connections hold "
-        "for all listeners together.",
+        "of one listener only its configs of SASL and TLS are its own; the bounds on connections hold for all "
+        "listeners together.",
     ),
 )
 """By the beginning of a broker config's name, the first that fits: why it is accepted without effect."""

@@ -29,7 +29,7 @@ async def handle_describe_user_scram_credentials(
     names = [user.name for user in request.users or ()]
     if len(names) > USERS_MAX:
         return wire.DescribeUserScramCredentialsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=_TOO_MANY)
-    times = Counter(names or image.scram)
+    times = Counter(names or list(image.scram))
     return wire.DescribeUserScramCredentialsResponse(
         results=[_described(image, user, is_twice=count > 1) for user, count in times.items()]
     )

@@ -81,7 +81,7 @@ class LoginDispatcher:
         self._login: ServerLogin | None = shared.login()  # under way
         self._session: Session | None = None
         self._expires_s: float | None = None  # the session's end, by the monotonic clock
-        self._renewed_s = 0.0
+        self._renewed_s = float("-inf")
         self._deadline: asyncio.TimerHandle | None = None
 
     def admitted(self, peer: Peer) -> None:

@@ -29,7 +29,7 @@ def test_list_shows_what_has_an_effect(capsys: pytest.CaptureFixture[str]) -> No
     everything = [json.loads(line) for line in lines_of(capsys, "config", "list", "--all", "--json")]
     effects = {row["name"]: row["effect"] for row in everything}
     assert effects["authorizer.class.name"] == "refused"
-    assert effects["sasl.jaas.config"] == "no effect"
+    assert effects["sasl.kerberos.service.name"] == "no effect"
 
 
 def test_explain_says_what_and_why(capsys: pytest.CaptureFixture[str]) -> None:
