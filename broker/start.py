@@ -110,7 +110,8 @@ class BrokerStart:
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
         config = self.config
         listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max
-        self.components.links = links = Links(world.net, config.node_id, listener, answer_bytes_max)
+        tls = self.listening.tls.get(listener)
+        self.components.links = links = Links(world.net, config.node_id, listener, answer_bytes_max, tls)
         limits = tier_limits(config, probed)
         ahead = ReadAhead(store, world, limits.store_timeout_s)
         session, joined = await self._join(store, cluster, links, data_dir, ahead)

@@ -38,7 +38,7 @@ class TlsEvents(Protocol):
         Not called again before that."""
         ...
 
-    def established(self, machine: TlsMachine) -> None:
+    def complete(self, machine: TlsMachine) -> None:
         """The handshake is complete; called before the first plaintext. Raises TlsFailed to end the session."""
         ...
 
@@ -204,6 +204,15 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             self._early = b""
         self._complete = machine.handshake()
 
+    def step_now(self) -> None:
+        """`step` and `stepped`, on the loop."""
+        failure: BaseException | None = None
+        try:
+            self.step()
+        except TlsFailed as failed:
+            failure = failed
+        self.stepped(failure)
+
     def stepped(self, failure: BaseException | None) -> None:
         """The step was taken, or failed."""
         self._stepping = False
@@ -215,7 +224,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
                 raise failure
             assert machine is not None
             if self._complete:
-                self._events.established(machine)
+                self._events.complete(machine)
         except TlsFailed as failed:
             self._fail(failed)
             return

@@ -65,7 +65,7 @@ class ServerSession:
     def ask_step(self) -> None:
         self._handshakes.ask(self)
 
-    def established(self, machine: TlsMachine) -> None:
+    def complete(self, machine: TlsMachine) -> None:
         self._over()
         counters, peer = self._shared.counters, self._connection.peer
         try:

@@ -15,6 +15,7 @@ import asyncio
 
 from broker.net.buffers import BufferPool
 from broker.peers.stream import PeerStream
+from broker.peers.tls_client import ClientSession, ClientTls
 from broker.wire.message import Message
 from seams.net import Net
 
@@ -22,8 +23,19 @@ Address = tuple[str, int]
 
 
 class PeerConnection:
-    def __init__(self, net: Net, address: Address, client_id: str, pool: BufferPool, frame_bytes_max: int) -> None:
+    """`tls` None: the other broker's listener does not speak TLS."""
+
+    def __init__(
+        self,
+        net: Net,
+        address: Address,
+        client_id: str,
+        pool: BufferPool,
+        frame_bytes_max: int,
+        tls: ClientTls | None = None,
+    ) -> None:
         self.address = address
+        self._tls = tls
         self._net = net
         self._client_id = client_id
         self._pool = pool
@@ -71,14 +83,17 @@ class PeerConnection:
 
     async def _connect(self, timeout_s: float) -> PeerStream:
         stream = PeerStream(self._who, self._client_id, self._pool, self._frame_bytes_max)
+        session = None if self._tls is None else ClientSession(stream, self._tls, self.address[0], self._who)
         try:
-            await self._net.connect(*self.address, stream, timeout_s)
+            await self._net.connect(*self.address, stream if session is None else session.protocol, timeout_s)
         except ConnectionRefusedError:
             raise ConnectionRefusedError(f"{self._who}: the connection was refused; nothing was sent") from None
         except TimeoutError:
             raise
         except OSError as unreachable:
             raise ConnectionError(f"{self._who}: unreachable; nothing was sent: {unreachable}") from unreachable
+        if session is not None:
+            await session.established()
         if self._is_closed:
             stream.end("closed on this side")
         return stream

@@ -373,13 +373,9 @@ class Silent:
 
     def began(self) -> None: ...
     def ask_step(self) -> None:
-        asyncio.get_running_loop().call_soon(self._step)
+        asyncio.get_running_loop().call_soon(self.layer.step_now)
 
-    def _step(self) -> None:
-        self.layer.step()
-        self.layer.stepped(None)
-
-    def established(self, machine: object) -> None: ...
+    def complete(self, machine: object) -> None: ...
     def failed(self, reason: CloseReason, detail: str) -> None:
         raise AssertionError(detail)
 
