@@ -116,7 +116,12 @@ class BrokerStart:
         config = self.config
         listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max
         self.components.links = links = Links(
-            world.net, config.node_id, listener, answer_bytes_max, link_login(config, world)
+            world.net,
+            config.node_id,
+            listener,
+            answer_bytes_max,
+            self.listening.tls.get(listener),
+            link_login(config, world),
         )
         limits = tier_limits(config, probed)
         ahead = ReadAhead(store, world, limits.store_timeout_s)

@@ -18,6 +18,7 @@ from broker.net.connection_timeouts import DeadlineWheel, Ticks
 from broker.net.dispatch import Dispatcher, Peer, PeerDispatcher
 from broker.net.limits import NetLimits
 from broker.net.shared import NetCounters, Shared
+from broker.net.tls_handshakes import Handshakes
 from broker.net.tls_layer import TlsLayer
 from broker.net.tls_session import ServerSession, ServerTls
 from broker.net.transport_writer import WideSendBuffers
@@ -25,6 +26,7 @@ from broker.security_protocol import SecurityProtocol
 from seams.loop.afterwards import Afterwards
 from seams.loop.beats import Beats
 from seams.loop.tasks import FailureReport
+from seams.loop.workers import Workers
 from seams.net import Listener, Net
 
 _ABORT_S: Final = 1.0  # for aborted transports to report their end
@@ -46,7 +48,7 @@ class Bind(NamedTuple):
 
 
 class Server:
-    """The listeners of one broker. `tick_s`: the grain of deadlines."""
+    """The listeners of one broker. `tick_s`: the grain of deadlines; `workers`: for handshakes of TLS."""
 
     def __init__(
         self,
@@ -58,8 +60,10 @@ class Server:
         tick_s: float = 1.0,
         afterwards: Afterwards | None = None,
         beats: Beats = Beats(),  # noqa: B008 - immutable
+        workers: Workers | None = None,
     ) -> None:
         self.counters = NetCounters()
+        self.handshakes = Handshakes(workers, report)
         self.budget = FrameBudget(limits.frame_bytes_total_max, limits.request_bytes_max)
         self._net = net
         self._limits = limits
@@ -175,6 +179,7 @@ class Server:
             for connection in list(self._connections):
                 connection.stop()
             await self._wait_empty(_ABORT_S)
+        await self.handshakes.close()
         for timer in (self._admit_timer, self._tick_timer, *self._delayed.values()):
             if timer is not None:
                 timer.cancel()
@@ -200,7 +205,7 @@ class Server:
         return Connection(self._shared, peer, self)
 
     def _tls_connection(self, bind: Bind, tls: ServerTls) -> TlsLayer:
-        return ServerSession(self._connection(bind), self._shared, tls).protocol
+        return ServerSession(self._connection(bind), self._shared, tls, self.handshakes).protocol
 
     def arrived(self, connection: Connection) -> Admission:
         """Count the connection and decide whether to admit it."""

@@ -17,11 +17,13 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from broker.net.dispatch import CloseReason
-from broker.net.tls_machine import PlaintextReceived, TlsFailed, TlsMachine
+from broker.net.tls_machine import PlaintextReceived, TlsFailed, TlsMachine, check_first_bytes
 
 RECEIVE_BYTES: Final = 256 << 10
 _received = memoryview(bytearray(RECEIVE_BYTES))
-"""Ciphertext of the present read, of whichever connection: it is copied before the next one."""
+_received_early = _received[: 16 << 10]
+"""Ciphertext of the present read, of whichever connection: it is copied before the next one. Before the handshake is
+complete little is read at a time, since it may have to wait."""
 
 
 class TlsEvents(Protocol):
@@ -31,8 +33,13 @@ class TlsEvents(Protocol):
         """The transport is there, and the inner protocol did not refuse it."""
         ...
 
-    def established(self, machine: TlsMachine) -> None:
-        """The handshake is complete; called before the first plaintext."""
+    def ask_step(self) -> None:
+        """A step of the handshake can be taken: call `TlsLayer.step` once, in any thread, then `stepped` on the loop.
+        Not called again before that."""
+        ...
+
+    def complete(self, machine: TlsMachine) -> None:
+        """The handshake is complete; called before the first plaintext. Raises TlsFailed to end the session."""
         ...
 
     def failed(self, reason: CloseReason, detail: str) -> None:
@@ -45,7 +52,7 @@ class TlsEvents(Protocol):
 
 
 class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
-    """One session. `context`: of a server, asked when the first bytes arrive."""
+    """One session. `context` is asked when the first bytes of a client arrive."""
 
     def __init__(
         self,
@@ -61,10 +68,13 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self._context = context
         self._is_server = is_server
         self._server_name = server_name
-        self._machine: TlsMachine | None = None  # from the first bytes on
+        self._machine: TlsMachine | None = None  # from the first step on
+        self._early = b""  # received before that
         self._transport: asyncio.Transport
         self._reads = True  # the inner protocol takes plaintext
         self._transport_reads = True
+        self._stepping = False  # a step was asked for, or is being taken: the machine is not touched
+        self._complete = False  # the handshake, as the last step found it
         self._resuming = False
         self._delivering = False
         self._over = False  # closed, failed or lost: nothing is delivered, nothing written
@@ -78,26 +88,29 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             return
         self._events.began()
         if not self._is_server:
-            self._handshake()
+            self._ask_step()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _received
+        return _received if self._complete else _received_early
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._over:
             return
-        machine = self._machine
+        machine, data = self._machine, _received[:nbytes]
+        assert not self._stepping, "read during a step"
         try:
-            if machine is None:
-                machine = self._begin()
-            machine.receive(_received[:nbytes])
+            if machine is not None:
+                machine.receive(data)
+            else:
+                check_first_bytes(data)
+                self._early = bytes(data)
         except TlsFailed as failed:
             self._fail(failed)
             return
-        if machine.is_established:
+        if self._complete:
             self._deliver()
         else:
-            self._handshake()
+            self._ask_step()
 
     def eof_received(self) -> None:
         """The transport closes itself. Frames have lengths, so a missing close_notify hides nothing."""
@@ -106,7 +119,6 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._over = True
-        self._machine = None
         self._events.lost(exc)
         self._inner.connection_lost(exc)
 
@@ -119,10 +131,10 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
     # -- the inner protocol's calls -------------------------------------------------------------------------------
 
     def write(self, data: Any) -> None:
-        machine = self._machine
         if self._over or not data:
             return
-        assert machine is not None and machine.is_established, "written before the handshake"
+        machine = self._machine
+        assert machine is not None and self._complete, "written before the handshake"
         machine.encrypt(data)
         self._transport.write(machine.take())
 
@@ -142,9 +154,9 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
     def resume_reading(self) -> None:
         self._reads = True
         machine = self._machine
-        if self._delivering or self._resuming:
+        if self._delivering or self._resuming or self._over:
             return
-        if machine is None or not machine.undelivered:
+        if machine is None or not self._complete or not machine.undelivered:
             self._read_on()
         else:
             self._resuming = True
@@ -159,7 +171,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             return
         self._over = True
         machine = self._machine
-        if machine is None or not machine.is_established:
+        if machine is None or not self._complete:
             self._transport.abort()
             return
         machine.close()
@@ -174,23 +186,58 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         """`sslcontext` tells `seams.net` that bytes of files must not bypass this layer."""
         return self._context if name == "sslcontext" else self._transport.get_extra_info(name, default)
 
-    # -- within ---------------------------------------------------------------------------------------------------
+    # -- the handshake --------------------------------------------------------------------------------------------
 
-    def _begin(self) -> TlsMachine:
-        machine = self._machine = TlsMachine(self._context(), is_server=self._is_server, server_name=self._server_name)
-        return machine
+    def _ask_step(self) -> None:
+        assert not self._stepping
+        self._stepping = True
+        self._read_on()
+        self._events.ask_step()
 
-    def _handshake(self) -> None:
-        machine = self._machine or self._begin()
+    def step(self) -> None:
+        """Take the step that was asked for. Blocking: up to milliseconds. Raises TlsFailed."""
+        machine = self._machine
+        if machine is None:
+            machine = TlsMachine(self._context(), is_server=self._is_server, server_name=self._server_name)
+            self._machine = machine
+            machine.receive(self._early)
+            self._early = b""
+        self._complete = machine.handshake()
+
+    def step_now(self) -> None:
+        """`step` and `stepped`, on the loop."""
+        failure: BaseException | None = None
         try:
-            is_complete = machine.handshake()
+            self.step()
+        except TlsFailed as failed:
+            failure = failed
+        self.stepped(failure)
+
+    def stepped(self, failure: BaseException | None) -> None:
+        """The step was taken, or failed."""
+        self._stepping = False
+        machine = self._machine
+        if self._over:
+            return
+        try:
+            if failure is not None:
+                raise failure
+            assert machine is not None
+            if self._complete:
+                self._events.complete(machine)
         except TlsFailed as failed:
             self._fail(failed)
             return
+        except BaseException:
+            self.abort()
+            raise
         self._flush(machine)
-        if is_complete and not self._over:
-            self._events.established(machine)
+        if self._complete and self._reads:
             self._deliver()
+        else:
+            self._read_on()
+
+    # -- plaintext ------------------------------------------------------------------------------------------------
 
     def _deliver(self) -> None:
         """Decrypt what is there, until the inner protocol takes no more."""
@@ -226,10 +273,11 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             self._deliver()
 
     def _read_on(self) -> None:
-        """Pause or resume the transport as the inner protocol wants it."""
-        if self._reads is not self._transport_reads and not self._over:
-            self._transport_reads = self._reads
-            if self._reads:
+        """Pause or resume the transport, as the inner protocol wants it, and a step allows it."""
+        wanted = self._reads and not self._stepping
+        if wanted is not self._transport_reads and not self._over:
+            self._transport_reads = wanted
+            if wanted:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
@@ -240,14 +288,12 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
 
     def _fail(self, failed: TlsFailed) -> None:
         """Send the alert, if any, and close."""
-        machine = self._machine
-        is_broken = machine is not None and machine.is_established
         self._over = True
         if isinstance(failed, PlaintextReceived):
             reason = CloseReason.TLS_PLAINTEXT
         else:
-            reason = CloseReason.TLS_BROKEN if is_broken else CloseReason.TLS_HANDSHAKE
+            reason = CloseReason.TLS_BROKEN if self._machine and self._machine.failure else CloseReason.TLS_HANDSHAKE
         self._events.failed(reason, str(failed))
-        if machine is not None:
-            self._flush(machine)
+        if self._machine is not None:
+            self._flush(self._machine)
         self._transport.close()

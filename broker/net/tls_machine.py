@@ -29,6 +29,12 @@ class PlaintextReceived(TlsFailed):
     """The first byte is not that of a TLS record: the peer speaks another protocol, often plaintext Kafka or HTTP."""
 
 
+def check_first_bytes(data: memoryview) -> None:
+    """Raises PlaintextReceived."""
+    if data[0] != _HANDSHAKE_RECORD:
+        raise PlaintextReceived(f"it does not speak TLS: its first bytes are {bytes(data[:8]).hex()}")
+
+
 class TlsMachine:
     """One session. `server_name`: a client's name of the server, which the certificate must have if the context checks
     it; None on the server's side."""
@@ -67,16 +73,14 @@ class TlsMachine:
         return self._object.session_reused is True
 
     @property
-    def cipher(self) -> str:
-        """Version and cipher suite, for logs."""
+    def suite(self) -> str:
+        """The cipher suite, by OpenSSL's name."""
         found = self._object.cipher()
-        return "" if found is None else f"{found[1]} {found[0]}"
+        return "" if found is None else found[0]
 
     def receive(self, data: memoryview | bytes) -> None:
         """Bytes from the peer. Raises TlsFailed when a handshake has more than it may."""
         if not self.is_established:
-            if not self.handshake_bytes and data[0] != _HANDSHAKE_RECORD:
-                raise PlaintextReceived(f"it does not speak TLS: the first bytes are {bytes(data[:8]).hex()}")
             self.handshake_bytes += len(data)
             if self.handshake_bytes > HANDSHAKE_BYTES_MAX:
                 raise TlsFailed(f"{self.handshake_bytes} bytes without a complete handshake")

@@ -16,6 +16,7 @@ import asyncio
 from broker.net.buffers import BufferPool
 from broker.peers.link_login import LinkLogin
 from broker.peers.stream import PeerStream
+from broker.peers.tls_client import ClientSession, ClientTls
 from broker.wire.message import Message
 from seams.net import Net
 
@@ -23,6 +24,8 @@ Address = tuple[str, int]
 
 
 class PeerConnection:
+    """`tls` None: the other broker's listener does not speak TLS; `login` None: nobody logs in there."""
+
     def __init__(
         self,
         net: Net,
@@ -30,9 +33,11 @@ class PeerConnection:
         client_id: str,
         pool: BufferPool,
         frame_bytes_max: int,
+        tls: ClientTls | None = None,
         login: LinkLogin | None = None,
     ) -> None:
         self.address = address
+        self._tls = tls
         self._login = login
         self._replace_s: float | None = None  # from when on the login of `_stream` is too old
         self._net = net
@@ -90,14 +95,17 @@ class PeerConnection:
 
     async def _connect(self, timeout_s: float) -> PeerStream:
         stream = PeerStream(self._who, self._client_id, self._pool, self._frame_bytes_max)
+        session = None if self._tls is None else ClientSession(stream, self._tls, self.address[0], self._who)
         try:
-            await self._net.connect(*self.address, stream, timeout_s)
+            await self._net.connect(*self.address, stream if session is None else session.protocol, timeout_s)
         except ConnectionRefusedError:
             raise ConnectionRefusedError(f"{self._who}: the connection was refused; nothing was sent") from None
         except TimeoutError:
             raise
         except OSError as unreachable:
             raise ConnectionError(f"{self._who}: unreachable; nothing was sent: {unreachable}") from unreachable
+        if session is not None:
+            await session.established()
         if self._login is not None:
             await self._log_in(self._login, stream)
         if self._is_closed:

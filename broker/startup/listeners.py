@@ -53,7 +53,15 @@ class Listeners:
         self.http = None if config.http_host is None else HttpServer(views)
         limits = net_limits(config)
         self.tls = tls_of(config, world.disk, world.clock)
-        self.server = Server(world.net, dispatcher, limits, report, afterwards=world.afterwards, beats=world.beats)
+        self.server = Server(
+            world.net,
+            dispatcher,
+            limits,
+            report,
+            afterwards=world.afterwards,
+            beats=world.beats,
+            workers=world.workers,
+        )
 
     async def bind(self) -> None:
         """Raises Refused."""
