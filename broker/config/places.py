@@ -13,7 +13,7 @@ from typing import NamedTuple
 from broker.config.addresses import Address, parse_address
 from broker.config.listeners import BrokersListener, ListenerConfig, ListenerTexts, brokers_listener, read_listeners
 from broker.config.sources import ConfigError, Explicit
-from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url
+from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url, with_key_file
 
 
 class Launch(NamedTuple):
@@ -88,7 +88,7 @@ def bucket_url(values: Explicit, data_dir: str) -> BucketUrl:
             f"bucket {bucket.path} and data directory {data_dir} lie inside one another; "
             "give the bucket a directory of its own, better on another disk"
         )
-    return bucket
+    return with_key_file(bucket, values.text("thermocline.encryption.key.file"))
 
 
 def nested(one: str, other: str) -> bool:

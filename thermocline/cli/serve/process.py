@@ -104,6 +104,13 @@ def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
     )
     config = resolve(flags, arguments.set, environment, file_text, launch)
     bucket = parse_bucket_url(config.bucket_url)
+    if bucket.key_file is not None:
+        from coldstore.encryption.key_file import KeyFileRefused, load_ring
+
+        try:
+            load_ring(bucket.key_file)  # a key service is asked here, before the loop runs, and not again
+        except KeyFileRefused as refused:
+            raise ConfigError(str(refused)) from refused
     if isinstance(bucket, DirectoryUrl) and nested(os.path.realpath(bucket.path), os.path.realpath(config.data_dir)):
         raise ConfigError(f"bucket {bucket.path} and data directory {config.data_dir} are one place behind a link")
     check_certificates(config)

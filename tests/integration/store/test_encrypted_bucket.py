@@ -1,0 +1,30 @@
+"""An encrypted bucket as operators and clients meet it: brokers, the command line, history readers, wrong keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import thermocline
+from tests.support.clients.stock_clients import Written, create_topic, digest, read_confluent, write_confluent
+from tests.support.processes.site import Site, seal, wait_copied
+from tests.support.store.buckets import BUCKET_KINDS, Bucket, S3Bucket, open_bucket
+from tests.support.store.keys import write_key_file
+
+TOPIC = "orders-of-alice"
+COUNT = 400
+SECRET = b"account 4711 of Alice"
+
+
+def some(mark: str, count: int = COUNT) -> list[Written]:
+    return [Written(b"key", f"{mark} {n} ".encode() + SECRET * 10) for n in range(count)]
+
+
+def write(kafka: str) -> str:
+    create_topic(kafka, TOPIC, partitions=2, internal_segment_bytes=30_000, local_retention_bytes=1)
+    for partition in (0, 1):
+        write_confluent(kafka, TOPIC, partition, some(f"p{partition}"), "none", True)
+    return digest(read_confluent(kafka, TOPIC, {0: COUNT, 1: COUNT}))
