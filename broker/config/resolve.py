@@ -36,14 +36,17 @@ def resolve(
     env: Mapping[str, str],
     file_text: str | None,
     launch: Launch = Launch(),  # noqa: B008 - immutable
+    defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> BrokerConfig:
     """The broker's configuration. Raises ConfigError for anything that cannot be used.
 
     `flags`: config name → text, of flags that stand for a config; `sets`: `KEY=VALUE` each; `env`: the whole
-    environment; `file_text`: a `server.properties`, or None.
+    environment; `file_text`: a `server.properties`, or None; `defaults`: values below all of these.
     """
     try:
-        configured = merge([dict(properties_in(file_text or "")), from_environment(env), from_sets(sets), flags])
+        configured = merge(
+            [defaults, dict(properties_in(file_text or "")), from_environment(env), from_sets(sets), flags]
+        )
         return _build(Explicit(configured), launch)
     except ConfigError:
         raise

@@ -28,6 +28,7 @@ _NOUNS: Final = {
     "consume": f"{_CLI}.records.consume",
     "group": f"{_CLI}.group.command",
     "user": f"{_CLI}.user.command",
+    "certificate": f"{_CLI}.certificate",
     "txn": f"{_CLI}.txn.command",
     "quota": f"{_CLI}.quota",
     "config": f"{_CLI}.config",

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-
-import pytest
-
-import thermocline
 from tests.support.clients.stock_clients import Written, create_topic, digest, read_confluent, write_confluent
-from tests.support.processes.site import Site, seal, wait_copied
-from tests.support.store.buckets import BUCKET_KINDS, Bucket, S3Bucket, open_bucket
-from tests.support.store.keys import write_key_file
 
 TOPIC = "orders-of-alice"
 COUNT = 400
