@@ -99,3 +99,29 @@ def cluster_operations(access: Unrestricted, *, asked: bool) -> int:
     if not access.allows_cluster(Operation.DESCRIBE):
         return 0
     return access.operations(ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def credentials_refused(request: wire.AlterUserScramCredentialsRequest, version: int) -> Message:
+    users = dict.fromkeys((*(one.name for one in request.deletions), *(one.name for one in request.upsertions)))
+    return wire.AlterUserScramCredentialsResponse(
+        results=[
+            wire.AlterUserScramCredentialsResponseResult(user=user, error_code=CLUSTER, error_message=_WORDS)
+            for user in users
+        ]
+    )
+
+
+def quotas_refused(request: wire.AlterClientQuotasRequest, version: int) -> Message:
+    return wire.AlterClientQuotasResponse(
+        entries=[
+            wire.AlterClientQuotasResponseEntry(
+                error_code=CLUSTER,
+                error_message=_WORDS,
+                entity=[
+                    wire.AlterClientQuotasResponseEntity(entity_type=part.entity_type, entity_name=part.entity_name)
+                    for part in entry.entity
+                ],
+            )
+            for entry in request.entries
+        ]
+    )

@@ -33,6 +33,8 @@ def _in_handler(*needs: tuple[Operation, ResourceType]) -> Rule:
 
 RULES: Final[Mapping[int, Rule]] = {
     ApiKey.API_VERSIONS: _OPEN,
+    ApiKey.SASL_HANDSHAKE: _OPEN,
+    ApiKey.SASL_AUTHENTICATE: _OPEN,
     # records and offsets of logs
     ApiKey.PRODUCE: Rule(((_Op.WRITE, _TOPIC), (_Op.WRITE, _TXN)), data.produce),
     ApiKey.FETCH: _in_handler((_Op.READ, _TOPIC)),
@@ -111,6 +113,14 @@ RULES: Final[Mapping[int, Rule]] = {
     ApiKey.DESCRIBE_ACLS: cluster.on_cluster(_Op.DESCRIBE, cluster.error_and_message(wire.DescribeAclsResponse)),
     ApiKey.CREATE_ACLS: cluster.on_cluster(_Op.ALTER, cluster.new_acls_refused),
     ApiKey.DELETE_ACLS: cluster.on_cluster(_Op.ALTER, cluster.acl_deletion_refused),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: cluster.on_cluster(
+        _Op.DESCRIBE, cluster.error_and_message(wire.DescribeUserScramCredentialsResponse)
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: cluster.on_cluster(_Op.ALTER, cluster.credentials_refused),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster.on_cluster(
+        _Op.DESCRIBE_CONFIGS, cluster.error_and_message(wire.DescribeClientQuotasResponse)
+    ),
+    ApiKey.ALTER_CLIENT_QUOTAS: cluster.on_cluster(_Op.ALTER_CONFIGS, cluster.quotas_refused),
     # brokers only (and only on their listener: `broker.security.brokers_only`)
     ApiKey.BROKER_REGISTRATION: cluster.on_cluster(
         _Op.CLUSTER_ACTION, cluster.error_only(wire.BrokerRegistrationResponse)
