@@ -174,7 +174,9 @@ async def test_a_client_without_acls_gets_nothing_out_of_any_api(listener: str) 
         else:
             assert errors and errors <= DENIALS, (key.name, answer)
         if key in FILTERED:
-            assert not any(getattr(answer, field) for field in ("groups", "transaction_states") if hasattr(answer, field))
+            assert not any(
+                getattr(answer, field) for field in ("groups", "transaction_states") if hasattr(answer, field)
+            )
     assert life.context.metadata.image is before
     assert BROKERS_ONLY <= REQUESTS.keys()
     assert sum(life.broker.audit.counts.values()) > len(REQUESTS) / 2
