@@ -178,6 +178,6 @@ async def test_a_client_without_acls_gets_nothing_out_of_any_api(listener: str) 
                 getattr(answer, field) for field in ("groups", "transaction_states") if hasattr(answer, field)
             )
     assert life.context.metadata.image is before
-    assert BROKERS_ONLY <= REQUESTS.keys()
+    assert REQUESTS.keys() >= BROKERS_ONLY
     assert sum(life.broker.audit.counts.values()) > len(REQUESTS) / 2
     await life.stop()
