@@ -41,8 +41,6 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("ssl.", _SECURITY),
     ("security.", _SECURITY),
     ("principal.", _SECURITY),
-    ("super.users", _SECURITY),
-    ("allow.everyone.if.no.acl.found", _SECURITY),
     ("delegation.token.", _SECURITY),
     ("controller.quorum.", _QUORUM),
     ("controller.", _QUORUM),

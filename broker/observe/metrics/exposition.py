@@ -184,6 +184,22 @@ def request_metrics(context: Context) -> Iterator[Metric]:
         "malformed_requests", "frames that could not be read; something that is no Kafka client talks to the port",
         metrics.malformed,
     )  # fmt: skip
+    audit, authorizer = context.clients.audit, context.clients.authorizer
+    yield counters(
+        "audit_events",
+        "denials, failed logins and logins, changes of ACLs, credentials, quotas and configs; audit lines in the log "
+        "say who, from where and why",
+        ["event"],
+        {(event.value,): count for event, count in audit.counts.items()},
+    )
+    yield counter(
+        "audit_lines_suppressed",
+        "audit lines left out because one principal caused too many; audit_events counts their events too",
+        audit.suppressed,
+    )
+    yield gauge(
+        "acls", "ACLs by which requests are allowed; 0 without an authorizer", len(authorizer.acls) if authorizer else 0
+    )
     yield gauge("fetch_sessions", "fetch sessions kept (KIP-227), one a consumer", len(sessions))
     yield gauge("fetch_session_partitions", "partitions in them", sessions.partitions)
     yield counter("fetch_sessions_created", "fetch sessions begun", sessions.created_count)
