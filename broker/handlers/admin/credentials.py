@@ -13,7 +13,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import code_of
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import ScramCredential
-from broker.security.sasl.audit_events import credential_changed
+from broker.security.audit import AuditEvent
 from broker.security.sasl.scram import MECHANISM_OF, NUMBERS
 from broker.wire import messages as wire
 from logformat.errors import ThermoclineError
@@ -78,8 +78,9 @@ async def handle_alter_user_scram_credentials(
     done = {outcome.user for outcome in outcomes if outcome.error is ErrorCode.NONE}
     for change in changes:
         if change.user in done:
-            what = "deleted" if isinstance(change, Deletion) else "set"
-            credential_changed(call.peer.principal, change.user, MECHANISM_OF[change.mechanism], what)
+            verb = "delete" if isinstance(change, Deletion) else "set"
+            what = f"{verb} the {MECHANISM_OF[change.mechanism]} credential of User:{change.user}"
+            context.clients.audit.note(AuditEvent.CREDENTIALS, call.peer.principal, call.peer.address, what)
     return wire.AlterUserScramCredentialsResponse(
         results=[result(outcome.user, outcome.error, outcome.message) for outcome in outcomes]
     )

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from broker.config.sasl import SaslListener
 from broker.net.dispatch import Answer, CloseConnection, Dispatcher, Later, Part, Peer
-from broker.security.sasl.audit_events import login_failed
+from broker.security.audit import Audit, AuditEvent
 from broker.security.sasl.limits import LoginLimits
 from broker.security.sasl.login import Check, MakeMechanism, Outcome, PassOn, Refusal, Reply, ServerLogin, Session
 from broker.security.sasl.mechanism import Verdict
@@ -26,6 +26,7 @@ LOGIN_S: Final = 10.0
 """From admission to the end of the login, as for a TLS handshake (S2)."""
 _RENEWALS_APART_S: Final = 1.0
 """A client that logs in again more often gets ILLEGAL_SASL_STATE, as in Kafka."""
+_USER_CHARS_MAX: Final = 100  # of a name in the audit log
 _HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE).to_bytes(2, "big")
 
 
@@ -46,6 +47,7 @@ class ListenerLogins:
         limits: LoginLimits,
         clock: Clock,
         tasks: Tasks,
+        audit: Audit,
     ) -> None:
         self.name = name
         self.config = config
@@ -55,6 +57,7 @@ class ListenerLogins:
         self.limits = limits
         self.clock = clock
         self.tasks = tasks
+        self.audit = audit
 
     def new_peer(self) -> LoginDispatcher:
         return LoginDispatcher(self)
@@ -150,6 +153,7 @@ class LoginDispatcher:
         is_first = self._session is None
         self._session, self._login = session, None
         peer.principal = session.principal
+        shared.audit.note(AuditEvent.LOGIN, session.principal, peer.address, "log in")
         if session.lifetime_ms is None:
             self._expires_s = None
             peer.dispatcher = None
@@ -163,7 +167,10 @@ class LoginDispatcher:
             self._over()
 
     def _refuse(self, peer: Peer, refusal: Refusal) -> Later:
-        login_failed(self._shared.name, peer.address, refusal.mechanism, refusal.user, refusal.why)
+        # The user is a claim: as a principal of the audit it would give every name a log line of its own.
+        claimed = f" as User:{refusal.user[:_USER_CHARS_MAX]}" if refusal.user else ""
+        what = f"log in{claimed} by {refusal.mechanism or 'no mechanism'} on listener {self._shared.name}"
+        self._shared.audit.note(AuditEvent.LOGIN_FAILED, peer.principal, peer.address, what, refusal.why)
         later = Later(blocks=True)
         delay_s = self._shared.config.failure_delay_ms / 1000
         asyncio.get_running_loop().call_later(delay_s, _end, peer, later, refusal.parts, refusal.why)

@@ -16,6 +16,7 @@ from broker.config.sasl import OAUTHBEARER, PLAIN, SaslListener
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import ScramCredential
 from broker.net.dispatch import Dispatcher
+from broker.security.audit import Audit
 from broker.security.sasl.limits import LoginLimits
 from broker.security.sasl.login import MakeMechanism
 from broker.security.sasl.login_dispatcher import ListenerLogins, VerifyToken
@@ -40,7 +41,9 @@ class Metadata(Protocol):
 class Logins:
     """Of one broker. `broker` answers the requests of those who are logged in."""
 
-    def __init__(self, configured: Mapping[str, SaslListener], broker: Dispatcher, world: World, tasks: Tasks) -> None:
+    def __init__(
+        self, configured: Mapping[str, SaslListener], broker: Dispatcher, world: World, tasks: Tasks, audit: Audit
+    ) -> None:
         self._world = world
         self._metadata: Metadata | None = None
         self._secret = b""
@@ -56,7 +59,7 @@ class Logins:
                 self._verifiers[name] = verifier = TokenVerifier(config.tokens, world)
                 verify = verifier.verify
             self._listeners[name] = ListenerLogins(
-                name, config, broker, self._mechanisms(config), verify, limits, world.clock, tasks
+                name, config, broker, self._mechanisms(config), verify, limits, world.clock, tasks, audit
             )
 
     def of_listener(self, name: str) -> ListenerLogins | None:

@@ -10,6 +10,7 @@ import pytest
 
 from broker.config.sasl import SaslListener
 from broker.net.dispatch import Answer, CloseConnection, Later, Peer
+from broker.security.audit import Audit, AuditEvent
 from broker.security.sasl import limits as limits_module
 from broker.security.sasl.limits import TOKENS_PER_S_OF_ADDRESS, LoginLimits, Rate
 from broker.security.sasl.login import Reply
@@ -63,11 +64,14 @@ class Room:
         self.broker = Broker()
         self.tasks = Tasks()
         self.limits = LoginLimits()
+        self.audit = Audit(self.clock.monotonic_s)
         self.verdict = verdict
         users = password_digests({"alice": "secret"})
         config = SaslListener(("PLAIN", "OAUTHBEARER"), 4000, 100, {"PLAIN": reauth_ms}, {}, None)
         made: dict[str, Callable[[], Any]] = {"PLAIN": lambda: PlainServer(users), "OAUTHBEARER": OAuthBearerServer}
-        self.logins = ListenerLogins("IN", config, self.broker, made, self._verify, self.limits, self.clock, self.tasks)
+        self.logins = ListenerLogins(
+            "IN", config, self.broker, made, self._verify, self.limits, self.clock, self.tasks, self.audit
+        )
         self.peer, self.connection, self.gate = self.another()
 
     async def _verify(self, _: str) -> Verdict:
@@ -116,6 +120,7 @@ async def test_a_refusal_is_answered_late_and_closes() -> None:
     assert authenticated(Reply(await room.send(token(WRONG)))).error_code == 58
     assert now_s() - began == pytest.approx(0.1)
     assert room.connection.ended == ["Authentication failed: Invalid username or password"]
+    assert room.audit.counts[AuditEvent.LOGIN_FAILED] == 1
     assert room.peer.principal == "User:ANONYMOUS" and room.peer.dispatcher is room.gate
 
 
