@@ -17,7 +17,6 @@ from crc32c import crc32c
 
 from coldstore.encryption.envelope import (
     CHUNK_BYTES,
-    TRAILER_BYTES,
     Sealed,
     describe,
     plain_size,
@@ -26,6 +25,7 @@ from coldstore.encryption.envelope import (
     stored_tail,
 )
 from coldstore.encryption.keys import KEY_BYTES, NONCE_BYTES, KeyRing, WrappingKey
+from coldstore.encryption.marker import TRAILER_BYTES
 from coldstore.encryption.sealed_body import SealedBody
 from coldstore.inspection.probe import PREFIX as PROBE_PREFIX
 from coldstore.object_store import Got, ObjectInfo, ObjectStore, StoreUnavailable, Upload

@@ -19,15 +19,14 @@ from coldstore.encryption.keys import (
     KEY_ID_BYTES_MAX,
     NONCE_BYTES,
     TAG_BYTES,
-    KeyRefused,
     KeyRing,
     WrappingKey,
 )
+from coldstore.encryption.marker import MAGIC, TRAILER_BYTES, KeyRefused, is_encrypted
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat
 from seams.files.disk import Buffer
 
-MAGIC: Final = b"THERMENC"
 VERSION: Final = 1
 CHUNK_BYTES: Final = 64 * 1024
 """Of plaintext. It divides the chunks of the cold cache (4 MiB). AES-GCM takes 7 µs of it, which hold Python's lock; a
@@ -39,8 +38,7 @@ _PAYLOAD: Final = struct.Struct(">32sI")  # data key, CRC32C of the plaintext
 _TRAILER: Final = struct.Struct(f">{_HEAD.size}s{NONCE_BYTES}s{_PAYLOAD.size + TAG_BYTES}s{len(MAGIC)}s")
 _PLAIN_ROOT: Final = b"{"
 _CHUNK_LOG2: Final = CHUNK_BYTES.bit_length() - 1
-TRAILER_BYTES: Final = _TRAILER.size
-assert TRAILER_BYTES == 128 and (CHECK_BYTES, KEY_ID_BYTES_MAX, KEY_BYTES) == (8, 32, 32)
+assert _TRAILER.size == TRAILER_BYTES and (CHECK_BYTES, KEY_ID_BYTES_MAX, KEY_BYTES) == (8, 32, 32)
 
 
 # ── sizes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,11 +137,6 @@ def make_trailer(
     head = _HEAD.pack(VERSION, _CHUNK_LOG2, 0, wrapping.check, wrapping.key_id.encode(), size, body_crc32c)
     wrapped = wrapping.wrap(nonce, _PAYLOAD.pack(data_key, plain_crc32c), head + name.encode())
     return _TRAILER.pack(head, nonce, wrapped, MAGIC)
-
-
-def is_encrypted(tail: Buffer) -> bool:
-    """Whether the object that ends with `tail` says that it is encrypted."""
-    return len(tail) >= TRAILER_BYTES and bytes(tail[-len(MAGIC) :]) == MAGIC
 
 
 def read_trailer(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed:

@@ -14,7 +14,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from coldstore.object_store import AccessRefused
+from coldstore.encryption.marker import KeyRefused
 from logformat.errors import InvalidRequest
 
 KEY_BYTES: Final = 32
@@ -23,10 +23,6 @@ TAG_BYTES: Final = 16
 CHECK_BYTES: Final = 8
 KEY_ID_BYTES_MAX: Final = 32
 _KEY_ID: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{KEY_ID_BYTES_MAX - 1}}}", re.ASCII)
-
-
-class KeyRefused(AccessRefused):
-    """The object needs a key that this process does not have: add it to the key file. Nothing was changed."""
 
 
 class WrappingKey:

@@ -15,13 +15,13 @@ from pyarrow import fs
 from coldstore.encryption.envelope import (
     CHUNK_BYTES,
     STORED_CHUNK_BYTES,
-    TRAILER_BYTES,
     Sealed,
     describe,
     plain_size,
     stored_range,
 )
 from coldstore.encryption.keys import KeyRing
+from coldstore.encryption.marker import TRAILER_BYTES
 from coldstore.object_store import ObjectInfo
 from thermocline.pipeline.arrow_store import ArrowStore
 

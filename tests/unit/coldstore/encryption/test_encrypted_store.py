@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coldstore.encryption.encrypted_store import EncryptedStore
-from coldstore.encryption.envelope import CHUNK_BYTES, TRAILER_BYTES, plain_size, stored_size
-from coldstore.encryption.keys import KeyRefused, KeyRing
+from coldstore.encryption.envelope import CHUNK_BYTES, plain_size, stored_size
+from coldstore.encryption.keys import KeyRing
+from coldstore.encryption.marker import TRAILER_BYTES, KeyRefused
 from coldstore.encryption.sealed_body import SealedBody
 from coldstore.inspection.probe import Verification, probe
 from coldstore.object_store import ObjectStore

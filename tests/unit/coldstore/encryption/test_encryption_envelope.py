@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from coldstore.encryption.envelope import (
     CHUNK_BYTES,
     STORED_CHUNK_BYTES,
-    TRAILER_BYTES,
-    is_encrypted,
     plain_size,
     read_trailer,
     rewrapped,
@@ -19,7 +17,8 @@ from coldstore.encryption.envelope import (
     stored_size,
     stored_tail,
 )
-from coldstore.encryption.keys import KeyRefused, KeyRing, WrappingKey
+from coldstore.encryption.keys import KeyRing, WrappingKey
+from coldstore.encryption.marker import TRAILER_BYTES, KeyRefused, is_encrypted
 from coldstore.encryption.sealed_body import SealedBody
 from coldstore.object_store import ChecksumRefused, Upload
 from logformat.errors import Corrupt, InvalidRequest
