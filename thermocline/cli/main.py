@@ -28,6 +28,7 @@ _NOUNS: Final = {
     "consume": f"{_CLI}.records.consume",
     "group": f"{_CLI}.group.command",
     "txn": f"{_CLI}.txn.command",
+    "acl": f"{_CLI}.acl.command",
     "config": f"{_CLI}.config",
     "cluster": f"{_CLI}.cluster.command",
     "tier": f"{_CLI}.tier.command",
