@@ -30,6 +30,7 @@ _NOUNS: Final = {
     "user": f"{_CLI}.user.command",
     "certificate": f"{_CLI}.certificate",
     "txn": f"{_CLI}.txn.command",
+    "acl": f"{_CLI}.acl.command",
     "quota": f"{_CLI}.quota",
     "config": f"{_CLI}.config",
     "cluster": f"{_CLI}.cluster.command",
