@@ -36,6 +36,7 @@ _NOUNS: Final = {
     "cluster": f"{_CLI}.cluster.command",
     "tier": f"{_CLI}.tier.command",
     "bucket": f"{_CLI}.bucket.command",
+    "key": f"{_CLI}.key",
     "archive": f"{_CLI}.jobs.archive",
     "scrub": f"{_CLI}.jobs.scrub",
     "log": f"{_CLI}.bucket.log_dump",
