@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.config.jaas import parse_jaas
 from broker.config.sasl import MECHANISMS, OAUTHBEARER, Login, PasswordLogin, TokenLogin
-from broker.config.values import InvalidConfig
 from broker.security_protocol import SecurityProtocol
+from logformat.errors import InvalidRequest
+from logformat.jaas import parse_jaas
 from logformat.properties import properties_in
 from thermocline.cli.clients.librdkafka_names import NAMES, nearest
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
@@ -115,7 +115,7 @@ def _in_librdkafka(given: Mapping[str, tuple[str, str]]) -> dict[str, str]:
 def _of_jaas(text: str) -> dict[str, str]:
     try:
         module = parse_jaas(text, "sasl.jaas.config")
-    except InvalidConfig as refused:
+    except InvalidRequest as refused:
         raise CommandFailed(str(refused), Exit.USAGE) from None
     options = module.options
     if "tokenFile" in options:

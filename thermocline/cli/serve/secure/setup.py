@@ -16,10 +16,10 @@ from typing import Final
 
 from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
-from broker.config.jaas import parse_jaas
 from broker.metadata.cluster_content import CLUSTER_FORMAT
 from coldstore.keys import cluster_key
 from coldstore.roots.root import RootStore
+from logformat.jaas import parse_jaas
 from logformat.properties import format_properties, properties_in
 from thermocline.cli.bucket.reading import Bucket, with_bucket
 from thermocline.cli.serve.secure import settings
