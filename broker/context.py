@@ -22,6 +22,7 @@ from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
 from broker.peers.forward import Forward
 from broker.quotas.client_quotas import QuotaManagers
+from broker.quotas.loop_time import LoopTime
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.interfaces import TransactionOutcomes, TransactionVerifier
 from hotstore.host.residency import Residency
@@ -67,8 +68,9 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The peer, API version and client id of one request."""
+    """The peer, API version and client id of one request. `time`: what it takes, measured while a quota is set."""
 
     version: int
     peer: Peer
     client_id: str
+    time: LoopTime | None = None

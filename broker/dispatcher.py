@@ -28,7 +28,6 @@ from broker.handlers.fetch.long_poll import LongPoll, answer_wide
 from broker.handlers.groups import admin as group_admin
 from broker.handlers.groups import members as groups
 from broker.handlers.groups import offsets as group_offsets
-from broker.handlers.loop_time import LoopTime
 from broker.handlers.metadata import cluster_view, metadata
 from broker.handlers.metadata import describe_cluster as cluster
 from broker.handlers.metadata import describe_topic_partitions as topic_partitions
@@ -43,6 +42,7 @@ from broker.handlers.transactions import markers
 from broker.handlers.transactions import offsets as transaction_offsets
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.peers.forward import FORWARDED
+from broker.quotas.loop_time import LoopTime
 from broker.security.authorizer import Authorizer
 from broker.wire import messages as wire
 from broker.wire.apis import ApiKey, is_served
@@ -216,12 +216,12 @@ class BrokerDispatcher:
 
     def _throttled(self, peer: Peer, frame: memoryview) -> Answer:
         time = self._responder.time = LoopTime(self._now_s)
-        began_s = self._now_s()
+        time.start()
         try:
             answer = self._answer(peer, frame)
         finally:
             self._responder.time = None
-        time.seconds += self._now_s() - began_s
+            time.stop()
         return self._throttle.after(peer, frame, answer, time)
 
     def _answered(self, api_key: int, began_s: float, count: int, _: object) -> None:
@@ -237,7 +237,7 @@ class BrokerDispatcher:
         except MalformedFrame as malformed:
             context.metrics.malformed += 1
             raise CloseConnection(f"malformed request: {malformed}") from malformed
-        call = Call(header.api_version, peer, header.client_id or "")
+        call = Call(header.api_version, peer, header.client_id or "", self._responder.time)
         context.metrics.requests[header.api_key] += 1
         refusal = self._authorizer.refusal(peer, header.api_key, request)
         if refusal is not None:
@@ -273,12 +273,12 @@ class BrokerDispatcher:
         if header.api_key == _PRODUCE:
             return await self._produce_flow.answer_wide(header, call, cast(ProduceRequest, request))
         if header.api_key == _FETCH:
-            fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call.version, call.peer, call.client_id)
+            fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call)
             return await self._responder.in_turns(header, await answer_wide(self.context, fetching))
         return await self._handle(header, call, request)
 
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
-        fetching = fetch.Fetch(self.context, request, call.version, call.peer, call.client_id)
+        fetching = fetch.Fetch(self.context, request, call)
         result = fetching.attempt()
         if fetching.satisfied(result):
             return self._responder.now(header, fetching.response(result))

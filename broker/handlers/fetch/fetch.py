@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from broker.context import Context
+from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.fetch_sessions.cache import NO_SESSION, Full, Incremental
@@ -27,7 +27,6 @@ from broker.handlers.fetch.responses import (
     send_to_nearest,
     throttled,
 )
-from broker.net.dispatch import Peer
 from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.readable import NotKnownYet, Readable
@@ -63,13 +62,13 @@ class Fetch:
         "request",
     )
 
-    def __init__(self, context: Context, request: FetchRequest, version: int, peer: Peer, client_id: str = "") -> None:
+    def __init__(self, context: Context, request: FetchRequest, call: Call) -> None:
         self.request = request
-        self._peer = peer
+        self._peer = call.peer
         self._unknown_count = -1  # of the first attempt; a partition that goes away later ends the wait
         self._watched: list[Readable] = []
         self._context = context
-        self._version = version
+        self._version = call.version
         self._bytes_max = min(request.max_bytes, context.config.fetch_max_bytes)
         self._replica = replica_fetch.follower_session(request, context.metadata.image.nodes)
         self._may_redirect = request.rack_id and context.config.selects_by_rack  # to a replica in the client's rack
@@ -80,13 +79,13 @@ class Fetch:
         # Where consumers read from followers, followers learn at once what is committed (KAFKA-9731).
         self._report_delay_s_max = 0.0 if context.config.selects_by_rack else _REPORT_DELAY_S
         self._reports_all = self._replica is None  # also partitions of which only the high watermark is new
-        self._quota = fetch_quota(context, peer, client_id, is_of_replica=self._replica is not None)
+        self._quota = fetch_quota(context, call, is_of_replica=self._replica is not None)
         if self._quota is not None:
             self._bytes_max = self._quota.cap(self._bytes_max)
         self._full: Full | None = None
         self._session: Incremental | None = None
         self._refused = ErrorCode.NONE
-        match context.fetch_sessions.begin(request, version, context.metadata.names, _now_ms(context)):
+        match context.fetch_sessions.begin(request, call.version, context.metadata.names, _now_ms(context)):
             case Full() as full:
                 self._full = full
             case Incremental() as session:

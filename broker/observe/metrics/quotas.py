@@ -1,4 +1,5 @@
-"""Client quotas: how often clients were throttled, and for how long. Labels are kinds: names of clients have no bound."""
+"""Client quotas: how often clients were throttled, and for how long. Labels are kinds, since names of clients have no
+bound."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ def quota_metrics(quotas: QuotaManagers, delayed: int) -> Iterator[Metric]:
     """`delayed`: connections that their address opened too fast."""
     yield counters(
         "quota_throttles",
-        "responses that throttled their client, by the quota that it is over; `thermocline quota list` shows the quotas",
+        "responses that throttled their client, by the quota that it is over; `thermocline quota list` shows them",
         ["kind"],
         {(kind.value,): count for kind, count in quotas.throttled.items()},
     )
