@@ -65,7 +65,6 @@ class Fetch:
     )
 
     def __init__(self, context: Context, request: FetchRequest, call: Call) -> None:
-        version = call.version
         self.request = request
         self._peer = call.peer
         self._access = call.access if call.access.is_enforced else None
