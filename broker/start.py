@@ -110,7 +110,7 @@ class BrokerStart:
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
         config = self.config
         listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max
-        tls = self.listening.tls.get(listener)
+        tls = self.listening.certificates.of(listener)
         self.components.links = links = Links(world.net, config.node_id, listener, answer_bytes_max, tls)
         limits = tier_limits(config, probed)
         ahead = ReadAhead(store, world, limits.store_timeout_s)
@@ -157,6 +157,9 @@ class BrokerStart:
         context = self._context(following, joined, session, tiers)
         self.dispatcher.serve(context)
         await self.listening.accept(self.live)
+        certificates = self.listening.certificates
+        self._spawn_service("certificates", lambda: certificates.keep(world.workers))
+        self._spawn_service("reminder", self.listening.keep_reminding)
         damaged = following.replicas.damaged
         snapshots = self.components.snapshots
         assert snapshots is not None
@@ -177,6 +180,7 @@ class BrokerStart:
             following.turnover,
             cleaner,
             self.components.transaction_snapshots,
+            certificates,
         )
 
     async def _commit_defaults(self, following: MetadataWiring) -> None:

@@ -89,6 +89,7 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
         internal=at.brokers.own,
         http_host=at.http.host if at.http else None,
         http_port=at.http.port if at.http else 0,
+        insecure=at.insecure,
         inflight_request_bytes_max=inflight,
         flush_sync=values.text("thermocline.flush") == "sync",
         local_bytes_max=local_bytes_max,

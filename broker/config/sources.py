@@ -41,6 +41,12 @@ def from_sets(sets: Iterable[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"--set {pair!r}: write --set KEY=VALUE")
+        definition = broker_definition(name.strip())
+        if definition is not None and definition.sensitive:
+            raise ConfigError(
+                f"--set {name.strip()}: every user of this machine sees the arguments of a process; write it to a file "
+                "that --config names, or to a THERMOCLINE_ variable of the environment"
+            )
         found[name.strip()] = value
     return found
 

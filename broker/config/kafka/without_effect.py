@@ -38,7 +38,7 @@ _QUOTAS = "quotas are not served yet; the limits on connections, memory and requ
 
 BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("sasl.", _SECURITY),
-    ("ssl.", _SECURITY),
+    ("ssl.", "OpenSSL takes the place of Java's security providers."),
     ("security.", _SECURITY),
     ("principal.", _SECURITY),
     ("super.users", _SECURITY),
@@ -103,8 +103,8 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("config.providers.", "values are taken as they are written; config.providers itself is refused."),
     (
         "listener.name.",
-        "no setting is one listener's own: security protocols are not served yet, and the bounds on connections hold "
-        "for all listeners together.",
+        "only ssl.*, sasl.* and principal.* are one listener's own: bounds on connections hold for all listeners "
+        "together.",
     ),
 )
 """By the beginning of a broker config's name, the first that fits: why it is accepted without effect."""
