@@ -21,8 +21,12 @@ from broker.net.dispatch import Peer
 from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
 from broker.peers.forward import Forward
+from broker.quotas.client_quotas import QuotaManagers
+from broker.security.authorizer.access import UNRESTRICTED, Unrestricted
+from broker.security.client_access import ClientAccess
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.interfaces import TransactionOutcomes, TransactionVerifier
+from broker.wire.messages import ProduceResponseTopic
 from hotstore.host.residency import Residency
 from seams.loop.tasks import Tasks
 from seams.world import World
@@ -31,7 +35,7 @@ from seams.world import World
 @dataclass(frozen=True, slots=True)
 class Context:
     """`live_configs`: broker configs that only the running process knows, such as bound ports. `brokers`: handles
-    requests of other brokers to the controller; None on a read-only broker."""
+    requests of other brokers to the controller; None on a read-only broker. `clients`: what each client may do."""
 
     live: LiveConfig
     world: World
@@ -50,6 +54,8 @@ class Context:
     live_configs: Mapping[str, str]
     images: ImageFeed
     forward: Forward
+    quotas: QuotaManagers
+    clients: ClientAccess
     quiet: ProduceIdle = field(default_factory=ProduceIdle)
     brokers: BrokerRpc | None = None
     transactions: TransactionCoordinator | None = None
@@ -65,8 +71,11 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The peer, API version and client id of one request."""
+    """The peer, API version and client id of one request. `access`: what the peer may do. `refused`: rows of a produce
+    response for what it may not."""
 
     version: int
     peer: Peer
     client_id: str
+    access: Unrestricted = UNRESTRICTED
+    refused: tuple[ProduceResponseTopic, ...] = ()

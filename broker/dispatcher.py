@@ -19,8 +19,18 @@ from broker.controller.controller_requests import ControllerRequests
 from broker.controller.decisions.decision import RemoteMetadataWriter
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
-from broker.handlers.admin import acls, alter_configs, configs, delete_records, log_dirs, producers, topics
-from broker.handlers.cluster import brokers, elections, envelope, reassignments
+from broker.handlers.admin import (
+    acls,
+    alter_configs,
+    configs,
+    credentials,
+    delete_records,
+    log_dirs,
+    producers,
+    quotas,
+    topics,
+)
+from broker.handlers.cluster import brokers, elections, envelope, reassignments, sasl
 from broker.handlers.fetch import fetch
 from broker.handlers.fetch import list_offsets as offsets
 from broker.handlers.fetch import responses as fetch_answers
@@ -28,6 +38,7 @@ from broker.handlers.fetch.long_poll import LongPoll, answer_wide
 from broker.handlers.groups import admin as group_admin
 from broker.handlers.groups import members as groups
 from broker.handlers.groups import offsets as group_offsets
+from broker.handlers.loop_time import LoopTime
 from broker.handlers.metadata import cluster_view, metadata
 from broker.handlers.metadata import describe_cluster as cluster
 from broker.handlers.metadata import describe_topic_partitions as topic_partitions
@@ -35,13 +46,18 @@ from broker.handlers.produce import produce
 from broker.handlers.produce.fast_path import FastPath
 from broker.handlers.produce.flow import ProduceFlow
 from broker.handlers.responder import Responder
+from broker.handlers.throttle import RequestThrottle
 from broker.handlers.transactions import admin as transaction_admin
 from broker.handlers.transactions import coordinator as transactions
 from broker.handlers.transactions import markers
 from broker.handlers.transactions import offsets as transaction_offsets
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.peers.forward import FORWARDED
-from broker.security.authorizer import Authorizer
+from broker.security.brokers_only import RESTRICTED, BrokersOnly
+from broker.security.client_access import ClientAccess
+from broker.security.rules import data as data_rules
+from broker.security.rules.table import RULES
+from broker.security.rules.verdict import ALLOWED, Verdict
 from broker.wire import messages as wire
 from broker.wire.apis import ApiKey, is_served
 from broker.wire.codec import decode_request, encode_response
@@ -98,6 +114,8 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.DESCRIBE_ACLS: acls.handle_describe_acls,
     ApiKey.CREATE_ACLS: acls.handle_create_acls,
     ApiKey.DELETE_ACLS: acls.handle_delete_acls,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.handle_describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: quotas.handle_alter_client_quotas,
     ApiKey.WRITE_TXN_MARKERS: markers.handle_write_txn_markers,
     ApiKey.DESCRIBE_PRODUCERS: producers.handle_describe_producers,
     ApiKey.DESCRIBE_LOG_DIRS: log_dirs.handle_describe_log_dirs,
@@ -124,6 +142,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.BROKER_REGISTRATION: brokers.handle_broker_registration,
     ApiKey.BROKER_HEARTBEAT: brokers.handle_broker_heartbeat,
     ApiKey.ALTER_PARTITION: brokers.handle_alter_partition,
+    ApiKey.SASL_HANDSHAKE: sasl.handle_sasl_handshake,
+    ApiKey.SASL_AUTHENTICATE: sasl.handle_sasl_authenticate,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: credentials.handle_describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: credentials.handle_alter_user_scram_credentials,
 }
 
 
@@ -166,6 +188,19 @@ def is_wide(request: Message) -> bool:
     return len(topics) > ROWS_PER_TURN or rows > fetch.READ_AT_ONCE_MAX
 
 
+def _split_produce(call: Call, request: ProduceRequest) -> tuple[Call, ProduceRequest]:
+    """The part of the request that the client may make, and the call with what it may not."""
+    if not call.access.is_enforced:
+        return call, request
+    return _allowed_part(call, request, data_rules.produce_at_once(call.access, request))
+
+
+def _allowed_part(call: Call, request: ProduceRequest, verdict: Verdict) -> tuple[Call, ProduceRequest]:
+    if verdict is ALLOWED:
+        return call, request
+    return replace(call, refused=verdict.refused), verdict.request
+
+
 async def _nothing_to_open(_: str) -> None:
     """A forwarded change that was not made opens no log."""
 
@@ -176,9 +211,16 @@ class BrokerDispatcher:
     context: Context
     fast_path: FastPath
 
-    def __init__(self, tasks: Tasks, authorizer: Authorizer, refusals: Mapping[int, Refuse] = REFUSALS) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        brokers_only: BrokersOnly,
+        clients: ClientAccess,
+        refusals: Mapping[int, Refuse] = REFUSALS,
+    ) -> None:
         self._tasks = tasks
-        self._authorizer = authorizer
+        self._brokers_only = brokers_only
+        self.clients = clients
         self._handlers = HANDLERS
         self._refusals = refusals
 
@@ -192,21 +234,35 @@ class BrokerDispatcher:
         )
         self._elsewhere = replace(context, controller=remote)
         self.fast_path = FastPath(context)
+        if self.clients.authorizer is not None:
+            self.clients.authorizer.watch(self.fast_path.routes.forget)
         self._responder = Responder(context.gate, self._tasks)
         self._produce_flow = ProduceFlow(context, self._responder)
         self._now_s = context.world.clock.monotonic_s
         self._note = context.metrics.latency.note
+        self._quotas = context.quotas
+        self._throttle = RequestThrottle(context.quotas)
 
     def dispatch(self, peer: Peer, frame: memoryview) -> Answer:
         """See `Dispatcher.dispatch`."""
         began_s = self._now_s()
-        answer = self._answer(peer, frame)
+        answer = self._throttled(peer, frame) if self._quotas.is_set else self._answer(peer, frame)
         api_key = frame[1]  # the second byte of two: served APIs have keys below 128
         if isinstance(answer, Later):
             answer.when_done(partial(self._answered, api_key, began_s, 1))
         else:
             self._note(api_key, self._now_s() - began_s, 1)
         return answer
+
+    def _throttled(self, peer: Peer, frame: memoryview) -> Answer:
+        time = self._responder.time = LoopTime(self._now_s)
+        began_s = self._now_s()
+        try:
+            answer = self._answer(peer, frame)
+        finally:
+            self._responder.time = None
+        time.seconds += self._now_s() - began_s
+        return self._throttle.after(peer, frame, answer, time)
 
     def _answered(self, api_key: int, began_s: float, count: int, _: object) -> None:
         self._note(api_key, self._now_s() - began_s, count)
@@ -221,16 +277,22 @@ class BrokerDispatcher:
         except MalformedFrame as malformed:
             context.metrics.malformed += 1
             raise CloseConnection(f"malformed request: {malformed}") from malformed
-        call = Call(header.api_version, peer, header.client_id or "")
+        call = Call(header.api_version, peer, header.client_id or "", self.clients.of(peer))
         context.metrics.requests[header.api_key] += 1
-        refusal = self._authorizer.refusal(peer, header.api_key, request)
+        refusal = self._brokers_only.refusal(peer, header.api_key, request, is_client=call.access.is_enforced)
         if refusal is not None:
+            if header.api_key in RESTRICTED:
+                self.clients.note_plays_broker(peer, header.api_key)
             return self._responder.later(self._refused(header, request, refusal))
         if not context.gate.is_open():
             return self._responder.later(self._after_gate(header, call, request))
         if len(frame) > _WIDE_FRAME and is_wide(request):
             return self._responder.later(self._wide(header, call, request))
         if header.api_key == _PRODUCE:
+            if call.access.is_enforced:
+                call, allowed = _split_produce(call, cast(ProduceRequest, request))
+                if allowed is not request:
+                    return self._produce_flow.answer(header, call, allowed)
             produced = self._produce_flow.answer(header, call, cast(ProduceRequest, request))
             self.fast_path.routes.learn(peer, frame, body_at, call, cast(ProduceRequest, request))
             return produced
@@ -241,7 +303,10 @@ class BrokerDispatcher:
     def dispatch_run(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
         """See `Dispatcher.dispatch_run`."""
         began_s = self._now_s()
+        start = pos
         count, pos, answer = self.fast_path.answer(peer, view, pos, end)
+        if count and self._quotas.is_set:
+            answer = self._throttle.after_run(peer, count, pos - start, answer, self._now_s() - began_s)
         if isinstance(answer, Later):
             answer.when_done(partial(self._answered, _PRODUCE, began_s, count))
         elif count:
@@ -252,14 +317,19 @@ class BrokerDispatcher:
         """Handle a produce or fetch of very many partitions, in turns with other work."""
         await next_turn()  # decoding it took long enough
         if header.api_key == _PRODUCE:
+            if call.access.is_enforced:
+                verdict = await data_rules.produce(
+                    call.access, cast(ProduceRequest, request), call.version, self.context.metadata
+                )
+                call, request = _allowed_part(call, cast(ProduceRequest, request), verdict)
             return await self._produce_flow.answer_wide(header, call, cast(ProduceRequest, request))
         if header.api_key == _FETCH:
-            fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call.version, call.peer)
+            fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call)
             return await self._responder.in_turns(header, await answer_wide(self.context, fetching))
         return await self._handle(header, call, request)
 
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
-        fetching = fetch.Fetch(self.context, request, call.version, call.peer)
+        fetching = fetch.Fetch(self.context, request, call)
         result = fetching.attempt()
         if fetching.satisfied(result):
             return self._responder.now(header, fetching.response(result))
@@ -270,12 +340,11 @@ class BrokerDispatcher:
         if is_wide(request):
             return await self._wide(header, call, request)
         if header.api_key == _PRODUCE:
-            answer = self._produce_flow.answer(header, call, cast(ProduceRequest, request))
-        elif header.api_key == _FETCH:
-            answer = self._fetch(header, call, cast(FetchRequest, request))
-        else:
-            return await self._handle(header, call, request)
-        return answer
+            call, allowed = _split_produce(call, cast(ProduceRequest, request))
+            return self._produce_flow.answer(header, call, allowed)
+        if header.api_key == _FETCH:
+            return self._fetch(header, call, cast(FetchRequest, request))
+        return await self._handle(header, call, request)
 
     async def _refused(self, header: RequestHeader, request: Message, refusal: ErrorCode) -> list[Part] | None:
         return await self._responder.in_turns(header, await self._refusals[header.api_key](request, refusal))
@@ -291,7 +360,7 @@ class BrokerDispatcher:
             return await self._respond(self._elsewhere, header, call, request)
         if header.api_key == _ENVELOPE:
             sent = cast(EnvelopeRequest, request)
-            opened = await envelope.opened(context, self._authorizer, self._decide, sent, call)
+            opened = await envelope.opened(context, self._brokers_only, self.clients, self._decide, sent, call)
             return await self._responder.in_turns(header, opened)
         return await self._decide(header, call, request)
 
@@ -299,7 +368,20 @@ class BrokerDispatcher:
         return await self._respond(self.context, header, call, request)
 
     async def _respond(self, context: Context, header: RequestHeader, call: Call, request: Message) -> list[Part]:
-        response = await self._handlers[header.api_key](context, request, call)
+        """Asks the authorizer about all but Produce and Fetch, which are not handled here."""
+        if not call.access.is_enforced:
+            response = await self._handlers[header.api_key](context, request, call)
+            return await self._responder.in_turns(header, response)
+        rule = RULES.get(header.api_key)
+        if rule is None:
+            raise CloseConnection(f"API {header.api_key} has no rule of the authorizer")
+        verdict = await rule.split(call.access, request, call.version, context.metadata)
+        if verdict.response is not None:
+            return await self._responder.in_turns(header, verdict.response)
+        left = request if verdict.request is None else verdict.request
+        response = await self._handlers[header.api_key](context, left, call)
+        if verdict.merge is not None:
+            await verdict.merge(response)
         return await self._responder.in_turns(header, response)
 
     def _unsupported(self, header: RequestHeader, body: memoryview) -> list[Part]:

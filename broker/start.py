@@ -27,6 +27,7 @@ from broker.internal_topics.snapshots import Snapshots
 from broker.membership.broker_fitness import BrokerFitness
 from broker.membership.session import Session, StartedSession
 from broker.metadata.cluster_root import ClusterRoot
+from broker.metadata.image import ClusterImage
 from broker.metadata.producer_ids import ProducerIds
 from broker.metadata.rebuilt import is_rebuilt
 from broker.metadata.records import Endpoint, Node
@@ -35,11 +36,15 @@ from broker.metrics.outage_log import OutageLog
 from broker.observe.sources import Sources
 from broker.observe.status import Health, Waits
 from broker.partition.leading.produce_backpressure import ProduceBackpressure
+from broker.peers.link_login import link_login
 from broker.peers.links import Links
+from broker.quotas.client_quotas import QuotaManagers
+from broker.quotas.connection_rates import ConnectionRates
+from broker.startup.address_quotas import AddressQuotas
 from broker.startup.bucket_probe import ColdPrefetch, probe_bucket
 from broker.startup.components import Components
 from broker.startup.directory_claim import claim_directory
-from broker.startup.limits import tier_limits
+from broker.startup.limits import quota_managers, tier_limits
 from broker.startup.listeners import Listeners
 from broker.startup.offsets_topic import ClusterOffsetsTopic, ClusterTransactionsTopic
 from broker.startup.wiring import MetadataWiring, wire_metadata
@@ -110,8 +115,14 @@ class BrokerStart:
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
         config = self.config
         listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max
-        tls = self.listening.certificates.of(listener)
-        self.components.links = links = Links(world.net, config.node_id, listener, answer_bytes_max, tls)
+        self.components.links = links = Links(
+            world.net,
+            config.node_id,
+            listener,
+            answer_bytes_max,
+            self.listening.certificates.of(listener),
+            link_login(config, world),
+        )
         limits = tier_limits(config, probed)
         ahead = ReadAhead(store, world, limits.store_timeout_s)
         session, joined = await self._join(store, cluster, links, data_dir, ahead)
@@ -144,6 +155,8 @@ class BrokerStart:
             session.poll_soon,
         )
         self.components.replicas = following.replicas
+        if (authorizer := self.dispatcher.clients.authorizer) is not None:
+            following.feed.watch(lambda at: authorizer.follow(at.image.acls))
         for name, service in following.services.items():
             self._spawn_service(name, service)
         self.components.cleaner = cleaner = LogCleaner(logs, world, lambda: self.live.now.cleaner, self.make_engine)
@@ -156,6 +169,9 @@ class BrokerStart:
         self.tasks.spawn("cluster defaults", self._commit_defaults(following))
         context = self._context(following, joined, session, tiers)
         self.dispatcher.serve(context)
+        self.listening.logins.serve(following.metadata)
+        for name, service in self.listening.logins.services.items():
+            self._spawn_service(name, service)
         await self.listening.accept(self.live)
         certificates = self.listening.certificates
         self._spawn_service("certificates", lambda: certificates.keep(world.workers))
@@ -357,7 +373,23 @@ class BrokerStart:
             live_configs=self.listening.live_configs(),
             images=following.feed,
             forward=following.forward,
+            quotas=self._quotas(following),
+            clients=self.dispatcher.clients,
         )
+
+    def _quotas(self, following: MetadataWiring) -> QuotaManagers:
+        quotas = quota_managers(self.live.now, self.world.clock)
+        rates = ConnectionRates(quotas.produce.windows)
+        addresses = AddressQuotas(rates, self.world.net, self.tasks)
+        self.listening.server.limit_addresses(rates)
+
+        def apply(image: ClusterImage) -> None:
+            quotas.apply_image(image)
+            addresses.apply_image(image)
+
+        apply(following.metadata.image)
+        following.feed.watch(lambda at: apply(at.image))
+        return quotas
 
     def _spawn_service(self, name: str, service: Callable[[], Awaitable[None]]) -> None:
         self.tasks.spawn(name, supervise(name, service, self.world.rng, self.report))

@@ -62,6 +62,10 @@ class Net(Protocol):
         connection stays open; a protocol that got `connection_made` also gets `connection_lost`."""
         ...
 
+    async def resolve(self, host: str, timeout_s: float) -> list[str]:
+        """The addresses of a host, an address as itself. Raises OSError (TimeoutError is one): no such name."""
+        ...
+
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
         """Send from the file now, without waiting: bytes sent, 0 at the file's end, -1 if this pair cannot.
 
@@ -146,6 +150,14 @@ class TcpNet:
                 connected.close()
                 raise
         return transport
+
+    async def resolve(self, host: str, timeout_s: float) -> list[str]:
+        async with asyncio.timeout(timeout_s):
+            try:
+                found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            except UnicodeError as unreadable:  # not a host name at all
+                raise OSError(f"{host!r} is no host name: {unreadable}") from unreadable
+        return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
         source = file.descriptor()

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, get_origin, get_type_hints
 
+from broker.config.authorizer import AuthorizerConfig
 from broker.config.groups import GroupConfig
 from broker.config.listeners import ListenerConfig
+from broker.config.sasl import Login, PasswordLogin, SaslListener
 from broker.config.times import ClusterTimes
 from broker.config.transactions import TransactionConfig
 from hotstore.cleaning.cleaner_config import CleanerConfig
@@ -38,6 +40,12 @@ class BrokerConfig:
     http_metrics_open: Annotated[bool, "thermocline.http.metrics.open"]
     insecure: tuple[str, ...]  # addresses that others reach without authentication, as --insecure allows
 
+    # security
+    sasl: Mapping[str, SaslListener]  # by listener name, of those that speak SASL
+    first_users: tuple[PasswordLogin, ...]  # of SCRAM, with whom a new cluster begins
+    brokers_login: Login | None  # how this broker logs in to others; None: their listener does not speak SASL
+    authorizer: AuthorizerConfig | None  # None: every client may do everything
+
     # network limits
     request_bytes_max: Annotated[int, "socket.request.max.bytes"]
     inflight_request_bytes_max: int | None  # None: no limit
@@ -46,6 +54,7 @@ class BrokerConfig:
     connection_idle_ms_max: Annotated[int, "connections.max.idle.ms"]
     connections_max: Annotated[int, "max.connections"]
     connections_per_ip_max: Annotated[int, "max.connections.per.ip"]
+    connections_per_ip_overrides: Mapping[str, int]  # max.connections.per.ip.overrides
     connection_creation_rate_max: Annotated[int, "max.connection.creation.rate"]  # a second
     frame_timeout_ms: Annotated[int, "thermocline.frame.timeout.ms"]
     fetch_max_bytes: Annotated[int, "fetch.max.bytes"]
@@ -73,6 +82,10 @@ class BrokerConfig:
     ]  # bytes a second, of replicas that are throttled
     replication_quota_windows: Annotated[int, "replication.quota.window.num"]
     replication_quota_window_s: Annotated[int, "replication.quota.window.size.seconds"]
+    quota_windows: Annotated[int, "quota.window.num"]
+    quota_window_s: Annotated[int, "quota.window.size.seconds"]
+    controller_quota_windows: Annotated[int, "controller.quota.window.num"]
+    controller_quota_window_s: Annotated[int, "controller.quota.window.size.seconds"]
     follower_skip_bytes: Annotated[int, "thermocline.follower.skip.bytes"]
     producer_id_expiration_ms: Annotated[int, "producer.id.expiration.ms"]
     local_bytes_max: int | None  # None: local_space_ratio_max decides

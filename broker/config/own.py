@@ -50,6 +50,14 @@ OWN: tuple[Definition, ...] = (
         "host:port of the listener that only brokers use; it is not advertised to clients; port 0 picks one "
         "(--internal). Not bound when inter.broker.listener.name names one of several listeners.",
     ),
+    _own(
+        "encryption.key.file",
+        _STRING,
+        None,
+        "",
+        "Absolute path of the key file: objects of the bucket are encrypted and decrypted with its keys "
+        "(docs/encryption.md). A key_file in the bucket's URL is stronger.",
+    ),
     # what an acknowledgement means
     _own(
         "flush",

@@ -20,7 +20,7 @@ from broker.config.listeners import (
 )
 from broker.config.sources import ConfigError, Explicit
 from broker.security_protocol import SecurityProtocol
-from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url
+from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url, with_key_file
 
 _PROTECTION: Final = "let it speak SASL_SSL, or SSL with ssl.client.auth=required"
 
@@ -128,7 +128,7 @@ def bucket_url(values: Explicit, data_dir: str) -> BucketUrl:
             f"bucket {bucket.path} and data directory {data_dir} lie inside one another; "
             "give the bucket a directory of its own, better on another disk"
         )
-    return bucket
+    return with_key_file(bucket, values.text("thermocline.encryption.key.file"))
 
 
 def nested(one: str, other: str) -> bool:

@@ -1,4 +1,5 @@
-"""The requests that clients and operators make of the controller: topics, configs, elections, reassignments, nodes. A
+"""The requests that clients and operators make of the controller: topics, configs,
+ACLs, elections, reassignments, nodes. A
 created topic is answered when its partitions serve. A caller that is cancelled after its change began only stops
 waiting."""
 
@@ -11,9 +12,17 @@ from typing import TypeAlias
 
 from broker.config.live import LiveConfig
 from broker.controller.controller_client import RemoteTopicCreator
+from broker.controller.decisions import (
+    acls,
+    credentials,
+    elections,
+    quotas,
+    reassignments,
+    registrations,
+    topics,
+)
 from broker.controller.decisions import configs as config_decisions
-from broker.controller.decisions import elections, reassignments, registrations, topics
-from broker.controller.decisions.decision import Decider, Decision, MetadataWriter, T
+from broker.controller.decisions.decision import Charge, Decider, Decision, MetadataWriter, T, free
 from broker.controller.decisions.elections import Election, ElectionType
 from broker.controller.decisions.fitness import FitnessByNode
 from broker.controller.decisions.reassignments import Move, OngoingReassignment, Outcome
@@ -22,7 +31,8 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.records import LogPlace
+from broker.metadata.records import Acl, LogPlace
+from broker.security.authorizer.acl_filter import AclFilter
 from logformat.errors import Retryable
 from seams.rng import Rng
 
@@ -35,7 +45,7 @@ AskCandidates: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitabl
 class ControllerRequests:
     """Each method raises what `CommitQueue.decide` and its decision raise. `opened` is `Effects.opened`. `remote`: the
     controller on another broker (None: there is no other broker). `ask_candidates` asks replicas what they hold
-    (`UncleanRecoveryManager.ask`). `fitness` is `ClusterControl.fitness`."""
+    (`UncleanRecoveryManager.ask`). `charge`: see `Charge`. `fitness` is `ClusterControl.fitness`."""
 
     _commit_queue: MetadataWriter
     _metadata: MetadataCache
@@ -60,16 +70,20 @@ class ControllerRequests:
         assignments: topics.Assignments = (),
         internal: bool = False,
         validate_only: bool = False,
+        charge: Charge = free,
     ) -> Topic:
         """Create a topic and wait until its partitions serve. `assignments`: (partition, replicas) pairs, which
         replace `partitions` and `replication_factor`."""
         wanted = topics.NewTopic(
             str(self._rng.uuid()), name, partitions, configs, replication_factor, assignments, internal
         )
-        topic = await self._decide(
-            lambda image: topics.create(image, wanted, self._config.now, self._commit_queue.image_bytes),
-            validate_only=validate_only,
-        )
+
+        def create(image: ClusterImage) -> Decision[Topic]:
+            decision = topics.create(image, wanted, self._config.now, self._commit_queue.image_bytes)
+            charge(decision.answer.partitions)
+            return decision
+
+        topic = await self._decide(create, validate_only=validate_only)
         if not validate_only:
             await self.opened(topic)
             log.info("created topic %s (%s) with %d partitions", name, topic.topic_id, topic.partitions)
@@ -107,18 +121,29 @@ class ControllerRequests:
         *,
         assignments: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
+        charge: Charge = free,
     ) -> None:
         """Grow a topic to `count` partitions and wait until they serve. `assignments`: replicas of each new one."""
-        topic = await self._decide(
-            lambda image: topics.add_partitions(image, name, count, assignments), validate_only=validate_only
-        )
+
+        def grow(image: ClusterImage) -> Decision[Topic]:
+            decision = topics.add_partitions(image, name, count, assignments)
+            charge(count - decision.answer.partitions)
+            return decision
+
+        topic = await self._decide(grow, validate_only=validate_only)
         if not validate_only:
             await self.opened(topic)
 
-    async def delete_topic(self, name: str, topic_id: str | None = None) -> Topic:
+    async def delete_topic(self, name: str, topic_id: str | None = None, charge: Charge = free) -> Topic:
         """Free the name and stop serving. `topic_id`: only the topic of this id, whichever topic has the name now
         (KIP-516). Files and objects are deleted in the background; the deletion is recorded until they are gone."""
-        topic = await self._decide(lambda image: topics.delete(image, name, topic_id))
+
+        def delete(image: ClusterImage) -> Decision[Topic]:
+            decision = topics.delete(image, name, topic_id)
+            charge(decision.answer.partitions)
+            return decision
+
+        topic = await self._decide(delete)
         log.info("deleted topic %s (%s); its objects are deleted next", name, topic.topic_id)
         return topic
 
@@ -149,6 +174,30 @@ class ControllerRequests:
         if not validate_only:
             log.info("configs set on %s: %s", "every broker" if node_id is None else f"broker {node_id}", configs)
 
+    async def alter_client_quotas(
+        self,
+        alterations: Sequence[quotas.Alteration],
+        is_address: Callable[[str], bool],
+        *,
+        validate_only: bool = False,
+    ) -> quotas.Refusals:
+        """Alter client quotas (KIP-546); the refused entities. See `quotas.alter`."""
+        refused = await self._decide(
+            lambda image: quotas.alter(image, alterations, is_address, self._commit_queue.image_bytes),
+            validate_only=validate_only,
+        )
+        if not validate_only:
+            log.info("client quotas of %d entities altered, %d refused", len(alterations), len(refused))
+        return refused
+
+    async def create_acls(self, wanted: Sequence[Acl]) -> list[acls.Created]:
+        """Add each binding; why one was refused, in order."""
+        return await self._decide(lambda image: acls.create(image, wanted, self._commit_queue.image_bytes))
+
+    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[acls.Deleted]:
+        """Remove the bindings that each filter matches; those, or why the filter was refused, in order."""
+        return await self._decide(lambda image: acls.delete(image, filters))
+
     async def elect(self, kind: ElectionType, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Election]:
         """Elect leaders; the outcome of each partition, by topic and index."""
         heard: CandidatesByQuestion = {}
@@ -172,6 +221,14 @@ class ControllerRequests:
             f": {refused[0]}" if refused else "",
         )
         return found
+
+    async def alter_credentials(
+        self, deletions: Sequence[credentials.Deletion], upsertions: Sequence[credentials.Upsertion]
+    ) -> tuple[credentials.Outcome, ...]:
+        """Change SCRAM credentials; the outcome of each user."""
+        return await self._decide(
+            lambda image: credentials.alter(image, deletions, upsertions, self._commit_queue.image_bytes)
+        )
 
     async def moves(
         self, wanted: Sequence[tuple[str, Sequence[int]]] | None = None

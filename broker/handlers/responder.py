@@ -7,8 +7,10 @@ its connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
+from typing import Any
 
+from broker.handlers.loop_time import LoopTime
 from broker.membership.serving_gate import ServingGate
 from broker.net.dispatch import Answer, CloseConnection, Later, Part
 from broker.wire import scatter
@@ -36,6 +38,8 @@ class Responder:
     def __init__(self, gate: ServingGate, tasks: Tasks) -> None:
         self._gate = gate
         self._tasks = tasks
+        self.time: LoopTime | None = None
+        """Of the request that is dispatched now, while a quota is set."""
 
     def now(self, header: RequestHeader, response: Message) -> list[Part]:
         """The frame, encoded at once. Raises CloseConnection."""
@@ -68,10 +72,12 @@ class Responder:
         else:
             later.answer(parts)
 
-    def later(self, work: Awaitable[Answer], *, blocks: bool = True) -> Later:
+    def later(self, work: Coroutine[Any, Any, Answer], *, blocks: bool = True) -> Later:
         """Run `work` as a task and send its result. With `blocks`, the connection's next request waits until the task
         is over."""
-        task: asyncio.Future[Answer] = self._tasks.spawn("request", work, awaited=True)  # type: ignore[arg-type]
+        if self.time is not None:
+            work = self.time.timed(work)
+        task: asyncio.Future[Answer] = self._tasks.spawn("request", work, awaited=True)
         return Later.of(task, blocks=blocks)
 
     def _check_gate(self) -> None:

@@ -8,6 +8,8 @@ There are tens of thousands of rows, in trees without cycles: the garbage collec
 
 from __future__ import annotations
 
+from typing import Final, TypeAlias
+
 import msgspec
 
 NO_LEADER = -1
@@ -152,11 +154,21 @@ class AclsChanged(msgspec.Struct, frozen=True, tag="acls", tag_field="t"):
     removed: tuple[Acl, ...] = ()
 
 
+PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
+CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+REQUEST_PERCENTAGE: Final = "request_percentage"
+CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
+"""Kafka's names of client quotas (KIP-13, 124, 599, 612)."""
+
+QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
+
+
 class ClientQuotas(msgspec.Struct, frozen=True, tag="quota", tag_field="t"):
     """The quotas of one entity, whole; empty: it has none any more. `entity`: pairs of type (`user`, `client-id`, `ip`)
     and name (None: the default of that type), sorted by type. `quotas`: by Kafka's names (KIP-546)."""
 
-    entity: tuple[tuple[str, str | None], ...]
+    entity: QuotaEntity
     quotas: dict[str, float]
 
 

@@ -1,14 +1,15 @@
 """Limits on new connections: total, per address, and rate.
 
 Above the total or the rate a connection waits, as in Kafka. It is closed when its address has too many connections, or
-when too many wait already. No I/O: the time is a parameter.
+when too many wait already. One from an address that opens them too fast is closed after a delay (KIP-612). No I/O: the
+time is a parameter.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from broker.net.limits import NetLimits
 
@@ -19,6 +20,22 @@ class Admission(Enum):
     ADMIT = "admit"
     WAIT = "wait"
     REFUSE = "refuse"
+    DELAY = "close later"  # its address opens connections too fast
+
+
+class AddressRates(Protocol):
+    """The rates at which addresses may open connections."""
+
+    def arrived(self, address: str, now_s: float) -> float:
+        """Count a connection; the seconds after which it is to be closed unserved, 0: it may be served."""
+        ...
+
+
+class NoAddressRates:
+    """`AddressRates` without limits."""
+
+    def arrived(self, address: str, now_s: float) -> float:
+        return 0.0
 
 
 class ConnectionLimiter(Generic[T]):
@@ -48,7 +65,9 @@ class ConnectionLimiter(Generic[T]):
 
     def arrived(self, connection: T, address: str, now_s: float) -> Admission:
         """Decide on a connection from `address` ("" = unknown: not counted per address)."""
-        if address and self._per_address[address] >= self._limits.connections_per_ip_max:
+        limits = self._limits
+        most = limits.connections_per_ip_overrides.get(address, limits.connections_per_ip_max)
+        if address and self._per_address[address] >= most:
             return Admission.REFUSE
         if not self._waiting and self._spend(now_s):
             verdict = Admission.ADMIT

@@ -1,8 +1,8 @@
 """One connection: the asyncio protocol that joins frame reader, dispatcher, response queue and transport writer.
 
 Frames are dispatched in order, one at a time. None is dispatched while an earlier one blocks, while too many responses
-are in flight, or while the peer does not take its responses. Reading is paused or resumed only after the received
-frames are used up.
+are in flight, while the peer does not take its responses, or while it is throttled. Reading is paused or resumed only
+after the received frames are used up.
 
 Hot path: one dispatch and one list append a run of requests; one `send` a read for all responses ready.
 """
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Looked up once: as attributes of their classes they cost 0.1 µs each time.
 _READING, _MUTED, _BEHIND, _CLOSING = State.READING, State.MUTED, State.BEHIND, State.CLOSING
 _MUTE, _LEFT_OVER, _CLEAR = NEXT[Event.MUTE], NEXT[Event.LEFT_OVER], NEXT[Event.CLEAR]
+_THROTTLE = NEXT[Event.THROTTLE]
 
 _COPY_MAX: Final = 4 << 10  # frames up to this size are copied after a large read
 _COPY_BLOCKING_MAX: Final = 64 << 10  # the same, on a connection that had a blocking request before
@@ -45,7 +46,8 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self.peer = peer
         self.admission = Admission.WAIT
-        self._life = Lifecycle(shared, peer, self._memory_freed)
+        self._life = Lifecycle(shared, peer, self._memory_freed, self._advance)
+        peer.throttle = self._life.throttle
         self._reader = FrameReader(shared.pool, shared.budget, shared.limits.request_bytes_max)
         self._keeps_frames = False  # this peer sends requests that block
         self._outbox: Outbox
@@ -69,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self.admission = self._server.arrived(self)
         if self.admission is Admission.ADMIT:
             self.admit()
-        elif self.admission is Admission.WAIT:
+        elif self.admission is not Admission.REFUSE:
             life.update_reading()
         else:
             life.abort(CloseReason.TOO_MANY, "too many connections")
@@ -77,7 +79,14 @@ class Connection(asyncio.BufferedProtocol):
     def admit(self) -> None:
         """Begin to serve: at once, or when the server admits a waiting connection."""
         self.admission = Admission.ADMIT
+        if self.peer.dispatcher is not None:
+            self.peer.connection = self
+            self.peer.dispatcher.admitted(self.peer)
         self._life.admitted()
+
+    def close_delayed(self) -> None:
+        """Its address opened connections too fast, and the delay is over."""
+        self._life.abort(CloseReason.TOO_FAST, "its address opens connections too fast")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.buffer()
@@ -107,9 +116,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._life.lost()
+        self.peer.throttle = None  # a cycle
         self._outbox.close()
         self._reader.close()
         self._server.left(self)
+
+    # -- the peer's own dispatcher's calls ------------------------------------------------------------------------
+
+    def end(self, reason: str) -> None:
+        """See `ServedConnection`."""
+        self._life.end(CloseReason.REFUSED, reason)
+
+    def limit_frames(self, frame_bytes_max: int | None) -> None:
+        """See `ServedConnection`."""
+        self._reader.limit(frame_bytes_max or self._shared.limits.request_bytes_max)
 
     # -- the server's calls ---------------------------------------------------------------------------------------
 
@@ -131,7 +151,7 @@ class Connection(asyncio.BufferedProtocol):
     def _dispatch_frames(self) -> None:
         """Dispatch received frames until none is left or the state changes, send ready responses, keep the rest."""
         life, reader, peer, outbox, reading = self._life, self._reader, self.peer, self._outbox, _READING
-        queue, take, dispatcher = outbox.answers, reader.next, self._shared.dispatcher
+        queue, take, dispatcher = outbox.answers, reader.next, peer.dispatcher or self._shared.dispatcher
         dispatch, dispatch_run = dispatcher.dispatch, dispatcher.dispatch_run
         ready: list[Part] = []
         frames = size = copy_max = 0
@@ -271,6 +291,8 @@ class Connection(asyncio.BufferedProtocol):
         state = life.state
         if state is _CLOSING:
             life.close_when_done()
+        elif life.is_throttled:
+            life.step(_THROTTLE)  # it was STARVED when the throttle began
         elif outbox.awaited is not None or outbox.answers.full or outbox.send.busy:
             life.step(_MUTE)
         elif state is _MUTED:

@@ -1,4 +1,4 @@
-"""The eight states of a connection, and the transitions of each event. The table is the specification.
+"""The nine states of a connection, and the transitions of each event. The table is the specification.
 
 Frames are dispatched in `READING` only. A connection that is not dispatched is not read either, once undispatched bytes
 lie here. A closing connection reads no frame, a cut one sends nothing, and a lost one stays lost.
@@ -8,6 +8,7 @@ lie here. A closing connection reads no frame, a cut one sends nothing, and a lo
                            ▲ │            │                 │  ▲       any of these and CLOSING ─CUT─► CUT
                            │ └─NO_MEMORY─► STARVED ─MEMORY──┼──┘       all ─LOST─► LOST
                            └────────────CLEAR───────────────┘
+    READING, MUTED and BEHIND ─THROTTLE─► THROTTLED ─THROTTLE_OVER─► BEHIND
 ```
 """
 
@@ -29,6 +30,7 @@ class State(Enum):
     )
     BEHIND = "as MUTED, with undispatched bytes: nothing more is read"
     STARVED = "memory for a half received frame: nothing more is read"
+    THROTTLED = "the end of its throttle time (KIP-219); responses leave, nothing is read or dispatched"
     CLOSING = "responses in flight to leave; then it closes"
     CUT = "the transport's connection_lost; nothing is sent"
     LOST = "nothing; it is over"
@@ -43,12 +45,14 @@ class Event(Enum):
     CLEAR = "no reason to mute remains"
     NO_MEMORY = "an incomplete frame needs more memory than the budget has"
     MEMORY = "the budget has room again"
+    THROTTLE = "its client is over a quota"
+    THROTTLE_OVER = "the throttle time passed"
     CLOSE = "the broker closes it, after its responses"
     CUT = "the broker closes it at once, or a response cannot be completed"
     LOST = "the transport is gone"
 
 
-_OPEN: Final = (State.WAITING, State.READING, State.MUTED, State.BEHIND, State.STARVED)
+_OPEN: Final = (State.WAITING, State.READING, State.MUTED, State.BEHIND, State.STARVED, State.THROTTLED)
 
 NEXT: Final[dict[Event, dict[State, State]]] = {
     Event.ADMITTED: {State.WAITING: State.READING},
@@ -57,6 +61,8 @@ NEXT: Final[dict[Event, dict[State, State]]] = {
     Event.CLEAR: {State.MUTED: State.READING, State.BEHIND: State.READING},
     Event.NO_MEMORY: {State.READING: State.STARVED},
     Event.MEMORY: {State.STARVED: State.BEHIND},  # not READING: responses may have piled up
+    Event.THROTTLE: dict.fromkeys((State.READING, State.MUTED, State.BEHIND), State.THROTTLED),
+    Event.THROTTLE_OVER: {State.THROTTLED: State.BEHIND},  # not READING: a request may be under way still
     Event.CLOSE: dict.fromkeys(_OPEN, State.CLOSING),
     Event.CUT: dict.fromkeys((*_OPEN, State.CLOSING), State.CUT),
     Event.LOST: dict.fromkeys(State, State.LOST),

@@ -27,7 +27,8 @@ class Overdue(Enum):
 class PeerTimeouts:
     """Deadlines of one connection: to complete a frame, to send anything, to take its responses.
 
-    A frame's time runs only while the broker reads; idle time stops while the peer waits for a response; a peer that
+    A frame's time runs only while the broker reads; idle time stops while the peer waits for a response, or is
+    throttled; a peer that
     takes a byte now and then is not stalled. Ticks begin at 1: 0 means "not awaited".
     """
 
@@ -73,7 +74,7 @@ class PeerTimeouts:
             return self._due(tick, self._stalled_since + limits.stall, Overdue.TAKING)
         if state is State.CLOSING:
             return self._due(tick, self.heard + limits.stall, Overdue.ANSWER)
-        if owes:
+        if owes or state is State.THROTTLED:
             self.heard = tick
         idle = self.heard + limits.idle
         if self.frame_since and state is State.READING and self.frame_since + limits.frame <= idle:

@@ -156,6 +156,7 @@ class CloseReason(StrEnum):
     SHORT_FILE = "short-file"  # a file range ended before its length: its frame cannot be completed
     SEND_FAILED = "send-failed"  # reading or sending a file range raised OSError
     TOO_MANY = "too-many"  # max.connections.per.ip, or too many waiting to be admitted
+    TOO_FAST = "too-fast"  # connection_creation_rate of its address
     DRAINED = "drained"  # the broker stops, and nothing was in flight
     STOPPED = "stopped"  # the broker stops, and responses did not leave within the drain time
 
@@ -169,6 +170,18 @@ class CloseConnection(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class ServedConnection(Protocol):
+    """What a peer's own dispatcher asks of its connection."""
+
+    def end(self, reason: str) -> None:
+        """Close it once the responses in flight left; `reason` is for the log."""
+        ...
+
+    def limit_frames(self, frame_bytes_max: int | None) -> None:
+        """Refuse longer frames from now on; None: the server's limit."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -190,8 +203,17 @@ class Peer:
     closed: bool = False
     on_closed: Callable[[], None] | None = None
     """Called once when the connection is gone."""
+    throttle: Callable[[int], None] | None = None
+    """Reads nothing of the peer for so many ms. None: the client of a forwarded request, which has no connection
+    here."""
     produce_route: object = None
     """The dispatcher's memory of the last produce request; while it is None, `dispatch_run` is not called."""
+    dispatcher: PeerDispatcher | None = None
+    """Answers this peer's frames in place of the server's: until it logged in, and while its login may expire."""
+    connection: ServedConnection | None = None
+    """Of a peer with a dispatcher of its own, once it is admitted."""
+    access: object = None
+    """The dispatcher's memory of what this principal may do (`broker.security.client_access`)."""
     redirects: object = None
     """The leader's memory of redirects to replicas (`broker.replication.read_replica_selection`)."""
 
@@ -216,4 +238,12 @@ class Dispatcher(Protocol):
         length that the reader would refuse stays in place. Called only for peers whose `produce_route` is set. The
         bytes are valid until this returns, so the answer is never `Later(blocks=True)`. Raises `CloseConnection`.
         """
+        ...
+
+
+class PeerDispatcher(Dispatcher, Protocol):
+    """The dispatcher of one peer, in place of the server's: it owns what the peer has to do before it is served."""
+
+    def admitted(self, peer: Peer) -> None:
+        """The connection is admitted: `peer.connection` is set, and no frame was read."""
         ...

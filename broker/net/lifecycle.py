@@ -26,7 +26,8 @@ _OURS: Final = (CloseReason.SHORT_FILE, CloseReason.SEND_FAILED)  # not the peer
 
 
 class Lifecycle:
-    """The life of one connection. `memory_freed` is called when the budget has room while it is STARVED."""
+    """The life of one connection. `memory_freed` is called when the budget has room while it is STARVED,
+    `throttle_over` when its throttle time passed."""
 
     __slots__ = (
         "_memory_freed",
@@ -34,6 +35,8 @@ class Lifecycle:
         "_peer",
         "_reason",
         "_shared",
+        "_throttle",
+        "_throttle_over",
         "_transport",
         "armed_tick",
         "reads",
@@ -41,10 +44,14 @@ class Lifecycle:
         "timeouts",
     )
 
-    def __init__(self, shared: Shared, peer: Peer, memory_freed: Callable[[], None]) -> None:
+    def __init__(
+        self, shared: Shared, peer: Peer, memory_freed: Callable[[], None], throttle_over: Callable[[], None]
+    ) -> None:
         self._shared = shared
         self._peer = peer
         self._memory_freed = memory_freed
+        self._throttle_over = throttle_over
+        self._throttle: asyncio.TimerHandle | None = None  # runs while the peer is throttled
         self._reason = CloseReason.PEER  # set by the broker from CLOSING or CUT on
         self._transport: asyncio.Transport
         self._outbox: Outbox
@@ -85,6 +92,28 @@ class Lifecycle:
         self.step(NEXT[Event.NO_MEMORY])
         self._shared.counters.budget_waits += 1
         self._shared.budget.wait(self._memory_freed)
+
+    @property
+    def is_throttled(self) -> bool:
+        return self._throttle is not None
+
+    def throttle(self, throttle_ms: int) -> None:
+        """Read nothing for so long, but no longer than the idle time, after which a peer that is gone is noticed. A
+        throttle that ends later than this one stands."""
+        loop, timer = asyncio.get_running_loop(), self._throttle
+        until_s = loop.time() + min(throttle_ms, self._shared.limits.idle_ms_max) / 1000
+        if self.state in OVER or (timer is not None and timer.when() >= until_s):
+            return
+        if timer is not None:
+            timer.cancel()
+        self._throttle = loop.call_at(until_s, self._end_throttle)
+        self.step(NEXT[Event.THROTTLE])
+        self.update_reading()
+
+    def _end_throttle(self) -> None:
+        self._throttle = None
+        self.step(NEXT[Event.THROTTLE_OVER])
+        self._throttle_over()
 
     def frame_began(self) -> None:
         """An incomplete frame is read: its deadline runs from now."""
@@ -137,6 +166,8 @@ class Lifecycle:
 
     def lost(self) -> None:
         self.step(NEXT[Event.LOST])
+        if self._throttle is not None:
+            self._throttle.cancel()
         self._peer.closed = True
         if self._peer.on_closed is not None:
             self._peer.on_closed()

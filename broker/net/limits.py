@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from seams.net import SocketBuffers
 
@@ -17,12 +18,13 @@ class NetLimits:
     request_bytes_max: int = 100 * _MIB  # socket.request.max.bytes
     frame_bytes_total_max: int = 256 * _MIB  # frames of all connections, without 16 KiB (`ALLOWANCE`) of each
     answers_in_flight_max: int = 128  # per connection; 128 x ~0.4 KiB of queue keeps G14's 64 KiB
-    idle_ms_max: int = 600_000  # connections.max.idle.ms
+    idle_ms_max: int = 600_000  # connections.max.idle.ms; a throttled peer is not read for so long at most
     frame_ms_max: int = 30_000  # from a frame's first byte to its last
     handshake_ms_max: int = 10_000  # of TLS, from the admission to its end
     write_stall_ms_max: int = 120_000  # without the peer taking a single byte of its answers
     connections_max: int = 10_000  # max.connections: above it new ones wait
     connections_per_ip_max: int = 2_000  # max.connections.per.ip: above it closed, as in Kafka
+    connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)  # max.connections.per.ip.overrides
     connections_per_s_max: float = 1_000.0  # max.connection.creation.rate: above it new ones wait
     connections_waiting_max: int = 4_096  # accepted by the kernel, unread by us; above it closed
     buffers: SocketBuffers = _BUFFERS  # socket.send.buffer.bytes, socket.receive.buffer.bytes

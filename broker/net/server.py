@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from broker.net.admission import Admission, ConnectionLimiter
+from broker.net.admission import AddressRates, Admission, ConnectionLimiter, NoAddressRates
 from broker.net.buffers import BufferPool, FrameBudget
 from broker.net.connection import Connection
 from broker.net.connection_timeouts import DeadlineWheel, Ticks
-from broker.net.dispatch import Dispatcher, Peer
+from broker.net.dispatch import Dispatcher, Peer, PeerDispatcher
 from broker.net.limits import NetLimits
 from broker.net.shared import NetCounters, Shared
 from broker.net.tls_handshakes import Handshakes
@@ -36,7 +36,7 @@ _RETRY_S_MIN: Final = 0.001
 class Bind(NamedTuple):
     """A listener: its name for peers, its address (port 0 picks one) and its protocol. `apart`: it has its own limits
     on new connections, so that a crowd on other listeners does not keep its peers out. `tls`: of a protocol that uses
-    it."""
+    it. `login` makes the dispatcher of a new peer that has to log in first (`Peer.dispatcher`)."""
 
     name: str
     host: str
@@ -44,6 +44,7 @@ class Bind(NamedTuple):
     apart: bool = False
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     tls: ServerTls | None = None
+    login: Callable[[], PeerDispatcher] | None = None
 
 
 class Server:
@@ -73,6 +74,8 @@ class Server:
         self._connection_id = 0
         self._apart: set[str] = set()
         self._admissions: dict[str, ConnectionLimiter[Connection]] = {}  # by listener; shared unless apart
+        self._address_rates: AddressRates = NoAddressRates()
+        self._delayed: dict[Connection, asyncio.TimerHandle] = {}  # at most `connections_waiting_max`
         self._admit_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._stopping = False
@@ -111,15 +114,15 @@ class Server:
         assert not self._admissions, "accepting already"
         try:
             for bind in binds:
-                name = bind.name
-                assert name not in self._listeners, f"{name} was bound before"
-                assert bind.protocol.uses_tls == (bind.tls is not None), f"{name}: {bind.protocol}"
+                assert bind.name not in self._listeners, f"{bind.name} was bound before"
+                assert bind.protocol.uses_tls == (bind.tls is not None), f"{bind.name}: {bind.protocol}"
+                assert bind.protocol.uses_sasl == (bind.login is not None), f"{bind.name}: {bind.protocol}"
                 if bind.apart:
-                    self._apart.add(name)
-                made: Callable[[], asyncio.BaseProtocol] = partial(self._connection, name)
+                    self._apart.add(bind.name)
+                made: Callable[[], asyncio.BaseProtocol] = partial(self._connection, bind)
                 if bind.tls is not None:
-                    made = partial(self._tls_connection, name, bind.tls)
-                self._listeners[name] = await self._net.bind(bind.host, bind.port, made, self._limits.buffers)
+                    made = partial(self._tls_connection, bind, bind.tls)
+                self._listeners[bind.name] = await self._net.bind(bind.host, bind.port, made, self._limits.buffers)
         except BaseException:
             await self._close_listeners()
             raise
@@ -159,6 +162,10 @@ class Server:
             self._admit_timer = None
         self._admit_later(now_s)
 
+    def limit_addresses(self, rates: AddressRates) -> None:
+        """Ask `rates` of every new connection, except for listeners apart."""
+        self._address_rates = rates
+
     async def stop(self, *, drain: bool = True) -> None:
         """Accept no more, let responses in flight leave for `drain_ms_max`, then close all connections.
 
@@ -173,7 +180,7 @@ class Server:
                 connection.stop()
             await self._wait_empty(_ABORT_S)
         await self.handshakes.close()
-        for timer in (self._admit_timer, self._tick_timer):
+        for timer in (self._admit_timer, self._tick_timer, *self._delayed.values()):
             if timer is not None:
                 timer.cancel()
 
@@ -190,12 +197,15 @@ class Server:
 
     # -- called by connections ------------------------------------------------------------------------------------
 
-    def _connection(self, listener: str) -> Connection:
+    def _connection(self, bind: Bind) -> Connection:
         self._connection_id += 1
-        return Connection(self._shared, Peer(self._connection_id, "", listener), self)
+        peer = Peer(self._connection_id, "", bind.name)
+        if bind.login is not None:
+            peer.dispatcher = bind.login()
+        return Connection(self._shared, peer, self)
 
-    def _tls_connection(self, listener: str, tls: ServerTls) -> TlsLayer:
-        return ServerSession(self._connection(listener), self._shared, tls, self.handshakes).protocol
+    def _tls_connection(self, bind: Bind, tls: ServerTls) -> TlsLayer:
+        return ServerSession(self._connection(bind), self._shared, tls, self.handshakes).protocol
 
     def arrived(self, connection: Connection) -> Admission:
         """Count the connection and decide whether to admit it."""
@@ -205,6 +215,10 @@ class Server:
         if self._stopping:
             return Admission.REFUSE
         now_s = asyncio.get_running_loop().time()
+        if connection.peer.listener not in self._apart:
+            delay_s = self._address_rates.arrived(_host(connection), now_s)
+            if delay_s > 0:
+                return self._delay(connection, delay_s)
         verdict = self._admissions[connection.peer.listener].arrived(connection, _host(connection), now_s)
         if verdict is Admission.WAIT:
             self._admit_later(now_s)
@@ -212,11 +226,21 @@ class Server:
             self._tick_later()
         return verdict
 
+    def _delay(self, connection: Connection, delay_s: float) -> Admission:
+        """Close the connection later, so that its client does not open the next one at once."""
+        if len(self._delayed) >= self._limits.connections_waiting_max:
+            return Admission.REFUSE
+        self._delayed[connection] = asyncio.get_running_loop().call_later(delay_s, connection.close_delayed)
+        self.counters.connections_delayed += 1
+        return Admission.DELAY
+
     def left(self, connection: Connection) -> None:
         """The connection is gone: a waiting one may be admitted."""
         self._connections.pop(connection, None)
         self.counters.connections_open -= 1
-        if connection.admission is not Admission.REFUSE:
+        if (timer := self._delayed.pop(connection, None)) is not None:
+            timer.cancel()
+        if connection.admission in (Admission.ADMIT, Admission.WAIT):
             admissions = self._admissions[connection.peer.listener]
             admissions.left(connection, _host(connection), connection.admission is Admission.ADMIT)
             self._admit_later(asyncio.get_running_loop().time())

@@ -21,6 +21,7 @@ class NetCounters:
 
     connections_open: int = 0
     connections_accepted: int = 0
+    connections_delayed: int = 0  # whose addresses open them too fast
     bytes_in: int = 0
     bytes_out: int = 0
     frames: int = 0

@@ -41,7 +41,7 @@ from broker.read_only.handlers import NoCommitQueue, own_handlers
 from broker.read_only.root_cache import RootCache
 from broker.read_only.views import ReadOnlySources
 from broker.startup.components import Components
-from broker.startup.limits import tier_limits
+from broker.startup.limits import quota_managers, tier_limits
 from broker.startup.listeners import Listeners
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
@@ -123,12 +123,17 @@ class ReadOnlyStart:
         roots = RootCache(store, cold, world, self.tasks, poller.newer)
         archive = Archive(registry, roots)
         feed = ImageFeed(Publisher(archive, metadata, self.live, config.node_id))
+        if (authorizer := self.dispatcher.clients.authorizer) is not None:
+            feed.watch(lambda at: authorizer.follow(at.image.acls))
         taken(loaded.at)
         archive.groups = groups = self._groups(metadata)
         self._spawn_service("roots", roots.keep)
         self.tasks.spawn("following", self._poll(poller))
         context = self._context(registry, metadata, feed, groups)
         self.dispatcher.serve(context, own_handlers(roots))
+        self.listening.logins.serve(context.metadata)
+        for name, service in self.listening.logins.services.items():
+            self._spawn_service(name, service)
         await self.listening.accept(self.live)
         certificates = self.listening.certificates
         self._spawn_service("certificates", lambda: certificates.keep(world.workers))
@@ -198,6 +203,8 @@ class ReadOnlyStart:
             live_configs=self.listening.live_configs(),
             images=feed,
             forward=Forward(metadata, feed, links, config.node_id, config.brokers_listener),
+            quotas=quota_managers(config, world.clock),  # none is ever set: the quotas are another cluster's
+            clients=self.dispatcher.clients,
         )
 
     def _spawn_service(self, name: str, service: Callable[[], Awaitable[None]]) -> None:

@@ -6,7 +6,10 @@ from broker.config.broker_config import BrokerConfig
 from broker.membership.session import Refused
 from broker.metadata.image import ClusterImage
 from broker.net.limits import NetLimits
+from broker.quotas.client_quotas import QuotaManagers
+from broker.quotas.rates import Windows
 from coldstore.inspection.probe import ProbeReport, Verification
+from seams.clock import Clock
 from seams.net import SocketBuffers
 from tiering.tier_config import TierLimits
 
@@ -19,10 +22,21 @@ def net_limits(config: BrokerConfig) -> NetLimits:
         frame_ms_max=config.frame_timeout_ms,
         connections_max=config.connections_max,
         connections_per_ip_max=config.connections_per_ip_max,
+        connections_per_ip_overrides=config.connections_per_ip_overrides,
         connections_per_s_max=config.connection_creation_rate_max,
         buffers=SocketBuffers(config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes),
         wide_send_buffers_max=0 if "socket.send.buffer.bytes" in config.static else NetLimits().wide_send_buffers_max,
         drain_ms_max=config.shutdown_timeout_ms,
+    )
+
+
+def quota_managers(config: BrokerConfig, clock: Clock) -> QuotaManagers:
+    return QuotaManagers(
+        Windows(config.quota_windows, config.quota_window_s * 1000),
+        Windows(config.controller_quota_windows, config.controller_quota_window_s * 1000),
+        clock.monotonic_s,
+        config.brokers_listener,
+        frozenset(name.strip() for name in config.configured.get("super.users", "").split(";")) - {""},
     )
 
 

@@ -19,6 +19,7 @@ from broker.membership.session import Refused
 from broker.net.dispatch import Dispatcher
 from broker.net.server import Bind, Server
 from broker.observe.http import HttpServer, Protection, Views
+from broker.security.sasl.logins import Logins
 from broker.security.tls.certificates import Certificates
 from broker.startup.limits import net_limits
 from broker.startup.ready_words import path_word, url_word
@@ -40,9 +41,16 @@ class Listeners:
     """`config`: the initial configuration."""
 
     def __init__(
-        self, config: BrokerConfig, world: World, dispatcher: Dispatcher, views: Views, report: FailureReport
+        self,
+        config: BrokerConfig,
+        world: World,
+        dispatcher: Dispatcher,
+        logins: Logins,
+        views: Views,
+        report: FailureReport,
     ) -> None:
         self._config = config
+        self.logins = logins
         limits = net_limits(config)
         self.certificates = certificates = Certificates(config, world.disk, world.clock)
         tls = certificates.http
@@ -72,8 +80,14 @@ class Listeners:
 
     def _bind(self, listener: ListenerConfig) -> Bind:
         is_apart = listener.name == self._config.brokers_listener
-        tls = self.certificates.of(listener.name)
-        return Bind(*listener.address, apart=is_apart, protocol=listener.protocol, tls=tls)
+        logins = self.logins.of_listener(listener.name)
+        return Bind(
+            *listener.address,
+            apart=is_apart,
+            protocol=listener.protocol,
+            tls=self.certificates.of(listener.name),
+            login=None if logins is None else logins.new_peer,
+        )
 
     @property
     def advertised(self) -> dict[str, tuple[str, int]]:

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from broker.wire.schema import Field
 
-FORMATS: Final = {"bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q"}
-SIZES: Final = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "int64": 8, "uuid": 16}
+FORMATS: Final = {"bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d"}
+SIZES: Final = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "int64": 8, "float64": 8, "uuid": 16}
 
 INT_ARRAYS_MAX: Final = 16  # integer arrays up to this length have a ready struct; replica lists are never longer
 

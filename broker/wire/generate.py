@@ -24,7 +24,7 @@ from broker.wire.message import Message
 from broker.wire.primitives import ZERO_UUID
 from broker.wire.scatter import RecordsField
 '''
-_TYPES: Final = {"bool": "bool", "uuid": "UUID", "string": "str", "bytes": "bytes"}
+_TYPES: Final = {"bool": "bool", "float64": "float", "uuid": "UUID", "string": "str", "bytes": "bytes"}
 _EMPTY: Final = {"string": '""', "bytes": 'b""', "uuid": "ZERO_UUID"}
 
 

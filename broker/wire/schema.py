@@ -6,8 +6,8 @@ A message begins with `request NAME`, `response NAME` (versions and flexibility 
     name type [VERSIONS] [null | null:VERSIONS] [=DEFAULT] [tag:N]
 
 - VERSIONS: `3+`, `0-8` or `7`; by default all versions of the message.
-- type: bool, int8, int16, uint16, int32, int64, uuid, string, bytes, records; `[type]` for an array; a capitalised name
-  is a structure whose fields follow, deeper, and whose class is called message name + structure name.
+- type: bool, int8, int16, uint16, int32, int64, float64, uuid, string, bytes, records; `[type]` for an array; a
+  capitalised name is a structure whose fields follow, deeper, and whose class is called message name + structure name.
 - null: null is allowed on the wire (in those versions). `=null`: and it is the default. A structure outside arrays and
   tags is always nullable (`Cursor null`): a byte says whether it follows.
 - tag:N: an optional field of the tagged section (KIP-482). A tagged structure is None when it is absent. Tags from
@@ -65,7 +65,7 @@ class Field:
     is_array: bool
     versions: Versions
     nullable: Versions
-    default: int | str | bool | None
+    default: float | str | bool | None
     tag: int | None = None
     class_name: str = ""
     fields: tuple[Field, ...] = ()
@@ -91,7 +91,7 @@ _FIELD_LINE: Final = re.compile(
     r"(?: +=(?P<default>\S+))?(?: +tag:(?P<tag>\d+))?"
 )
 _INTEGERS: Final = frozenset({"int8", "int16", "uint16", "int32", "int64"})
-PRIMITIVES: Final = _INTEGERS | {"bool", "uuid", "string", "bytes", "records"}
+PRIMITIVES: Final = _INTEGERS | {"bool", "float64", "uuid", "string", "bytes", "records"}
 
 
 def _versions(text: str | None) -> Versions:
@@ -103,7 +103,7 @@ def _versions(text: str | None) -> Versions:
     return Versions(int(low[:-1]), VERSION_LAST) if low.endswith("+") else Versions(int(low), int(low))
 
 
-def _default(type_name: str, is_array: bool, text: str | None) -> int | str | bool | None:
+def _default(type_name: str, is_array: bool, text: str | None) -> float | str | bool | None:
     if text == "null":
         return None
     if is_array:
@@ -112,6 +112,8 @@ def _default(type_name: str, is_array: bool, text: str | None) -> int | str | bo
         return text == "true"
     if type_name in _INTEGERS:
         return int(text or 0)
+    if type_name == "float64":
+        return float(text or 0)
     return None if type_name == "records" else ""
 
 

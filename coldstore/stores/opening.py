@@ -1,4 +1,5 @@
-"""Opens the store of a bucket URL. A client library is loaded only for a store of its kind."""
+"""Opens the store of a bucket URL. A client library is loaded only for a store of its kind. With a key file, objects
+are encrypted and decrypted on their way (`coldstore.encryption`)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,19 @@ from seams.world import World
 
 
 def open_store(url: BucketUrl, world: World) -> ObjectStore:
-    """The store of a URL; nothing is sent yet. Imports may take a second."""
+    """The store of a URL; nothing is sent to it yet. Imports may take a second.
+
+    With a key file it is read, and its keys are unwrapped. Raises KeyFileRefused, AccessRefused, StoreUnavailable."""
+    store = _open_plain(url, world)
+    if url.key_file is None:
+        return store
+    from coldstore.encryption.encrypted_store import EncryptedStore
+    from coldstore.encryption.key_file import load_ring
+
+    return EncryptedStore(store, load_ring(url.key_file), world.workers, world.rng)
+
+
+def _open_plain(url: BucketUrl, world: World) -> ObjectStore:
     if isinstance(url, DirectoryUrl):
         from coldstore.stores.directory import DirectoryStore
 

@@ -17,7 +17,7 @@ from tests.support.clients.stock_clients import CLIENTS, CODECS
 _HEAD = """# Compatibility
 
 Written by `make pages` from the wire table, the config definitions and the client matrix: do not edit it. The
-comparison is with Apache Kafka 4.3.1, one node, KRaft, without an authorizer. Every advertised request is served
+comparison is with Apache Kafka 4.3.1, one node, KRaft. Every advertised request is served
 completely. Others are not advertised, so that clients fall back or report an error.
 """
 
@@ -31,6 +31,39 @@ class Difference(NamedTuple):
 
 _TOOLS_TEST = "tests/integration/kafka/test_kafka_tools_beside.py"
 DIFFERENCES = (
+    # client quotas
+    Difference(
+        "Client quotas do not limit `super.users` and peers on the brokers' listener; Kafka limits them.",
+        "tests/unit/broker/quotas/test_quota_managers.py",
+    ),
+    Difference(
+        "A consumer that fetched nothing in all windows of its quota gets a batch that is above it, and is throttled "
+        "after; from Kafka it gets empty responses for ever.",
+        "tests/unit/broker/handlers/test_client_quotas.py",
+    ),
+    Difference(
+        "`request_percentage` is of the one event loop, so 100 is all of it; Kafka's is of a thread, of which it has "
+        "several.",
+        "adr/0039-client-quotas.md",
+    ),
+    Difference(
+        "A throttled connection is not read for its throttle time, but for `connections.max.idle.ms` at most; Kafka "
+        "closes it then.",
+        "tests/unit/broker/net/test_net_throttle.py",
+    ),
+    Difference(
+        "ApiVersions from version 3 on has no throttle time; its client is muted all the same. Where several Produce "
+        "requests are answered together, the last response has it.",
+        "tests/unit/broker/handlers/test_client_quotas.py",
+    ),
+    Difference(
+        "A quota that is infinite or no number is refused; one AlterClientQuotas resolves at most 10 host names.",
+        "tests/unit/broker/handlers/test_client_quotas.py",
+    ),
+    Difference(
+        "`max.connections.per.ip.overrides` takes addresses, not host names.",
+        "tests/unit/broker/quotas/test_connection_rates.py",
+    ),
     Difference(
         "ListOffsets −3 (greatest timestamp) searches both tiers; Kafka searches local segments only.",
         "tests/unit/broker/handlers/test_broker_handlers.py",
@@ -47,7 +80,7 @@ DIFFERENCES = (
     Difference(
         "Fetch as a replica is refused (CLUSTER_AUTHORIZATION_FAILED) except on the brokers' listener "
         "(`thermocline.internal`, `inter.broker.listener.name`); Kafka without an authorizer lets every client do it.",
-        "tests/unit/broker/test_broker_authorizer.py",
+        "tests/unit/broker/security/test_brokers_only.py",
     ),
     Difference(
         "Without `inter.broker.listener.name`, or where it names the only listener, brokers get one more listener, "
@@ -117,8 +150,24 @@ DIFFERENCES = (
         "docs/adr/0017-internal-logs-are-rewritten.md",
     ),
     Difference(
-        "A start that sets authorizer.class.name, a policy class or a quota callback is refused.",
+        "A start that sets a policy class, a quota callback or another authorizer than Kafka's StandardAuthorizer is "
+        "refused.",
         "docs/adr/0012-what-is-not-served-is-refused-or-harmless.md",
+    ),
+    Difference(
+        "Where there is an authorizer, a principal with ClusterAction on the cluster is a broker on the brokers' "
+        "listener and may ask everything there; Kafka's brokers need the other ACLs too, or are super users. On other "
+        "listeners what only brokers may ask (AddPartitionsToTxn 4+, Fetch as a replica) is refused to everybody.",
+        "docs/adr/0038-a-broker-is-who-has-cluster-action-on-the-brokers-listener.md",
+    ),
+    Difference(
+        "Hosts of ACLs are compared as addresses: `::1` and `0:0:0:0:0:0:0:1` are one; Kafka compares texts.",
+        "tests/unit/broker/security/test_authorizer.py",
+    ),
+    Difference(
+        "CreateAcls with ANY or MATCH is INVALID_REQUEST for that binding; Kafka answers UNKNOWN_SERVER_ERROR for all "
+        "of the request.",
+        "tests/unit/broker/controller/test_acl_decisions.py",
     ),
     Difference(
         "A broker that restarts leads in a new leader epoch, also where it was the leader before.",

@@ -107,6 +107,11 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "ssl.allow.dn.changes": H("A new key store may have another subject."),
     "ssl.allow.san.changes": H("A new key store may lack names of the old one."),
     "controller.listener.names": H("Listeners of these names are left out: there is no controller quorum."),
+    # the authorizer
+    "authorizer.class.name": H(
+        "org.apache.kafka.metadata.authorizer.StandardAuthorizer: requests are allowed by ACLs, and what no ACL allows "
+        "is denied. No other class is served. Not set: every client may do everything."
+    ),
     # the cluster
     "broker.session.timeout.ms": H(
         "The controller ends the session of a broker that was silent for this long: other brokers lead its partitions. "
@@ -133,6 +138,13 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     ),
     "replication.quota.window.num": H("How many windows follower.replication.throttled.rate is measured over."),
     "replication.quota.window.size.seconds": H("How long each of them is."),
+    # client quotas
+    "quota.window.num": H("How many windows the quotas of clients are measured over."),
+    "quota.window.size.seconds": H("How long each of them is; the longest throttle time of a quota on request time."),
+    "controller.quota.window.num": H(
+        "How many windows' worth of changes a client may make at once under a quota on controller mutations."
+    ),
+    "controller.quota.window.size.seconds": H("How long each of them is."),
     # network limits
     "socket.request.max.bytes": H("A larger request frame closes its connection, before anything is allocated."),
     "queued.max.request.bytes": H(
@@ -152,6 +164,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "connections.max.idle.ms": H("A connection without a request for this long is closed."),
     "max.connections": D("Open connections; above it accepting waits.", "10000", _LIMITS_ON),
     "max.connections.per.ip": D("Open connections from one address.", "2000", _LIMITS_ON),
+    "max.connections.per.ip.overrides": H(
+        "The same for single addresses: address:count,… (Kafka takes host names too)."
+    ),
     "max.connection.creation.rate": D(
         "Connections accepted a second; above it accepting waits, none is closed.", "1000", _LIMITS_ON
     ),
@@ -278,6 +293,30 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "compression.gzip.level": D("Default of the topic config of that name."),
     "compression.lz4.level": D("Default of the topic config of that name."),
     "compression.zstd.level": D("Default of the topic config of that name."),
+    # SASL, of all listeners or (listener.name.NAME.…) of one
+    "sasl.enabled.mechanisms": H(
+        "How clients log in to a SASL listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
+    ),
+    "sasl.jaas.config": H(
+        "Only as listener.name.NAME.MECHANISM.sasl.jaas.config: users of PLAIN (user_NAME) and, on the brokers' "
+        "listener, the username and password with which brokers log in to one another. In a file or the environment."
+    ),
+    "sasl.mechanism.inter.broker.protocol": H("The mechanism with which brokers log in to one another."),
+    "sasl.server.max.receive.size": H("The largest token of a client that has not logged in yet."),
+    "sasl.server.callback.handler.class": H(
+        "OAuthBearerUnsecuredValidatorCallbackHandler accepts unsigned tokens, for tests; no other Java class is run."
+    ),
+    "connections.max.reauth.ms": H("A client logs in again within this time, or is disconnected; 0: never (KIP-368)."),
+    "connection.failed.authentication.delay.ms": H("A failed login is answered, and disconnected, after this time."),
+    "sasl.oauthbearer.jwks.endpoint.url": H("Whose keys sign the tokens of OAUTHBEARER: https://… or file:///…"),
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": H("How often these keys are read again."),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": H("First wait after they could not be read."),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": H("Longest wait after they could not be read."),
+    "sasl.oauthbearer.expected.audience": H("A token is for one of these (aud); empty: for anybody."),
+    "sasl.oauthbearer.expected.issuer": H("A token is from this issuer (iss); not set: from any."),
+    "sasl.oauthbearer.scope.claim.name": H("The claim with a token's scope."),
+    "sasl.oauthbearer.sub.claim.name": H("The claim with the name of a token's user."),
+    "sasl.oauthbearer.clock.skew.seconds": H("How far the clock of a token's issuer may differ."),
 }
 
 DYNAMIC_NAMES: Mapping[str, Honoured] = {

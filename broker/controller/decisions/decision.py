@@ -29,6 +29,15 @@ Decider: TypeAlias = Callable[[ClusterImage], Decision[T]]
 """Raises ApiError, or the errors of `broker.config`."""
 
 
+Charge: TypeAlias = Callable[[int], None]
+"""Counts the partitions that a valid change creates or deletes against its client's quota (KIP-599), once however often
+the change is decided. Raises ApiError THROTTLING_QUOTA_EXCEEDED."""
+
+
+def free(_: int) -> None:
+    """`Charge` without a quota."""
+
+
 class MetadataWriter(Protocol):
     """Runs deciders: the commit queue, or a refusal where a broker only reads."""
 

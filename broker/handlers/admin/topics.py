@@ -14,8 +14,13 @@ from broker.controller.decisions.topics import INTERNAL_TOPICS
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.request_limits import CHANGES_PER_REQUEST_MAX, deadline_s, refuse_flood, together, within
+from broker.quotas.client_quotas import Mutations
 from broker.wire import messages as wire
+from broker.wire.apis import ApiKey
 from logformat.errors import ThermoclineError
+
+_STRICT_SINCE: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}
+"""Versions whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 _DELETION_DISABLED_SINCE: Final = 3
 _DEFAULT: Final = -1  # partitions or replication factor "as the broker thinks" (KIP-464)
@@ -28,6 +33,7 @@ async def handle_create_topics(
     until_s = deadline_s(request.timeout_ms)
     names = Counter(wanted.name for wanted in request.topics)
     response = wire.CreateTopicsResponse()
+    mutations = _mutations(context, call, ApiKey.CREATE_TOPICS)
 
     async def create(wanted: wire.CreateTopicsRequestTopic) -> None:
         answer = wire.CreateTopicsResponseTopic(name=wanted.name, error_message=None)
@@ -35,13 +41,18 @@ async def handle_create_topics(
         try:
             refuse_flood(request.topics)
             _refuse_duplicate(names[wanted.name])
-            await _create(context, call, request, wanted, answer, until_s)
+            await _create(context, call, request, wanted, answer, until_s, mutations)
         except (ThermoclineError, TimeoutError) as refused:
             answer.error_code = code_of(refused)
             answer.error_message = str(refused) or answer.error_code.name
 
     await together(create(wanted) for wanted in {wanted.name: wanted for wanted in request.topics}.values())
+    response.throttle_time_ms = mutations.throttle_ms
     return response
+
+
+def _mutations(context: Context, call: Call, api: ApiKey) -> Mutations:
+    return context.quotas.mutations(call.peer, call.client_id, is_strict=call.version >= _STRICT_SINCE[api])
 
 
 def _refuse_duplicate(count: int) -> None:
@@ -56,6 +67,7 @@ async def _create(
     wanted: wire.CreateTopicsRequestTopic,
     answer: wire.CreateTopicsResponseTopic,
     until_s: float,
+    mutations: Mutations,
 ) -> None:
     _refuse_two_shapes(wanted)
     broker, factor = context.config, wanted.replication_factor
@@ -71,6 +83,7 @@ async def _create(
             # Of such a name a client's ordinary topic is refused; brokers have the internal one created.
             internal=wanted.name in INTERNAL_TOPICS and call.peer.listener == broker.brokers_listener,
             validate_only=request.validate_only,
+            charge=mutations.charge(),
         ),
     )
     answer.topic_id = UUID(topic.topic_id)
@@ -107,6 +120,7 @@ async def handle_delete_topics(
     named = Counter((topic.name, topic.topic_id) for topic in wanted)
     ids = _named_by_id(context, named)
     response = wire.DeleteTopicsResponse()
+    mutations = _mutations(context, call, ApiKey.DELETE_TOPICS)
     by_both = {topic_id for name, topic_id in ids.items() if (name, wire.ZERO_UUID) in named}
 
     async def delete(name: str | None, topic_id: UUID, count: int) -> None:
@@ -115,7 +129,7 @@ async def handle_delete_topics(
         try:
             refuse_flood(wanted)
             _refuse_unclear(answer, count, ids)
-            await _delete(context, call, answer, until_s)
+            await _delete(context, call, answer, until_s, mutations)
         except (ThermoclineError, TimeoutError) as refused:
             answer.error_code = code_of(refused)
             answer.error_message = str(refused)
@@ -125,6 +139,7 @@ async def handle_delete_topics(
         for (name, topic_id), count in named.items()
         if name is not None or topic_id not in by_both  # answered with its name
     )
+    response.throttle_time_ms = mutations.throttle_ms
     return response
 
 
@@ -155,7 +170,9 @@ def _refuse_unclear(answer: wire.DeleteTopicsResponseTopic, count: int, ids: Map
         raise ApiError(ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
 
 
-async def _delete(context: Context, call: Call, answer: wire.DeleteTopicsResponseTopic, until_s: float) -> None:
+async def _delete(
+    context: Context, call: Call, answer: wire.DeleteTopicsResponseTopic, until_s: float, mutations: Mutations
+) -> None:
     """Delete the topic that `answer` names, by name or id."""
     if not context.config.delete_topics:
         known = call.version >= _DELETION_DISABLED_SINCE
@@ -170,7 +187,7 @@ async def _delete(context: Context, call: Call, answer: wire.DeleteTopicsRespons
         if known_as is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
         name = known_as.name
-    deleted = await within(until_s, lambda: context.controller.delete_topic(name, topic_id))
+    deleted = await within(until_s, lambda: context.controller.delete_topic(name, topic_id, mutations.charge()))
     answer.name, answer.topic_id = name, UUID(deleted.topic_id)
 
 
@@ -180,6 +197,7 @@ async def handle_create_partitions(
     until_s = deadline_s(request.timeout_ms)
     names = Counter(wanted.name for wanted in request.topics)
     response = wire.CreatePartitionsResponse()
+    mutations = _mutations(context, call, ApiKey.CREATE_PARTITIONS)
 
     async def grow(wanted: wire.CreatePartitionsRequestTopic) -> None:
         answer = wire.CreatePartitionsResponseTopic(name=wanted.name)
@@ -187,22 +205,31 @@ async def handle_create_partitions(
         try:
             refuse_flood(request.topics)
             _refuse_duplicate(names[wanted.name])
-            await _grow(context, request, wanted, until_s)
+            await _grow(context, request, wanted, until_s, mutations)
         except (ThermoclineError, TimeoutError) as refused:
             answer.error_code = code_of(refused)
             answer.error_message = str(refused)
 
     await together(grow(wanted) for wanted in {wanted.name: wanted for wanted in request.topics}.values())
+    response.throttle_time_ms = mutations.throttle_ms
     return response
 
 
 async def _grow(
-    context: Context, request: wire.CreatePartitionsRequest, wanted: wire.CreatePartitionsRequestTopic, until_s: float
+    context: Context,
+    request: wire.CreatePartitionsRequest,
+    wanted: wire.CreatePartitionsRequestTopic,
+    until_s: float,
+    mutations: Mutations,
 ) -> None:
     assignments = None if wanted.assignments is None else [each.broker_ids for each in wanted.assignments]
     await within(
         until_s,
         lambda: context.controller.add_partitions(
-            wanted.name, wanted.count, assignments=assignments, validate_only=request.validate_only
+            wanted.name,
+            wanted.count,
+            assignments=assignments,
+            validate_only=request.validate_only,
+            charge=mutations.charge(),
         ),
     )

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from broker.context import Context
+from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.fetch_sessions.cache import NO_SESSION, Full, Incremental
 from broker.fetch_sessions.session import Target
 from broker.handlers.fetch import replica_fetch
 from broker.handlers.fetch.attempt import FetchAttempt, check_leader_epoch
+from broker.handlers.fetch.quota import fetch_quota
 from broker.handlers.fetch.responses import (
     NO_RECORDS,
     by_topic,
@@ -24,11 +25,12 @@ from broker.handlers.fetch.responses import (
     leaders_of,
     refuse_partition,
     send_to_nearest,
+    throttled,
 )
-from broker.net.dispatch import Peer
 from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.readable import NotKnownYet, Readable
+from broker.security.authorizer.kinds import Operation, ResourceType
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ZERO_UUID, FetchRequest, FetchResponse, FetchResponsePartition
 from logformat.errors import ThermoclineError
@@ -43,12 +45,14 @@ class Fetch:
     """One fetch in progress: full, incremental, or refused."""
 
     __slots__ = (
+        "_access",
         "_bytes_max",
         "_context",
         "_full",
         "_known",
         "_may_redirect",
         "_peer",
+        "_quota",
         "_refused",
         "_replica",
         "_report_delay_s_max",
@@ -60,9 +64,11 @@ class Fetch:
         "request",
     )
 
-    def __init__(self, context: Context, request: FetchRequest, version: int, peer: Peer) -> None:
+    def __init__(self, context: Context, request: FetchRequest, call: Call) -> None:
+        version = call.version
         self.request = request
-        self._peer = peer
+        self._peer = call.peer
+        self._access = call.access if call.access.is_enforced else None
         self._unknown_count = -1  # of the first attempt; a partition that goes away later ends the wait
         self._watched: list[Readable] = []
         self._context = context
@@ -77,6 +83,9 @@ class Fetch:
         # Where consumers read from followers, followers learn at once what is committed (KAFKA-9731).
         self._report_delay_s_max = 0.0 if context.config.selects_by_rack else _REPORT_DELAY_S
         self._reports_all = self._replica is None  # also partitions of which only the high watermark is new
+        self._quota = fetch_quota(context, call.peer, call.client_id, is_of_replica=self._replica is not None)
+        if self._quota is not None:
+            self._bytes_max = self._quota.cap(self._bytes_max)
         self._full: Full | None = None
         self._session: Incremental | None = None
         self._refused = ErrorCode.NONE
@@ -95,12 +104,17 @@ class Fetch:
 
     def attempt(self) -> FetchAttempt:
         """Read every partition that may have something, once, without waiting."""
+        return self._attempt() if self._quota is None else self._quota.timed(self._attempt)
+
+    def _attempt(self) -> FetchAttempt:
         result = FetchAttempt(self._context, self.request, self._bytes_max)
         if self._full is not None:
             for target in self._full.targets.values():
                 self._answer(target, result)
         elif self._session is not None:
             session = self._session.session
+            if self._access is not None:
+                session.check_again(self._access.version)
             self._reports_all = self._replica is None or self.report_delay_s() == 0.0
             if self._reports_all:
                 session.read_unreported()
@@ -142,6 +156,10 @@ class Fetch:
         answer = FetchResponsePartition(partition_index=target.index, high_watermark=-1, records=NO_RECORDS)
         partition: Readable | None = None
         if target.topic is not None:
+            if self._access is not None and not self._access.allows(Operation.READ, ResourceType.TOPIC, target.topic):
+                answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                result.unknown.append((target, answer))
+                return
             partition = self._known.get((target.topic, target.index)) or self._followed(target.topic, target.index)
         if partition is None:
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
@@ -224,10 +242,17 @@ class Fetch:
         return at is not None and (at.session.epoch != at.epoch or at.session.closed)
 
     def response(self, result: FetchAttempt) -> FetchResponse:
-        """The final response; the session counts it as sent."""
+        """The final response; the session counts it as sent, unless it is throttled: then it has no records and leaves
+        the session as it is."""
+        throttle_ms = 0
+        if self._quota is not None and not self._refused:
+            throttle_ms, is_served = self._quota.throttle(result)
+            if not is_served:
+                return throttled(self._session, throttle_ms)
         if result.size and self._replica is None:
             self._count(result)
         response = self._response(result)
+        response.throttle_time_ms = throttle_ms
         if self._replica is not None:
             context = self._context
             now_s = context.world.clock.monotonic_s()

@@ -59,6 +59,16 @@ def incremental(at: Incremental, result: FetchAttempt) -> wire.FetchResponse:
     return response
 
 
+def throttled(at: Incremental | None, throttle_ms: int) -> wire.FetchResponse:
+    """No records, and the session as it was (Kafka's `getThrottledResponse`)."""
+    response = wire.FetchResponse(throttle_time_ms=throttle_ms, session_id=NO_SESSION)
+    if at is not None:
+        response.session_id = at.session.session_id
+        if at.session.epoch != at.epoch:
+            response.error_code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    return response
+
+
 async def refused(request: wire.FetchRequest, code: ErrorCode) -> wire.FetchResponse:
     """The response to a fetch that the authorizer refused: every partition has the error, and no session is touched."""
     response = wire.FetchResponse(error_code=code, session_id=NO_SESSION)

@@ -49,7 +49,18 @@ Row = tuple[str, int, int, int]
 class Head:
     """The bytes before the topics, as the general path read them, for one principal on one listener."""
 
-    __slots__ = ("acks", "flexible", "rest", "size", "start", "timeout_ms", "topics", "unpack", "version")
+    __slots__ = (
+        "acks",
+        "flexible",
+        "header_size",
+        "rest",
+        "size",
+        "start",
+        "timeout_ms",
+        "topics",
+        "unpack",
+        "version",
+    )
 
     def __init__(self, version: int, acks: int, timeout_ms: int, start: bytes, rest: bytes) -> None:
         self.version = version
@@ -61,6 +72,8 @@ class Head:
         self.unpack = struct.Struct(_FIXED.format(len(rest))).unpack_from
         self.size = 4 + _REST_AT + len(rest)
         """Bytes before the topics, including the length prefix."""
+        self.header_size = self.size - _body_before_topics(self.flexible)
+        """Of them, those of the length prefix and the request header."""
         self.topics: dict[bytes, str] = {}
         """Encoded names of topics that the principal may produce to."""
 
@@ -87,10 +100,15 @@ class AlikeHead:
 def head_bytes(frame: memoryview, body_at: int, version: int) -> tuple[bytes, bytes] | None:
     """Start and rest of a frame (without length prefix) whose body begins at `body_at`, for requests without a
     transactional id. None when they are too long to be stored."""
-    end = body_at + (1 if is_flexible(ApiKey.PRODUCE, version) else 2) + _ACKS_AND_TIMEOUT
+    end = body_at + _body_before_topics(is_flexible(ApiKey.PRODUCE, version))
     if end > _HEAD_BYTES_MAX:
         return None
     return bytes(frame[:_START]), bytes(frame[_REST_AT:end])
+
+
+def _body_before_topics(flexible: bool) -> int:
+    """Bytes of the null transactional id, acks and timeout."""
+    return (1 if flexible else 2) + _ACKS_AND_TIMEOUT
 
 
 def alike_head(head: Head, view: memoryview, pos: int, row: Row) -> AlikeHead:

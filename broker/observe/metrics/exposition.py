@@ -23,6 +23,7 @@ from broker.observe.metrics.cleaning import cleaning_metrics, cold_cleaning_metr
 from broker.observe.metrics.cluster import cluster_metrics
 from broker.observe.metrics.families import counter, counters, gauge, gauges, histogram
 from broker.observe.metrics.process import process_metrics
+from broker.observe.metrics.quotas import quota_metrics
 from broker.observe.metrics.tiering import store_metrics, tiering_metrics
 from broker.observe.metrics.topics import PartitionFigures, collect_figures
 from broker.observe.metrics.transactions import transaction_metrics
@@ -92,6 +93,7 @@ class _BrokerCollector:
             yield from network_metrics(sources.server)
             if sources.certificates is not None:
                 yield from certificate_metrics(sources.certificates)
+            yield from quota_metrics(sources.context.quotas, sources.server.counters.connections_delayed)
             yield from seen.families()
             yield from cleaning_metrics(sources.cleaner)
             if sources.tiers.cleaning is not None:
@@ -185,6 +187,22 @@ def request_metrics(context: Context) -> Iterator[Metric]:
         "malformed_requests", "frames that could not be read; something that is no Kafka client talks to the port",
         metrics.malformed,
     )  # fmt: skip
+    audit, authorizer = context.clients.audit, context.clients.authorizer
+    yield counters(
+        "audit_events",
+        "denials, failed logins and logins, changes of ACLs, credentials, quotas and configs; audit lines in the log "
+        "say who, from where and why",
+        ["event"],
+        {(event.value,): count for event, count in audit.counts.items()},
+    )
+    yield counter(
+        "audit_lines_suppressed",
+        "audit lines left out because one principal caused too many; audit_events counts their events too",
+        audit.suppressed,
+    )
+    yield gauge(
+        "acls", "ACLs by which requests are allowed; 0 without an authorizer", len(authorizer.acls) if authorizer else 0
+    )
     yield gauge("fetch_sessions", "fetch sessions kept (KIP-227), one a consumer", len(sessions))
     yield gauge("fetch_session_partitions", "partitions in them", sessions.partitions)
     yield counter("fetch_sessions_created", "fetch sessions begun", sessions.created_count)

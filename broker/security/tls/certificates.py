@@ -17,6 +17,7 @@ from broker.config.listeners import ListenerConfig
 from broker.config.live import LiveConfig
 from broker.config.sources import Explicit
 from broker.security.http_secrets import HttpSecrets
+from broker.security_protocol import SecurityProtocol
 from seams.clock import Clock
 from seams.files.disk import Disk, read_file
 from seams.loop.workers import Workers
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 WATCH_S: Final = 10.0
 _HTTP: Final = "thermocline.http"
 EXPIRES_SOON: Final = timedelta(days=14)
+
+
+def listener_values(values: Explicit, listener: str, protocol: SecurityProtocol) -> Explicit:
+    """The configs of one listener. As in Kafka, clients that log in are asked for a certificate only where the listener
+    itself says so."""
+    if protocol is SecurityProtocol.SASL_SSL:
+        values = Explicit({name: text for name, text in values.configured.items() if name != "ssl.client.auth"})
+    return values.of_listener(listener)
 
 
 class _Watched(Protocol):
@@ -57,7 +66,7 @@ class Certificates:
             every += (config.internal,)
         for one in every:
             if one.protocol.uses_tls:
-                yield one.name, f"listener {one.name}", partial(self._of_listener, one.name)
+                yield one.name, f"listener {one.name}", partial(self._of_listener, one)
         if config.http_host is not None and self._values.text(f"{_HTTP}.ssl.keystore.location"):
             yield _HTTP, "the HTTP port", self._of_http
 
@@ -76,8 +85,8 @@ class Certificates:
         """None: the HTTP port does not speak TLS."""
         return self._found.get(_HTTP)
 
-    def _of_listener(self, name: str) -> Explicit:
-        return self._values.of_listener(name)
+    def _of_listener(self, listener: ListenerConfig) -> Explicit:
+        return listener_values(self._values, listener.name, listener.protocol)
 
     def of(self, listener: str) -> ListenerTls | None:
         """None: the listener does not speak TLS."""

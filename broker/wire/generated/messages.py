@@ -2120,6 +2120,206 @@ class ListTransactionsResponse(Message):
     led_partitions: list[int] = []  # 2+
 
 
+class DescribeClientQuotasRequestComponent(Message):
+    """`components` of DescribeClientQuotasRequest."""
+
+    entity_type: str = ""
+    match_type: int = 0
+    match: str | None = ""
+
+
+class DescribeClientQuotasRequest(Message):
+    """Versions 0-1, flexible from 1."""
+
+    components: list[DescribeClientQuotasRequestComponent] = []
+    strict: bool = False
+
+
+class DescribeClientQuotasResponseEntity(Message):
+    """`entity` of DescribeClientQuotasResponseEntry."""
+
+    entity_type: str = ""
+    entity_name: str | None = None
+
+
+class DescribeClientQuotasResponseValue(Message):
+    """`values` of DescribeClientQuotasResponseEntry."""
+
+    key: str = ""
+    value: float = 0.0
+
+
+class DescribeClientQuotasResponseEntry(Message):
+    """`entries` of DescribeClientQuotasResponse."""
+
+    entity: list[DescribeClientQuotasResponseEntity] = []
+    values: list[DescribeClientQuotasResponseValue] = []
+
+
+class DescribeClientQuotasResponse(Message):
+    """Versions 0-1, flexible from 1."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = None
+    entries: list[DescribeClientQuotasResponseEntry] | None = []
+
+
+class AlterClientQuotasRequestEntity(Message):
+    """`entity` of AlterClientQuotasRequestEntry."""
+
+    entity_type: str = ""
+    entity_name: str | None = None
+
+
+class AlterClientQuotasRequestOp(Message):
+    """`ops` of AlterClientQuotasRequestEntry."""
+
+    key: str = ""
+    value: float = 0.0
+    remove: bool = False
+
+
+class AlterClientQuotasRequestEntry(Message):
+    """`entries` of AlterClientQuotasRequest."""
+
+    entity: list[AlterClientQuotasRequestEntity] = []
+    ops: list[AlterClientQuotasRequestOp] = []
+
+
+class AlterClientQuotasRequest(Message):
+    """Versions 0-1, flexible from 1."""
+
+    entries: list[AlterClientQuotasRequestEntry] = []
+    validate_only: bool = False
+
+
+class AlterClientQuotasResponseEntity(Message):
+    """`entity` of AlterClientQuotasResponseEntry."""
+
+    entity_type: str = ""
+    entity_name: str | None = None
+
+
+class AlterClientQuotasResponseEntry(Message):
+    """`entries` of AlterClientQuotasResponse."""
+
+    error_code: int = 0
+    error_message: str | None = None
+    entity: list[AlterClientQuotasResponseEntity] = []
+
+
+class AlterClientQuotasResponse(Message):
+    """Versions 0-1, flexible from 1."""
+
+    throttle_time_ms: int = 0
+    entries: list[AlterClientQuotasResponseEntry] = []
+
+
+class SaslHandshakeRequest(Message):
+    """Versions 0-1."""
+
+    mechanism: str = ""
+
+
+class SaslHandshakeResponse(Message):
+    """Versions 0-1."""
+
+    error_code: int = 0
+    mechanisms: list[str] = []
+
+
+class SaslAuthenticateRequest(Message):
+    """Versions 0-2, flexible from 2."""
+
+    auth_bytes: bytes = b""
+
+
+class SaslAuthenticateResponse(Message):
+    """Versions 0-2, flexible from 2."""
+
+    error_code: int = 0
+    error_message: str | None = None
+    auth_bytes: bytes = b""
+    session_lifetime_ms: int = 0  # 1+
+
+
+class DescribeUserScramCredentialsRequestUser(Message):
+    """`users` of DescribeUserScramCredentialsRequest."""
+
+    name: str = ""
+
+
+class DescribeUserScramCredentialsRequest(Message):
+    """Versions 0, flexible from 0."""
+
+    users: list[DescribeUserScramCredentialsRequestUser] | None = None
+
+
+class DescribeUserScramCredentialsResponseCredentialInfo(Message):
+    """`credential_infos` of DescribeUserScramCredentialsResponseResult."""
+
+    mechanism: int = 0
+    iterations: int = 0
+
+
+class DescribeUserScramCredentialsResponseResult(Message):
+    """`results` of DescribeUserScramCredentialsResponse."""
+
+    user: str = ""
+    error_code: int = 0
+    error_message: str | None = None
+    credential_infos: list[DescribeUserScramCredentialsResponseCredentialInfo] = []
+
+
+class DescribeUserScramCredentialsResponse(Message):
+    """Versions 0, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = None
+    results: list[DescribeUserScramCredentialsResponseResult] = []
+
+
+class AlterUserScramCredentialsRequestDeletion(Message):
+    """`deletions` of AlterUserScramCredentialsRequest."""
+
+    name: str = ""
+    mechanism: int = 0
+
+
+class AlterUserScramCredentialsRequestUpsertion(Message):
+    """`upsertions` of AlterUserScramCredentialsRequest."""
+
+    name: str = ""
+    mechanism: int = 0
+    iterations: int = 0
+    salt: bytes = b""
+    salted_password: bytes = b""
+
+
+class AlterUserScramCredentialsRequest(Message):
+    """Versions 0, flexible from 0."""
+
+    deletions: list[AlterUserScramCredentialsRequestDeletion] = []
+    upsertions: list[AlterUserScramCredentialsRequestUpsertion] = []
+
+
+class AlterUserScramCredentialsResponseResult(Message):
+    """`results` of AlterUserScramCredentialsResponse."""
+
+    user: str = ""
+    error_code: int = 0
+    error_message: str | None = None
+
+
+class AlterUserScramCredentialsResponse(Message):
+    """Versions 0, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    results: list[AlterUserScramCredentialsResponseResult] = []
+
+
 class OffsetCommitKey(Message):
     """Versions 0-1."""
 

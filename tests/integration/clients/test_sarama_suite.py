@@ -32,7 +32,6 @@ SEVERAL = {
 }
 """They need a second broker, or stop one and read its log (through Docker, for which something else stands in)."""
 LEFT_OUT = {
-    "TestFuncAdminQuotas": "quotas are not served yet",
     "TestFuncAdminUpdateFeatures": "UpdateFeatures is not served: there are no features to update",
     "TestFuncProducingNoResponse": "sends Produce 13 without asking which versions are served",
     "TestFuncJavaInteropCooperativeRebalance": _CONTAINERS,

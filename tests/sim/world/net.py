@@ -96,6 +96,9 @@ class SimNet:
         assert isinstance(transport, SimTransport)
         return transport.in_flight
 
+    async def resolve(self, host: str, timeout_s: float) -> list[str]:
+        raise OSError(f"nobody knows {host}")
+
     async def connect(self, host: str, port: int, protocol: Any, timeout_s: float) -> SimTransport:
         """See `seams.net.Net`. A paused process accepts (its kernel does), a dead one refuses; a place without power or
         behind a cut link, either way, does not answer."""

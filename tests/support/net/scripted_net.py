@@ -242,6 +242,9 @@ class ScriptedNet:
     def unacknowledged(self, transport: asyncio.WriteTransport) -> int:
         return 0
 
+    async def resolve(self, host: str, timeout_s: float) -> list[str]:
+        raise OSError(f"nobody knows {host}")
+
     async def connect(
         self, host: str, port: int, protocol: asyncio.BaseProtocol, timeout_s: float
     ) -> asyncio.Transport:

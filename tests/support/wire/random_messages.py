@@ -52,6 +52,8 @@ def _single(rng: random.Random, field: Field, version: int) -> object:
             return rng.randbytes(rng.choice(_LENGTHS))
         case "records":
             return memoryview(rng.randbytes(rng.choice((*_LENGTHS, 20_000))))
+        case "float64":
+            return rng.choice((0.0, -1.5, 1e300, rng.random()))
     if field.name.endswith("error_code"):
         return rng.randint(-1, 133)
     if field.type == "uint16":

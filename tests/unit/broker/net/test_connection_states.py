@@ -18,19 +18,22 @@ from tests.support.scenario import by
 
 W, R, M, B = State.WAITING, State.READING, State.MUTED, State.BEHIND
 S, C, X, L = State.STARVED, State.CLOSING, State.CUT, State.LOST
+T = State.THROTTLED
 
 TABLE: dict[Event, dict[State, State]] = {
-    Event.ADMITTED: {W: R, R: R, M: M, B: B, S: S, C: C, X: X, L: L},
-    Event.MUTE: {W: W, R: M, M: M, B: B, S: S, C: C, X: X, L: L},
-    Event.LEFT_OVER: {W: W, R: R, M: B, B: B, S: S, C: C, X: X, L: L},
-    Event.CLEAR: {W: W, R: R, M: R, B: R, S: S, C: C, X: X, L: L},
-    Event.NO_MEMORY: {W: W, R: S, M: M, B: B, S: S, C: C, X: X, L: L},
-    Event.MEMORY: {W: W, R: R, M: M, B: B, S: B, C: C, X: X, L: L},
-    Event.CLOSE: {W: C, R: C, M: C, B: C, S: C, C: C, X: X, L: L},
-    Event.CUT: {W: X, R: X, M: X, B: X, S: X, C: X, X: X, L: L},
-    Event.LOST: {W: L, R: L, M: L, B: L, S: L, C: L, X: L, L: L},
+    Event.ADMITTED: {W: R, R: R, M: M, B: B, S: S, T: T, C: C, X: X, L: L},
+    Event.MUTE: {W: W, R: M, M: M, B: B, S: S, T: T, C: C, X: X, L: L},
+    Event.LEFT_OVER: {W: W, R: R, M: B, B: B, S: S, T: T, C: C, X: X, L: L},
+    Event.CLEAR: {W: W, R: R, M: R, B: R, S: S, T: T, C: C, X: X, L: L},
+    Event.NO_MEMORY: {W: W, R: S, M: M, B: B, S: S, T: T, C: C, X: X, L: L},
+    Event.MEMORY: {W: W, R: R, M: M, B: B, S: B, T: T, C: C, X: X, L: L},
+    Event.THROTTLE: {W: W, R: T, M: T, B: T, S: S, T: T, C: C, X: X, L: L},
+    Event.THROTTLE_OVER: {W: W, R: R, M: M, B: B, S: S, T: B, C: C, X: X, L: L},
+    Event.CLOSE: {W: C, R: C, M: C, B: C, S: C, T: C, C: C, X: X, L: L},
+    Event.CUT: {W: X, R: X, M: X, B: X, S: X, T: X, C: X, X: X, L: L},
+    Event.LOST: {W: L, R: L, M: L, B: L, S: L, T: L, C: L, X: L, L: L},
 }
-"""Written out: 9 events in 8 states."""
+"""Written out: 11 events in 9 states."""
 
 
 @pytest.mark.parametrize("event", Event)
@@ -50,10 +53,11 @@ def test_no_walk_leaves_the_end_or_reads_what_it_may_not() -> None:
             if event is Event.LEFT_OVER and was is State.MUTED:
                 assert state not in READS
         if Event.ADMITTED not in events:
-            assert state not in (R, M, B, S)
+            assert state not in (R, M, B, S, T)
 
 
 LIMITS = NetLimits(connections_max=2, frame_bytes_total_max=10 * MIB, request_bytes_max=8 * MIB)
+THROTTLE_MS = 60_000
 LARGE = frame(b"L" * (7 * MIB))
 
 
@@ -87,6 +91,8 @@ class Scene:
             peer.give(frame(b"blocks"))
         elif state in (State.CLOSING, State.CUT, State.LOST):
             peer.give(frame(b"later"))
+        elif state is State.THROTTLED:
+            self.throttle()
         if state is State.BEHIND:
             peer.give(frame(b"behind"))
         elif state is State.CLOSING:
@@ -97,6 +103,10 @@ class Scene:
             peer.abort()
             await settled()
         assert self.connection.state is state
+
+    def throttle(self, throttle_ms: int = THROTTLE_MS) -> None:
+        assert self.connection.peer.throttle is not None
+        self.connection.peer.throttle(throttle_ms)
 
     # what may happen to it
     async def bytes_come(self) -> None:
@@ -123,6 +133,16 @@ class Scene:
     async def time_passes(self) -> None:
         tick(self.house, 700)
 
+    async def client_is_over_its_quota(self) -> None:
+        if self.connection.peer.throttle is not None:
+            self.throttle()
+
+    async def throttle_time_passes(self) -> None:
+        life = self.connection._life
+        if life._throttle is not None:
+            life._throttle.cancel()
+            life._end_throttle()
+
     async def we_stop_in_order(self) -> None:
         self.connection.drain()
 
@@ -134,17 +154,19 @@ class Scene:
 
 
 HAPPENINGS: dict[Callable[[Scene], Awaitable[None]], dict[State, State]] = {
-    Scene.bytes_come: {W: W, R: R, M: B, B: B, S: S, C: C, X: L, L: L},
-    Scene.answer_comes: {W: W, R: R, M: R, B: R, S: S, C: L, X: L, L: L},
-    Scene.peer_is_slow: {W: W, R: R, M: M, B: B, S: S, C: C, X: L, L: L},
-    Scene.peer_takes: {W: W, R: R, M: M, B: B, S: S, C: C, X: L, L: L},
-    Scene.memory_comes: {W: W, R: R, M: M, B: B, S: R, C: C, X: L, L: L},
-    Scene.another_one_leaves: {W: R, R: R, M: M, B: B, S: R, C: C, X: L, L: L},
+    Scene.bytes_come: {W: W, R: R, M: B, B: B, S: S, T: T, C: C, X: L, L: L},
+    Scene.answer_comes: {W: W, R: R, M: R, B: R, S: S, T: T, C: L, X: L, L: L},
+    Scene.peer_is_slow: {W: W, R: R, M: M, B: B, S: S, T: T, C: C, X: L, L: L},
+    Scene.peer_takes: {W: W, R: R, M: M, B: B, S: S, T: T, C: C, X: L, L: L},
+    Scene.memory_comes: {W: W, R: R, M: M, B: B, S: R, T: T, C: C, X: L, L: L},
+    Scene.another_one_leaves: {W: R, R: R, M: M, B: B, S: R, T: T, C: C, X: L, L: L},
     # Idle ones are closed (so that one who waits has its turn), and one whose answers do not come once we close.
-    Scene.time_passes: {W: R, R: L, M: M, B: B, S: L, C: L, X: L, L: L},
-    Scene.we_stop_in_order: {W: L, R: L, M: C, B: C, S: L, C: C, X: L, L: L},
-    Scene.we_stop_at_once: {W: L, R: L, M: L, B: L, S: L, C: L, X: L, L: L},
-    Scene.peer_goes: {W: L, R: L, M: L, B: L, S: L, C: L, X: L, L: L},
+    Scene.time_passes: {W: R, R: L, M: M, B: B, S: L, T: T, C: L, X: L, L: L},
+    Scene.client_is_over_its_quota: {W: W, R: T, M: T, B: T, S: S, T: T, C: C, X: L, L: L},
+    Scene.throttle_time_passes: {W: W, R: R, M: M, B: B, S: S, T: R, C: C, X: L, L: L},
+    Scene.we_stop_in_order: {W: L, R: L, M: C, B: C, S: L, T: L, C: C, X: L, L: L},
+    Scene.we_stop_at_once: {W: L, R: L, M: L, B: L, S: L, T: L, C: L, X: L, L: L},
+    Scene.peer_goes: {W: L, R: L, M: L, B: L, S: L, T: L, C: L, X: L, L: L},
 }
 """What a connection is afterwards, when the loop has come to rest. WAITING: two others are connected."""
 

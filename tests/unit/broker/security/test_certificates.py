@@ -16,8 +16,10 @@ from broker.config.sources import ConfigError, Explicit, from_sets
 from broker.config.values import InvalidConfig
 from broker.net.tls_session import PeerRefused
 from broker.security.http_secrets import HttpSecrets
+from broker.security.tls.certificates import listener_values
 from broker.security.tls.listener_tls import ListenerTls
 from broker.security.tls.settings import read_settings
+from broker.security_protocol import SecurityProtocol
 from tests.support.net.certificates import Authority, Signed
 from tests.support.net.tls_peer import authority, broker_certificate, inline, listener_tls, now_ms
 
@@ -183,9 +185,18 @@ def test_a_listener_has_its_own_values() -> None:
     assert read_settings(values.of_listener("OUTER"), "x").client_auth.value == "none"
 
 
+def test_certificates_of_clients_that_log_in_are_asked_for_by_the_listener_only() -> None:
+    """As in Kafka: ssl.client.auth of all listeners does not count for SASL_SSL."""
+    every = Explicit({"ssl.client.auth": "required"})
+    assert listener_values(every, "IN", SecurityProtocol.SSL).text("ssl.client.auth") == "required"
+    assert listener_values(every, "IN", SecurityProtocol.SASL_SSL).text("ssl.client.auth") == "none"
+    own = Explicit({"ssl.client.auth": "none", "listener.name.in.ssl.client.auth": "required"})
+    assert listener_values(own, "IN", SecurityProtocol.SASL_SSL).text("ssl.client.auth") == "required"
+
+
 def test_secrets_are_no_arguments() -> None:
     for name in ("ssl.keystore.password", "listener.name.x.ssl.key.password", "thermocline.http.ssl.key.password"):
-        with pytest.raises(ConfigError, match="every user of this machine sees") as refused:
+        with pytest.raises(ConfigError, match="every user of this machine") as refused:
             from_sets([f"{name}=open sesame"])
         assert "sesame" not in str(refused.value)
 

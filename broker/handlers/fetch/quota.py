@@ -1,0 +1,69 @@
+"""The quotas on one consumer's fetch. As in Kafka, a throttled fetch gets no records: its response is empty, leaves at
+once and has the throttle time, and its session stays as it was. A client that took nothing for all windows gets the
+records nevertheless and is throttled after, because a batch above the quota could never be read otherwise.
+
+Sizes of responses are estimated before they are encoded, within a third of what their heads take. Request time is that
+of the attempts, also those of a long poll. Source: Kafka's KafkaApis.handleFetchRequest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.context import Context
+from broker.handlers.fetch.attempt import FetchAttempt
+from broker.net.dispatch import Peer
+from broker.quotas.client_quotas import PERCENT, QuotaKind, QuotaManagers, user_of
+
+_HEAD_BYTES: Final = 40
+_PARTITION_BYTES: Final = 45
+
+
+class FetchQuota:
+    __slots__ = ("_client_id", "_now_s", "_peer", "_quotas", "_spent_s", "_user")
+
+    def __init__(self, quotas: QuotaManagers, peer: Peer, client_id: str, now_s: Callable[[], float]) -> None:
+        self._quotas = quotas
+        self._peer = peer
+        self._user = user_of(peer.principal)
+        self._client_id = client_id
+        self._now_s = now_s
+        self._spent_s = 0.0
+
+    def cap(self, bytes_max: int) -> int:
+        """The bytes that the fetch may ask for: what its client may take in all windows together, at most."""
+        most = self._quotas.fetch.most_at_once(self._user, self._client_id)
+        return bytes_max if most is None else min(bytes_max, most)
+
+    def timed(self, attempt: Callable[[], FetchAttempt]) -> FetchAttempt:
+        began_s = self._now_s()
+        result = attempt()
+        self._spent_s += self._now_s() - began_s
+        return result
+
+    def throttle(self, result: FetchAttempt) -> tuple[int, bool]:
+        """Throttle the client if it is over a quota. Returns for how long, in ms, and whether it gets the records."""
+        quotas, user, client_id = self._quotas, self._user, self._client_id
+        now_ms = quotas.now_ms()
+        took_ms = fetched_ms = 0
+        is_served = True
+        if quotas.request.is_set:
+            took_ms = quotas.request.record(user, client_id, self._spent_s * PERCENT, now_ms)
+            is_served = not took_ms
+        if quotas.fetch.is_set:
+            size = result.size + _HEAD_BYTES + _PARTITION_BYTES * (len(result.answers) + len(result.unknown))
+            fetched_ms, is_fetched = quotas.fetch.reserve(user, client_id, size, now_ms, is_wanted=is_served)
+            is_served = is_served and is_fetched
+        throttle_ms = max(took_ms, fetched_ms)
+        if throttle_ms:
+            quotas.throttle(self._peer, QuotaKind.FETCH if fetched_ms > took_ms else QuotaKind.REQUEST, throttle_ms)
+        return throttle_ms, is_served
+
+
+def fetch_quota(context: Context, peer: Peer, client_id: str, *, is_of_replica: bool) -> FetchQuota | None:
+    """The quotas on a fetch; None: there are none, or it is a broker's."""
+    quotas = context.quotas
+    if not quotas.is_set or is_of_replica or quotas.is_free(peer):
+        return None
+    return FetchQuota(quotas, peer, client_id, context.world.clock.monotonic_s)

@@ -1,0 +1,222 @@
+"""The quotas of clients' requests on one broker: produced and fetched bytes, request time, controller mutations.
+
+A quota is measured only while one of its kind is set anywhere, so without quotas a request pays one attribute. The
+content changes exactly when `image.quotas` is another object. Source: Kafka's ClientQuotaManager,
+ClientRequestQuotaManager, ControllerMutationQuotaManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from enum import StrEnum
+from typing import Final
+
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    ClientQuotas,
+)
+from broker.net.dispatch import Peer
+from broker.quotas.limits import Limits
+from broker.quotas.rates import Rate, TokenBucket, Windows
+from broker.quotas.sensors import Sensors
+
+PERCENT: Final = 100.0  # of the event loop: a second of it a second
+
+_REFUSED: Final = "The throttling quota has been exceeded."
+
+
+class QuotaKind(StrEnum):
+    """Why a client is throttled: the label of a counter."""
+
+    PRODUCE = "produce"
+    FETCH = "fetch"
+    REQUEST = "request"
+    CONTROLLER_MUTATION = "controller-mutation"
+
+
+class RateQuota:
+    """One kind of quota on rates. `throttle_ms_max`: of request time, a window (Kafka's)."""
+
+    __slots__ = ("_limits", "_sensors", "_throttle_ms_max", "is_set", "windows")
+
+    def __init__(self, windows: Windows, throttle_ms_max: int | None = None) -> None:
+        self.windows = windows
+        self.is_set = False
+        self._throttle_ms_max = throttle_ms_max
+        self._limits = Limits((), "")
+        self._sensors: Sensors[Rate] = Sensors()
+
+    def set(self, limits: Limits) -> None:
+        """Use other quotas. What clients took counts against them."""
+        self._limits, self.is_set = limits, bool(limits)
+        if not limits:
+            self._sensors.clear()
+
+    def record(self, user: str, client_id: str, value: float, now_ms: int) -> int:
+        """Count what the client took. Returns for how long it is throttled, in ms."""
+        if (found := self._limits.of(user, client_id)) is None:
+            return 0
+        key, bound = found
+        rate = self._sensors.get(key, now_ms, self._new_rate)
+        rate.record(value, now_ms)
+        return self._capped(rate.throttle_ms(bound, now_ms))
+
+    def reserve(
+        self, user: str, client_id: str, value: float, now_ms: int, *, is_wanted: bool = True
+    ) -> tuple[int, bool]:
+        """As `record`, but nothing is counted if the client may not have it (second result). A client that took nothing
+        within the windows has it anyway and is throttled after; else one batch above its quota would never be read.
+        Not `is_wanted`: it does not get it for another reason."""
+        if (found := self._limits.of(user, client_id)) is None:
+            return 0, True
+        key, bound = found
+        rate = self._sensors.get(key, now_ms, self._new_rate)
+        is_first = rate.total(now_ms) <= 0
+        rate.record(value, now_ms)
+        throttle_ms = self._capped(rate.throttle_ms(bound, now_ms))
+        is_served = is_wanted and (is_first or not throttle_ms)
+        if not is_served:
+            rate.record(-value, now_ms)
+        return throttle_ms, is_served
+
+    def most_at_once(self, user: str, client_id: str) -> int | None:
+        """What the client may take at once when it took nothing before; None: there is no quota."""
+        found = self._limits.of(user, client_id)
+        if found is None:
+            return None
+        return int(found[1] * (self.windows.count - 1) * self.windows.size_ms / 1000)
+
+    def _new_rate(self) -> Rate:
+        return Rate(self.windows)
+
+    def _capped(self, throttle_ms: int) -> int:
+        return throttle_ms if self._throttle_ms_max is None else min(throttle_ms, self._throttle_ms_max)
+
+
+class Mutations:
+    """The controller mutations of one request (KIP-599). Strict: once the tokens are used up, changes are refused until
+    they are earned again. Permissive, for clients that do not know the error: changes are made and the client is
+    throttled."""
+
+    __slots__ = ("_bound", "_bucket", "_is_strict", "_now_ms", "_throttled_until_ms")
+
+    def __init__(self, bucket: TokenBucket | None, bound: float, now_ms: Callable[[], int], *, is_strict: bool) -> None:
+        self._bucket = bucket
+        self._bound = bound
+        self._now_ms = now_ms
+        self._is_strict = is_strict
+        self._throttled_until_ms = 0
+
+    def charge(self) -> Callable[[int], None]:
+        """A function that counts the partitions of one change, once however often it is decided. It raises ApiError
+        THROTTLING_QUOTA_EXCEEDED."""
+        charged = False
+
+        def count(partitions: int) -> None:
+            nonlocal charged
+            if not charged:
+                self._count(partitions)
+                charged = True
+
+        return count
+
+    @property
+    def throttle_ms(self) -> int:
+        """For how long the client is throttled from now."""
+        return max(self._throttled_until_ms - self._now_ms(), 0) if self._throttled_until_ms else 0
+
+    def _count(self, partitions: int) -> None:
+        bucket, now_ms = self._bucket, self._now_ms()
+        if bucket is None:
+            return
+        if self._is_strict:
+            throttle_ms = bucket.throttle_ms(self._bound, now_ms)
+            if throttle_ms:
+                self._throttled_until_ms = now_ms + throttle_ms
+                raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _REFUSED)
+            bucket.take(partitions, self._bound, now_ms)
+            return
+        bucket.take(partitions, self._bound, now_ms)
+        if throttle_ms := bucket.throttle_ms(self._bound, now_ms):
+            self._throttled_until_ms = now_ms + throttle_ms
+
+
+class QuotaManagers:
+    """All kinds (Kafka's name). `is_set`: any quota of users or client ids is set. `monotonic_s`: the clock. Free are
+    peers on `brokers_listener`, and `super_users`, whom Kafka limits too."""
+
+    def __init__(
+        self,
+        windows: Windows,
+        controller_windows: Windows,
+        monotonic_s: Callable[[], float],
+        brokers_listener: str = "",
+        super_users: Container[str] = (),
+    ) -> None:
+        self.is_set = False
+        self._brokers_listener = brokers_listener
+        self._super_users = super_users
+        self.produce = RateQuota(windows)
+        self.fetch = RateQuota(windows)
+        self.request = RateQuota(windows, throttle_ms_max=windows.size_ms)
+        self._controller_windows = controller_windows
+        self._mutation_limits = Limits((), "")
+        self._buckets: Sensors[TokenBucket] = Sensors()
+        self._monotonic_s = monotonic_s
+        self._quotas: tuple[ClientQuotas, ...] = ()
+        self.throttled: dict[QuotaKind, int] = dict.fromkeys(QuotaKind, 0)
+        """Answers that throttled their clients, since the start."""
+        self.throttled_ms: dict[QuotaKind, int] = dict.fromkeys(QuotaKind, 0)
+        """The sum of their throttle times."""
+
+    def apply_image(self, image: ClusterImage) -> None:
+        quotas = image.quotas
+        if quotas is self._quotas:
+            return
+        self._quotas = quotas
+        self.produce.set(Limits(quotas, PRODUCER_BYTE_RATE))
+        self.fetch.set(Limits(quotas, CONSUMER_BYTE_RATE))
+        self.request.set(Limits(quotas, REQUEST_PERCENTAGE))
+        self._mutation_limits = Limits(quotas, CONTROLLER_MUTATION_RATE)
+        if not self._mutation_limits:
+            self._buckets.clear()
+        rates = self.produce, self.fetch, self.request
+        self.is_set = bool(self._mutation_limits) or any(quota.is_set for quota in rates)
+
+    def is_free(self, peer: Peer) -> bool:
+        return peer.listener == self._brokers_listener or peer.principal in self._super_users
+
+    def now_ms(self) -> int:
+        return int(self._monotonic_s() * 1000)
+
+    def mutations(self, peer: Peer, client_id: str, *, is_strict: bool) -> Mutations:
+        """For a request of a client, which may have connected to another broker."""
+        found = None
+        if self._mutation_limits and not self.is_free(peer):
+            found = self._mutation_limits.of(user_of(peer.principal), client_id)
+        if found is None:
+            return Mutations(None, 0.0, self.now_ms, is_strict=is_strict)
+        key, bound = found
+        now_ms = self.now_ms()
+        bucket = self._buckets.get(key, now_ms, lambda: TokenBucket(self._controller_windows, bound, now_ms))
+        return Mutations(bucket, bound, self.now_ms, is_strict=is_strict)
+
+    def throttle(self, peer: Peer, kind: QuotaKind, throttle_ms: int) -> int:
+        """Mute the peer's connection for that long, if it is above 0."""
+        if throttle_ms:
+            self.throttled[kind] += 1
+            self.throttled_ms[kind] += throttle_ms
+            if peer.throttle is not None:
+                peer.throttle(throttle_ms)
+        return throttle_ms
+
+
+def user_of(principal: str) -> str:
+    """The name in a principal, such as `User:alice`."""
+    return principal.partition(":")[2]

@@ -1,0 +1,67 @@
+"""The quota that applies to a client: the most specific of eight levels (KIP-13, KIP-55).
+
+1. user and client id; 2. user and default client id; 3. user; 4. default user and client id; 5. default user and
+default client id; 6. default user; 7. client id; 8. default client id.
+
+Clients that share a level without a client id or user in it share one rate: all clients of a user under 3 and 6, all
+users of a client id under 7 and 8. Source: Kafka's ClientQuotaManager.DefaultQuotaCallback, which has two steps: whose
+rate is measured, then which quota holds for it. So a client without an id, to which level 2 or 5 applies, is held to
+the quota of its user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+from broker.metadata.records import ClientQuotas
+
+_DEFAULT: Final = ""  # an empty name is refused, so no entity has it
+
+SensorKey: TypeAlias = tuple[str, str]
+"""User and client id whose use is measured together; empty: of any."""
+
+
+class Limits:
+    """The quotas of one key, such as `producer_byte_rate`."""
+
+    __slots__ = ("_by_entity",)
+
+    def __init__(self, quotas: Iterable[ClientQuotas], key: str) -> None:
+        self._by_entity: dict[tuple[str | None, str | None], float] = {}
+        for each in quotas:
+            if key in each.quotas:
+                names = {kind: _DEFAULT if name is None else name for kind, name in each.entity}
+                self._by_entity[names.get("user"), names.get("client-id")] = each.quotas[key]
+
+    def __bool__(self) -> bool:
+        return bool(self._by_entity)
+
+    def of(self, user: str, client_id: str) -> tuple[SensorKey, float] | None:
+        """Whose use is measured with this client's, and the quota of them together; None: there is no quota."""
+        key = self._measured(user, client_id)
+        bound = self._bound(*key)
+        return None if bound is None else (key, bound)
+
+    def _measured(self, user: str, client_id: str) -> SensorKey:
+        known = self._by_entity
+        # A client without a user or an id is no default client: only names of entities are looked up.
+        if (user and client_id and (user, client_id) in known) or (user and (user, _DEFAULT) in known):
+            return user, client_id
+        if user and (user, None) in known:
+            return user, ""
+        if (client_id and (_DEFAULT, client_id) in known) or (_DEFAULT, _DEFAULT) in known:
+            return user, client_id
+        if (_DEFAULT, None) in known:
+            return user, ""
+        return "", client_id
+
+    def _bound(self, user: str, client_id: str) -> float | None:
+        if user and client_id:
+            return self._first((user, client_id), (user, _DEFAULT), (_DEFAULT, client_id), (_DEFAULT, _DEFAULT))
+        if user:
+            return self._first((user, None), (_DEFAULT, None))
+        return self._first((None, client_id), (None, _DEFAULT)) if client_id else None
+
+    def _first(self, *entities: tuple[str | None, str | None]) -> float | None:
+        return next((self._by_entity[entity] for entity in entities if entity in self._by_entity), None)

@@ -1,0 +1,50 @@
+"""What is measured of clients, at most `SENSORS_MAX` of one kind. A sensor that was not used for an hour is forgotten,
+as in Kafka. Above the bound the one that was not used for longest is forgotten, so its client begins with an unused
+quota: clients with ever new ids cost time, not memory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from broker.quotas.limits import SensorKey
+
+SENSORS_MAX: Final = 10_000  # 1.7 KB each with eleven windows: 17 MB at most
+IDLE_MS_MAX: Final = 3_600_000
+
+T = TypeVar("T")
+
+
+class Sensors(Generic[T]):
+    __slots__ = ("_count_max", "_found")
+
+    def __init__(self, count_max: int = SENSORS_MAX) -> None:
+        self._count_max = count_max
+        self._found: OrderedDict[SensorKey, tuple[int, T]] = OrderedDict()  # by last use
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def get(self, key: SensorKey, now_ms: int, make: Callable[[], T]) -> T:
+        """The sensor of `key`, made anew if there is none. `now_ms` never goes back."""
+        found = self._found
+        used = found.get(key)
+        sensor = make() if used is None or now_ms - used[0] >= IDLE_MS_MAX else used[1]
+        found[key] = now_ms, sensor
+        found.move_to_end(key)
+        if used is None:
+            self._forget(now_ms)
+        return sensor
+
+    def clear(self) -> None:
+        self._found.clear()
+
+    def _forget(self, now_ms: int) -> None:
+        """Called with each new sensor: two at most go, so the idle ones go twice as fast as new ones come."""
+        found = self._found
+        for _ in range(2):
+            oldest = next(iter(found))
+            if len(found) <= self._count_max and now_ms - found[oldest][0] < IDLE_MS_MAX:
+                break
+            del found[oldest]
