@@ -120,7 +120,7 @@ class BrokerStart:
             config.node_id,
             listener,
             answer_bytes_max,
-            self.listening.tls.get(listener),
+            self.listening.certificates.of(listener),
             link_login(config, world),
         )
         limits = tier_limits(config, probed)
@@ -173,6 +173,9 @@ class BrokerStart:
         for name, service in self.listening.logins.services.items():
             self._spawn_service(name, service)
         await self.listening.accept(self.live)
+        certificates = self.listening.certificates
+        self._spawn_service("certificates", lambda: certificates.keep(world.workers))
+        self._spawn_service("reminder", self.listening.keep_reminding)
         damaged = following.replicas.damaged
         snapshots = self.components.snapshots
         assert snapshots is not None
@@ -193,6 +196,7 @@ class BrokerStart:
             following.turnover,
             cleaner,
             self.components.transaction_snapshots,
+            certificates,
         )
 
     async def _commit_defaults(self, following: MetadataWiring) -> None:

@@ -37,6 +37,8 @@ class BrokerConfig:
     internal: ListenerConfig | None  # an additional listener for brokers only
     http_host: str | None  # None: no HTTP
     http_port: int
+    http_metrics_open: Annotated[bool, "thermocline.http.metrics.open"]
+    insecure: tuple[str, ...]  # addresses that others reach without authentication, as --insecure allows
 
     # security
     sasl: Mapping[str, SaslListener]  # by listener name, of those that speak SASL

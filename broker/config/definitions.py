@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from broker.config.authorizer import ALLOWS_WITHOUT_ACLS, SUPER_USERS
 from broker.config.kafka import kafka_names
-from broker.config.kafka.at_run_time import OF_ANY, OF_ONE
+from broker.config.kafka.at_run_time import OF_A_LISTENER, OF_A_LISTENER_FIXED, OF_ANY, OF_ONE
 from broker.config.kafka.honoured import BROKER_NAMES, DYNAMIC_NAMES, TOPIC_NAMES, Honoured
 from broker.config.kafka.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPIC_REASONS, reason_of
 from broker.config.own import OWN
@@ -93,7 +93,8 @@ def _registry() -> dict[str, Definition]:
     for name, known in _read_table(kafka_names.DYNAMIC, DYNAMIC_NAMES, reason_of).items():
         found[name] = replace(known, dynamic=True)
     for name in OF_ANY | OF_ONE:
-        assert not found[name].honoured, f"{name} has an effect: say whether it is dynamic in `honoured`"
+        is_said = found[name].dynamic or not found[name].honoured
+        assert is_said, f"{name} has an effect: say whether it is dynamic in `honoured`"
         found[name] = replace(found[name], dynamic=True)
     for own in _AUTHORIZER:
         found[own.name] = own
@@ -135,7 +136,7 @@ def broker_definition(name: str) -> Definition | None:
     unknown name."""
     found = BROKER.get(name)
     if found is None and (own := _OF_A_LISTENER.fullmatch(name)) and (base := BROKER.get(own[1])) is not None:
-        return replace(base, name=name)
+        return replace(base, name=name, dynamic=base.dynamic or own[1] in OF_A_LISTENER - OF_A_LISTENER_FIXED)
     if found is None and name.startswith(IGNORED_BEGINNINGS):
         return Definition(name, ConfigType.STRING, None, doc=f"Accepted without effect: {reason_of(name)}")
     return found

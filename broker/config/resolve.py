@@ -99,6 +99,7 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
         ),
         http_host=at.http.host if at.http else None,
         http_port=at.http.port if at.http else 0,
+        insecure=at.insecure,
         sasl=MappingProxyType(sasl_listeners(values, every)),
         first_users=first_users(values, every),
         brokers_login=brokers_login(values, next(one for one in every if one.name == at.brokers.name)),

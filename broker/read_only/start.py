@@ -135,6 +135,9 @@ class ReadOnlyStart:
         for name, service in self.listening.logins.services.items():
             self._spawn_service(name, service)
         await self.listening.accept(self.live)
+        certificates = self.listening.certificates
+        self._spawn_service("certificates", lambda: certificates.keep(world.workers))
+        self._spawn_service("reminder", self.listening.keep_reminding)
         log.info(
             "read-only: serving what %s holds of cluster %s (topics: %d); positions of groups are kept in memory, and "
             "lost when this process ends",
@@ -142,7 +145,8 @@ class ReadOnlyStart:
             loaded.cluster_id,
             len(feed.image.topics),
         )
-        return ReadOnlySources(context, cold, store, self.listening.server, poller, roots, world.clock.monotonic_s())
+        since_s = world.clock.monotonic_s()
+        return ReadOnlySources(context, cold, store, self.listening.server, poller, roots, since_s, certificates)
 
     def _node(self) -> Node:
         listeners = tuple(Endpoint(name, *address) for name, address in self.listening.advertised.items())

@@ -5,29 +5,30 @@ An address in use is found before disk, bucket or lease are touched, and is Refu
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 from collections.abc import Awaitable
-from functools import partial
 from typing import Final
 
 from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
 from broker.config.listeners import ListenerConfig
 from broker.config.live import LiveConfig
-from broker.config.sources import Explicit
 from broker.membership.session import Refused
 from broker.net.dispatch import Dispatcher
 from broker.net.server import Bind, Server
-from broker.observe.http import HttpServer, Views
+from broker.observe.http import HttpServer, Protection, Views
 from broker.security.sasl.logins import Logins
-from broker.security.tls.listener_tls import ListenerTls
+from broker.security.tls.certificates import Certificates
 from broker.startup.limits import net_limits
 from broker.startup.ready_words import path_word, url_word
-from seams.clock import Clock
-from seams.files.disk import Disk, read_file
 from seams.loop.tasks import FailureReport
 from seams.world import World
 
+log = logging.getLogger(__name__)
+
+_REMIND_S: Final = 3600.0
 _ADVICE: Final = {
     errno.EADDRINUSE: "stop what uses the address, or choose another with {flag}",
     errno.EADDRNOTAVAIL: "it is not an address of this machine: choose one of its own with {flag}, or 0.0.0.0 "
@@ -50,9 +51,13 @@ class Listeners:
     ) -> None:
         self._config = config
         self.logins = logins
-        self.http = None if config.http_host is None else HttpServer(views)
         limits = net_limits(config)
-        self.tls = tls_of(config, world.disk, world.clock)
+        self.certificates = certificates = Certificates(config, world.disk, world.clock)
+        tls = certificates.http
+        protection = Protection(
+            certificates.http_secrets, None if tls is None else tls.context, config.http_metrics_open
+        )
+        self.http = None if config.http_host is None else HttpServer(views, protection)
         self.server = Server(
             world.net,
             dispatcher,
@@ -80,7 +85,7 @@ class Listeners:
             *listener.address,
             apart=is_apart,
             protocol=listener.protocol,
-            tls=self.tls.get(listener.name),
+            tls=self.certificates.of(listener.name),
             login=None if logins is None else logins.new_peer,
         )
 
@@ -122,7 +127,17 @@ class Listeners:
 
         limit(live.now)
         live.subscribe(limit)
+        self.certificates.follow(live)
         await _bound(self.server.accept(), "--listen")
+
+    async def keep_reminding(self) -> None:
+        """Say every hour that others reach this broker without authentication, if they do."""
+        while self._config.insecure:
+            log.warning(
+                "insecure: %s can be reached by other machines without authentication, as --insecure allows",
+                ", ".join(self._config.insecure),
+            )
+            await asyncio.sleep(_REMIND_S)
 
     def ready_line(self, cluster_id: str, bucket_url: str) -> str:
         """The line that scripts wait for (cli.md)."""
@@ -133,15 +148,6 @@ class Listeners:
             f"cluster={cluster_id} data={path_word(self._config.data_dir)} bucket={url_word(bucket_url)}"
         )
         return f"{line} listeners={self._shown()}" if others else line
-
-
-def tls_of(config: BrokerConfig, disk: Disk, clock: Clock) -> dict[str, ListenerTls]:
-    """Certificates of the listeners that speak TLS, by name. Blocking. Raises InvalidConfig for unusable ones."""
-    every = (*config.listeners, *(() if config.internal is None else (config.internal,)))
-    values, read = Explicit(config.configured), partial(read_file, disk)
-    return {
-        one.name: ListenerTls(one.name, lambda: values, read, clock.wall_ms) for one in every if one.protocol.uses_tls
-    }
 
 
 async def _bound(start: Awaitable[None], flag: str) -> None:

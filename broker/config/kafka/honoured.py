@@ -69,6 +69,43 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "The listener that other brokers use, when it is one of several in listeners; requests of brokers are refused "
         "on every other one. Default: an additional listener, thermocline.internal."
     ),
+    "security.inter.broker.protocol": H(
+        "Protocol of the additional listener that only brokers use (thermocline.internal): with SSL brokers verify one "
+        "another's certificate and name and present their own."
+    ),
+    # TLS; each also as listener.name.NAME.CONFIG
+    "ssl.keystore.location": H(
+        "This broker's private key with its certificate chain: one PEM file, or PKCS12. Read again when it changes: "
+        "new connections get the new certificate. At run time of one listener of one broker.",
+    ),
+    "ssl.keystore.type": H("PEM or PKCS12; a file's content decides. JKS is not read: convert it with keytool."),
+    "ssl.keystore.password": H("Password of a PKCS12 key store."),
+    "ssl.keystore.key": H("Private key inline, in PEM; with ssl.keystore.certificate.chain."),
+    "ssl.keystore.certificate.chain": H("Certificate chain inline, in PEM; with ssl.keystore.key."),
+    "ssl.key.password": H("Password of an encrypted private key in PEM."),
+    "ssl.truststore.location": H(
+        "Certificates of the CAs that sign clients' and brokers' certificates: PEM or PKCS12. Read again when it "
+        "changes. Not set: no client certificate is accepted, and other brokers are verified by the system's CAs."
+    ),
+    "ssl.truststore.type": H("PEM or PKCS12; a file's content decides."),
+    "ssl.truststore.password": H("Password of a PKCS12 trust store."),
+    "ssl.truststore.certificates": H("Certificates of the CAs inline, in PEM."),
+    "ssl.client.auth": D("required: clients present a certificate of a trusted CA; requested: they may; none."),
+    "ssl.enabled.protocols": D("TLSv1.2 and TLSv1.3; older versions are refused."),
+    "ssl.protocol": D("TLSv1.2 leaves TLS 1.3 out."),
+    "ssl.cipher.suites": D(
+        "Suites by IANA's or OpenSSL's names, of those with forward secrecy. Of TLS 1.3 the first, the first two or "
+        "all three of TLS_AES_256_GCM_SHA384, TLS_CHACHA20_POLY1305_SHA256, TLS_AES_128_GCM_SHA256."
+    ),
+    "ssl.endpoint.identification.algorithm": D(
+        "https: other brokers' certificates have the host that is connected to among their names; empty: any name."
+    ),
+    "ssl.principal.mapping.rules": H(
+        "Which principal the subject of a client's certificate is: RULE:pattern/replacement/[LU] or DEFAULT, the first "
+        "that matches. A subject that none matches is refused."
+    ),
+    "ssl.allow.dn.changes": H("A new key store may have another subject."),
+    "ssl.allow.san.changes": H("A new key store may lack names of the old one."),
     "controller.listener.names": H("Listeners of these names are left out: there is no controller quorum."),
     # the authorizer
     "authorizer.class.name": H(

@@ -38,7 +38,8 @@ _THREADS = "one loop and a bounded pool of workers take the place of these threa
 
 BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("sasl.", _SASL),
-    ("ssl.", _SECURITY),
+    ("sasl.", _SECURITY),
+    ("ssl.", "OpenSSL takes the place of Java's security providers."),
     ("security.", _SECURITY),
     ("principal.", _SECURITY),
     ("delegation.token.", _SECURITY),

@@ -41,7 +41,7 @@ def inline(signed: Signed | None = None, **configs: str) -> dict[str, str]:
 
 def listener_tls(signed: Signed | None = None, **configs: str) -> ListenerTls:
     values = Explicit(inline(signed, **configs))
-    return ListenerTls("SSL", lambda: values, no_file, now_ms)
+    return ListenerTls("listener SSL", lambda: values, no_file, now_ms)
 
 
 def client_context(signed: Signed | None = None, trusts: Authority | None = None) -> ssl.SSLContext:

@@ -134,12 +134,11 @@ def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
 
 def check_certificates(config: BrokerConfig) -> None:
     """Certificates that cannot be used are a wrong configuration. Raises InvalidConfig."""
-    if any(one.protocol.uses_tls for one in (*config.listeners, *filter(None, [config.internal]))):
-        from broker.startup.listeners import tls_of
-        from seams.clock import SystemClock
-        from seams.files.posix_disk import PosixDisk
+    from broker.security.tls.certificates import Certificates
+    from seams.clock import SystemClock
+    from seams.files.posix_disk import PosixDisk
 
-        tls_of(config, PosixDisk(), SystemClock())
+    Certificates(config, PosixDisk(), SystemClock())
 
 
 def arm_crash_point(spec: str | None, *, testing: bool) -> None:
