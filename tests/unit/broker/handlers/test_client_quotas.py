@@ -241,7 +241,9 @@ async def test_a_full_fetch_that_is_throttled_opens_no_session() -> None:
     for _ in range(2):
         await life.call(ApiKey.FETCH, fetch_request(("t", 0, 0)), peer=peer)
     request = fetch_request(("t", 0, 0), session_epoch=0)
+    sessions = len(life.context.fetch_sessions)
     throttled = await life.call(ApiKey.FETCH, request, peer=peer)
+    assert len(life.context.fetch_sessions) == sessions
     assert (throttled.session_id, throttled.responses) == (0, []) and throttled.throttle_time_ms
     await life.stop()
 
