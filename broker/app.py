@@ -23,10 +23,14 @@ from broker.observe.sources import Sources, StartupSources
 from broker.observe.status import Health, Waits
 from broker.observe.views import operator_views
 from broker.read_only.handlers import REFUSALS as read_only_refusals
-from broker.read_only.handlers import ReadOnlyAuthorizer
+from broker.read_only.handlers import RefusesWrites
 from broker.read_only.start import ReadOnlyStart, read_only_config
 from broker.read_only.views import ReadOnlySources, read_only_views
-from broker.security.authorizer import Authorizer
+from broker.security.audit import Audit
+from broker.security.authorizer.standard import Authorizer
+from broker.security.brokers_only import BrokersOnly
+from broker.security.client_access import ClientAccess
+from broker.security.sasl.logins import Logins
 from broker.start import BrokerStart, EngineMaker, StoreOpener
 from broker.startup.components import Components, Shutdown
 from broker.startup.listeners import Listeners
@@ -109,6 +113,8 @@ class Broker:
         self._clean_stop = False
         self.health = Health()
         self.metrics = BrokerMetrics()
+        self.audit = Audit(world.clock.monotonic_s)
+        self.clients = ClientAccess(_authorizer(config), self.audit, config.brokers_listener)
         self._outage = OutageLog(world.clock)  # of the probe; the session has its own
         self._lag = LoopLag()
         self._startup = StartupSources(
@@ -127,14 +133,14 @@ class Broker:
         """A member of its cluster."""
         config, world = self._config, self._world
         self.views = operator_views(self._startup, lambda: self._once(Sources))
-        dispatcher = BrokerDispatcher(self._tasks, Authorizer(config.brokers_listener))
+        dispatcher = BrokerDispatcher(self._tasks, BrokersOnly(config.brokers_listener), self.clients)
         return BrokerStart(
             config,
             LiveConfig(config),
             world,
             open_bucket,
             self._make_engine,
-            Listeners(config, world, dispatcher, self.views, self._report),
+            Listeners(config, world, dispatcher, self._logins(dispatcher), self.views, self._report),
             dispatcher,
             self.components,
             self._tasks,
@@ -146,6 +152,9 @@ class Broker:
             self._keep_session,
         )
 
+    def _logins(self, dispatcher: BrokerDispatcher) -> Logins:
+        return Logins(self._config.sasl, dispatcher, self._world, self._tasks, self.audit)
+
     def _once(self, kind: type[T]) -> T | None:
         """The sources of a serving broker; None before it serves."""
         return self._sources if isinstance(self._sources, kind) else None
@@ -154,14 +163,14 @@ class Broker:
         """A read-only broker beside another cluster."""
         config, world = self._config, self._world
         self.views = read_only_views(self._startup, lambda: self._once(ReadOnlySources))
-        authorizer = ReadOnlyAuthorizer(config.brokers_listener)
-        dispatcher = BrokerDispatcher(self._tasks, authorizer, REFUSALS | read_only_refusals)
+        refuses = RefusesWrites(config.brokers_listener)
+        dispatcher = BrokerDispatcher(self._tasks, refuses, self.clients, REFUSALS | read_only_refusals)
         return ReadOnlyStart(
             config,
             LiveConfig(config),
             world,
             open_bucket,
-            Listeners(config, world, dispatcher, self.views, self._report),
+            Listeners(config, world, dispatcher, self._logins(dispatcher), self.views, self._report),
             dispatcher,
             self.components,
             self._tasks,
@@ -238,6 +247,13 @@ class Broker:
         closing = Shutdown(self.components, self._config, self._world.workers, self._tasks, self._waits, self._report)
         # A superseded broker's responses never leave: draining would last the whole time-out.
         await closing.close(clean=self._clean_stop, drain=not self._superseded.is_set())
+
+
+def _authorizer(config: BrokerConfig) -> Authorizer | None:
+    wanted = config.authorizer
+    if wanted is None:
+        return None
+    return Authorizer(wanted.super_users, allows_without_acls=wanted.allows_without_acls)
 
 
 async def _awaited(work: Awaitable[T]) -> T:

@@ -23,8 +23,11 @@ from broker.partition.registry import Registry
 from broker.peers.forward import Forward
 from broker.quotas.client_quotas import QuotaManagers
 from broker.quotas.loop_time import LoopTime
+from broker.security.authorizer.access import UNRESTRICTED, Unrestricted
+from broker.security.client_access import ClientAccess
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.interfaces import TransactionOutcomes, TransactionVerifier
+from broker.wire.messages import ProduceResponseTopic
 from hotstore.host.residency import Residency
 from seams.loop.tasks import Tasks
 from seams.world import World
@@ -33,7 +36,7 @@ from seams.world import World
 @dataclass(frozen=True, slots=True)
 class Context:
     """`live_configs`: broker configs that only the running process knows, such as bound ports. `brokers`: handles
-    requests of other brokers to the controller; None on a read-only broker."""
+    requests of other brokers to the controller; None on a read-only broker. `clients`: what each client may do."""
 
     live: LiveConfig
     world: World
@@ -53,6 +56,7 @@ class Context:
     images: ImageFeed
     forward: Forward
     quotas: QuotaManagers
+    clients: ClientAccess
     quiet: ProduceIdle = field(default_factory=ProduceIdle)
     brokers: BrokerRpc | None = None
     transactions: TransactionCoordinator | None = None
@@ -68,9 +72,12 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The peer, API version and client id of one request. `time`: what it takes, measured while a quota is set."""
+    """The peer, API version and client id of one request. `access`: what the peer may do. `refused`: rows of a produce
+    response for what it may not. `time`: what it takes, measured while a quota is set."""
 
     version: int
     peer: Peer
     client_id: str
+    access: Unrestricted = UNRESTRICTED
+    refused: tuple[ProduceResponseTopic, ...] = ()
     time: LoopTime | None = None

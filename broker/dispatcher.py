@@ -19,8 +19,18 @@ from broker.controller.controller_requests import ControllerRequests
 from broker.controller.decisions.decision import RemoteMetadataWriter
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
-from broker.handlers.admin import acls, alter_configs, configs, delete_records, log_dirs, producers, quotas, topics
-from broker.handlers.cluster import brokers, elections, envelope, reassignments
+from broker.handlers.admin import (
+    acls,
+    alter_configs,
+    configs,
+    credentials,
+    delete_records,
+    log_dirs,
+    producers,
+    quotas,
+    topics,
+)
+from broker.handlers.cluster import brokers, elections, envelope, reassignments, sasl
 from broker.handlers.fetch import fetch
 from broker.handlers.fetch import list_offsets as offsets
 from broker.handlers.fetch import responses as fetch_answers
@@ -43,7 +53,11 @@ from broker.handlers.transactions import offsets as transaction_offsets
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.peers.forward import FORWARDED
 from broker.quotas.loop_time import LoopTime
-from broker.security.authorizer import Authorizer
+from broker.security.brokers_only import RESTRICTED, BrokersOnly
+from broker.security.client_access import ClientAccess
+from broker.security.rules import data as data_rules
+from broker.security.rules.table import RULES
+from broker.security.rules.verdict import ALLOWED, Verdict
 from broker.wire import messages as wire
 from broker.wire.apis import ApiKey, is_served
 from broker.wire.codec import decode_request, encode_response
@@ -128,6 +142,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.BROKER_REGISTRATION: brokers.handle_broker_registration,
     ApiKey.BROKER_HEARTBEAT: brokers.handle_broker_heartbeat,
     ApiKey.ALTER_PARTITION: brokers.handle_alter_partition,
+    ApiKey.SASL_HANDSHAKE: sasl.handle_sasl_handshake,
+    ApiKey.SASL_AUTHENTICATE: sasl.handle_sasl_authenticate,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: credentials.handle_describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: credentials.handle_alter_user_scram_credentials,
 }
 
 
@@ -170,6 +188,19 @@ def is_wide(request: Message) -> bool:
     return len(topics) > ROWS_PER_TURN or rows > fetch.READ_AT_ONCE_MAX
 
 
+def _split_produce(call: Call, request: ProduceRequest) -> tuple[Call, ProduceRequest]:
+    """The part of the request that the client may make, and the call with what it may not."""
+    if not call.access.is_enforced:
+        return call, request
+    return _allowed_part(call, request, data_rules.produce_at_once(call.access, request))
+
+
+def _allowed_part(call: Call, request: ProduceRequest, verdict: Verdict) -> tuple[Call, ProduceRequest]:
+    if verdict is ALLOWED:
+        return call, request
+    return replace(call, refused=verdict.refused), verdict.request
+
+
 async def _nothing_to_open(_: str) -> None:
     """A forwarded change that was not made opens no log."""
 
@@ -180,9 +211,16 @@ class BrokerDispatcher:
     context: Context
     fast_path: FastPath
 
-    def __init__(self, tasks: Tasks, authorizer: Authorizer, refusals: Mapping[int, Refuse] = REFUSALS) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        brokers_only: BrokersOnly,
+        clients: ClientAccess,
+        refusals: Mapping[int, Refuse] = REFUSALS,
+    ) -> None:
         self._tasks = tasks
-        self._authorizer = authorizer
+        self._brokers_only = brokers_only
+        self.clients = clients
         self._handlers = HANDLERS
         self._refusals = refusals
 
@@ -196,6 +234,8 @@ class BrokerDispatcher:
         )
         self._elsewhere = replace(context, controller=remote)
         self.fast_path = FastPath(context)
+        if self.clients.authorizer is not None:
+            self.clients.authorizer.watch(self.fast_path.routes.forget)
         self._responder = Responder(context.gate, self._tasks)
         self._produce_flow = ProduceFlow(context, self._responder)
         self._now_s = context.world.clock.monotonic_s
@@ -237,16 +277,23 @@ class BrokerDispatcher:
         except MalformedFrame as malformed:
             context.metrics.malformed += 1
             raise CloseConnection(f"malformed request: {malformed}") from malformed
-        call = Call(header.api_version, peer, header.client_id or "", self._responder.time)
+        client_id = header.client_id or ""
+        call = Call(header.api_version, peer, client_id, self.clients.of(peer), time=self._responder.time)
         context.metrics.requests[header.api_key] += 1
-        refusal = self._authorizer.refusal(peer, header.api_key, request)
+        refusal = self._brokers_only.refusal(peer, header.api_key, request, is_client=call.access.is_enforced)
         if refusal is not None:
+            if header.api_key in RESTRICTED:
+                self.clients.note_plays_broker(peer, header.api_key)
             return self._responder.later(self._refused(header, request, refusal))
         if not context.gate.is_open():
             return self._responder.later(self._after_gate(header, call, request))
         if len(frame) > _WIDE_FRAME and is_wide(request):
             return self._responder.later(self._wide(header, call, request))
         if header.api_key == _PRODUCE:
+            if call.access.is_enforced:
+                call, allowed = _split_produce(call, cast(ProduceRequest, request))
+                if allowed is not request:
+                    return self._produce_flow.answer(header, call, allowed)
             produced = self._produce_flow.answer(header, call, cast(ProduceRequest, request))
             self.fast_path.routes.learn(peer, frame, body_at, call, cast(ProduceRequest, request))
             return produced
@@ -271,6 +318,11 @@ class BrokerDispatcher:
         """Handle a produce or fetch of very many partitions, in turns with other work."""
         await next_turn()  # decoding it took long enough
         if header.api_key == _PRODUCE:
+            if call.access.is_enforced:
+                verdict = await data_rules.produce(
+                    call.access, cast(ProduceRequest, request), call.version, self.context.metadata
+                )
+                call, request = _allowed_part(call, cast(ProduceRequest, request), verdict)
             return await self._produce_flow.answer_wide(header, call, cast(ProduceRequest, request))
         if header.api_key == _FETCH:
             fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call)
@@ -289,12 +341,11 @@ class BrokerDispatcher:
         if is_wide(request):
             return await self._wide(header, call, request)
         if header.api_key == _PRODUCE:
-            answer = self._produce_flow.answer(header, call, cast(ProduceRequest, request))
-        elif header.api_key == _FETCH:
-            answer = self._fetch(header, call, cast(FetchRequest, request))
-        else:
-            return await self._handle(header, call, request)
-        return answer
+            call, allowed = _split_produce(call, cast(ProduceRequest, request))
+            return self._produce_flow.answer(header, call, allowed)
+        if header.api_key == _FETCH:
+            return self._fetch(header, call, cast(FetchRequest, request))
+        return await self._handle(header, call, request)
 
     async def _refused(self, header: RequestHeader, request: Message, refusal: ErrorCode) -> list[Part] | None:
         return await self._responder.in_turns(header, await self._refusals[header.api_key](request, refusal))
@@ -310,7 +361,7 @@ class BrokerDispatcher:
             return await self._respond(self._elsewhere, header, call, request)
         if header.api_key == _ENVELOPE:
             sent = cast(EnvelopeRequest, request)
-            opened = await envelope.opened(context, self._authorizer, self._decide, sent, call)
+            opened = await envelope.opened(context, self._brokers_only, self.clients, self._decide, sent, call)
             return await self._responder.in_turns(header, opened)
         return await self._decide(header, call, request)
 
@@ -318,7 +369,20 @@ class BrokerDispatcher:
         return await self._respond(self.context, header, call, request)
 
     async def _respond(self, context: Context, header: RequestHeader, call: Call, request: Message) -> list[Part]:
-        response = await self._handlers[header.api_key](context, request, call)
+        """Asks the authorizer about all but Produce and Fetch, which are not handled here."""
+        if not call.access.is_enforced:
+            response = await self._handlers[header.api_key](context, request, call)
+            return await self._responder.in_turns(header, response)
+        rule = RULES.get(header.api_key)
+        if rule is None:
+            raise CloseConnection(f"API {header.api_key} has no rule of the authorizer")
+        verdict = await rule.split(call.access, request, call.version, context.metadata)
+        if verdict.response is not None:
+            return await self._responder.in_turns(header, verdict.response)
+        left = request if verdict.request is None else verdict.request
+        response = await self._handlers[header.api_key](context, left, call)
+        if verdict.merge is not None:
+            await verdict.merge(response)
         return await self._responder.in_turns(header, response)
 
     def _unsupported(self, header: RequestHeader, body: memoryview) -> list[Part]:

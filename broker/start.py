@@ -36,6 +36,7 @@ from broker.metrics.outage_log import OutageLog
 from broker.observe.sources import Sources
 from broker.observe.status import Health, Waits
 from broker.partition.leading.produce_backpressure import ProduceBackpressure
+from broker.peers.link_login import link_login
 from broker.peers.links import Links
 from broker.quotas.client_quotas import QuotaManagers
 from broker.quotas.connection_rates import ConnectionRates
@@ -114,7 +115,14 @@ class BrokerStart:
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
         config = self.config
         listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max
-        self.components.links = links = Links(world.net, config.node_id, listener, answer_bytes_max)
+        self.components.links = links = Links(
+            world.net,
+            config.node_id,
+            listener,
+            answer_bytes_max,
+            self.listening.certificates.of(listener),
+            link_login(config, world),
+        )
         limits = tier_limits(config, probed)
         ahead = ReadAhead(store, world, limits.store_timeout_s)
         session, joined = await self._join(store, cluster, links, data_dir, ahead)
@@ -147,6 +155,8 @@ class BrokerStart:
             session.poll_soon,
         )
         self.components.replicas = following.replicas
+        if (authorizer := self.dispatcher.clients.authorizer) is not None:
+            following.feed.watch(lambda at: authorizer.follow(at.image.acls))
         for name, service in following.services.items():
             self._spawn_service(name, service)
         self.components.cleaner = cleaner = LogCleaner(logs, world, lambda: self.live.now.cleaner, self.make_engine)
@@ -159,7 +169,13 @@ class BrokerStart:
         self.tasks.spawn("cluster defaults", self._commit_defaults(following))
         context = self._context(following, joined, session, tiers)
         self.dispatcher.serve(context)
+        self.listening.logins.serve(following.metadata)
+        for name, service in self.listening.logins.services.items():
+            self._spawn_service(name, service)
         await self.listening.accept(self.live)
+        certificates = self.listening.certificates
+        self._spawn_service("certificates", lambda: certificates.keep(world.workers))
+        self._spawn_service("reminder", self.listening.keep_reminding)
         damaged = following.replicas.damaged
         snapshots = self.components.snapshots
         assert snapshots is not None
@@ -180,6 +196,7 @@ class BrokerStart:
             following.turnover,
             cleaner,
             self.components.transaction_snapshots,
+            certificates,
         )
 
     async def _commit_defaults(self, following: MetadataWiring) -> None:
@@ -357,6 +374,7 @@ class BrokerStart:
             images=following.feed,
             forward=following.forward,
             quotas=self._quotas(following),
+            clients=self.dispatcher.clients,
         )
 
     def _quotas(self, following: MetadataWiring) -> QuotaManagers:

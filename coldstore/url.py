@@ -14,9 +14,11 @@ from coldstore.stores.limits import check_key
 from logformat.errors import InvalidRequest
 
 SYNTAX = (
-    "file:///abs/dir or s3://bucket[/prefix][?endpoint=http://127.0.0.1:9000&region=us-east-1&path_style=true"
-    "&storage_class=STANDARD_IA&sse=aws:kms&sse_key=ARN]"
+    "file:///abs/dir[?key_file=/abs/keys.json] or s3://bucket[/prefix][?endpoint=http://127.0.0.1:9000"
+    "&region=us-east-1&path_style=true&storage_class=STANDARD_IA&sse=aws:kms&sse_key=ARN&key_file=/abs/keys.json]"
 )
+KEY_FILE_VARIABLE = "THERMOCLINE_ENCRYPTION_KEY_FILE"
+"""Environment variable with the key file of programs that have no broker's configuration (`with_key_file`)."""
 DEFAULT_REGION = "us-east-1"  # the default of S3-compatible stores
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{3,255}")
 _SECRETS = re.compile(r"key_?id|access|secret|token|password|credential|user", re.IGNORECASE)
@@ -25,12 +27,14 @@ _SSE = ("AES256", "aws:kms", "aws:kms:dsse")
 
 @dataclass(frozen=True, slots=True)
 class DirectoryUrl:
-    """A directory as the bucket; `path` is absolute and normal."""
+    """A directory as the bucket; `path` is absolute and normal. `key_file`: its objects are encrypted."""
 
     path: str
+    key_file: str | None = None
 
     def printed(self) -> str:
-        return "file://" + quote(self.path)
+        query = "" if self.key_file is None else "?key_file=" + quote(self.key_file)
+        return "file://" + quote(self.path) + query
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class S3Url:
     storage_class: str | None = None
     sse: str | None = None
     sse_key: str | None = None
+    key_file: str | None = None  # of keys that encrypt the objects before they are sent
 
     def printed(self) -> str:
         """The URL for people and for `parse_bucket_url`, without user info."""
@@ -56,6 +61,7 @@ class S3Url:
             ("storage_class", self.storage_class),
             ("sse", self.sse),
             ("sse_key", self.sse_key),
+            ("key_file", self.key_file),
         )
         query = urlencode([pair for pair in pairs if pair[1] is not None], safe=":/")
         path = f"/{quote(self.prefix)}" if self.prefix else ""
@@ -63,6 +69,11 @@ class S3Url:
 
 
 BucketUrl = DirectoryUrl | S3Url
+
+
+def with_key_file(url: BucketUrl, path: str | None) -> BucketUrl:
+    """The URL with `path` as its key file, unless it names one."""
+    return url if url.key_file is not None or not path else replace(url, key_file=_key_file(path))
 
 
 def parse_bucket_url(text: str) -> BucketUrl:
@@ -82,15 +93,25 @@ def parse_bucket_url(text: str) -> BucketUrl:
 
 
 def _directory_url(text: str) -> DirectoryUrl:
-    if "?" in text or "#" in text:
-        raise InvalidRequest("bucket URL: file:///abs/dir takes no parameters (write %3F or %23 for ? and # in a name)")
-    path = unquote(text[len("file://") :])
+    address, question, query = text.partition("?")
+    key_file = _key_file(unquote(query[len("key_file=") :])) if query.startswith("key_file=") else None
+    if (question and key_file is None) or "&" in query or "#" in text:
+        raise InvalidRequest(
+            "bucket URL: file:///abs/dir takes no parameters but key_file (write %3F or %23 for ? and # in a name)"
+        )
+    path = unquote(address[len("file://") :])
     if not path.startswith("/") or "\0" in path:
         raise InvalidRequest("bucket URL: a directory bucket is file:///abs/dir, with three slashes")
     path = "/" + posixpath.normpath(path).lstrip("/")
     if path == "/":
         raise InvalidRequest("bucket URL: the root directory cannot be a bucket")
-    return DirectoryUrl(path)
+    return DirectoryUrl(path, key_file)
+
+
+def _key_file(path: str) -> str:
+    if not path.startswith("/") or "\0" in path:
+        raise InvalidRequest("bucket URL: key_file is an absolute path")
+    return path
 
 
 def _s3_url(text: str) -> S3Url:
@@ -162,4 +183,5 @@ _PARAMETERS: dict[str, Callable[[S3Url, str], S3Url]] = {
     "storage_class": lambda url, value: replace(url, storage_class=value),
     "sse": _sse,
     "sse_key": lambda url, value: replace(url, sse_key=value),
+    "key_file": lambda url, value: replace(url, key_file=_key_file(value)),
 }

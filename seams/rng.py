@@ -15,6 +15,10 @@ class Rng(Protocol):
         """A fresh version-4 UUID: topic ids, directory ids, commit ids, object names."""
         ...
 
+    def random_bytes(self, count: int) -> bytes:
+        """Bytes that nobody can guess: keys and nonces."""
+        ...
+
 
 class SystemRng:
     """The operating system's randomness."""
@@ -31,6 +35,9 @@ class SystemRng:
     def uuid(self) -> uuid.UUID:
         return uuid.uuid4()
 
+    def random_bytes(self, count: int) -> bytes:
+        return self._random.randbytes(count)
+
 
 class SeededRng:
     """A reproducible source: same seed, same draws."""
@@ -46,3 +53,6 @@ class SeededRng:
 
     def uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self._random.getrandbits(128), version=4)
+
+    def random_bytes(self, count: int) -> bytes:
+        return self._random.randbytes(count)

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, get_origin, get_type_hints
 
+from broker.config.authorizer import AuthorizerConfig
 from broker.config.groups import GroupConfig
 from broker.config.listeners import ListenerConfig
+from broker.config.sasl import Login, PasswordLogin, SaslListener
 from broker.config.times import ClusterTimes
 from broker.config.transactions import TransactionConfig
 from hotstore.cleaning.cleaner_config import CleanerConfig
@@ -35,6 +37,14 @@ class BrokerConfig:
     internal: ListenerConfig | None  # an additional listener for brokers only
     http_host: str | None  # None: no HTTP
     http_port: int
+    http_metrics_open: Annotated[bool, "thermocline.http.metrics.open"]
+    insecure: tuple[str, ...]  # addresses that others reach without authentication, as --insecure allows
+
+    # security
+    sasl: Mapping[str, SaslListener]  # by listener name, of those that speak SASL
+    first_users: tuple[PasswordLogin, ...]  # of SCRAM, with whom a new cluster begins
+    brokers_login: Login | None  # how this broker logs in to others; None: their listener does not speak SASL
+    authorizer: AuthorizerConfig | None  # None: every client may do everything
 
     # network limits
     request_bytes_max: Annotated[int, "socket.request.max.bytes"]

@@ -11,15 +11,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from broker.config.authorizer import ALLOWS_WITHOUT_ACLS, SUPER_USERS
 from broker.config.kafka import kafka_names
-from broker.config.kafka.at_run_time import OF_ANY, OF_ONE
+from broker.config.kafka.at_run_time import OF_A_LISTENER, OF_A_LISTENER_FIXED, OF_ANY, OF_ONE
 from broker.config.kafka.honoured import BROKER_NAMES, DYNAMIC_NAMES, TOPIC_NAMES, Honoured
 from broker.config.kafka.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPIC_REASONS, reason_of
 from broker.config.own import OWN
 from broker.config.values import ConfigType, Definition, InvalidConfig, ValidValues
 
-# Kafka's authorizer reads these from the same file; no definition lists them.
-_AUTHORIZER = ("super.users", "allow.everyone.if.no.acl.found")
+# Kafka's authorizer reads these from the same file; no table of Kafka's lists them.
+_AUTHORIZER = (
+    Definition(
+        SUPER_USERS,
+        ConfigType.STRING,
+        None,
+        doc="Principals that may do everything, whatever the ACLs say, separated by semicolons: "
+        "User:admin;User:broker-1. Brokers are among them, or have ClusterAction on the cluster. Only with "
+        "authorizer.class.name.",
+        honoured=True,
+    ),
+    Definition(
+        ALLOWS_WITHOUT_ACLS,
+        ConfigType.BOOLEAN,
+        "false",
+        doc="true: what no ACL names is allowed to everybody. Only with authorizer.class.name.",
+        honoured=True,
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +93,11 @@ def _registry() -> dict[str, Definition]:
     for name, known in _read_table(kafka_names.DYNAMIC, DYNAMIC_NAMES, reason_of).items():
         found[name] = replace(known, dynamic=True)
     for name in OF_ANY | OF_ONE:
-        assert not found[name].honoured, f"{name} has an effect: say whether it is dynamic in `honoured`"
+        is_said = found[name].dynamic or not found[name].honoured
+        assert is_said, f"{name} has an effect: say whether it is dynamic in `honoured`"
         found[name] = replace(found[name], dynamic=True)
-    for name in _AUTHORIZER:
-        found[name] = Definition(name, ConfigType.STRING, None, doc=f"Accepted without effect: {reason_of(name)}")
+    for own in _AUTHORIZER:
+        found[own.name] = own
     return found | {own.name: own for own in OWN}
 
 
@@ -104,8 +123,9 @@ RIVALS: tuple[tuple[str, ...], ...] = (
 )
 
 
+MECHANISM_PREFIXES = ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "gssapi")
 _OF_A_LISTENER = re.compile(
-    r"listener\.name\.[^.]+\.(?:(?:plain|scram-sha-256|scram-sha-512|oauthbearer|gssapi)\.)?"
+    rf"listener\.name\.[^.]+\.(?:(?:{'|'.join(MECHANISM_PREFIXES)})\.)?"
     r"((?:ssl|sasl|principal|connections\.max\.reauth|connection\.failed\.authentication)\..+)"
 )
 """`listener.name.NAME.CONFIG`, with a SASL mechanism between for those that a mechanism may have of its own."""
@@ -116,7 +136,7 @@ def broker_definition(name: str) -> Definition | None:
     unknown name."""
     found = BROKER.get(name)
     if found is None and (own := _OF_A_LISTENER.fullmatch(name)) and (base := BROKER.get(own[1])) is not None:
-        return replace(base, name=name)
+        return replace(base, name=name, dynamic=base.dynamic or own[1] in OF_A_LISTENER - OF_A_LISTENER_FIXED)
     if found is None and name.startswith(IGNORED_BEGINNINGS):
         return Definition(name, ConfigType.STRING, None, doc=f"Accepted without effect: {reason_of(name)}")
     return found

@@ -20,8 +20,6 @@ from broker.security_protocol import SecurityProtocol
 BROKERS: Final = "BROKERS"
 """Name of the additional listener for brokers."""
 
-_SERVED_PROTOCOLS: Final = (SecurityProtocol.PLAINTEXT,)
-
 
 class ListenerConfig(NamedTuple):
     """One listener: the address bound, the address advertised, and how its clients speak."""
@@ -184,16 +182,11 @@ def _protocols(text: str) -> Mapping[str, SecurityProtocol]:
 
 
 def _protocol(name: str, protocols: Mapping[str, SecurityProtocol]) -> SecurityProtocol:
-    """The protocol of listener `name`. Raises InvalidConfig when none is given, or none that is served."""
+    """The protocol of listener `name`. Raises InvalidConfig when none is given."""
     protocol = protocols.get(name)
     if protocol is None:
         raise InvalidConfig(
             f"No security protocol defined for listener {name}: add {name}:PLAINTEXT to listener.security.protocol.map"
-        )
-    if protocol not in _SERVED_PROTOCOLS:
-        raise InvalidConfig(
-            f"listener {name} asks for {protocol}; only PLAINTEXT is served so far: neither encryption nor "
-            "authentication would take place"
         )
     return protocol
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.cleaner import cleaner_refusal
-from broker.config.definitions import BROKER
+from broker.config.definitions import broker_definition
 from broker.config.kafka.without_effect import reason_of
 from broker.config.resolve import with_overrides
 from broker.config.sources import Explicit
@@ -37,7 +37,8 @@ class LiveConfig:
         if now == self.now:
             return False
         for name in sorted(now.configured.keys() - self.now.configured.keys()):
-            if not BROKER[name].honoured:
+            definition = broker_definition(name)
+            if definition is None or not definition.honoured:
                 log.warning("%s is set, and has no effect here: %s", name, reason_of(name))
         if refusal := cleaner_refusal(Explicit(now.configured)):
             log.error("dynamic configs of the log cleaner have no effect together: %s", refusal)
@@ -50,7 +51,7 @@ class LiveConfig:
 def _usable(overrides: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, text in overrides.items():
-        definition = BROKER.get(name)
+        definition = broker_definition(name)
         try:
             if definition is None or not definition.dynamic:
                 raise InvalidConfig("it cannot be changed while a broker runs")

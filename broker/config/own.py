@@ -23,12 +23,40 @@ OWN: tuple[Definition, ...] = (
     _own("bucket", _STRING, None, "", "URL of the bucket (--bucket); default: the directory <data-dir>-bucket."),
     _own("http", _STRING, "127.0.0.1:9644", "", "host:port of /metrics, /readyz, tier seal; empty: none (--no-http)."),
     _own(
+        "http.ssl.keystore.location",
+        _STRING,
+        None,
+        "",
+        "PEM file with private key and certificate chain, or PKCS12: the HTTP port then speaks TLS. Read again when it "
+        "changes.",
+    ),
+    _own("http.ssl.keystore.password", ConfigType.PASSWORD, None, "", "Of that file, if it is PKCS12."),
+    _own("http.ssl.key.password", ConfigType.PASSWORD, None, "", "Of the private key, if it is encrypted PEM."),
+    _own(
+        "http.token.file",
+        _STRING,
+        None,
+        "",
+        "File with one secret a line: a bearer token, or user:password. Every request but those of /healthz and "
+        "/readyz then needs one of them. Read again when it changes. Without it requests that change something are "
+        "answered from loopback only.",
+    ),
+    _own("http.metrics.open", _BOOLEAN, "false", "", "/metrics needs none of the secrets of http.token.file."),
+    _own(
         "internal",
         _STRING,
         "127.0.0.1:0",
         "filled",
         "host:port of the listener that only brokers use; it is not advertised to clients; port 0 picks one "
         "(--internal). Not bound when inter.broker.listener.name names one of several listeners.",
+    ),
+    _own(
+        "encryption.key.file",
+        _STRING,
+        None,
+        "",
+        "Absolute path of the key file: objects of the bucket are encrypted and decrypted with its keys "
+        "(docs/encryption.md). A key_file in the bucket's URL is stronger.",
     ),
     # what an acknowledgement means
     _own(

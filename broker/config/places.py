@@ -1,19 +1,28 @@
 """The places of a broker: data directory, bucket, and addresses, with what is refused of them.
 
-Bucket and data directory are not inside one another. An address that other machines reach needs --insecure. Pure: paths
-are not looked up.
+Bucket and data directory are not inside one another. An address that other machines reach has encryption and
+authentication, or needs --insecure (S10). Pure: paths are not looked up.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from broker.config.addresses import Address, parse_address
-from broker.config.listeners import BrokersListener, ListenerConfig, ListenerTexts, brokers_listener, read_listeners
+from broker.config.addresses import Address, parse_address, show_address
+from broker.config.listeners import (
+    BROKERS,
+    BrokersListener,
+    ListenerConfig,
+    ListenerTexts,
+    brokers_listener,
+    read_listeners,
+)
 from broker.config.sources import ConfigError, Explicit
-from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url
+from broker.security_protocol import SecurityProtocol
+from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url, with_key_file
+
+_PROTECTION: Final = "let it speak SASL_SSL, or SSL with ssl.client.auth=required"
 
 
 class Launch(NamedTuple):
@@ -30,6 +39,7 @@ class Addresses(NamedTuple):
     listeners: tuple[ListenerConfig, ...]
     brokers: BrokersListener
     http: Address | None
+    insecure: tuple[str, ...] = ()  # reached by others without authentication, as --insecure allows
 
 
 def addresses(values: Explicit, launch: Launch) -> Addresses:
@@ -38,13 +48,18 @@ def addresses(values: Explicit, launch: Launch) -> Addresses:
     listeners = read_listeners(texts, launch.host_name)
     http = parse_address(text, "thermocline.http") if (text := values.text("thermocline.http").strip()) else None
     brokers = brokers_listener(texts, listeners, launch.host_name)
-    reached = [("listeners", listener.address) for listener in listeners]
-    if brokers.own is not None:
-        reached.append(("thermocline.internal", brokers.own.address))
-    if http is not None:
-        reached.append(("thermocline.http", http))
-    _check_reach(reached, insecure=launch.insecure)
-    return Addresses(listeners, brokers, http)
+    every = listeners if brokers.own is None else (*listeners, brokers.own)
+    open_ = [_Open.of(listener) for listener in every if not _is_protected(listener, values)]
+    if http is not None and not _is_http_protected(values):
+        open_.append(
+            _Open(
+                "thermocline.http", http, "set thermocline.http.ssl.keystore.location and thermocline.http.token.file"
+            )
+        )
+    reached = [one for one in open_ if not one.address.loopback]
+    if reached and not launch.insecure:
+        raise ConfigError(str(reached[0]))
+    return Addresses(listeners, brokers, http, tuple(one.shown for one in reached))
 
 
 def _listener_texts(values: Explicit) -> ListenerTexts:
@@ -60,14 +75,39 @@ def _listener_texts(values: Explicit) -> ListenerTexts:
     )
 
 
-def _check_reach(reached: Iterable[tuple[str, Address]], *, insecure: bool) -> None:
-    """`reached`: bound addresses, each with the config that names it."""
-    for config, address in reached:
-        if not address.loopback and not insecure:
-            raise ConfigError(
-                f"{config}: {address.host or 'every interface'} can be reached by other machines, and there is no "
-                "authentication yet; listen on 127.0.0.1, or add --insecure when the network is trusted"
-            )
+class _Open(NamedTuple):
+    """An address without authentication or encryption: the config that names it, and what would protect it."""
+
+    config: str
+    address: Address
+    protection: str
+
+    @staticmethod
+    def of(listener: ListenerConfig) -> _Open:
+        config = "thermocline.internal" if listener.name == BROKERS else "listeners"
+        return _Open(config, listener.address, _PROTECTION)
+
+    @property
+    def shown(self) -> str:
+        return f"{self.config} {self.address.name}://{show_address(self.address.host, self.address.port)}"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.config}: {self.address.host or 'every interface'} can be reached by other machines, without "
+            f"authentication and encryption; {self.protection}, listen on 127.0.0.1, or add --insecure when the "
+            "network is trusted"
+        )
+
+
+def _is_protected(listener: ListenerConfig, values: Explicit) -> bool:
+    """Whether everybody who comes in is known, and nobody else reads or writes on the way."""
+    if listener.protocol is SecurityProtocol.SSL:
+        return values.of_listener(listener.name).text("ssl.client.auth") == "required"
+    return listener.protocol is SecurityProtocol.SASL_SSL
+
+
+def _is_http_protected(values: Explicit) -> bool:
+    return bool(values.text("thermocline.http.ssl.keystore.location") and values.text("thermocline.http.token.file"))
 
 
 def data_dir_of(values: Explicit, launch: Launch) -> str:
@@ -88,7 +128,7 @@ def bucket_url(values: Explicit, data_dir: str) -> BucketUrl:
             f"bucket {bucket.path} and data directory {data_dir} lie inside one another; "
             "give the bucket a directory of its own, better on another disk"
         )
-    return bucket
+    return with_key_file(bucket, values.text("thermocline.encryption.key.file"))
 
 
 def nested(one: str, other: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from broker.config.authorizer import ALLOWS_WITHOUT_ACLS, CLASS_NAME, SUPER_USERS, authorizer_config
 from broker.config.broker_config import BrokerConfig, configs_of
 from broker.config.cleaner import check_cleaner_change, cleaner_config, cleaner_refusal
 from broker.config.connections import per_ip_overrides
@@ -19,6 +20,7 @@ from broker.config.groups import GroupConfig
 from broker.config.kafka.honoured import RACK_SELECTOR
 from broker.config.kafka.without_effect import check_local_retention, check_refused
 from broker.config.places import Launch, addresses, bucket_url, data_dir_of
+from broker.config.sasl import brokers_login, first_users, sasl_listeners
 from broker.config.sources import ConfigError, Explicit, from_environment, from_sets, merge
 from broker.config.times import cluster_times
 from broker.config.transactions import TransactionConfig
@@ -34,14 +36,17 @@ def resolve(
     env: Mapping[str, str],
     file_text: str | None,
     launch: Launch = Launch(),  # noqa: B008 - immutable
+    defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> BrokerConfig:
     """The broker's configuration. Raises ConfigError for anything that cannot be used.
 
     `flags`: config name → text, of flags that stand for a config; `sets`: `KEY=VALUE` each; `env`: the whole
-    environment; `file_text`: a `server.properties`, or None.
+    environment; `file_text`: a `server.properties`, or None; `defaults`: values below all of these.
     """
     try:
-        configured = merge([dict(properties_in(file_text or "")), from_environment(env), from_sets(sets), flags])
+        configured = merge(
+            [defaults, dict(properties_in(file_text or "")), from_environment(env), from_sets(sets), flags]
+        )
         return _build(Explicit(configured), launch)
     except ConfigError:
         raise
@@ -76,6 +81,7 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
     at = addresses(values, launch)
     local_bytes_max, local_space_ratio_max = _local_limit(values.text("thermocline.local.bytes.max"))
     inflight = _inflight_bytes_max(values)
+    every = (*at.listeners, *((at.brokers.own,) if at.brokers.own else ()))
     return BrokerConfig(
         node_id=number("broker.id") if "broker.id" in values.configured else number("node.id"),
         rack=values.text("broker.rack") or None,
@@ -88,8 +94,15 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
         listeners=at.listeners,
         brokers_listener=at.brokers.name,
         internal=at.brokers.own,
+        authorizer=authorizer_config(
+            values.text(CLASS_NAME), values.text(SUPER_USERS), bool(values.value(ALLOWS_WITHOUT_ACLS))
+        ),
         http_host=at.http.host if at.http else None,
         http_port=at.http.port if at.http else 0,
+        insecure=at.insecure,
+        sasl=MappingProxyType(sasl_listeners(values, every)),
+        first_users=first_users(values, every),
+        brokers_login=brokers_login(values, next(one for one in every if one.name == at.brokers.name)),
         inflight_request_bytes_max=inflight,
         connections_per_ip_overrides=per_ip_overrides(values.text("max.connections.per.ip.overrides")),
         flush_sync=values.text("thermocline.flush") == "sync",

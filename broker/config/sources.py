@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from broker.config.definitions import BROKER, RIVALS, broker_definition, nearest_name
+from broker.config.definitions import BROKER, MECHANISM_PREFIXES, RIVALS, broker_definition, nearest_name
 from broker.config.kafka.without_effect import TAKEN_OUT
 from broker.config.values import InvalidConfig, Value
 
 _ENVIRONMENT_PREFIX: Final = "THERMOCLINE_"
+_OF_LISTENER: Final = "THERMOCLINE_LISTENER_NAME_"
 
 
 class ConfigError(InvalidConfig):
@@ -32,7 +33,26 @@ def _capitals(name: str) -> str:
 
 
 def from_environment(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: env[variable] for variable, name in environment_names().items() if variable in env}
+    found = {name: env[variable] for variable, name in environment_names().items() if variable in env}
+    for variable in sorted(env):
+        if variable.startswith(_OF_LISTENER) and (name := _listener_config(variable)) is not None:
+            found[name] = env[variable]
+    return found
+
+
+def _listener_config(variable: str) -> str | None:
+    """The config of one listener: `THERMOCLINE_LISTENER_NAME_INNER_PLAIN_SASL_JAAS_CONFIG` is
+    `listener.name.inner.plain.sasl.jaas.config`; None: no config's. The longest config's name counts."""
+    text = variable.removeprefix(_OF_LISTENER)
+    for name in sorted(BROKER, key=len, reverse=True):
+        rest = text.removesuffix("_" + _capitals(name))
+        if rest == text:
+            continue
+        mechanism = next((one for one in MECHANISM_PREFIXES if rest.endswith("_" + _capitals(one))), None)
+        listener = rest if mechanism is None else rest.removesuffix("_" + _capitals(mechanism))
+        config = f"listener.name.{listener.lower()}.{mechanism + '.' if mechanism else ''}{name}"
+        return config if listener and broker_definition(config) is not None else None
+    return None
 
 
 def from_sets(sets: Iterable[str]) -> dict[str, str]:
@@ -41,7 +61,14 @@ def from_sets(sets: Iterable[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"--set {pair!r}: write --set KEY=VALUE")
-        found[name.strip()] = value
+        name = name.strip()
+        definition = broker_definition(name)
+        if definition is not None and definition.sensitive:
+            raise ConfigError(
+                f"--set {name}: a secret would be shown to every user of this machine; write it in the file of "
+                f"--config, or in {_ENVIRONMENT_PREFIX}{_capitals(name.removeprefix('thermocline.'))}"
+            )
+        found[name] = value
     return found
 
 

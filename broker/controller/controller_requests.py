@@ -1,4 +1,5 @@
-"""The requests that clients and operators make of the controller: topics, configs, elections, reassignments, nodes. A
+"""The requests that clients and operators make of the controller: topics, configs,
+ACLs, elections, reassignments, nodes. A
 created topic is answered when its partitions serve. A caller that is cancelled after its change began only stops
 waiting."""
 
@@ -11,8 +12,16 @@ from typing import TypeAlias
 
 from broker.config.live import LiveConfig
 from broker.controller.controller_client import RemoteTopicCreator
+from broker.controller.decisions import (
+    acls,
+    credentials,
+    elections,
+    quotas,
+    reassignments,
+    registrations,
+    topics,
+)
 from broker.controller.decisions import configs as config_decisions
-from broker.controller.decisions import elections, quotas, reassignments, registrations, topics
 from broker.controller.decisions.decision import Charge, Decider, Decision, MetadataWriter, T, free
 from broker.controller.decisions.elections import Election, ElectionType
 from broker.controller.decisions.fitness import FitnessByNode
@@ -22,7 +31,8 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.records import LogPlace
+from broker.metadata.records import Acl, LogPlace
+from broker.security.authorizer.acl_filter import AclFilter
 from logformat.errors import Retryable
 from seams.rng import Rng
 
@@ -180,6 +190,14 @@ class ControllerRequests:
             log.info("client quotas of %d entities altered, %d refused", len(alterations), len(refused))
         return refused
 
+    async def create_acls(self, wanted: Sequence[Acl]) -> list[acls.Created]:
+        """Add each binding; why one was refused, in order."""
+        return await self._decide(lambda image: acls.create(image, wanted, self._commit_queue.image_bytes))
+
+    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[acls.Deleted]:
+        """Remove the bindings that each filter matches; those, or why the filter was refused, in order."""
+        return await self._decide(lambda image: acls.delete(image, filters))
+
     async def elect(self, kind: ElectionType, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Election]:
         """Elect leaders; the outcome of each partition, by topic and index."""
         heard: CandidatesByQuestion = {}
@@ -203,6 +221,14 @@ class ControllerRequests:
             f": {refused[0]}" if refused else "",
         )
         return found
+
+    async def alter_credentials(
+        self, deletions: Sequence[credentials.Deletion], upsertions: Sequence[credentials.Upsertion]
+    ) -> tuple[credentials.Outcome, ...]:
+        """Change SCRAM credentials; the outcome of each user."""
+        return await self._decide(
+            lambda image: credentials.alter(image, deletions, upsertions, self._commit_queue.image_bytes)
+        )
 
     async def moves(
         self, wanted: Sequence[tuple[str, Sequence[int]]] | None = None

@@ -148,6 +148,7 @@ class FetchSession:
         "_turn",
         "_unreported_since_s",
         "bytes",
+        "checked_at",
         "closed",
         "created_ms",
         "due",
@@ -178,6 +179,7 @@ class FetchSession:
         self.is_old = False  # as of its last use: may be evicted for a larger one
         self.closed = False
         self.bytes = 0
+        self.checked_at = -1  # the authorizer's version at which its topics were allowed
         self._turn = 0
         for target in targets.values():
             self._join(target)
@@ -214,6 +216,12 @@ class FetchSession:
                 self.due.pop(gone, None)
                 self.flush_deferred.pop(gone, None)
                 self.reported(gone)
+
+    def check_again(self, version: int) -> None:
+        """Make every partition due if the authorizer changed since the last fetch: a topic may be refused by now."""
+        if version != self.checked_at:
+            self.checked_at = version
+            self.due = dict.fromkeys(self.targets.values())
 
     def due_in_turn(self) -> list[Target]:
         """What the next response may have to contain, in order of turns."""

@@ -32,7 +32,15 @@ from broker.membership.heartbeat import Heartbeats
 from broker.membership.identity import DirectoryIdentity, Standing, standing
 from broker.membership.image_freshness import ImageFreshness
 from broker.membership.serving_gate import ServingGate
-from broker.membership.session_start import Doubt, Refused, SessionStart, StartedSession, Whose
+from broker.membership.session_start import (
+    Doubt,
+    FirstRecords,
+    Refused,
+    SessionStart,
+    StartedSession,
+    Whose,
+    no_records,
+)
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Endpoint
@@ -104,6 +112,7 @@ class Session:
         *,
         rack: str | None = None,
         take_over: bool = False,
+        first_records: FirstRecords = no_records,
     ) -> StartedSession:
         """Wait until this broker has a session as `node_id`. Raises Refused. A store that does not answer is waited
         for, with a logged reason; the caller bounds the wait. `whose` and `doubt`: see `SessionStart`. `take_over`: an
@@ -119,6 +128,7 @@ class Session:
             self.outage,
             self._times,
             waits_for=self._waits_for,
+            first_records=first_records,
         )
         joined = await joining.join(directory, who, whose, doubt)
         self._node_id = node_id

@@ -33,7 +33,7 @@ from broker.membership.serving_gate import ServingGate
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
 from broker.metadata.rebuilt import is_rebuilt
-from broker.metadata.records import NO_EPOCH, LogPlace
+from broker.metadata.records import NO_EPOCH, LogPlace, MetadataRecord
 from broker.metrics.outage_log import WHAT_TO_DO, OutageLog
 from broker.peers.links import Links
 from logformat.errors import Fenced, InvalidRequest, Retryable
@@ -49,6 +49,14 @@ FREE: Final = (LeaseSight.STILL, LeaseSight.RELEASED)
 _RETRY_MAX_S: Final = 10.0
 _SOON_S: Final = 0.25
 _TELL_S: Final = 3.0  # between two log lines about one wait
+
+
+FirstRecords = Callable[[], Awaitable[tuple[MetadataRecord, ...]]]
+"""Records of a new cluster's first commit, beside its first session."""
+
+
+async def no_records() -> tuple[MetadataRecord, ...]:
+    return ()
 
 
 async def _no_doubt() -> None:
@@ -84,8 +92,10 @@ class SessionStart:
         times: ClusterTimes,
         *,
         waits_for: Callable[[str], None],
+        first_records: FirstRecords = no_records,
     ) -> None:
         self._cluster = cluster
+        self._first_records = first_records
         self._controller_lease = controller_lease
         self._links = links
         self._world = world
@@ -189,8 +199,9 @@ class SessionStart:
         self._gate.begin()  # before the claim: once it lands, others may count our lease
         self._claimed_s = self._world.clock.boottime_s()
         controller = Controller(asked.node_id, asked.incarnation)
+        first = await self._first_records() if found is None else ()
         at = await self._cluster.claim(
-            asked.cluster_id, controller, lambda image: claim_records(image, asked, replaced)
+            asked.cluster_id, controller, lambda image: (*claim_records(image, asked, replaced), *first)
         )
         log.info("controller epoch %d: %s", self._cluster.epoch, admission.reason)
         return self._joined(asked, directory, admission, at)

@@ -79,6 +79,9 @@ class Connection(asyncio.BufferedProtocol):
     def admit(self) -> None:
         """Begin to serve: at once, or when the server admits a waiting connection."""
         self.admission = Admission.ADMIT
+        if self.peer.dispatcher is not None:
+            self.peer.connection = self
+            self.peer.dispatcher.admitted(self.peer)
         self._life.admitted()
 
     def close_delayed(self) -> None:
@@ -91,7 +94,8 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         shared, life = self._shared, self._life
         shared.counters.bytes_in += nbytes
-        life.timeouts.heard = shared.wheel.tick
+        if nbytes:  # else TLS got part of a record
+            life.timeouts.heard = shared.wheel.tick
         self._reader.received(nbytes)
         if life.state is _READING:
             self._dispatch_frames()
@@ -117,6 +121,16 @@ class Connection(asyncio.BufferedProtocol):
         self._reader.close()
         self._server.left(self)
 
+    # -- the peer's own dispatcher's calls ------------------------------------------------------------------------
+
+    def end(self, reason: str) -> None:
+        """See `ServedConnection`."""
+        self._life.end(CloseReason.REFUSED, reason)
+
+    def limit_frames(self, frame_bytes_max: int | None) -> None:
+        """See `ServedConnection`."""
+        self._reader.limit(frame_bytes_max or self._shared.limits.request_bytes_max)
+
     # -- the server's calls ---------------------------------------------------------------------------------------
 
     def drain(self) -> None:
@@ -126,12 +140,18 @@ class Connection(asyncio.BufferedProtocol):
     def stop(self) -> None:
         self._life.abort(CloseReason.STOPPED, "the broker stops, and answers did not leave in time")
 
+    # -- TLS below ------------------------------------------------------------------------------------------------
+
+    def refused(self, reason: CloseReason, detail: str) -> None:
+        """The session below failed; its transport is being closed."""
+        self._life.cut(reason, detail)
+
     # -- frames in ------------------------------------------------------------------------------------------------
 
     def _dispatch_frames(self) -> None:
         """Dispatch received frames until none is left or the state changes, send ready responses, keep the rest."""
         life, reader, peer, outbox, reading = self._life, self._reader, self.peer, self._outbox, _READING
-        queue, take, dispatcher = outbox.answers, reader.next, self._shared.dispatcher
+        queue, take, dispatcher = outbox.answers, reader.next, peer.dispatcher or self._shared.dispatcher
         dispatch, dispatch_run = dispatcher.dispatch, dispatcher.dispatch_run
         ready: list[Part] = []
         frames = size = copy_max = 0

@@ -14,6 +14,7 @@ class Ticks(NamedTuple):
     frame: int  # from a frame's first byte to its last
     idle: int  # without a byte from the peer
     stall: int  # without the peer taking a byte of its responses; from the broker's close, to take all of them
+    handshake: int = 11  # of TLS, from the admission
 
 
 class Overdue(Enum):

@@ -149,6 +149,10 @@ class CloseReason(StrEnum):
     SLOW_READER = "slow-reader"  # the peer does not take its responses
     REFUSED = "refused"  # the dispatcher raised CloseConnection
     FAILED = "failed"  # the dispatcher raised another exception: a bug
+    TLS_PLAINTEXT = "tls-plaintext"  # the first bytes on a listener with TLS are not TLS
+    TLS_HANDSHAKE = "tls-handshake"  # no common version or cipher, or a certificate was refused by either side
+    TLS_DEADLINE = "tls-deadline"  # the handshake was not completed in time
+    TLS_BROKEN = "tls-broken"  # a record that cannot be decrypted
     SHORT_FILE = "short-file"  # a file range ended before its length: its frame cannot be completed
     SEND_FAILED = "send-failed"  # reading or sending a file range raised OSError
     TOO_MANY = "too-many"  # max.connections.per.ip, or too many waiting to be admitted
@@ -168,6 +172,18 @@ class CloseConnection(Exception):
         self.reason = reason
 
 
+class ServedConnection(Protocol):
+    """What a peer's own dispatcher asks of its connection."""
+
+    def end(self, reason: str) -> None:
+        """Close it once the responses in flight left; `reason` is for the log."""
+        ...
+
+    def limit_frames(self, frame_bytes_max: int | None) -> None:
+        """Refuse longer frames from now on; None: the server's limit."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Peer:
     """One connection as its requests see it; lives as long as the connection, equal only to itself.
@@ -183,6 +199,7 @@ class Peer:
     software_name: str = ""
     software_version: str = ""
     principal: str = "User:ANONYMOUS"
+    encrypted: bool = False
     closed: bool = False
     on_closed: Callable[[], None] | None = None
     """Called once when the connection is gone."""
@@ -191,6 +208,12 @@ class Peer:
     here."""
     produce_route: object = None
     """The dispatcher's memory of the last produce request; while it is None, `dispatch_run` is not called."""
+    dispatcher: PeerDispatcher | None = None
+    """Answers this peer's frames in place of the server's: until it logged in, and while its login may expire."""
+    connection: ServedConnection | None = None
+    """Of a peer with a dispatcher of its own, once it is admitted."""
+    access: object = None
+    """The dispatcher's memory of what this principal may do (`broker.security.client_access`)."""
     redirects: object = None
     """The leader's memory of redirects to replicas (`broker.replication.read_replica_selection`)."""
 
@@ -215,4 +238,12 @@ class Dispatcher(Protocol):
         length that the reader would refuse stays in place. Called only for peers whose `produce_route` is set. The
         bytes are valid until this returns, so the answer is never `Later(blocks=True)`. Raises `CloseConnection`.
         """
+        ...
+
+
+class PeerDispatcher(Dispatcher, Protocol):
+    """The dispatcher of one peer, in place of the server's: it owns what the peer has to do before it is served."""
+
+    def admitted(self, peer: Peer) -> None:
+        """The connection is admitted: `peer.connection` is set, and no frame was read."""
         ...

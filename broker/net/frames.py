@@ -86,6 +86,10 @@ class FrameReader:
         """Whether frames come from an exact copy that is never written to: they stay valid without `hold`."""
         return self._backing is not None and not self._pooled and not self._charged
 
+    def limit(self, frame_bytes_max: int) -> None:
+        """The maximum of frames whose length was not read yet."""
+        self._frame_bytes_max = frame_bytes_max
+
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty. Not to be called while `left` frames wait behind a `hold`."""
         pool = self._pool

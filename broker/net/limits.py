@@ -20,6 +20,7 @@ class NetLimits:
     answers_in_flight_max: int = 128  # per connection; 128 x ~0.4 KiB of queue keeps G14's 64 KiB
     idle_ms_max: int = 600_000  # connections.max.idle.ms; a throttled peer is not read for so long at most
     frame_ms_max: int = 30_000  # from a frame's first byte to its last
+    handshake_ms_max: int = 10_000  # of TLS, from the admission to its end
     write_stall_ms_max: int = 120_000  # without the peer taking a single byte of its answers
     connections_max: int = 10_000  # max.connections: above it new ones wait
     connections_per_ip_max: int = 2_000  # max.connections.per.ip: above it closed, as in Kafka

@@ -7,7 +7,7 @@ the drain time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -15,14 +15,18 @@ from broker.net.admission import AddressRates, Admission, ConnectionLimiter, NoA
 from broker.net.buffers import BufferPool, FrameBudget
 from broker.net.connection import Connection
 from broker.net.connection_timeouts import DeadlineWheel, Ticks
-from broker.net.dispatch import Dispatcher, Peer
+from broker.net.dispatch import Dispatcher, Peer, PeerDispatcher
 from broker.net.limits import NetLimits
 from broker.net.shared import NetCounters, Shared
+from broker.net.tls_handshakes import Handshakes
+from broker.net.tls_layer import TlsLayer
+from broker.net.tls_session import ServerSession, ServerTls
 from broker.net.transport_writer import WideSendBuffers
 from broker.security_protocol import SecurityProtocol
 from seams.loop.afterwards import Afterwards
 from seams.loop.beats import Beats
 from seams.loop.tasks import FailureReport
+from seams.loop.workers import Workers
 from seams.net import Listener, Net
 
 _ABORT_S: Final = 1.0  # for aborted transports to report their end
@@ -31,17 +35,20 @@ _RETRY_S_MIN: Final = 0.001
 
 class Bind(NamedTuple):
     """A listener: its name for peers, its address (port 0 picks one) and its protocol. `apart`: it has its own limits
-    on new connections, so that a crowd on other listeners does not keep its peers out."""
+    on new connections, so that a crowd on other listeners does not keep its peers out. `tls`: of a protocol that uses
+    it. `login` makes the dispatcher of a new peer that has to log in first (`Peer.dispatcher`)."""
 
     name: str
     host: str
     port: int
     apart: bool = False
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    tls: ServerTls | None = None
+    login: Callable[[], PeerDispatcher] | None = None
 
 
 class Server:
-    """The listeners of one broker. `tick_s`: the grain of deadlines."""
+    """The listeners of one broker. `tick_s`: the grain of deadlines; `workers`: for handshakes of TLS."""
 
     def __init__(
         self,
@@ -53,8 +60,10 @@ class Server:
         tick_s: float = 1.0,
         afterwards: Afterwards | None = None,
         beats: Beats = Beats(),  # noqa: B008 - immutable
+        workers: Workers | None = None,
     ) -> None:
         self.counters = NetCounters()
+        self.handshakes = Handshakes(workers, report)
         self.budget = FrameBudget(limits.frame_bytes_total_max, limits.request_bytes_max)
         self._net = net
         self._limits = limits
@@ -86,6 +95,7 @@ class Server:
                 frame=_ticks(limits.frame_ms_max, tick_s),
                 idle=_ticks(limits.idle_ms_max, tick_s),
                 stall=_ticks(limits.write_stall_ms_max, tick_s),
+                handshake=_ticks(limits.handshake_ms_max, tick_s),
             ),
         )
 
@@ -103,12 +113,16 @@ class Server:
         """Bind the addresses, without accepting connections. After OSError none is bound."""
         assert not self._admissions, "accepting already"
         try:
-            for name, host, port, apart, _ in binds:
-                assert name not in self._listeners, f"{name} was bound before"
-                if apart:
-                    self._apart.add(name)
-                made = partial(self._connection, name)
-                self._listeners[name] = await self._net.bind(host, port, made, self._limits.buffers)
+            for bind in binds:
+                assert bind.name not in self._listeners, f"{bind.name} was bound before"
+                assert bind.protocol.uses_tls == (bind.tls is not None), f"{bind.name}: {bind.protocol}"
+                assert bind.protocol.uses_sasl == (bind.login is not None), f"{bind.name}: {bind.protocol}"
+                if bind.apart:
+                    self._apart.add(bind.name)
+                made: Callable[[], asyncio.BaseProtocol] = partial(self._connection, bind)
+                if bind.tls is not None:
+                    made = partial(self._tls_connection, bind, bind.tls)
+                self._listeners[bind.name] = await self._net.bind(bind.host, bind.port, made, self._limits.buffers)
         except BaseException:
             await self._close_listeners()
             raise
@@ -165,6 +179,7 @@ class Server:
             for connection in list(self._connections):
                 connection.stop()
             await self._wait_empty(_ABORT_S)
+        await self.handshakes.close()
         for timer in (self._admit_timer, self._tick_timer, *self._delayed.values()):
             if timer is not None:
                 timer.cancel()
@@ -182,9 +197,15 @@ class Server:
 
     # -- called by connections ------------------------------------------------------------------------------------
 
-    def _connection(self, listener: str) -> Connection:
+    def _connection(self, bind: Bind) -> Connection:
         self._connection_id += 1
-        return Connection(self._shared, Peer(self._connection_id, "", listener), self)
+        peer = Peer(self._connection_id, "", bind.name)
+        if bind.login is not None:
+            peer.dispatcher = bind.login()
+        return Connection(self._shared, peer, self)
+
+    def _tls_connection(self, bind: Bind, tls: ServerTls) -> TlsLayer:
+        return ServerSession(self._connection(bind), self._shared, tls, self.handshakes).protocol
 
     def arrived(self, connection: Connection) -> Admission:
         """Count the connection and decide whether to admit it."""

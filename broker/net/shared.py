@@ -26,6 +26,8 @@ class NetCounters:
     bytes_out: int = 0
     frames: int = 0
     budget_waits: int = 0  # pauses of reading because frames in flight had used up the budget
+    tls_handshakes: int = 0  # complete
+    tls_resumed: int = 0  # of those, without a key exchange by certificate
     closes: Counter[CloseReason] = field(default_factory=Counter)
 
 

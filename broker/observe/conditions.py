@@ -48,6 +48,9 @@ class Condition(Enum):
     TRANSACTION_OVERDUE = "transaction_overdue"
     UPLOAD_LAGS = "upload_lags"
     CACHE_REDUCED = "cache_reduced"
+    CERTIFICATE_REFUSED = "certificate_refused"  # a new one; the old one is used
+    CERTIFICATE_EXPIRES = "certificate_expires"
+    INSECURE = "insecure"  # --insecure allows an address that other machines reach without authentication
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,9 @@ class Facts:
     blocked: tuple[str, ...] = ()
     cache_limit_bytes: int = 0
     cache_bytes_max: int = 0
+    refused_certificates: tuple[str, ...] = ()  # each with the reason
+    expiring_certificates: tuple[str, ...] = ()  # listener and time
+    insecure: tuple[str, ...] = ()  # addresses
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -92,7 +98,7 @@ class Named(msgspec.Struct, frozen=True):
 
 def conditions(facts: Facts) -> list[Named]:
     """Those that hold, worst first."""
-    says = _of_cluster(facts.cluster) | _of_broker(facts) | _of_disk(facts) | _of_bucket(facts)
+    says = _of_cluster(facts.cluster) | _of_broker(facts) | _of_disk(facts) | _of_bucket(facts) | _of_security(facts)
     return [Named(condition.value, says[condition]) for condition in Condition if condition in says]
 
 
@@ -204,6 +210,26 @@ def _of_bucket(facts: Facts) -> dict[Condition, str]:
         said[Condition.UPLOAD_LAGS] = (
             f"{facts.copy_lag_bytes / 1e6:.1f} MB wait for the bucket, the oldest for "
             f"{show_duration(facts.copy_lag_ms // 1000 * 1000)}{why}: compare produce and upload rates"
+        )
+    return said
+
+
+def _of_security(facts: Facts) -> dict[Condition, str]:
+    said: dict[Condition, str] = {}
+    if facts.refused_certificates:
+        said[Condition.CERTIFICATE_REFUSED] = (
+            f"{'; '.join(facts.refused_certificates[:SHOWN_MAX])}: the old certificate is used; mend the file, and it "
+            "is read again within ten seconds"
+        )
+    if facts.expiring_certificates:
+        said[Condition.CERTIFICATE_EXPIRES] = (
+            f"{_named(facts.expiring_certificates)}: no client can connect after that; replace the file, and it is "
+            "read within ten seconds"
+        )
+    if facts.insecure:
+        said[Condition.INSECURE] = (
+            f"{_named(facts.insecure)}: other machines reach it without authentication and encryption, as --insecure "
+            "allows; listen with SASL_SSL, or SSL with ssl.client.auth=required, and leave --insecure out"
         )
     return said
 

@@ -1,24 +1,28 @@
 """The HTTP port: /metrics, /healthz, /readyz, /status, /broker, /cluster, and `POST /tier/seal`.
 
-A request that changes anything is accepted only from loopback and with a JSON content type, so that no web page can
-send it (cli.md).
+With secrets (`thermocline.http.token.file`) every request needs one of them, but for those of probes, and /metrics if
+it is open. Without, a request that changes anything is accepted from loopback only. It always needs a JSON content
+type, so that no web page can send it (cli.md).
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
+from broker.observe.http_tls import HttpsConnections
 from logformat.errors import ThermoclineError
 from seams.typed_json import decoder_of
 
 if TYPE_CHECKING:
     from aiohttp import web  # imported when the port opens: 0.2 s and 15 MB that the simulation never needs
+    from aiohttp.typedefs import Handler, Middleware
 
 _SEAL_TIMEOUT_S: Final = 3600.0
 _BODY_BYTES_MAX: Final = 64 * 1024
@@ -43,9 +47,26 @@ class Views:
     seal: Callable[[str | None], Awaitable[None]]
 
 
+class Secrets(Protocol):
+    def allows(self, authorization: str) -> bool:
+        """Whether the header Authorization names a secret."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """`secrets` None: whoever reaches the port may read. `context`: the present TLS context; None: plaintext."""
+
+    secrets: Secrets | None = None
+    context: Callable[[], ssl.SSLContext] | None = None
+    metrics_open: bool = False
+
+
 class HttpServer:
-    def __init__(self, views: Views) -> None:
+    def __init__(self, views: Views, protection: Protection = Protection()) -> None:
         self._views = views
+        self._protection = protection
+        self._listening: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
         self.address = ("", 0)
 
@@ -53,7 +74,7 @@ class HttpServer:
         """Listen; port 0 picks one. Raises OSError when the address cannot be bound."""
         from aiohttp import web
 
-        application = web.Application(client_max_size=_BODY_BYTES_MAX)
+        application = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._authenticated()])
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
@@ -63,11 +84,34 @@ class HttpServer:
         application.router.add_post("/tier/seal", self._seal)
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
-        bound = self._runner.addresses[0]
+        if (context := self._protection.context) is None:
+            await web.TCPSite(self._runner, host, port).start()
+            bound = self._runner.addresses[0]
+        else:
+            assert self._runner.server is not None
+            connections = HttpsConnections(self._runner.server, context)
+            self._listening = await asyncio.get_running_loop().create_server(connections, host or None, port)
+            bound = self._listening.sockets[0].getsockname()
         self.address = (bound[0], bound[1])
 
+    def _authenticated(self) -> Middleware:
+        """Asks for a secret before a request is handled."""
+        from aiohttp import web
+
+        secrets = self._protection.secrets
+        free = {"/healthz", "/readyz"} | ({"/metrics"} if self._protection.metrics_open else set())
+
+        @web.middleware
+        async def authenticated(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if secrets is None or request.path in free or secrets.allows(request.headers.get("Authorization", "")):
+                return await handler(request)
+            return _text("give a secret of thermocline.http.token.file: Authorization: Bearer TOKEN\n", 401)
+
+        return cast("Middleware", authenticated)
+
     async def close(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -95,8 +139,8 @@ class HttpServer:
             return _text(f"{failure}\n", 503)
 
     async def _seal(self, request: web.Request) -> web.Response:
-        if not _is_loopback(request.remote):
-            return _text("tier seal is answered from loopback only\n", 403)
+        if self._protection.secrets is None and not _is_loopback(request.remote):
+            return _text("tier seal is answered from loopback only, without thermocline.http.token.file\n", 403)
         if request.content_type != "application/json":
             return _text("send Content-Type: application/json\n", 415)
         try:

@@ -20,6 +20,7 @@ from broker.net.server import Server
 from broker.observe.metrics.process import LoopLag
 from broker.observe.standing import InCluster, LateReplica
 from broker.observe.status import Health
+from broker.security.tls.certificates import Certificates
 from coldstore.stores.metered import MeteredStore
 from hotstore.cleaning.log_cleaner import LogCleaner
 from logformat.values import TopicPartition
@@ -56,6 +57,7 @@ class Sources:
     turnover: Turnover
     cleaner: LogCleaner
     transaction_snapshots: Snapshots | None = None
+    certificates: Certificates | None = None
 
 
 def in_cluster(sources: Sources, late: list[LateReplica], strays: list[str]) -> InCluster:

@@ -179,6 +179,7 @@ def facts_at_start(startup: StartupSources) -> Facts:
         not_ready=startup.health.waiting_for,
         store_failure=str(outage) if outage.tries else "",
         store_refusals=() if store is None else refusals(store),
+        insecure=startup.config.insecure,
     )
 
 
@@ -260,6 +261,9 @@ def facts(sources: Sources, seen: PartitionFigures | None = None, cluster: Clust
         blocked=tuple(blocked),
         cache_limit_bytes=sources.tiers.cold.cache_limit_bytes,
         cache_bytes_max=cache_max,  # a directory bucket is read in place
+        refused_certificates=sources.certificates.refused() if sources.certificates else (),
+        expiring_certificates=sources.certificates.expiring() if sources.certificates else (),
+        insecure=sources.context.config.insecure,
     )
 
 

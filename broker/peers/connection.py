@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 
 from broker.net.buffers import BufferPool
+from broker.peers.link_login import LinkLogin
 from broker.peers.stream import PeerStream
+from broker.peers.tls_client import ClientSession, ClientTls
 from broker.wire.message import Message
 from seams.net import Net
 
@@ -22,8 +24,22 @@ Address = tuple[str, int]
 
 
 class PeerConnection:
-    def __init__(self, net: Net, address: Address, client_id: str, pool: BufferPool, frame_bytes_max: int) -> None:
+    """`tls` None: the other broker's listener does not speak TLS; `login` None: nobody logs in there."""
+
+    def __init__(
+        self,
+        net: Net,
+        address: Address,
+        client_id: str,
+        pool: BufferPool,
+        frame_bytes_max: int,
+        tls: ClientTls | None = None,
+        login: LinkLogin | None = None,
+    ) -> None:
         self.address = address
+        self._tls = tls
+        self._login = login
+        self._replace_s: float | None = None  # from when on the login of `_stream` is too old
         self._net = net
         self._client_id = client_id
         self._pool = pool
@@ -43,7 +59,7 @@ class PeerConnection:
         try:
             async with asyncio.timeout(timeout_s):
                 known = self._stream
-                stream = known if known is not None and known.is_open else await self._connected(timeout_s)
+                stream = known if known is not None and self._is_usable(known) else await self._connected(timeout_s)
                 return await stream.ask(request, version)
         except TimeoutError:
             if stream is None:
@@ -65,20 +81,43 @@ class PeerConnection:
         async with self._connecting:
             if self._is_closed:
                 raise ConnectionError(f"{self._who}: closed on this side; nothing was sent")
-            if self._stream is None or not self._stream.is_open:
-                self._stream = await self._connect(timeout_s)
+            old = self._stream
+            if old is not None and self._is_usable(old):
+                return old
+            self._stream = await self._connect(timeout_s)
+            if old is not None:
+                old.retire()
             return self._stream
+
+    def _is_usable(self, stream: PeerStream) -> bool:
+        due_s = self._replace_s
+        return stream.is_open and (due_s is None or asyncio.get_running_loop().time() < due_s)
 
     async def _connect(self, timeout_s: float) -> PeerStream:
         stream = PeerStream(self._who, self._client_id, self._pool, self._frame_bytes_max)
+        session = None if self._tls is None else ClientSession(stream, self._tls, self.address[0], self._who)
         try:
-            await self._net.connect(*self.address, stream, timeout_s)
+            await self._net.connect(*self.address, stream if session is None else session.protocol, timeout_s)
         except ConnectionRefusedError:
             raise ConnectionRefusedError(f"{self._who}: the connection was refused; nothing was sent") from None
         except TimeoutError:
             raise
         except OSError as unreachable:
             raise ConnectionError(f"{self._who}: unreachable; nothing was sent: {unreachable}") from unreachable
+        if session is not None:
+            await session.established()
+        if self._login is not None:
+            await self._log_in(self._login, stream)
         if self._is_closed:
             stream.end("closed on this side")
         return stream
+
+    async def _log_in(self, login: LinkLogin, stream: PeerStream) -> None:
+        try:
+            self._replace_s = await login.log_in(stream)
+        except (ConnectionError, OSError) as failed:  # OSError: of a token's file
+            stream.end("its login failed")
+            raise ConnectionError(f"{self._who}: nothing was sent: {failed}") from failed
+        except BaseException:
+            stream.end("its login did not end in time")
+            raise

@@ -39,6 +39,9 @@ FORWARDED: Final = frozenset(
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.UNREGISTER_BROKER,
         ApiKey.ALTER_CLIENT_QUOTAS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
     }
 )
 """APIs that any broker accepts and only the controller executes."""
@@ -96,7 +99,8 @@ class Forward:
                 "a request of %d bytes is not sent to the controller: at most %d", len(frame), FORWARDED_BYTES_MAX
             )
             return None
-        request = EnvelopeRequest(frame, peer.principal.encode(), _address(peer), peer.listener)
+        principal = None if peer is self._own else peer.principal.encode()
+        request = EnvelopeRequest(frame, principal, _address(peer), peer.listener)
         for _ in range(2):
             at = self._metadata.decided_elsewhere(self._node_id)
             if at is None:

@@ -13,6 +13,8 @@ from typing import Final
 from broker.metadata.records import Node
 from broker.net.buffers import BufferPool
 from broker.peers.connection import PeerConnection
+from broker.peers.link_login import LinkLogin
+from broker.peers.tls_client import ClientTls
 from seams.net import Net
 
 _IDLE_BYTES_MAX: Final = 8 << 20  # of receive buffers kept for the next answer
@@ -25,13 +27,24 @@ class NoWayThere(ConnectionError):
 
 class Links:
     """The connections of broker `node_id`. `listener`: name of the brokers' listener (`inter.broker.listener.name`) on
-    all of them. `frame_bytes_max`: of a response."""
+    all of them. `frame_bytes_max`: of a response. `tls`: when that listener speaks TLS. `login`: how to log in there;
+    None: nobody does."""
 
-    def __init__(self, net: Net, node_id: int, listener: str, frame_bytes_max: int) -> None:
+    def __init__(
+        self,
+        net: Net,
+        node_id: int,
+        listener: str,
+        frame_bytes_max: int,
+        tls: ClientTls | None = None,
+        login: LinkLogin | None = None,
+    ) -> None:
         self._net = net
+        self._login = login
         self._node_id = node_id
         self._listener = listener
         self._frame_bytes_max = frame_bytes_max
+        self._tls = tls
         self._pool = BufferPool(_IDLE_BYTES_MAX)
         self._open: dict[tuple[int, str], tuple[Node, PeerConnection]] = {}
         self._is_closed = False
@@ -54,7 +67,7 @@ class Links:
         if known is not None:
             known[1].close()
         client_id = f"broker-{self._node_id}-{purpose}"
-        made = PeerConnection(self._net, address, client_id, self._pool, self._frame_bytes_max)
+        made = PeerConnection(self._net, address, client_id, self._pool, self._frame_bytes_max, self._tls, self._login)
         self._open[node.node_id, purpose] = node, made
         return made
 

@@ -57,6 +57,7 @@ class PeerStream(asyncio.BufferedProtocol):
         self._in_flight_bytes = 0
         self._correlation_id = 0
         self._failure: str | None = None  # why it ended, or is about to
+        self._is_retired = False
 
     @property
     def in_flight(self) -> int:
@@ -92,6 +93,12 @@ class PeerStream(asyncio.BufferedProtocol):
         """Close now; waiting requests fail with `why`."""
         self._fail(why)
 
+    def retire(self) -> None:
+        """Close after the last response; nothing more is asked."""
+        self._is_retired = True
+        if not self._in_flight:
+            self._fail("another connection took its place")
+
     # -- the transport's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -112,6 +119,8 @@ class PeerStream(asyncio.BufferedProtocol):
             self._fail(f"its answer cannot be read: {refused}")
         else:
             reader.compact()
+            if self._is_retired and not self._in_flight:
+                self._fail("another connection took its place")
 
     def eof_received(self) -> None:
         """The other broker closes; the transport closes itself."""

@@ -112,6 +112,7 @@ class ArchiveImages:
             deleted={topic_id: topic for topic_id, topic in image.deleted.items() if not topic.internal},
             nodes={self._node.node_id: self._node},
             cluster_configs={name: text for name, text in image.cluster_configs.items() if name in _TOPIC_DEFAULTS},
+            acls=image.acls,  # of the same principals, as far as this broker knows them by the same means
         )
 
     def _shown(self, topic: Topic) -> Topic:

@@ -1,8 +1,8 @@
 """Handlers and refusals of a read-only broker.
 
 Whatever writes is refused with an error that clients do not retry, and a message that says where to write. Requests for
-a controller are refused by `NoCommitQueue`, in the words of each API; requests that write to a partition by the
-authorizer, before any handler.
+a controller are refused by `NoCommitQueue`, in the words of each API; requests that write to a partition by
+`RefusesWrites`, before any handler.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.net.dispatch import CloseConnection, Peer
 from broker.partition.registry import Registry
 from broker.read_only.archived_partition import ArchivedPartition
 from broker.read_only.root_cache import RootCache
-from broker.security.authorizer import Authorizer
+from broker.security.brokers_only import BrokersOnly
 from broker.wire import messages as wire
 from broker.wire.apis import ApiKey
 from broker.wire.message import Encoded, Message
@@ -42,12 +42,12 @@ _CODES: Final = {
 }
 
 
-class ReadOnlyAuthorizer(Authorizer):
-    """Refuses writes too."""
+class RefusesWrites(BrokersOnly):
+    """Refuses what writes, too."""
 
-    def refusal(self, peer: Peer, api_key: int, request: Message) -> ErrorCode | None:
+    def refusal(self, peer: Peer, api_key: int, request: Message, *, is_client: bool = False) -> ErrorCode | None:
         code = _CODES.get(api_key)
-        return super().refusal(peer, api_key, request) if code is None else code
+        return super().refusal(peer, api_key, request, is_client=is_client) if code is None else code
 
 
 class NoCommitQueue:

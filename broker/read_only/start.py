@@ -123,13 +123,21 @@ class ReadOnlyStart:
         roots = RootCache(store, cold, world, self.tasks, poller.newer)
         archive = Archive(registry, roots)
         feed = ImageFeed(Publisher(archive, metadata, self.live, config.node_id))
+        if (authorizer := self.dispatcher.clients.authorizer) is not None:
+            feed.watch(lambda at: authorizer.follow(at.image.acls))
         taken(loaded.at)
         archive.groups = groups = self._groups(metadata)
         self._spawn_service("roots", roots.keep)
         self.tasks.spawn("following", self._poll(poller))
         context = self._context(registry, metadata, feed, groups)
         self.dispatcher.serve(context, own_handlers(roots))
+        self.listening.logins.serve(context.metadata)
+        for name, service in self.listening.logins.services.items():
+            self._spawn_service(name, service)
         await self.listening.accept(self.live)
+        certificates = self.listening.certificates
+        self._spawn_service("certificates", lambda: certificates.keep(world.workers))
+        self._spawn_service("reminder", self.listening.keep_reminding)
         log.info(
             "read-only: serving what %s holds of cluster %s (topics: %d); positions of groups are kept in memory, and "
             "lost when this process ends",
@@ -137,7 +145,8 @@ class ReadOnlyStart:
             loaded.cluster_id,
             len(feed.image.topics),
         )
-        return ReadOnlySources(context, cold, store, self.listening.server, poller, roots, world.clock.monotonic_s())
+        since_s = world.clock.monotonic_s()
+        return ReadOnlySources(context, cold, store, self.listening.server, poller, roots, since_s, certificates)
 
     def _node(self) -> Node:
         listeners = tuple(Endpoint(name, *address) for name, address in self.listening.advertised.items())
@@ -195,6 +204,7 @@ class ReadOnlyStart:
             images=feed,
             forward=Forward(metadata, feed, links, config.node_id, config.brokers_listener),
             quotas=quota_managers(config, world.clock),  # none is ever set: the quotas are another cluster's
+            clients=self.dispatcher.clients,
         )
 
     def _spawn_service(self, name: str, service: Callable[[], Awaitable[None]]) -> None:

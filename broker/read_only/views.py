@@ -17,6 +17,7 @@ from broker.net.server import Server
 from broker.observe.conditions import Facts, conditions
 from broker.observe.http import Views
 from broker.observe.metrics.exposition import (
+    certificate_metrics,
     condition_metrics,
     exposition,
     group_metrics,
@@ -34,6 +35,7 @@ from broker.observe.views import not_ready
 from broker.read_only.cluster_poller import ClusterPoller
 from broker.read_only.handlers import OF_CLUSTER, WHY
 from broker.read_only.root_cache import RootCache
+from broker.security.tls.certificates import Certificates
 from coldstore.stores.metered import MeteredStore
 from tiering.reading.cold_reader import ColdReader
 
@@ -49,6 +51,7 @@ class ReadOnlySources:
     poller: ClusterPoller
     roots: RootCache
     since_s: float
+    certificates: Certificates
 
 
 def read_only_views(startup: StartupSources, serving: Callable[[], ReadOnlySources | None]) -> Views:
@@ -116,6 +119,9 @@ def facts(sources: ReadOnlySources) -> Facts:
         store_refusals=refusals(sources.store),
         cache_limit_bytes=min(cached, sources.cold.cache_limit_bytes),
         cache_bytes_max=cached,
+        refused_certificates=sources.certificates.refused(),
+        expiring_certificates=sources.certificates.expiring(),
+        insecure=config.insecure,
     )
 
 
@@ -178,6 +184,7 @@ class _ReadOnlyCollector:
         yield condition_metrics({condition.name for condition in conditions(facts(sources))})
         yield from request_metrics(sources.context)
         yield from network_metrics(sources.server)
+        yield from certificate_metrics(sources.certificates)
         yield from figures_metrics(sources.cold.figures(), sources.cold.latency_buckets)
         now = standing(sources)
         yield gauge("read_only", "1: it serves the bucket of another cluster and writes nothing", 1)

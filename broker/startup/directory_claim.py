@@ -15,6 +15,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.membership.identity import DirectoryIdentity, Verdict
 from broker.membership.session import Session, StartedSession
 from broker.metadata.records import Endpoint
+from broker.security.sasl.credentials import credentials
 from broker.startup.limits import check_tiering
 from hotstore.host.data_dir import DataDir, Process
 from hotstore.host.log_directories import LogDirectories
@@ -41,7 +42,14 @@ async def claim_directory(
         await _note(data_dir, (*data_dir.processes, this), workers)
     doubt = partial(workers.run, _doubt, data_dir)
     joined = await session.join(
-        identity, config.node_id, listeners, whose, doubt, rack=config.rack, take_over=config.take_over
+        identity,
+        config.node_id,
+        listeners,
+        whose,
+        doubt,
+        rack=config.rack,
+        take_over=config.take_over,
+        first_records=partial(credentials, config.first_users, workers, world.rng),
     )
     settled = joined.identity
     assert settled.cluster_id is not None and settled.directory_id is not None

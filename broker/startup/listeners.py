@@ -5,7 +5,9 @@ An address in use is found before disk, bucket or lease are touched, and is Refu
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 from collections.abc import Awaitable
 from typing import Final
 
@@ -16,12 +18,17 @@ from broker.config.live import LiveConfig
 from broker.membership.session import Refused
 from broker.net.dispatch import Dispatcher
 from broker.net.server import Bind, Server
-from broker.observe.http import HttpServer, Views
+from broker.observe.http import HttpServer, Protection, Views
+from broker.security.sasl.logins import Logins
+from broker.security.tls.certificates import Certificates
 from broker.startup.limits import net_limits
 from broker.startup.ready_words import path_word, url_word
 from seams.loop.tasks import FailureReport
 from seams.world import World
 
+log = logging.getLogger(__name__)
+
+_REMIND_S: Final = 3600.0
 _ADVICE: Final = {
     errno.EADDRINUSE: "stop what uses the address, or choose another with {flag}",
     errno.EADDRNOTAVAIL: "it is not an address of this machine: choose one of its own with {flag}, or 0.0.0.0 "
@@ -34,12 +41,32 @@ class Listeners:
     """`config`: the initial configuration."""
 
     def __init__(
-        self, config: BrokerConfig, world: World, dispatcher: Dispatcher, views: Views, report: FailureReport
+        self,
+        config: BrokerConfig,
+        world: World,
+        dispatcher: Dispatcher,
+        logins: Logins,
+        views: Views,
+        report: FailureReport,
     ) -> None:
         self._config = config
-        self.http = None if config.http_host is None else HttpServer(views)
+        self.logins = logins
         limits = net_limits(config)
-        self.server = Server(world.net, dispatcher, limits, report, afterwards=world.afterwards, beats=world.beats)
+        self.certificates = certificates = Certificates(config, world.disk, world.clock)
+        tls = certificates.http
+        protection = Protection(
+            certificates.http_secrets, None if tls is None else tls.context, config.http_metrics_open
+        )
+        self.http = None if config.http_host is None else HttpServer(views, protection)
+        self.server = Server(
+            world.net,
+            dispatcher,
+            limits,
+            report,
+            afterwards=world.afterwards,
+            beats=world.beats,
+            workers=world.workers,
+        )
 
     async def bind(self) -> None:
         """Raises Refused."""
@@ -53,7 +80,14 @@ class Listeners:
 
     def _bind(self, listener: ListenerConfig) -> Bind:
         is_apart = listener.name == self._config.brokers_listener
-        return Bind(*listener.address, apart=is_apart, protocol=listener.protocol)
+        logins = self.logins.of_listener(listener.name)
+        return Bind(
+            *listener.address,
+            apart=is_apart,
+            protocol=listener.protocol,
+            tls=self.certificates.of(listener.name),
+            login=None if logins is None else logins.new_peer,
+        )
 
     @property
     def advertised(self) -> dict[str, tuple[str, int]]:
@@ -93,7 +127,17 @@ class Listeners:
 
         limit(live.now)
         live.subscribe(limit)
+        self.certificates.follow(live)
         await _bound(self.server.accept(), "--listen")
+
+    async def keep_reminding(self) -> None:
+        """Say every hour that others reach this broker without authentication, if they do."""
+        while self._config.insecure:
+            log.warning(
+                "insecure: %s can be reached by other machines without authentication, as --insecure allows",
+                ", ".join(self._config.insecure),
+            )
+            await asyncio.sleep(_REMIND_S)
 
     def ready_line(self, cluster_id: str, bucket_url: str) -> str:
         """The line that scripts wait for (cli.md)."""

@@ -69,8 +69,9 @@ def _empty(field: Field) -> str:
 
 
 # librdkafka 2.16 requests all topics (Metadata 12) by a null array that is not in compact form: three stray bytes
-# follow the request. As in Kafka they are ignored; in every other request they are an error.
-TRAILING_BYTES_TAKEN: Final = frozenset({"MetadataRequest"})
+# follow the request. It ends AlterUserScramCredentials 0 with two tag sections. As in Kafka they are ignored; in every
+# other request they are an error.
+TRAILING_BYTES_TAKEN: Final = frozenset({"MetadataRequest", "AlterUserScramCredentialsRequest"})
 
 
 class _DecoderSource:

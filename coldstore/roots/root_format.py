@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from crc32c import crc32c
 
+from coldstore.encryption.marker import refuse_encrypted
 from coldstore.object_store import Got
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable
 from logformat.values import NewerFormat
@@ -136,7 +137,8 @@ class RootCodec(Generic[T]):
         return data
 
     def decode(self, key: str, got: Got) -> Root[T]:
-        """Raises NewerFormat, or Corrupt with the key and what is wrong."""
+        """Raises NewerFormat, Corrupt with the key and what is wrong, KeyRefused for an encrypted root."""
+        refuse_encrypted(key, got.data)
         if got.size > ROOT_BYTES_MAX or len(got.data) != got.size:
             raise Corrupt(f"root {key} has {got.size} bytes, {ROOT_BYTES_MAX} are allowed")
         try:

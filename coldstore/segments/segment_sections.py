@@ -12,6 +12,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from coldstore.encryption.marker import refuse_encrypted
 from logformat.errors import Corrupt, ThermoclineError
 from logformat.values import NewerFormat
 
@@ -85,6 +86,7 @@ def read_trailer(tail: bytes | memoryview, object_bytes: int) -> Trailer:
         raise Corrupt(f"{len(tail)} of {object_bytes} bytes are too few for a segment object's trailer")
     raw = bytes(tail[-TRAILER_SIZE:])
     log_bytes, position, length, footer_crc, version, reserved, crc, magic = _TRAILER.unpack(raw)
+    refuse_encrypted("segment", tail)
     if magic != MAGIC:
         raise Corrupt(f"object of {object_bytes} bytes ends with {magic!r}: not a segment object, or cut short")
     if crc32c(raw[: _COVERED.size]) != crc:

@@ -26,6 +26,8 @@ class Lane(Enum):
     CLEAN = ("clean", 4)  # steps of a compaction; the work itself is a child process's
     RECORDS = ("records", 1)  # records of produced batches, in Python: two would keep the loop from running
     COMPRESS = ("compress", 2)  # produced batches into their topic's codec; the codecs let the loop run
+    LOGIN = ("login", 2)  # signatures of tokens, thousands of hashes: a storm of logins delays logins only
+    HANDSHAKE = ("handshake", 2)  # key exchange and signatures of new TLS sessions; OpenSSL lets the loop run
     FILES = ("files", 2)  # everything else: deletes, checkpoints, recovery scans
 
 

@@ -17,7 +17,7 @@ from tests.support.clients.stock_clients import CLIENTS, CODECS
 _HEAD = """# Compatibility
 
 Written by `make pages` from the wire table, the config definitions and the client matrix: do not edit it. The
-comparison is with Apache Kafka 4.3.1, one node, KRaft, without an authorizer. Every advertised request is served
+comparison is with Apache Kafka 4.3.1, one node, KRaft. Every advertised request is served
 completely. Others are not advertised, so that clients fall back or report an error.
 """
 
@@ -80,7 +80,7 @@ DIFFERENCES = (
     Difference(
         "Fetch as a replica is refused (CLUSTER_AUTHORIZATION_FAILED) except on the brokers' listener "
         "(`thermocline.internal`, `inter.broker.listener.name`); Kafka without an authorizer lets every client do it.",
-        "tests/unit/broker/test_broker_authorizer.py",
+        "tests/unit/broker/security/test_brokers_only.py",
     ),
     Difference(
         "Without `inter.broker.listener.name`, or where it names the only listener, brokers get one more listener, "
@@ -150,8 +150,24 @@ DIFFERENCES = (
         "docs/adr/0017-internal-logs-are-rewritten.md",
     ),
     Difference(
-        "A start that sets authorizer.class.name, a policy class or a quota callback is refused.",
+        "A start that sets a policy class, a quota callback or another authorizer than Kafka's StandardAuthorizer is "
+        "refused.",
         "docs/adr/0012-what-is-not-served-is-refused-or-harmless.md",
+    ),
+    Difference(
+        "Where there is an authorizer, a principal with ClusterAction on the cluster is a broker on the brokers' "
+        "listener and may ask everything there; Kafka's brokers need the other ACLs too, or are super users. On other "
+        "listeners what only brokers may ask (AddPartitionsToTxn 4+, Fetch as a replica) is refused to everybody.",
+        "docs/adr/0038-a-broker-is-who-has-cluster-action-on-the-brokers-listener.md",
+    ),
+    Difference(
+        "Hosts of ACLs are compared as addresses: `::1` and `0:0:0:0:0:0:0:1` are one; Kafka compares texts.",
+        "tests/unit/broker/security/test_authorizer.py",
+    ),
+    Difference(
+        "CreateAcls with ANY or MATCH is INVALID_REQUEST for that binding; Kafka answers UNKNOWN_SERVER_ERROR for all "
+        "of the request.",
+        "tests/unit/broker/controller/test_acl_decisions.py",
     ),
     Difference(
         "A broker that restarts leads in a new leader epoch, also where it was the leader before.",

@@ -101,7 +101,7 @@ TABLE: Final = tuple(
     for key, name, low, high in (line.split("|") for line in _TABLE.strip().splitlines())
 )
 
-_SECURITY: Final = "authentication is not served yet"
+_TOKENS: Final = "delegation tokens are not issued, as by a Kafka broker without a secret key for them"
 _GROUPS: Final = "the consumer groups of KIP-848 are not served yet; clients use the classic protocol"
 _SHARE: Final = "share groups are not served"
 _STREAMS: Final = "the streams groups of KIP-1071 are not served"
@@ -109,14 +109,10 @@ _QUORUM: Final = "there is no KRaft quorum: brokers agree through the bucket"
 _TELEMETRY: Final = "clients that see it push their metrics; no part of the broker reads them"
 
 LEFT_OUT: Final[dict[str, str]] = {
-    "SaslHandshake": _SECURITY,
-    "SaslAuthenticate": _SECURITY,
-    "CreateDelegationToken": _SECURITY,
-    "RenewDelegationToken": _SECURITY,
-    "ExpireDelegationToken": _SECURITY,
-    "DescribeDelegationToken": _SECURITY,
-    "DescribeUserScramCredentials": _SECURITY,
-    "AlterUserScramCredentials": _SECURITY,
+    "CreateDelegationToken": _TOKENS,
+    "RenewDelegationToken": _TOKENS,
+    "ExpireDelegationToken": _TOKENS,
+    "DescribeDelegationToken": _TOKENS,
     "DescribeQuorum": _QUORUM,
     "UpdateFeatures": _QUORUM,
     "AddRaftVoter": _QUORUM,

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Final
 
 import thermocline
-from thermocline.cli.terminal.arguments import Parser
+from thermocline.cli.terminal.arguments import BOOTSTRAP_DEFAULT, Parser
 from thermocline.cli.terminal.outcome import INTERRUPTED, CommandFailed, Exit, exit_of, plain_words
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -27,12 +27,16 @@ _NOUNS: Final = {
     "produce": f"{_CLI}.records.produce",
     "consume": f"{_CLI}.records.consume",
     "group": f"{_CLI}.group.command",
+    "user": f"{_CLI}.user.command",
+    "certificate": f"{_CLI}.certificate",
     "txn": f"{_CLI}.txn.command",
+    "acl": f"{_CLI}.acl.command",
     "quota": f"{_CLI}.quota",
     "config": f"{_CLI}.config",
     "cluster": f"{_CLI}.cluster.command",
     "tier": f"{_CLI}.tier.command",
     "bucket": f"{_CLI}.bucket.command",
+    "key": f"{_CLI}.key",
     "archive": f"{_CLI}.jobs.archive",
     "scrub": f"{_CLI}.jobs.scrub",
     "log": f"{_CLI}.bucket.log_dump",
@@ -77,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"argument {refused.object!r} is not UTF-8 text", Exit.USAGE)
     arguments = parser(given).parse_args(given)
     try:
+        if hasattr(arguments, "command_config"):
+            _connect_by(arguments)
         code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code
@@ -132,6 +138,17 @@ def _text(word: str) -> str:
 def _discard_stdout() -> None:
     """Discard buffered output, which Python would flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _connect_by(arguments: argparse.Namespace) -> None:
+    """Set how clients of this command connect; a file may name the brokers where `-b` does not."""
+    if not arguments.command_config and not arguments.extra:
+        return
+    from thermocline.cli.clients.connection_properties import use
+
+    properties = use(arguments.command_config, arguments.extra)
+    if properties.bootstrap and arguments.bootstrap_server == BOOTSTRAP_DEFAULT:
+        arguments.bootstrap_server = properties.bootstrap
 
 
 def _fail(message: str, code: int) -> int:

@@ -22,7 +22,7 @@ from pyarrow import fs
 from coldstore.object_store import AccessRefused, Got, ObjectInfo, ObjectMissing, StoreUnavailable
 from coldstore.stores.directory_files import SMALL_BYTES_MAX, content_etag, size_etag
 from coldstore.stores.limits import SYSTEM_DIRECTORY, check_key, check_range, resolve_range
-from coldstore.url import DEFAULT_REGION, DirectoryUrl, S3Url, parse_bucket_url
+from coldstore.url import DEFAULT_REGION, KEY_FILE_VARIABLE, DirectoryUrl, S3Url, parse_bucket_url, with_key_file
 from logformat.errors import Corrupt, ThermoclineError
 
 CONNECT_S: Final = 5.0
@@ -236,15 +236,22 @@ def _kept_etag(handle: pa.NativeFile) -> str | None:
 
 
 def open_arrow_store(url: str) -> ArrowStore:
-    """The bucket behind `url` (`coldstore.url.SYNTAX`), with credentials by the usual chain. Sends nothing yet.
+    """The bucket behind `url` (`coldstore.url.SYNTAX`), with credentials by the usual chain. Sends nothing to it yet.
 
-    Raises InvalidRequest for a bad URL.
+    With a key file, of the URL or the environment, objects are decrypted. Raises InvalidRequest for a bad URL or key
+    file; AccessRefused, StoreUnavailable of a key service.
     """
-    parsed = parse_bucket_url(url)
+    parsed = with_key_file(parse_bucket_url(url), os.environ.get(KEY_FILE_VARIABLE))
     if isinstance(parsed, DirectoryUrl):
-        return ArrowStore(fs.LocalFileSystem(), parsed.path, parsed.printed())
-    root = f"{parsed.bucket}/{parsed.prefix}" if parsed.prefix else parsed.bucket
-    return ArrowStore(_s3(parsed), root, parsed.printed())
+        filesystem, root = fs.LocalFileSystem(), parsed.path
+    else:
+        filesystem, root = _s3(parsed), f"{parsed.bucket}/{parsed.prefix}" if parsed.prefix else parsed.bucket
+    if parsed.key_file is None:
+        return ArrowStore(filesystem, root, parsed.printed())
+    from coldstore.encryption.key_file import load_ring
+    from thermocline.pipeline.encrypted_arrow_store import EncryptedArrowStore
+
+    return EncryptedArrowStore(filesystem, root, parsed.printed(), load_ring(parsed.key_file))
 
 
 def _s3(url: S3Url) -> fs.FileSystem:

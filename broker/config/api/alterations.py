@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.definitions import BROKER
+from broker.config.definitions import BROKER, broker_definition
 from broker.config.kafka.at_run_time import OF_A_LISTENER, OF_ONE
 from broker.config.resolve import with_overrides
 from broker.config.values import ConfigType, InvalidConfig
@@ -148,7 +148,12 @@ def _accept(broker: BrokerConfig, explicit: Mapping[str, str], *, own: bool) -> 
         raise InvalidRequest(
             f"Cannot update these configs at default cluster level, broker id must be specified: [{', '.join(of_one)}]"
         )
-    fixed = sorted(name for name in explicit if name not in BROKER or not BROKER[name].dynamic)
+    if not own and (of_listeners := sorted(name for name in explicit if name.startswith("listener.name."))):
+        raise InvalidRequest(
+            "Cannot update these configs at default cluster level, broker id must be specified: "
+            f"[{', '.join(of_listeners)}]"
+        )
+    fixed = sorted(name for name in explicit if (found := broker_definition(name)) is None or not found.dynamic)
     if fixed:
         raise InvalidRequest(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
     try:
@@ -163,5 +168,7 @@ def _accept(broker: BrokerConfig, explicit: Mapping[str, str], *, own: bool) -> 
 
 
 def _canonical(name: str, text: str) -> str:
-    value = BROKER[name].parse(text)
+    definition = broker_definition(name)
+    assert definition is not None
+    value = definition.parse(text)
     return ",".join(dict.fromkeys(value)) if isinstance(value, tuple) else text.strip()

@@ -2,8 +2,8 @@
 so that tools which set them in passing work. tests/integration/kafka/test_run_time_configs.py compares with Kafka.
 
 Left out, and refused at run time: what promises protection (`config.providers`, `cordoned.log.dirs`,
-`max.connections.per.ip.overrides`), passwords, because `cluster.json` would show them, and key stores, which Kafka
-takes only for one listener.
+`max.connections.per.ip.overrides`), the mechanisms of logins, which are those of the start, passwords, because
+`cluster.json` would show them. Key stores and trust stores are files, of one listener of one broker.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ share.coordinator.cached.buffer.max.bytes transaction.partition.verification.ena
 
 OF_ONE: Final = frozenset(
     _names("""
-principal.builder.class sasl.enabled.mechanisms sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
+principal.builder.class sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
 sasl.kerberos.principal.to.local.rules sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter
 sasl.kerberos.ticket.renew.window.factor sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds
-sasl.login.refresh.window.factor sasl.login.refresh.window.jitter sasl.mechanism.inter.broker.protocol
+sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
 ssl.cipher.suites ssl.client.auth ssl.enabled.protocols ssl.endpoint.identification.algorithm ssl.engine.factory.class
 ssl.keymanager.algorithm ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
 """)
@@ -47,3 +47,11 @@ ssl.keystore.type ssl.truststore.certificates ssl.truststore.location ssl.trusts
 """)
 )
 """Kafka takes them at run time with the prefix of a listener only."""
+
+OF_A_LISTENER_FIXED: Final = frozenset(
+    _names("""
+ssl.key.password ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.password ssl.truststore.certificates
+ssl.truststore.password
+""")
+)
+"""Of these, secrets, which `cluster.json` would show, and certificates inline, which are too long for it: refused."""

@@ -64,12 +64,54 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "The address that each listener tells its clients, by the listener's name; default: what is listened on "
         "(--advertise)."
     ),
-    "listener.security.protocol.map": H("Protocol of each listener name; only PLAINTEXT is served."),
+    "listener.security.protocol.map": H("Protocol of each listener name, as NAME:PROTOCOL,…"),
     "inter.broker.listener.name": H(
         "The listener that other brokers use, when it is one of several in listeners; requests of brokers are refused "
         "on every other one. Default: an additional listener, thermocline.internal."
     ),
+    "security.inter.broker.protocol": H(
+        "Protocol of the additional listener that only brokers use (thermocline.internal): with SSL brokers verify one "
+        "another's certificate and name and present their own."
+    ),
+    # TLS; each also as listener.name.NAME.CONFIG
+    "ssl.keystore.location": H(
+        "This broker's private key with its certificate chain: one PEM file, or PKCS12. Read again when it changes: "
+        "new connections get the new certificate. At run time of one listener of one broker.",
+    ),
+    "ssl.keystore.type": H("PEM or PKCS12; a file's content decides. JKS is not read: convert it with keytool."),
+    "ssl.keystore.password": H("Password of a PKCS12 key store."),
+    "ssl.keystore.key": H("Private key inline, in PEM; with ssl.keystore.certificate.chain."),
+    "ssl.keystore.certificate.chain": H("Certificate chain inline, in PEM; with ssl.keystore.key."),
+    "ssl.key.password": H("Password of an encrypted private key in PEM."),
+    "ssl.truststore.location": H(
+        "Certificates of the CAs that sign clients' and brokers' certificates: PEM or PKCS12. Read again when it "
+        "changes. Not set: no client certificate is accepted, and other brokers are verified by the system's CAs."
+    ),
+    "ssl.truststore.type": H("PEM or PKCS12; a file's content decides."),
+    "ssl.truststore.password": H("Password of a PKCS12 trust store."),
+    "ssl.truststore.certificates": H("Certificates of the CAs inline, in PEM."),
+    "ssl.client.auth": D("required: clients present a certificate of a trusted CA; requested: they may; none."),
+    "ssl.enabled.protocols": D("TLSv1.2 and TLSv1.3; older versions are refused."),
+    "ssl.protocol": D("TLSv1.2 leaves TLS 1.3 out."),
+    "ssl.cipher.suites": D(
+        "Suites by IANA's or OpenSSL's names, of those with forward secrecy. Of TLS 1.3 the first, the first two or "
+        "all three of TLS_AES_256_GCM_SHA384, TLS_CHACHA20_POLY1305_SHA256, TLS_AES_128_GCM_SHA256."
+    ),
+    "ssl.endpoint.identification.algorithm": D(
+        "https: other brokers' certificates have the host that is connected to among their names; empty: any name."
+    ),
+    "ssl.principal.mapping.rules": H(
+        "Which principal the subject of a client's certificate is: RULE:pattern/replacement/[LU] or DEFAULT, the first "
+        "that matches. A subject that none matches is refused."
+    ),
+    "ssl.allow.dn.changes": H("A new key store may have another subject."),
+    "ssl.allow.san.changes": H("A new key store may lack names of the old one."),
     "controller.listener.names": H("Listeners of these names are left out: there is no controller quorum."),
+    # the authorizer
+    "authorizer.class.name": H(
+        "org.apache.kafka.metadata.authorizer.StandardAuthorizer: requests are allowed by ACLs, and what no ACL allows "
+        "is denied. No other class is served. Not set: every client may do everything."
+    ),
     # the cluster
     "broker.session.timeout.ms": H(
         "The controller ends the session of a broker that was silent for this long: other brokers lead its partitions. "
@@ -251,6 +293,30 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "compression.gzip.level": D("Default of the topic config of that name."),
     "compression.lz4.level": D("Default of the topic config of that name."),
     "compression.zstd.level": D("Default of the topic config of that name."),
+    # SASL, of all listeners or (listener.name.NAME.…) of one
+    "sasl.enabled.mechanisms": H(
+        "How clients log in to a SASL listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
+    ),
+    "sasl.jaas.config": H(
+        "Only as listener.name.NAME.MECHANISM.sasl.jaas.config: users of PLAIN (user_NAME) and, on the brokers' "
+        "listener, the username and password with which brokers log in to one another. In a file or the environment."
+    ),
+    "sasl.mechanism.inter.broker.protocol": H("The mechanism with which brokers log in to one another."),
+    "sasl.server.max.receive.size": H("The largest token of a client that has not logged in yet."),
+    "sasl.server.callback.handler.class": H(
+        "OAuthBearerUnsecuredValidatorCallbackHandler accepts unsigned tokens, for tests; no other Java class is run."
+    ),
+    "connections.max.reauth.ms": H("A client logs in again within this time, or is disconnected; 0: never (KIP-368)."),
+    "connection.failed.authentication.delay.ms": H("A failed login is answered, and disconnected, after this time."),
+    "sasl.oauthbearer.jwks.endpoint.url": H("Whose keys sign the tokens of OAUTHBEARER: https://… or file:///…"),
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": H("How often these keys are read again."),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": H("First wait after they could not be read."),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": H("Longest wait after they could not be read."),
+    "sasl.oauthbearer.expected.audience": H("A token is for one of these (aud); empty: for anybody."),
+    "sasl.oauthbearer.expected.issuer": H("A token is from this issuer (iss); not set: from any."),
+    "sasl.oauthbearer.scope.claim.name": H("The claim with a token's scope."),
+    "sasl.oauthbearer.sub.claim.name": H("The claim with the name of a token's user."),
+    "sasl.oauthbearer.clock.skew.seconds": H("How far the clock of a token's issuer may differ."),
 }
 
 DYNAMIC_NAMES: Mapping[str, Honoured] = {

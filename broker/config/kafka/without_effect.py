@@ -27,6 +27,7 @@ TOPIC_REASONS: Mapping[str, str] = {
 """Topic configs accepted without effect, and why nothing is missing."""
 
 _SECURITY = "security protocols are not served yet; only PLAINTEXT listeners start, and only where they are safe."
+_SASL = "it is of Kerberos, of a Java class, or of how a client gets a token, none of which is run here."
 _QUORUM = "there is no controller quorum: brokers agree through the bucket."
 _GROUPS = "that kind of group is not served yet."
 _TRANSACTIONS = "a transaction is verified always, without an interval of its own, and ends in one phase."
@@ -36,15 +37,12 @@ _ONE_DIRECTORY = "there is one log directory: no replica moves between two of th
 _THREADS = "one loop and a bounded pool of workers take the place of these threads and queues."
 
 BROKER_REASONS: tuple[tuple[str, str], ...] = (
+    ("sasl.", _SASL),
     ("sasl.", _SECURITY),
-    ("ssl.", _SECURITY),
+    ("ssl.", "OpenSSL takes the place of Java's security providers."),
     ("security.", _SECURITY),
     ("principal.", _SECURITY),
-    ("super.users", _SECURITY),
-    ("allow.everyone.if.no.acl.found", _SECURITY),
     ("delegation.token.", _SECURITY),
-    ("connection.failed.authentication.", _SECURITY),
-    ("connections.max.reauth.", _SECURITY),
     ("controller.quorum.", _QUORUM),
     ("controller.", _QUORUM),
     ("metadata.", _QUORUM),
@@ -100,8 +98,8 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("config.providers.", "values are taken as they are written; config.providers itself is refused."),
     (
         "listener.name.",
-        "no setting is one listener's own: security protocols are not served yet, and the bounds on connections hold "
-        "for all listeners together.",
+        "of one listener only its configs of SASL and TLS are its own; the bounds on connections hold for all "
+        "listeners together.",
     ),
 )
 """By the beginning of a broker config's name, the first that fits: why it is accepted without effect."""
@@ -111,8 +109,6 @@ IGNORED_BEGINNINGS: Final = ("rsm.config.", "rlmm.config.", "listener.name.", "c
 
 _NOTHING_ENFORCED = "it is a Java class, which is not run here, so nothing would be enforced; leave it out"
 REFUSED: Mapping[str, str] = {
-    "authorizer.class.name": "ACLs are not served yet, so every client could do everything; leave it out, and let only "
-    "clients you trust reach the listener",
     "create.topic.policy.class.name": _NOTHING_ENFORCED,
     "alter.config.policy.class.name": _NOTHING_ENFORCED,
     "client.quota.callback.class": _NOTHING_ENFORCED,

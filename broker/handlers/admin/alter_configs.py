@@ -19,6 +19,7 @@ from broker.errors import ApiError, code_of
 from broker.handlers.admin.configs import BROKER, TOPIC, is_node_id
 from broker.handlers.request_limits import refuse_flood, together
 from broker.metadata.image import Topic
+from broker.security.audit import AuditEvent
 from broker.wire import messages as wire
 from logformat.errors import ThermoclineError
 
@@ -40,7 +41,12 @@ async def handle_alter_configs(
 ) -> wire.AlterConfigsResponse:
     """Replace all configs of each resource."""
     answers = await _answers(
-        context, request.resources, _replacing, wire.AlterConfigsResponseResource, validate_only=request.validate_only
+        context,
+        call,
+        request.resources,
+        _replacing,
+        wire.AlterConfigsResponseResource,
+        validate_only=request.validate_only,
     )
     return wire.AlterConfigsResponse(responses=answers)
 
@@ -59,6 +65,7 @@ async def handle_incremental_alter_configs(
     """Change the named configs of each resource."""
     answers = await _answers(
         context,
+        call,
         request.resources,
         _altering,
         wire.IncrementalAlterConfigsResponseResource,
@@ -83,6 +90,7 @@ def _altering(context: Context, resource: wire.IncrementalAlterConfigsRequestRes
 
 async def _answers(
     context: Context,
+    call: Call,
     resources: Sequence[R],
     change_of: Callable[[Context, R], Change],
     answer_type: type[A],
@@ -107,9 +115,24 @@ async def _answers(
             await _alter(context, resource, change_of(context, resource), names, validate_only=validate_only)
         except ThermoclineError as why:
             answers[at] = refused(resource, why)
+        else:
+            if not validate_only:
+                _audit(context, call, resource)
 
     await together(alter(at, resource) for at, resource in enumerate(resources))
     return answers
+
+
+def _audit(context: Context, call: Call, resource: Resource) -> None:
+    """Names of configs, never values: some are secrets."""
+    if resource.resource_type == TOPIC:
+        what = f"topic {resource.resource_name}"
+    else:
+        what = f"broker {resource.resource_name}" if resource.resource_name else "every broker"
+    names = ", ".join(sorted({config.name for config in resource.configs})) or "none"
+    context.clients.audit.note(
+        AuditEvent.CONFIGS, call.peer.principal, call.peer.address, f"altered configs of {what}: {names}"
+    )
 
 
 async def _alter(

@@ -1,8 +1,9 @@
 """Envelope: executes on the controller a client's request that another broker forwarded.
 
 It contains only an API that brokers forward, never another envelope. The client inside is authorized as if it had
-connected here. A broker that is not the controller does not open it. The response carries the position of its image,
-which includes everything decided. Source: KIP-590; docs/formats/broker-requests.md.
+connected here, by the principal and host that its broker saw; only a broker sends envelopes (`brokers_only`). A broker
+that is not the controller does not open it. The response carries the position of its image, which includes everything
+decided. Source: KIP-590; docs/formats/broker-requests.md.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.net.dispatch import Part, Peer
 from broker.peers.forward import FORWARDED
-from broker.security.authorizer import Authorizer
+from broker.security.brokers_only import BrokersOnly
+from broker.security.client_access import ClientAccess
 from broker.wire.apis import is_served
 from broker.wire.codec import decode_request
 from broker.wire.errors import MalformedFrame
@@ -27,7 +29,12 @@ Decide = Callable[[RequestHeader, Call, Message], Awaitable[list[Part]]]
 
 
 async def opened(
-    context: Context, authorizer: Authorizer, decide: Decide, request: EnvelopeRequest, call: Call
+    context: Context,
+    brokers_only: BrokersOnly,
+    clients: ClientAccess,
+    decide: Decide,
+    request: EnvelopeRequest,
+    call: Call,
 ) -> EnvelopeResponse:
     """The inner response, framed without length prefix, or the error for which the envelope was not opened."""
     if context.forward.is_elsewhere():
@@ -45,18 +52,22 @@ async def opened(
         context.metrics.malformed += 1
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
     context.metrics.requests[header.api_key] += 1
-    refusal = authorizer.refusal(peer, header.api_key, inside)
+    access = clients.of(peer)
+    refusal = brokers_only.refusal(peer, header.api_key, inside, is_client=access.is_enforced)
     if refusal is not None:
         return EnvelopeResponse(error_code=refusal)
-    parts = await decide(header, Call(header.api_version, peer, header.client_id or ""), inside)
+    parts = await decide(header, Call(header.api_version, peer, header.client_id or "", access), inside)
     data = b"".join(parts)[FRAME_PREFIX_SIZE:]  # type: ignore[arg-type]
     return EnvelopeResponse(response_data=data, position=context.images.position)
 
 
 def _client(request: EnvelopeRequest, broker: Peer) -> Peer:
-    """The client as its own broker saw it. Raises MalformedFrame."""
+    """The client as its own broker saw it. Without a principal the request is the broker's own. Raises
+    MalformedFrame."""
+    if request.request_principal is None:
+        return Peer(broker.connection_id, broker.address, broker.listener, principal=broker.principal)
     try:
-        principal = (request.request_principal or b"").decode()
+        principal = request.request_principal.decode()
         address = str(ip_address(request.client_host_address)) if request.client_host_address else ""
     except ValueError as malformed:  # UnicodeDecodeError is one
         raise MalformedFrame(f"an envelope's sender: {malformed}") from None

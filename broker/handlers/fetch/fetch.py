@@ -30,6 +30,7 @@ from broker.handlers.fetch.responses import (
 from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.partition.readable import NotKnownYet, Readable
+from broker.security.authorizer.kinds import Operation, ResourceType
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ZERO_UUID, FetchRequest, FetchResponse, FetchResponsePartition
 from logformat.errors import ThermoclineError
@@ -44,6 +45,7 @@ class Fetch:
     """One fetch in progress: full, incremental, or refused."""
 
     __slots__ = (
+        "_access",
         "_bytes_max",
         "_context",
         "_full",
@@ -65,6 +67,7 @@ class Fetch:
     def __init__(self, context: Context, request: FetchRequest, call: Call) -> None:
         self.request = request
         self._peer = call.peer
+        self._access = call.access if call.access.is_enforced else None
         self._unknown_count = -1  # of the first attempt; a partition that goes away later ends the wait
         self._watched: list[Readable] = []
         self._context = context
@@ -109,6 +112,8 @@ class Fetch:
                 self._answer(target, result)
         elif self._session is not None:
             session = self._session.session
+            if self._access is not None:
+                session.check_again(self._access.version)
             self._reports_all = self._replica is None or self.report_delay_s() == 0.0
             if self._reports_all:
                 session.read_unreported()
@@ -150,6 +155,10 @@ class Fetch:
         answer = FetchResponsePartition(partition_index=target.index, high_watermark=-1, records=NO_RECORDS)
         partition: Readable | None = None
         if target.topic is not None:
+            if self._access is not None and not self._access.allows(Operation.READ, ResourceType.TOPIC, target.topic):
+                answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                result.unknown.append((target, answer))
+                return
             partition = self._known.get((target.topic, target.index)) or self._followed(target.topic, target.index)
         if partition is None:
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID

@@ -21,7 +21,7 @@ from broker.metadata.records import NO_EPOCH, Node
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.catch_up import LaggingReplica, bytes_between, skips_to_bucket
 from broker.replication.leader import Report
-from broker.security.authorizer import is_from_follower
+from broker.security.brokers_only import is_from_follower
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchResponsePartition
 
 

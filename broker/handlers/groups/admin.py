@@ -11,7 +11,8 @@ from broker.error_codes import ErrorCode
 from broker.groups.admin import GROUP_TYPE, DescribedGroup
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.groups.members import ClientInfo
-from broker.security.authorizer import Operations, authorized_operations
+from broker.security.authorizer.access import NOT_REQUESTED, UNRESTRICTED
+from broker.security.authorizer.kinds import ResourceType
 from broker.wire import messages as wire
 from seams.loop.turns import Turns, next_turn
 
@@ -73,7 +74,10 @@ def _described(row: DescribedGroup, version: int, asked: bool) -> wire.DescribeG
             )
             for member in row.members
         ],
-        authorized_operations=authorized_operations(Operations.GROUP, asked=asked and error is ErrorCode.NONE),
+        # Where there is an authorizer, its rule of this API puts the client's own in its place.
+        authorized_operations=UNRESTRICTED.operations(ResourceType.GROUP, row.group_id)
+        if asked and error is ErrorCode.NONE
+        else NOT_REQUESTED,
     )
 
 

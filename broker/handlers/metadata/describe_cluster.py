@@ -11,7 +11,7 @@ from typing import Final
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.handlers.metadata.cluster_view import ClusterView, controller_id, fenced_brokers
-from broker.security.authorizer import Operations, authorized_operations
+from broker.security.rules.cluster import cluster_operations
 from broker.wire import messages as wire
 from broker.wire.apis import APIS
 
@@ -68,7 +68,7 @@ async def handle_describe_cluster(
         cluster_id=context.metadata.cluster_id,
         controller_id=controller_id(context),
         brokers=brokers,
-        cluster_authorized_operations=authorized_operations(
-            Operations.CLUSTER, asked=request.include_cluster_authorized_operations
+        cluster_authorized_operations=cluster_operations(
+            call.access, asked=request.include_cluster_authorized_operations
         ),
     )

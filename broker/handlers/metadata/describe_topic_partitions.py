@@ -16,11 +16,12 @@ from broker.error_codes import ErrorCode
 from broker.handlers.metadata.cluster_view import ClusterView
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER
-from broker.security.authorizer import Operations, authorized_operations
+from broker.security.authorizer.access import Unrestricted
+from broker.security.authorizer.kinds import Operation, ResourceType
+from broker.security.rules.verdict import parted_by
 from broker.wire import messages as wire
 
 PARTITIONS_PER_PAGE_MAX: Final = 2_000  # Kafka's default of max.request.partition.size.limit
-_EVERY_TOPIC_OPERATION: Final = authorized_operations(Operations.TOPIC, asked=True)
 
 
 async def handle_describe_topic_partitions(
@@ -43,43 +44,62 @@ async def handle_describe_topic_partitions(
     # Every topic takes at least one row of the page, so only so many names are sorted; one more begins the next page.
     view, known = ClusterView(context, call.peer.listener), context.metadata.topic_named
     names = named or [topic.name for topic in context.metadata.image.topics.values() if view.shows(topic)]
-    for name in heapq.nsmallest(room + 1, (name for name in names if name >= first)):
+    names, hidden = await _split(call.access, [name for name in names if name >= first], asked=bool(named))
+    for name in heapq.nsmallest(room + 1, names):
         if room == 0:
             page.next_cursor = wire.DescribeTopicPartitionsResponseCursor(topic_name=name)
             break
         topic = known(name)
         if topic is None or not view.shows(topic):
-            page.topics.append(_unknown(name))
+            page.topics.append(_unknown(call.access, name))
             room -= 1
             continue
         begin = cursor.partition_index if cursor is not None and name == first else 0
         end = min(topic.partitions, begin + room)
-        page.topics.append(_shown(view, topic, range(begin, end)))
+        page.topics.append(_shown(call.access, view, topic, range(begin, end)))
         room -= max(1, end - begin)
         if end < topic.partitions:
             page.next_cursor = wire.DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=end)
             break
+    end_name = None if page.next_cursor is None else page.next_cursor.topic_name
+    page.topics += [
+        wire.DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
+        for name in hidden
+        if end_name is None or name < end_name
+    ]
     return page
 
 
-def _unknown(name: str) -> wire.DescribeTopicPartitionsResponseTopic:
+async def _split(access: Unrestricted, names: list[str], *, asked: bool) -> tuple[list[str], list[str]]:
+    """The names that the client may describe, and the others if it asked for them."""
+    if not access.is_enforced:
+        return names, []
+    allowed, refused = await parted_by(
+        names, lambda name: access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, audited=asked)
+    )
+    return allowed, refused if asked else []
+
+
+def _unknown(access: Unrestricted, name: str) -> wire.DescribeTopicPartitionsResponseTopic:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         check_topic_name(name)
     except InvalidTopicName:
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
     return wire.DescribeTopicPartitionsResponseTopic(
-        error_code=code, name=name, topic_authorized_operations=_EVERY_TOPIC_OPERATION
+        error_code=code, name=name, topic_authorized_operations=access.operations(ResourceType.TOPIC, name)
     )
 
 
-def _shown(view: ClusterView, topic: Topic, indexes: range) -> wire.DescribeTopicPartitionsResponseTopic:
+def _shown(
+    access: Unrestricted, view: ClusterView, topic: Topic, indexes: range
+) -> wire.DescribeTopicPartitionsResponseTopic:
     return wire.DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=UUID(topic.topic_id),
         is_internal=topic.internal,
         partitions=[_partition(view, topic, index) for index in indexes],
-        topic_authorized_operations=_EVERY_TOPIC_OPERATION,
+        topic_authorized_operations=access.operations(ResourceType.TOPIC, topic.name),
     )
 
 

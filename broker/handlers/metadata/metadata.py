@@ -1,7 +1,8 @@
 """Metadata: brokers, topics and leaders; creates missing topics when both sides allow it.
 
-A topic is shown once however often it is named. A long answer is encoded once for all equal requests at one image
-(`ResponseCache`). Source: KIP-4, KIP-430, KIP-516.
+A topic is shown once however often it is named, and only to who may describe it. A long answer is encoded once for all
+equal requests at one image (`ResponseCache`); where it depends on the client's rights, for one client. Source: KIP-4,
+KIP-430, KIP-516.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from broker.handlers.metadata.cluster_view import ClusterView, PartitionView, co
 from broker.handlers.request_limits import within
 from broker.handlers.responder import encoded_in_turns
 from broker.metadata.image import Topic
-from broker.security.authorizer import Operations, authorized_operations
+from broker.security.authorizer.access import NOT_REQUESTED
+from broker.security.authorizer.kinds import Operation, ResourceType
+from broker.security.rules.cluster import cluster_operations
 from broker.wire.apis import ApiKey
 from broker.wire.codec import encode_response_element
 from broker.wire.message import Encoded, EncodedElements
@@ -53,11 +56,15 @@ _Named: TypeAlias = dict[tuple[UUID, str | None], MetadataRequestTopic]
 async def handle_metadata(context: Context, request: MetadataRequest, call: Call) -> Encoded:
     """Brokers, and the topics asked for; a missing one is created when both sides allow it."""
     named = _named(request, call.version)
-    stamp, key = view_stamp(context), _cache_key(request, call, named)
+    hidden: list[MetadataResponseTopic] = []
+    if named is not None and call.access.is_enforced:
+        named, hidden = await _split(context, call, named)
+    stamp, key = view_stamp(context), None if hidden else _cache_key(request, call, named)
     cached = context.response_cache.get(stamp, key)
     if cached is not None:
         return Encoded(cached)
     response = await _answer(context, request, call, named)
+    response.topics += hidden
     (body,) = await encoded_in_turns(ApiKey.METADATA, call.version, response)
     assert isinstance(body, bytes)  # there are no records in it
     # A missing topic may exist at the next request.
@@ -75,12 +82,36 @@ def _named(request: MetadataRequest, version: int) -> _Named | None:
     return {(wanted.topic_id, "" if wanted.topic_id != ZERO_UUID else wanted.name): wanted for wanted in request.topics}
 
 
+async def _split(context: Context, call: Call, named: _Named) -> tuple[_Named, list[MetadataResponseTopic]]:
+    """The topics that the client may describe, and the rows of the others. Such a row tells nothing of the topic: it is
+    the same whether there is one; of an id it has no name."""
+    shown: _Named = {}
+    hidden: list[MetadataResponseTopic] = []
+    turns = Turns()
+    for key, wanted in named.items():
+        by_id = wanted.topic_id != ZERO_UUID
+        name = context.metadata.names.get(wanted.topic_id) if by_id else wanted.name or ""
+        if name is None or call.access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
+            shown[key] = wanted
+        else:
+            told = None if by_id and call.version >= _NULL_NAMES_SINCE else wanted.name or ""
+            hidden.append(MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, told, topic_id=wanted.topic_id))
+        if turns.over():
+            await next_turn()
+    return shown, hidden
+
+
 def _cache_key(request: MetadataRequest, call: Call, named: _Named | None) -> Hashable | None:
     """All that the response depends on besides the stamp; None when the response is not cached. Permission to create
-    topics is not part of it: only responses that found every topic are cached."""
+    topics is not part of it: only responses that found every topic are cached. A client's rights are, where the
+    response shows them: what it may do, or which topics it sees of all."""
     if named is not None and len(named) > _CACHED_TOPICS_MAX:
         return None
+    shows_rights = (
+        named is None or request.include_topic_authorized_operations or request.include_cluster_authorized_operations
+    )
     return (
+        call.access.identity if shows_rights else None,
         call.version,
         call.peer.listener,
         request.include_topic_authorized_operations,
@@ -97,13 +128,15 @@ async def _answer(context: Context, request: MetadataRequest, call: Call, named:
         brokers=[MetadataResponseBroker(*each) for each in query.view().brokers.values()],
         cluster_id=context.metadata.cluster_id,
         controller_id=controller_id(context),
-        cluster_authorized_operations=authorized_operations(
-            Operations.CLUSTER, asked=request.include_cluster_authorized_operations
+        cluster_authorized_operations=cluster_operations(
+            call.access, asked=request.include_cluster_authorized_operations
         ),
     )
     if named is None:
         for known in tuple(context.metadata.image.topics.values()):
-            if query.view().shows(known):
+            if query.view().shows(known) and call.access.allows(
+                Operation.DESCRIBE, ResourceType.TOPIC, known.name, audited=False
+            ):
                 response.topics.append(query.shown(known))
             if turns.over(known.partitions):
                 await next_turn()
@@ -125,7 +158,8 @@ class _Query:
     def __init__(self, context: Context, call: Call, *, with_operations: bool) -> None:
         self.context = context
         self.version = call.version
-        self.authorized = authorized_operations(Operations.TOPIC, asked=with_operations)
+        self.access = call.access
+        self._with_operations = with_operations
         self._listener = call.peer.listener
         self._view = ClusterView(context, self._listener)
         self._partitions = PartitionEncoder(self._view, self.version)
@@ -135,6 +169,16 @@ class _Query:
             self._view = ClusterView(self.context, self._listener)
             self._partitions = PartitionEncoder(self._view, self.version)
         return self._view
+
+    def operations(self, name: str) -> int:
+        """What the client may do with the topic, if it asked (KIP-430)."""
+        return self.access.operations(ResourceType.TOPIC, name) if self._with_operations else NOT_REQUESTED
+
+    def may_create(self, name: str) -> bool:
+        """Whether the client may create the topic by asking for it."""
+        return self.access.allows_cluster(Operation.CREATE, audited=False) or self.access.allows(
+            Operation.CREATE, ResourceType.TOPIC, name
+        )
 
     def topic_named(self, name: str) -> Topic | None:
         """None also while none of its partitions serves."""
@@ -148,7 +192,7 @@ class _Query:
             topic_id=UUID(topic.topic_id),
             is_internal=topic.internal,
             partitions=cast(list[MetadataResponsePartition], self._partitions.of(topic)),
-            topic_authorized_operations=self.authorized,
+            topic_authorized_operations=self.operations(topic.name),
         )
 
 
@@ -171,15 +215,18 @@ async def _one(query: _Query, wanted: MetadataRequestTopic, create_until_s: floa
     topic = query.topic_named(name)
     if topic is not None:
         return query.shown(topic)
-    missing = MetadataResponseTopic(name=name, topic_authorized_operations=query.authorized)
+    now_s = asyncio.get_running_loop().time()
+    creates = create_until_s > now_s and context.metadata.topic_named(name) is None
+    if creates and not query.may_create(name):
+        return MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name)
+    missing = MetadataResponseTopic(name=name, topic_authorized_operations=query.operations(name))
     try:
         check_topic_name(name)
     except InvalidTopicName:
         # A final error: after "not available" a client would ask for ever.
         missing.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return missing
-    now_s = asyncio.get_running_loop().time()
-    if create_until_s <= now_s or context.metadata.topic_named(name) is not None:
+    if not creates:
         # In the image but not shown: its partitions are still being opened.
         missing.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return missing

@@ -5,8 +5,8 @@
 3. Pack the responses (`responses`).
 
 A request is taken only under three conditions:
-* its bytes before the topics equal those of a request which the general path read, and the same principal on the same
-  listener was allowed every topic it names;
+* its bytes before the topics equal those of a request which the general path read, and the same principal at the same
+  host and listener was allowed every topic it names, by the ACLs that are valid now;
 * each of its batches passed the checks;
 * it need not wait for backpressure, offsets or a worker.
 
@@ -49,7 +49,12 @@ class FastPath:
         """See `Dispatcher.dispatch_run`."""
         context, route = self._context, peer.produce_route
         assert isinstance(route, ProduceRoute)
-        if route.principal != peer.principal or context.throttle.is_busy or not context.gate.is_open():
+        if (
+            route.principal != peer.principal
+            or route.allowed_at != self.routes.forgotten
+            or context.throttle.is_busy
+            or not context.gate.is_open()
+        ):
             return 0, pos, None
         now_ms = context.world.clock.wall_ms()
         self._budget.records = KEYS_AT_ONCE_MAX

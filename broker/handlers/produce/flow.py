@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from broker.context import Call, Context
+from broker.error_codes import ErrorCode
 from broker.handlers.produce import produce, recompression
 from broker.handlers.produce.verification import Verification, unverified, verify
 from broker.handlers.request_limits import deadline_s
@@ -61,6 +62,7 @@ class ProduceFlow:
                 if verification is not None:
                     verification.end()
             join(response, appended)
+        response.responses += call.refused
         if request.acks == 0:
             _check_unacknowledged(response)
             return None
@@ -115,6 +117,7 @@ class ProduceFlow:
     ) -> Answer:
         pending = produce.PendingAcks()
         response = produce.append_all(self._context, call, request, pending, inspections, verification=verification)
+        response.responses += call.refused
         if request.acks == 0:
             _check_unacknowledged(response)
             return None
@@ -159,7 +162,8 @@ def _check_unacknowledged(response: ProduceResponse) -> None:
     # acks=0 has no response. As in Kafka, an error closes the connection, so that the producer refreshes its metadata.
     failed = [answer for topic in response.responses for answer in topic.partition_responses if answer.error_code]
     if failed:
-        raise CloseConnection(f"produce with acks=0 failed: {failed[0].error_message}")
+        why = failed[0].error_message or ErrorCode(failed[0].error_code).name
+        raise CloseConnection(f"produce with acks=0 failed: {why}")
 
 
 def pieces(request: ProduceRequest, rows_max: int = ROWS_PER_TURN) -> Iterator[ProduceRequest]:

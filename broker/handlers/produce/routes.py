@@ -1,7 +1,8 @@
 """Remembers heads of requests that the general path took, and the partition to which each peer produces.
 
 A head is stored only from a request that was read in full and whose principal was allowed every topic stored here. It
-is used for no other principal or listener. Unknown topic names are not stored.
+is used for no other principal, host or listener. Unknown topic names are not stored. When the authorizer's answers
+change, all is forgotten (`Routes.forget`): the next request of each peer takes the general path.
 """
 
 from __future__ import annotations
@@ -15,25 +16,27 @@ from broker.handlers.produce.frame_parser import AlikeHead, Head, Row, alike_hea
 from broker.handlers.produce.produce import ACKS
 from broker.handlers.produce.responses import ALIKE_SINCE, AlikeAnswer
 from broker.net.dispatch import Peer
+from broker.security.authorizer.access import host_of
 from broker.wire.messages import ProduceRequest
 
 _TOPICS_MAX: Final = 10_000
 """Topics of all heads together (1.3 KB each at most). Beyond it the table is emptied: clients with ever new names cost
 time, not memory."""
 
-HeadKey = tuple[str, str, bytes, bytes]
-"""Listener and principal of the peer, and the two parts of a head."""
+HeadKey = tuple[str, str, str, bytes, bytes]
+"""Listener, principal and host of the peer, and the two parts of a head."""
 
 
 class ProduceRoute:
     """What one peer repeats, for one principal."""
 
-    __slots__ = ("alike", "checks", "client_id", "form", "head", "key", "principal")
+    __slots__ = ("alike", "allowed_at", "checks", "client_id", "form", "head", "key", "principal")
 
-    def __init__(self, head: Head, principal: str, client_id: str) -> None:
+    def __init__(self, head: Head, principal: str, client_id: str, allowed_at: int) -> None:
         self.head = head
         self.principal = principal
         self.client_id = client_id  # the head's
+        self.allowed_at = allowed_at  # `Routes.forgotten` when it was made
         self.key: tuple[str, int] | None = None  # of its last request for one partition
         # These three once it was not the first for that partition:
         self.alike: AlikeHead | None = None
@@ -54,10 +57,12 @@ class ProduceRoute:
 
 
 class Routes:
-    """The heads of all connections; each peer has a ProduceRoute (`Peer.produce_route`)."""
+    """The heads of all connections; each peer has a ProduceRoute (`Peer.produce_route`). `forgotten`: how often all
+    were forgotten; a route of an earlier time is not used."""
 
     def __init__(self, partitions: Container[tuple[str, int]]) -> None:
         self._partitions = partitions
+        self.forgotten = 0
         self._heads: dict[HeadKey, Head] = {}
         self._topics_count = 0
 
@@ -74,15 +79,23 @@ class Routes:
         begins = head_bytes(frame, body_at, call.version)
         if not names or begins is None:
             return
-        key = (peer.listener, peer.principal, *begins)
+        key = (peer.listener, peer.principal, host_of(peer.address), *begins)
         head = self._heads.get(key)
         if head is None:
             head = self._heads[key] = Head(call.version, request.acks, request.timeout_ms, *begins)
         for name in names:
             self._remember(key, head, name)
         route = peer.produce_route
-        if not isinstance(route, ProduceRoute) or route.head is not head:
-            peer.produce_route = ProduceRoute(head, peer.principal, call.client_id)
+        if not isinstance(route, ProduceRoute) or route.head is not head or route.allowed_at != self.forgotten:
+            peer.produce_route = ProduceRoute(head, peer.principal, call.client_id, self.forgotten)
+
+    def forget(self) -> None:
+        """Forget every head and every route: what was allowed may be so no more."""
+        self.forgotten += 1
+        for head in self._heads.values():
+            head.topics.clear()  # peers still refer to their heads
+        self._heads = {}
+        self._topics_count = 0
 
     def _remember(self, key: HeadKey, head: Head, name: str) -> None:
         encoded = name.encode()

@@ -30,6 +30,7 @@ from broker.observe.metrics.transactions import transaction_metrics
 from broker.observe.sources import Sources, StartupSources
 from broker.observe.tier_view import cluster_now, facts, facts_at_start
 from broker.partition.leading.produce_backpressure import AppendRefusal
+from broker.security.tls.certificates import Certificates
 from broker.wire.apis import ApiKey
 from hotstore.flush.sync_rounds import SYNC_BOUNDS_S
 
@@ -90,6 +91,8 @@ class _BrokerCollector:
             yield from request_metrics(sources.context)
             yield from _room(sources)
             yield from network_metrics(sources.server)
+            if sources.certificates is not None:
+                yield from certificate_metrics(sources.certificates)
             yield from quota_metrics(sources.context.quotas, sources.server.counters.connections_delayed)
             yield from seen.families()
             yield from cleaning_metrics(sources.cleaner)
@@ -184,6 +187,22 @@ def request_metrics(context: Context) -> Iterator[Metric]:
         "malformed_requests", "frames that could not be read; something that is no Kafka client talks to the port",
         metrics.malformed,
     )  # fmt: skip
+    audit, authorizer = context.clients.audit, context.clients.authorizer
+    yield counters(
+        "audit_events",
+        "denials, failed logins and logins, changes of ACLs, credentials, quotas and configs; audit lines in the log "
+        "say who, from where and why",
+        ["event"],
+        {(event.value,): count for event, count in audit.counts.items()},
+    )
+    yield counter(
+        "audit_lines_suppressed",
+        "audit lines left out because one principal caused too many; audit_events counts their events too",
+        audit.suppressed,
+    )
+    yield gauge(
+        "acls", "ACLs by which requests are allowed; 0 without an authorizer", len(authorizer.acls) if authorizer else 0
+    )
     yield gauge("fetch_sessions", "fetch sessions kept (KIP-227), one a consumer", len(sessions))
     yield gauge("fetch_session_partitions", "partitions in them", sessions.partitions)
     yield counter("fetch_sessions_created", "fetch sessions begun", sessions.created_count)
@@ -238,6 +257,20 @@ def network_metrics(server: Server) -> Iterator[Metric]:
         "connections ended; the log says why for those that this broker refused",
         ["reason"],
         {(str(reason),): counted.closes[reason] for reason in CloseReason},
+    )
+    yield counter("tls_handshakes", "TLS handshakes that were completed", counted.tls_handshakes)
+    yield counter("tls_resumed", "of these, resumed by a ticket, without a signature", counted.tls_resumed)
+    turns = server.handshakes.turns
+    yield gauge("tls_handshakes_under_way", "TLS handshakes that began and are not complete", turns.under_way)
+    yield gauge("tls_handshakes_waiting", "connections that wait for a step of their handshake", turns.waiting)
+
+
+def certificate_metrics(certificates: Certificates) -> Iterator[Metric]:
+    yield gauges(
+        "tls_certificate_expires_seconds",
+        "when the certificate of a listener expires, in seconds since the epoch",
+        ["listener"],
+        {(listener,): expires_s for listener, expires_s in certificates.expire_s().items()},
     )
 
 

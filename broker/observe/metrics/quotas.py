@@ -1,5 +1,4 @@
-"""Client quotas: how often clients were throttled, and for how long. Labels are kinds, since names of clients have no
-bound."""
+"""Client quotas: how often clients were throttled, and how long. Labels are kinds: names of clients have no bound."""
 
 from __future__ import annotations
 

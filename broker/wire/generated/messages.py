@@ -2216,6 +2216,110 @@ class AlterClientQuotasResponse(Message):
     entries: list[AlterClientQuotasResponseEntry] = []
 
 
+class SaslHandshakeRequest(Message):
+    """Versions 0-1."""
+
+    mechanism: str = ""
+
+
+class SaslHandshakeResponse(Message):
+    """Versions 0-1."""
+
+    error_code: int = 0
+    mechanisms: list[str] = []
+
+
+class SaslAuthenticateRequest(Message):
+    """Versions 0-2, flexible from 2."""
+
+    auth_bytes: bytes = b""
+
+
+class SaslAuthenticateResponse(Message):
+    """Versions 0-2, flexible from 2."""
+
+    error_code: int = 0
+    error_message: str | None = None
+    auth_bytes: bytes = b""
+    session_lifetime_ms: int = 0  # 1+
+
+
+class DescribeUserScramCredentialsRequestUser(Message):
+    """`users` of DescribeUserScramCredentialsRequest."""
+
+    name: str = ""
+
+
+class DescribeUserScramCredentialsRequest(Message):
+    """Versions 0, flexible from 0."""
+
+    users: list[DescribeUserScramCredentialsRequestUser] | None = None
+
+
+class DescribeUserScramCredentialsResponseCredentialInfo(Message):
+    """`credential_infos` of DescribeUserScramCredentialsResponseResult."""
+
+    mechanism: int = 0
+    iterations: int = 0
+
+
+class DescribeUserScramCredentialsResponseResult(Message):
+    """`results` of DescribeUserScramCredentialsResponse."""
+
+    user: str = ""
+    error_code: int = 0
+    error_message: str | None = None
+    credential_infos: list[DescribeUserScramCredentialsResponseCredentialInfo] = []
+
+
+class DescribeUserScramCredentialsResponse(Message):
+    """Versions 0, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = None
+    results: list[DescribeUserScramCredentialsResponseResult] = []
+
+
+class AlterUserScramCredentialsRequestDeletion(Message):
+    """`deletions` of AlterUserScramCredentialsRequest."""
+
+    name: str = ""
+    mechanism: int = 0
+
+
+class AlterUserScramCredentialsRequestUpsertion(Message):
+    """`upsertions` of AlterUserScramCredentialsRequest."""
+
+    name: str = ""
+    mechanism: int = 0
+    iterations: int = 0
+    salt: bytes = b""
+    salted_password: bytes = b""
+
+
+class AlterUserScramCredentialsRequest(Message):
+    """Versions 0, flexible from 0."""
+
+    deletions: list[AlterUserScramCredentialsRequestDeletion] = []
+    upsertions: list[AlterUserScramCredentialsRequestUpsertion] = []
+
+
+class AlterUserScramCredentialsResponseResult(Message):
+    """`results` of AlterUserScramCredentialsResponse."""
+
+    user: str = ""
+    error_code: int = 0
+    error_message: str | None = None
+
+
+class AlterUserScramCredentialsResponse(Message):
+    """Versions 0, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    results: list[AlterUserScramCredentialsResponseResult] = []
+
+
 class OffsetCommitKey(Message):
     """Versions 0-1."""
 

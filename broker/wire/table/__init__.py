@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 from broker.wire.schema import Schema, parse_all
-from broker.wire.table import admin, brokers, cluster, configs, data, groups, quotas, records, topics, transactions
+from broker.wire.table import (
+    admin,
+    brokers,
+    cluster,
+    configs,
+    data,
+    groups,
+    quotas,
+    records,
+    security,
+    topics,
+    transactions,
+)
 
 MESSAGES: Final[dict[str, Schema]] = parse_all(
     (
@@ -18,6 +30,7 @@ MESSAGES: Final[dict[str, Schema]] = parse_all(
         brokers.TEXT,
         transactions.TEXT,
         quotas.TEXT,
+        security.TEXT,
         records.TEXT,
     )
 )

@@ -24,7 +24,7 @@ from tests.support.processes.broker_process import BrokerProcess, running_broker
 from tests.support.processes.site import Site, json_lines, thermocline
 from tests.support.store.buckets import DirectoryBucket
 from tests.support.waiting import wait_until
-from thermocline.cli.clients.stock import NAMES, nearest
+from thermocline.cli.clients.librdkafka_names import NAMES, nearest
 
 USAGE = 2
 NOON_MS = 1_793_534_400_000  # 2026-11-01T12:00Z

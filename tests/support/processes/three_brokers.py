@@ -40,6 +40,8 @@ class Three:
     stack: contextlib.ExitStack
     links: Links | None = None
     buckets: Mapping[int, str] = field(default_factory=dict)
+    scheme: str = ""  # of the listener for clients: `SSL://`
+    client: Mapping[str, str] = field(default_factory=dict)  # configs of clients, beside the address
     brokers: dict[int, BrokerProcess] = field(default_factory=dict)
     _ports: dict[int, int] = field(default_factory=dict)
     _listeners: dict[int, list[str]] = field(default_factory=dict)
@@ -67,7 +69,7 @@ class Three:
             str(node_id),
             *("--node-id", str(node_id), *of_links, *flags),
             wait_ready=False,
-            listen=None if of_links else f"127.0.0.1:{self._ports[node_id]}",
+            listen=None if of_links else f"{self.scheme}127.0.0.1:{self._ports[node_id]}",
             bucket_url=self.buckets.get(node_id),
         )
         found = self.brokers[node_id] = self.stack.enter_context(broker)
@@ -160,7 +162,7 @@ class Three:
     def create(self, topic: str, partitions: int = 1, replicas: int = 3, **configs: object) -> None:
         """A topic with `configs`, dots written as underscores."""
         named = {name.replace("_", "."): str(value) for name, value in configs.items()}
-        admin = AdminClient({"bootstrap.servers": self.everywhere, "log_level": 0})
+        admin = AdminClient({"bootstrap.servers": self.everywhere, "log_level": 0, **self.client})
         admin.create_topics([NewTopic(topic, partitions, replicas, config=named)])[topic].result(30)
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -189,10 +191,17 @@ def _listeners(port: int, behind: int, told: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def three(site: Site, links: Links | None = None, buckets: Mapping[int, str] | None = None) -> Iterator[Three]:
+def three(
+    site: Site,
+    links: Links | None = None,
+    buckets: Mapping[int, str] | None = None,
+    *,
+    scheme: str = "",
+    client: Mapping[str, str] | None = None,
+) -> Iterator[Three]:
     """All three; broker 1 comes first, so it decides. Killed at the end."""
     with contextlib.ExitStack() as stack:
-        cluster = Three(site, stack, links, buckets or {})
+        cluster = Three(site, stack, links, buckets or {}, scheme, client or {})
         cluster.start(1)
         for later in [cluster.start(node_id, wait_ready=False) for node_id in (2, 3)]:
             later.await_ready()

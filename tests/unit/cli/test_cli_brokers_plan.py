@@ -58,12 +58,12 @@ def test_every_listener_and_what_it_advertises_moves_along() -> None:
         *("--insecure", "--internal", "10.0.0.5:7000", "--no-http", "--rack", "a"),
     )
     first, _, third = planned(*flags)
-    assert [tuple(one) for one in resolved(first).listeners] == [
+    assert [one[:5] for one in resolved(first).listeners] == [
         ("IN", "::1", 9092, "in.example", 19092),
         ("OUT", "0.0.0.0", 0, "out.example", 29092),
     ]
     found = resolved(third)
-    assert [tuple(one)[2:] for one in found.listeners] == [(9094, "in.example", 19094), (0, "out.example", 29094)]
+    assert [one[2:5] for one in found.listeners] == [(9094, "in.example", 19094), (0, "out.example", 29094)]
     assert found.internal is not None and found.internal.port == 7002
     assert (found.http_host, found.rack) == (None, "a")
     assert [(at.flag, at.port) for at in third.addresses] == [("--listen", 9094), ("--internal", 7002)]

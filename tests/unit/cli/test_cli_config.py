@@ -28,8 +28,8 @@ def test_list_shows_what_has_an_effect(capsys: pytest.CaptureFixture[str]) -> No
     assert both[0].split() == ["name", "of", "type", "default", "changes", "effect"]
     everything = [json.loads(line) for line in lines_of(capsys, "config", "list", "--all", "--json")]
     effects = {row["name"]: row["effect"] for row in everything}
-    assert effects["authorizer.class.name"] == "refused"
-    assert effects["sasl.jaas.config"] == "no effect"
+    assert effects["client.quota.callback.class"] == "refused"
+    assert effects["sasl.kerberos.service.name"] == "no effect"
 
 
 def test_explain_says_what_and_why(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,13 +5,13 @@ librdkafka's own log is never printed; its errors are rewritten as what happened
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in its docs, not re-exported for mypy
@@ -27,8 +27,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in i
     TopicMetadata,
 )
 
+from broker.config.sasl import TokenLogin
 from logformat.values import is_topic_name
 from thermocline.cli.clients.bootstrap import bootstrap_addresses
+from thermocline.cli.clients.connection_properties import current
+from thermocline.cli.clients.librdkafka_names import nearest
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 __all__ = [
@@ -47,6 +50,7 @@ REQUEST_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0
 _CREATE_TIMEOUT_S = 10.0
 _CREATE_POLL_S = 0.1
+_TOKEN_FILE_S = 300.0  # a token's file is read again after this time
 _AUTO_CREATE = "auto.create.topics.enable"
 
 _LATE = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
@@ -77,7 +81,17 @@ def client_config(bootstrap: str) -> ClientConfig:
     quiet = logging.getLogger("thermocline.librdkafka")
     quiet.addHandler(logging.NullHandler())
     quiet.propagate = False
-    return {"bootstrap.servers": bootstrap, "client.id": "thermocline-cli", "logger": quiet}
+    config: ClientConfig = {"bootstrap.servers": bootstrap, "client.id": "thermocline-cli", "logger": quiet}
+    properties = current()
+    if isinstance(properties.login, TokenLogin) and properties.login.token_file:
+        config["oauth_cb"] = partial(_token, properties.login.token_file)
+    return config
+
+
+def _token(path: str, _: str) -> tuple[str, float]:
+    """The token of a file, for librdkafka, which asks again when the time is over."""
+    with open(path, encoding="ascii") as file:
+        return file.read().strip(), time.time() + _TOKEN_FILE_S
 
 
 def make_client(
@@ -87,14 +101,15 @@ def make_client(
     extra: list[tuple[str, str]],
     decided: Mapping[str, str],
 ) -> C:
-    """A producer or consumer. `extra` (the `-X` pairs) wins over `defaults`. CommandFailed (usage) for an unknown
-    name, with the nearest one, for a refused value, and for a name that a flag decides.
+    """A client. This command's client configuration wins over `defaults`; `extra` are the `-X` pairs in it.
+    CommandFailed (usage) for an unknown name, with the nearest one, for a refused value, and for a name that a flag
+    decides.
     """
     for name, _ in extra:
-        if why := ({"bootstrap.servers": "use -b", "metadata.broker.list": "use -b"} | dict(decided)).get(name):
+        if why := decided.get(name):
             raise CommandFailed(f"-X {name}: {why}", Exit.USAGE)
     try:
-        return kind(client_config(bootstrap) | defaults | dict(extra))
+        return kind(client_config(bootstrap) | defaults | dict(current().librdkafka))
     except KafkaException as refused:
         raise CommandFailed(_refused_config(refused.args[0], extra), Exit.USAGE) from refused
     except (TypeError, ValueError) as refused:  # configs whose values are functions and objects
@@ -139,7 +154,7 @@ def failing(what: str) -> Iterator[None]:
 
 def connected_admin(bootstrap: str) -> AdminClient:
     """An admin client whose broker answers. CommandFailed when none does within 10 s."""
-    admin = AdminClient(client_config(bootstrap))
+    admin = make_client(AdminClient, bootstrap, {}, [], {})
     require_broker(admin, bootstrap)
     return admin
 
@@ -230,52 +245,3 @@ def settled(futures: dict[str, Any], what: Callable[[str], str]) -> None:
                     "`thermocline topic list` before you try again"
                 ) from failed
             raise
-
-
-# ── the names of -X, to suggest the nearest one; librdkafka alone decides what is known ──────────────────────────────
-# Source: librdkafka 2.16, CONFIGURATION.md, without callbacks. A test checks that the library in use knows every name.
-_NAMES: Final = """
-acks allow.auto.create.topics api.version.fallback.ms api.version.request api.version.request.timeout.ms
-auto.commit.enable auto.commit.interval.ms auto.offset.reset batch.num.messages batch.size bootstrap.servers
-broker.address.family broker.address.ttl broker.version.fallback check.crcs client.dns.lookup client.id client.rack
-compression.codec compression.level compression.type connections.max.idle.ms coordinator.query.interval.ms debug
-delivery.report.only.error delivery.timeout.ms enable.auto.commit enable.auto.offset.store enable.gapless.guarantee
-enable.idempotence enable.metrics.push enable.partition.eof enable.random.seed enable.sasl.oauthbearer.unsecure.jwt
-enable.ssl.certificate.verification fetch.error.backoff.ms fetch.max.bytes fetch.message.max.bytes fetch.min.bytes
-fetch.queue.backoff.ms fetch.wait.max.ms group.id group.instance.id group.protocol group.protocol.type
-group.remote.assignor heartbeat.interval.ms https.ca.location https.ca.pem isolation.level linger.ms
-log.connection.close log.thread.name log_level max.in.flight max.in.flight.requests.per.connection
-max.partition.fetch.bytes max.poll.interval.ms max.poll.records message.copy.max.bytes message.max.bytes
-message.send.max.retries message.timeout.ms metadata.broker.list metadata.max.age.ms
-metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy offset.store.method offset.store.path
-offset.store.sync.interval.ms partition.assignment.strategy partitioner plugin.library.paths produce.offset.report
-queue.buffering.backpressure.threshold queue.buffering.max.kbytes queue.buffering.max.messages queue.buffering.max.ms
-queued.max.messages.kbytes queued.min.messages queuing.strategy receive.message.max.bytes reconnect.backoff.jitter.ms
-reconnect.backoff.max.ms reconnect.backoff.ms request.required.acks request.timeout.ms retries retry.backoff.max.ms
-retry.backoff.ms sasl.kerberos.keytab sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
-sasl.kerberos.principal sasl.kerberos.service.name sasl.mechanism sasl.mechanisms sasl.oauthbearer.assertion.algorithm
-sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
-sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
-sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.jwt.template.file
-sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
-sasl.oauthbearer.assertion.private.key.pem sasl.oauthbearer.client.credentials.client.id
-sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.client.id sasl.oauthbearer.client.secret
-sasl.oauthbearer.config sasl.oauthbearer.extensions sasl.oauthbearer.grant.type
-sasl.oauthbearer.metadata.authentication.type sasl.oauthbearer.method sasl.oauthbearer.scope
-sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url sasl.password sasl.username security.protocol
-session.timeout.ms share.acknowledgement.mode socket.blocking.max.ms socket.connection.setup.timeout.ms
-socket.keepalive.enable socket.max.fails socket.nagle.disable socket.receive.buffer.bytes socket.send.buffer.bytes
-socket.timeout.ms ssl.ca.certificate.stores ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem
-ssl.cipher.suites ssl.crl.location ssl.curves.list ssl.endpoint.identification.algorithm ssl.engine.id
-ssl.engine.location ssl.key.location ssl.key.password ssl.key.pem ssl.keystore.location ssl.keystore.password
-ssl.providers ssl.sigalgs.list statistics.interval.ms sticky.partitioning.linger.ms topic.blacklist
-topic.metadata.propagation.max.ms topic.metadata.refresh.fast.cnt topic.metadata.refresh.fast.interval.ms
-topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse transaction.timeout.ms transactional.id
-"""
-NAMES: Final = tuple(_NAMES.split())
-
-
-def nearest(name: str) -> str | None:
-    """The most similar known name, or None."""
-    close = difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.5)
-    return close[0] if close else None

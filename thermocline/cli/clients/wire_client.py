@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from broker.config.addresses import show_address
 from broker.error_codes import ErrorCode
+from broker.security.sasl.client_login import LoginFailed, check_answer, check_handshake
 from broker.wire import codec, framing
 from broker.wire.apis import APIS, ApiKey
 from broker.wire.errors import MalformedFrame
@@ -33,8 +34,14 @@ from broker.wire.messages import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
 )
 from logformat.errors import Retryable
+from thermocline.cli.clients.connection_properties import current
+from thermocline.cli.clients.secured_socket import new_login, secured
 
 EARLIEST, LATEST, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -4, -5  # KIP-79, KIP-405, KIP-1005
 BROKER_RESOURCE, TOPIC_RESOURCE = 4, 2
@@ -62,14 +69,16 @@ class WireClient:
         self.port = port
         self._correlation_ids = itertools.count(1)
         self._versions: dict[int, int] = {}
+        self._properties = current()
         try:
-            self._socket = socket.create_connection((host, port), timeout_s)
+            self._socket = secured(socket.create_connection((host, port), timeout_s), host, self._properties)
         except (OSError, UnicodeError) as refused:  # UnicodeError: a host name that cannot be resolved
             raise self._unreachable(refused) from refused
 
     def __enter__(self) -> WireClient:
         try:
             self._negotiate()
+            self._log_in()
         except BaseException:
             self._socket.close()
             raise
@@ -89,6 +98,22 @@ class WireClient:
             version = min(api.version_max, high)
             if version >= max(api.version_min, low):
                 self._versions[key] = version
+
+    def _log_in(self) -> None:
+        """BrokerUnreachable when the login is refused."""
+        if self._properties.login is None:
+            return
+        login = new_login(self._properties.login)
+        mechanism, authenticate = login.mechanism, ApiKey.SASL_AUTHENTICATE
+        try:
+            shaken = self.call(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism), SaslHandshakeResponse)
+            check_handshake(mechanism, shaken)
+            token: bytes | None = login.first_token()
+            while token is not None:
+                answer = self.call(authenticate, SaslAuthenticateRequest(token), SaslAuthenticateResponse)
+                token = login.next_token(check_answer(mechanism, answer))
+        except (LoginFailed, OSError) as failed:  # OSError: of a token's file
+            raise self._unreachable(failed) from failed
 
     def version(self, key: ApiKey) -> int:
         """The version used for an API, or -1 when the broker serves none that we know."""

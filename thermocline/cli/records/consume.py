@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from logformat.values import is_topic_name
 from thermocline.cli.records.consume_start import StartEdge, parse_start, starts
 from thermocline.cli.records.record_lines import json_record, renderer
-from thermocline.cli.terminal.arguments import add_bootstrap, add_extra, checked, filled, natural, positive
+from thermocline.cli.terminal.arguments import add_bootstrap, checked, filled, natural, positive
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import note
 from thermocline.cli.terminal.times import TIME_HELP
@@ -63,7 +63,6 @@ def register(nouns: Subparsers[Parser]) -> None:
         help="JSON lines: topic partition offset timestamp timestamp_type key value headers; bytes that are not UTF-8 "
         "are {\"base64\": \"…\"}")  # fmt: skip
     add("-g", "--group", type=filled, metavar="GROUP", help="as a member of a consumer group; commits what was printed")
-    add_extra(consume)
     add_bootstrap(consume)
     consume.set_defaults(run=run)
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from thermocline.cli.records.produce_outcome import ProduceOutcome
-from thermocline.cli.terminal.arguments import add_bootstrap, add_extra, filled, natural
+from thermocline.cli.terminal.arguments import add_bootstrap, filled, natural
 from thermocline.cli.terminal.outcome import no_partition
 from thermocline.cli.terminal.output import note
 
@@ -47,7 +47,6 @@ def register(nouns: Subparsers[Parser]) -> None:
     keys = produce.add_mutually_exclusive_group()
     keys.add_argument("-k", "--key", metavar="KEY", help="the key of every record")
     keys.add_argument("-K", "--key-separator", type=filled, metavar="SEP", help="a line is key, separator, value")
-    add_extra(produce)
     add_bootstrap(produce)
     produce.set_defaults(run=run)
 

@@ -109,6 +109,8 @@ def _others(config: BrokerConfig, given: argparse.Namespace, count: int, index: 
     for flag, is_given in ((_TAKE_OVER, given.take_over), ("--insecure", given.insecure)):
         if is_given:
             yield flag
+    if given.secure:
+        yield from ("--secure", "--secured-by", config.data_dir)
     if "advertised.listeners" in config.configured:
         advertised = (
             f"{one.name}://{show_address(one.advertised_host, _port(one.advertised_port or 0, index, '--advertise'))}"

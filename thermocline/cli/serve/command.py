@@ -22,6 +22,7 @@ def register(nouns: Subparsers[Parser]) -> None:
         example="thermocline serve --data-dir /var/lib/thermocline\n"
         "thermocline serve --data-dir /var/lib/thermocline --bucket s3://my-bucket/log --set log.retention.ms=30d\n"
         "thermocline serve --data-dir /var/lib/thermocline --brokers 3\n"
+        "thermocline serve --data-dir /var/lib/thermocline --secure --listen 0.0.0.0:9092\n"
         "thermocline serve --data-dir /var/lib/reader --bucket s3://their-bucket/log --read-only",
     )
     add = serve.add_argument
@@ -49,6 +50,13 @@ def register(nouns: Subparsers[Parser]) -> None:
         help="serve what the bucket of another cluster holds, and write nothing to it",
     )
     add("--take-over", action="store_true", help="your word that the broker that last served this bucket is dead")
+    add(
+        "--secure",
+        action="store_true",
+        help="TLS, logins and ACLs: makes a CA, certificates and the user 'admin' at the first start",
+    )
+    add("--join", metavar="FILE", help="with --secure, the join.properties of a broker whose cluster this one joins")
+    add("--secured-by", metavar="DIR", help=argparse.SUPPRESS)  # of one of --brokers N: the common data directory
     add("--insecure", action="store_true", help="allow addresses that other machines reach, without authentication")
     add("--log-format", choices=("text", "json"), default="text", help="of the lines on stderr")
     add("--log-level", choices=_LEVELS, default="info", help="the least that is written (default info)")

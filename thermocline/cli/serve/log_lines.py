@@ -1,7 +1,7 @@
 """Log lines on stderr: text for people, JSON for collectors, with a rate limit. Times are UTC, in milliseconds.
 
 With several brokers each line names its broker. One line of code logs at most `LINES_MAX` lines a minute; the next line
-says how many were left out.
+says how many were left out. Audit lines have a limit of their own (`broker.security.audit`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import json
 import logging
 import time
 from typing import Final
+
+from broker.security import audit
 
 LINES_MAX: Final = 10
 WINDOW_S: Final = 60.0
@@ -62,6 +64,8 @@ class NoFlood(logging.Filter):
         self._windows: dict[tuple[str, int], tuple[float, int]] = {}  # bounded by the lines of code that log
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == audit.LOGGER:
+            return True
         place = (record.pathname, record.lineno)
         began_s, count = self._windows.get(place, (record.created, 0))
         if not 0 <= record.created - began_s < WINDOW_S:

@@ -102,11 +102,43 @@ def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
         host_name=socket.gethostname(),
         working_dir=os.getcwd(),
     )
-    config = resolve(flags, arguments.set, environment, file_text, launch)
+
+    def resolved(defaults: Mapping[str, str]) -> BrokerConfig:
+        return resolve(flags, arguments.set, environment, file_text, launch, defaults)
+
+    if arguments.secure:
+        from thermocline.cli.serve.secure.settings import listener_text
+        from thermocline.cli.serve.secure.setup import secured_config
+
+        for name in ("listeners", "advertised.listeners"):
+            if name in flags:
+                flags[name] = listener_text(flags[name])
+        config = secured_config(arguments, resolved, launch.host_name)
+    elif arguments.join is not None:
+        raise CommandFailed("--join is for --secure: give both, or neither", Exit.USAGE)
+    else:
+        config = resolved({})
     bucket = parse_bucket_url(config.bucket_url)
+    if bucket.key_file is not None:
+        from coldstore.encryption.key_file import KeyFileRefused, load_ring
+
+        try:
+            load_ring(bucket.key_file)  # a key service is asked here, before the loop runs, and not again
+        except KeyFileRefused as refused:
+            raise ConfigError(str(refused)) from refused
     if isinstance(bucket, DirectoryUrl) and nested(os.path.realpath(bucket.path), os.path.realpath(config.data_dir)):
         raise ConfigError(f"bucket {bucket.path} and data directory {config.data_dir} are one place behind a link")
+    check_certificates(config)
     return config
+
+
+def check_certificates(config: BrokerConfig) -> None:
+    """Certificates that cannot be used are a wrong configuration. Raises InvalidConfig."""
+    from broker.security.tls.certificates import Certificates
+    from seams.clock import SystemClock
+    from seams.files.posix_disk import PosixDisk
+
+    Certificates(config, PosixDisk(), SystemClock())
 
 
 def arm_crash_point(spec: str | None, *, testing: bool) -> None:

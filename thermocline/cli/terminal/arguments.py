@@ -14,7 +14,9 @@ from thermocline.cli.terminal.outcome import Exit
 
 T = TypeVar("T")
 _INT32_MAX = 2**31 - 1  # the protocol's limit
+BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE = "THERMOCLINE_BOOTSTRAP_SERVER"
+COMMAND_CONFIG_VARIABLE = "THERMOCLINE_COMMAND_CONFIG"
 
 
 class Parser(argparse.ArgumentParser):
@@ -93,22 +95,21 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 def add_bootstrap(parser: argparse.ArgumentParser) -> None:
-    """`-b HOST:PORT`, also from the environment."""
+    """How a broker is reached: `-b HOST:PORT`, `--command-config FILE`, `-X K=V`, the first two also from the
+    environment."""
     parser.add_argument(
         "-b",
         "--bootstrap-server",
         metavar="HOST:PORT",
-        default=os.environ.get(BOOTSTRAP_VARIABLE, "127.0.0.1:9092"),
+        default=os.environ.get(BOOTSTRAP_VARIABLE, BOOTSTRAP_DEFAULT),
         help=f"a broker to ask first (also from {BOOTSTRAP_VARIABLE}; default 127.0.0.1:9092)",
     )
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="JSON lines instead of a table")
-
-
-def add_extra(parser: argparse.ArgumentParser) -> None:
-    """`-X K=V`, repeatable: a config of the client library."""
+    parser.add_argument(
+        "--command-config",
+        metavar="FILE",
+        default=os.environ.get(COMMAND_CONFIG_VARIABLE),
+        help=f"client properties, by Java's or librdkafka's names (also from {COMMAND_CONFIG_VARIABLE})",
+    )
     parser.add_argument(
         "-X",
         dest="extra",
@@ -118,3 +119,7 @@ def add_extra(parser: argparse.ArgumentParser) -> None:
         metavar="K=V",
         help="a librdkafka config, such as client.id=nightly; repeatable",
     )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="JSON lines instead of a table")

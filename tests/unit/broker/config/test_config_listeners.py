@@ -154,7 +154,6 @@ KAFKAS: list[tuple[list[str], str]] = [
 """What Kafka refuses too, in its words (test_config_kafka_peer asks it)."""
 
 OURS: list[tuple[list[str], str]] = [
-    ([MAP, "listeners=S://127.0.0.1:9092"], "listener S asks for SSL; only PLAINTEXT is served so far"),
     (
         [MAP, "controller.listener.names=CONTROLLER", "listeners=CONTROLLER://127.0.0.1:9092"],
         "perhaps all listeners appear in controller.listener.names?",

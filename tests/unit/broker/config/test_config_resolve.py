@@ -115,7 +115,6 @@ def test_kafkas_other_names_are_accepted_and_listed() -> None:
         "process.roles",
         "rsm.config.dir",
         "socket.listen.backlog.size",
-        "super.users",
     )
 
 

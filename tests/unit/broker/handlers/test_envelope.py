@@ -59,9 +59,9 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair() -> AsyncIterator[Pair]:
+async def pair(*settings: str) -> AsyncIterator[Pair]:
     # A lease that stands still for long is nothing to `here`, which would decide by itself again.
-    first, second = Place("thermocline.lease.ms=600000"), Place("node.id=2", seed=2)
+    first, second = Place("thermocline.lease.ms=600000", *settings), Place("node.id=2", *settings, seed=2)
     second.net, second.lives = first.net, 10
     there = await second.start()
     here = await first.start()
@@ -195,7 +195,7 @@ async def test_a_broker_that_is_not_the_controller_opens_no_envelope(made: Pair,
         (framed(ApiKey.CREATE_TOPICS, 7, create("x"))[:-3], {}, ErrorCode.INVALID_REQUEST),
         (framed(ApiKey.CREATE_TOPICS, 7, create("x")) + b"\0", {}, ErrorCode.INVALID_REQUEST),
         (b"\0\x13\0\x63" + bytes(7), {}, ErrorCode.UNSUPPORTED_VERSION),
-        (framed(ApiKey.CREATE_TOPICS, 7, create("x")), {"request_principal": None}, ErrorCode.INVALID_REQUEST),
+        (framed(ApiKey.CREATE_TOPICS, 7, create("x")), {"request_principal": b""}, ErrorCode.INVALID_REQUEST),
         (framed(ApiKey.CREATE_TOPICS, 7, create("x")), {"request_principal": b"\xff"}, ErrorCode.INVALID_REQUEST),
         (framed(ApiKey.CREATE_TOPICS, 7, create("x")), {"client_host_address": b"abc"}, ErrorCode.INVALID_REQUEST),
     ],

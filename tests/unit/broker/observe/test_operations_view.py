@@ -61,6 +61,9 @@ BAD = Facts(
     overdue_transactions=("billing (3 markers missing, one for f-0)",),
     silent_ms=20_000,
     controller=2,
+    refused_certificates=("listener SSL: expired",),
+    expiring_certificates=("listener SSL: 2026-12-01 00:00 UTC",),
+    insecure=("listeners PLAINTEXT://0.0.0.0:9092",),
     cluster=tuple(Finding(name, f"e-0: {name}", "start broker 3 again") for name in sorted(OF_IMAGE)),
 )
 

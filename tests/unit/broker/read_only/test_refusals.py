@@ -9,8 +9,8 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.net.dispatch import Peer
 from broker.read_only import handlers
-from broker.read_only.handlers import NoCommitQueue, ReadOnlyAuthorizer
-from broker.security.authorizer import Authorizer
+from broker.read_only.handlers import NoCommitQueue, RefusesWrites
+from broker.security.brokers_only import BrokersOnly
 from broker.wire.apis import BROKERS_ONLY, ApiKey
 from broker.wire.messages import MetadataRequest
 
@@ -49,14 +49,14 @@ def test_every_api_is_judged() -> None:
 
 def test_what_the_authorizer_refuses_has_an_answer() -> None:
     """And nothing else is refused that any broker allows."""
-    client, judge = Peer(1, "127.0.0.1:1", "PLAINTEXT"), ReadOnlyAuthorizer("INTERNAL")
+    client, judge = Peer(1, "127.0.0.1:1", "PLAINTEXT"), RefusesWrites("INTERNAL")
     answers = REFUSALS | handlers.REFUSALS
     for key in set(ApiKey) - {ApiKey.FETCH, ApiKey.OFFSET_FOR_LEADER_EPOCH}:  # judged by what they ask
         refused = judge.refusal(client, key, MetadataRequest(topics=None))
         assert (refused is not None) == (key in BY_AUTHORIZER or key in BROKERS_ONLY), key
         assert refused is None or key in answers
         if key not in BY_AUTHORIZER:
-            assert refused == Authorizer("INTERNAL").refusal(client, key, MetadataRequest(topics=None))
+            assert refused == BrokersOnly("INTERNAL").refusal(client, key, MetadataRequest(topics=None))
 
 
 async def test_the_office_decides_nothing() -> None:

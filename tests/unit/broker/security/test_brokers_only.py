@@ -7,7 +7,7 @@ import pytest
 from broker.dispatcher import REFUSALS
 from broker.error_codes import ErrorCode
 from broker.net.dispatch import Answer, Peer
-from broker.security.authorizer import Authorizer
+from broker.security.brokers_only import BrokersOnly
 from broker.wire import messages
 from broker.wire.apis import APIS, BROKERS_ONLY, ApiKey
 from broker.wire.message import Message
@@ -36,9 +36,9 @@ TWO_LISTENERS = (
 @pytest.mark.parametrize("api_key", sorted(BROKERS_ONLY))
 def test_cluster_d57_what_only_brokers_ask_is_refused_on_every_other_listener(api_key: int) -> None:
     """Clients neither register brokers, nor alter partitions, nor forward for others."""
-    authorizer = Authorizer("INNER")
-    assert authorizer.refusal(BROKER, api_key, MetadataRequest()) is None
-    assert authorizer.refusal(CLIENT, api_key, MetadataRequest()) is REFUSED
+    brokers_only = BrokersOnly("INNER")
+    assert brokers_only.refusal(BROKER, api_key, MetadataRequest()) is None
+    assert brokers_only.refusal(CLIENT, api_key, MetadataRequest()) is REFUSED
 
 
 @pytest.mark.parametrize("replica_id", [0, 1, 2**31 - 1, -3, -(2**31)])
@@ -48,24 +48,24 @@ def test_a_client_does_not_fetch_as_a_replica(replica_id: int, version: int) -> 
     request = FetchRequest(replica_id=replica_id)
     if version >= 15:
         request = FetchRequest(replica_state=FetchRequestReplicaState(replica_id=replica_id))
-    authorizer = Authorizer("INNER")
-    assert authorizer.refusal(CLIENT, ApiKey.FETCH, request) is REFUSED
-    assert authorizer.refusal(BROKER, ApiKey.FETCH, request) is None
+    brokers_only = BrokersOnly("INNER")
+    assert brokers_only.refusal(CLIENT, ApiKey.FETCH, request) is REFUSED
+    assert brokers_only.refusal(BROKER, ApiKey.FETCH, request) is None
 
 
 def test_a_client_does_not_ask_replicas_what_they_hold() -> None:
     """What lies above the high watermark, or on a replica, is no client's business; an epoch's end is."""
-    authorizer = Authorizer("INNER")
+    brokers_only = BrokersOnly("INNER")
     request = OffsetForLeaderEpochRequest(of_candidates=True)
-    assert authorizer.refusal(CLIENT, ApiKey.OFFSET_FOR_LEADER_EPOCH, request) is REFUSED
-    assert authorizer.refusal(BROKER, ApiKey.OFFSET_FOR_LEADER_EPOCH, request) is None
+    assert brokers_only.refusal(CLIENT, ApiKey.OFFSET_FOR_LEADER_EPOCH, request) is REFUSED
+    assert brokers_only.refusal(BROKER, ApiKey.OFFSET_FOR_LEADER_EPOCH, request) is None
 
 
 def test_clients_may_ask_everything_else() -> None:
     """Consumers, debugging consumers, and every API that is served."""
-    authorizer = Authorizer("INNER")
+    brokers_only = BrokersOnly("INNER")
     for replica_id in (-1, -2):
-        assert authorizer.refusal(CLIENT, ApiKey.FETCH, FetchRequest(replica_id=replica_id)) is None
+        assert brokers_only.refusal(CLIENT, ApiKey.FETCH, FetchRequest(replica_id=replica_id)) is None
     asked: dict[int, Message] = {
         ApiKey.PRODUCE: ProduceRequest(),
         ApiKey.FETCH: FetchRequest(replica_id=-1),
@@ -73,7 +73,7 @@ def test_clients_may_ask_everything_else() -> None:
         ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxnRequest(),
     }
     for api_key in set(APIS) - BROKERS_ONLY:
-        assert authorizer.refusal(CLIENT, api_key, asked.get(api_key, MetadataRequest())) is None
+        assert brokers_only.refusal(CLIENT, api_key, asked.get(api_key, MetadataRequest())) is None
 
 
 def test_every_api_that_may_be_refused_has_its_way_to_say_so() -> None:
@@ -84,10 +84,10 @@ def test_every_api_that_may_be_refused_has_its_way_to_say_so() -> None:
 
 def test_only_brokers_add_partitions_to_transactions_of_others() -> None:
     """Version 4 and later of AddPartitionsToTxn name several transactions, and may only verify."""
-    authorizer = Authorizer("INNER")
+    brokers_only = BrokersOnly("INNER")
     request = AddPartitionsToTxnRequest(transactions=[AddPartitionsToTxnRequestTransaction()])
-    assert authorizer.refusal(CLIENT, ApiKey.ADD_PARTITIONS_TO_TXN, request) is REFUSED
-    assert authorizer.refusal(BROKER, ApiKey.ADD_PARTITIONS_TO_TXN, request) is None
+    assert brokers_only.refusal(CLIENT, ApiKey.ADD_PARTITIONS_TO_TXN, request) is REFUSED
+    assert brokers_only.refusal(BROKER, ApiKey.ADD_PARTITIONS_TO_TXN, request) is None
 
 
 @pytest.mark.parametrize("api_key", sorted(BROKERS_ONLY))

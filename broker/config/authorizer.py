@@ -1,0 +1,53 @@
+"""The authorizer's configs: `authorizer.class.name`, `super.users`, `allow.everyone.if.no.acl.found`.
+
+One class is served, Kafka's StandardAuthorizer, under its name. Without the name there is no authorizer, and the other
+two have no effect. Source: Kafka 4.3.1's StandardAuthorizer; KIP-801.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from broker.config.values import InvalidConfig
+
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+CLASS_NAME: Final = "authorizer.class.name"
+SUPER_USERS: Final = "super.users"
+ALLOWS_WITHOUT_ACLS: Final = "allow.everyone.if.no.acl.found"
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizerConfig:
+    """`super_users`: principals that may do everything. `allows_without_acls`: what no ACL names is allowed."""
+
+    super_users: frozenset[str] = frozenset()
+    allows_without_acls: bool = False
+
+
+def authorizer_config(class_name: str, super_users: str | None, allows_without_acls: bool) -> AuthorizerConfig | None:
+    """None: there is no authorizer. Raises InvalidConfig."""
+    class_name = class_name.strip()
+    if not class_name:
+        return None
+    if class_name != STANDARD_AUTHORIZER:
+        raise InvalidConfig(
+            f"Invalid value {class_name} for configuration {CLASS_NAME}: no Java class is run here, and an authorizer "
+            f"that is not run would allow everything; {STANDARD_AUTHORIZER} is served"
+        )
+    return AuthorizerConfig(_principals(super_users or ""), allows_without_acls)
+
+
+def _principals(text: str) -> frozenset[str]:
+    found = set()
+    for written in text.split(";"):
+        principal = written.strip()
+        if not principal:
+            continue
+        if ":" not in principal:
+            raise InvalidConfig(
+                f"Invalid value {text} for configuration {SUPER_USERS}: expected a string in format "
+                f"principalType:principalName but got {principal}; separate several by semicolons"
+            )
+        found.add(principal)
+    return frozenset(found)

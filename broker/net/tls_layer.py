@@ -1,0 +1,299 @@
+"""TLS between a transport and a protocol: for the transport it is a protocol, for the protocol a transport.
+
+The inner protocol sees what it would see without TLS, in the same order: `connection_made` at once, so that connections
+are admitted before their handshake, then plaintext, then `connection_lost` once. Nothing reaches it before the
+handshake is complete and `established` was told. It is never called from within `resume_reading` or `write`, except for
+`pause_writing`, as by asyncio's transports. Reading that it paused before the handshake delays the handshake.
+
+Plaintext is decrypted into the inner protocol's own buffer. What it leaves while it does not read stays as ciphertext:
+at most one read of the transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast
+
+from broker.net.dispatch import CloseReason
+from broker.net.tls_machine import PlaintextReceived, TlsFailed, TlsMachine, check_first_bytes
+
+RECEIVE_BYTES: Final = 256 << 10
+_received = memoryview(bytearray(RECEIVE_BYTES))
+_received_early = _received[: 16 << 10]
+"""Ciphertext of the present read, of whichever connection: it is copied before the next one. Before the handshake is
+complete little is read at a time, since it may have to wait."""
+
+
+class TlsEvents(Protocol):
+    """What happens to one session, apart from its bytes."""
+
+    def began(self) -> None:
+        """The transport is there, and the inner protocol did not refuse it."""
+        ...
+
+    def ask_step(self) -> None:
+        """A step of the handshake can be taken: call `TlsLayer.step` once, in any thread, then `stepped` on the loop.
+        Not called again before that."""
+        ...
+
+    def complete(self, machine: TlsMachine) -> None:
+        """The handshake is complete; called before the first plaintext. Raises TlsFailed to end the session."""
+        ...
+
+    def failed(self, reason: CloseReason, detail: str) -> None:
+        """The session cannot continue; the transport is closed next. Called once at most."""
+        ...
+
+    def lost(self, exc: Exception | None) -> None:
+        """The transport is gone; the inner protocol hears it next."""
+        ...
+
+
+class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
+    """One session. `context` is asked when the first bytes of a client arrive."""
+
+    def __init__(
+        self,
+        inner: asyncio.BufferedProtocol,
+        events: TlsEvents,
+        context: Callable[[], ssl.SSLContext],
+        *,
+        is_server: bool,
+        server_name: str | None = None,
+    ) -> None:
+        self._inner = inner
+        self._events = events
+        self._context = context
+        self._is_server = is_server
+        self._server_name = server_name
+        self._machine: TlsMachine | None = None  # from the first step on
+        self._early = b""  # received before that
+        self._transport: asyncio.Transport
+        self._reads = True  # the inner protocol takes plaintext
+        self._transport_reads = True
+        self._stepping = False  # a step was asked for, or is being taken: the machine is not touched
+        self._complete = False  # the handshake, as the last step found it
+        self._resuming = False
+        self._delivering = False
+        self._over = False  # closed, failed or lost: nothing is delivered, nothing written
+
+    # -- the transport's calls ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._inner.connection_made(self)
+        if self._over:
+            return
+        self._events.began()
+        if not self._is_server:
+            self._ask_step()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _received if self._complete else _received_early
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._over:
+            return
+        machine, data = self._machine, _received[:nbytes]
+        assert not self._stepping, "read during a step"
+        try:
+            if machine is not None:
+                machine.receive(data)
+            else:
+                check_first_bytes(data)
+                self._early = bytes(data)
+        except TlsFailed as failed:
+            self._fail(failed)
+            return
+        if self._complete:
+            self._deliver()
+        else:
+            self._ask_step()
+
+    def eof_received(self) -> None:
+        """The transport closes itself. Frames have lengths, so a missing close_notify hides nothing."""
+        if not self._over:
+            self._inner.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._over = True
+        self._events.lost(exc)
+        self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    # -- the inner protocol's calls -------------------------------------------------------------------------------
+
+    def write(self, data: Any) -> None:
+        if self._over or not data:
+            return
+        machine = self._machine
+        assert machine is not None and self._complete, "written before the handshake"
+        machine.encrypt(data)
+        self._transport.write(machine.take())
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._transport.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def is_reading(self) -> bool:
+        return self._reads
+
+    def pause_reading(self) -> None:
+        self._reads = False
+        self._read_on()
+
+    def resume_reading(self) -> None:
+        self._reads = True
+        machine = self._machine
+        if self._delivering or self._resuming or self._over:
+            return
+        if machine is None or not self._complete or not machine.undelivered:
+            self._read_on()
+        else:
+            self._resuming = True
+            asyncio.get_running_loop().call_soon(self._resume)
+
+    def is_closing(self) -> bool:
+        return self._over or self._transport.is_closing()
+
+    def close(self) -> None:
+        """After what was written, with close_notify. Before the handshake is complete: at once."""
+        if self._over:
+            return
+        self._over = True
+        machine = self._machine
+        if machine is None or not self._complete:
+            self._transport.abort()
+            return
+        machine.close()
+        self._flush(machine)
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._over = True
+        self._transport.abort()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """`sslcontext` tells `seams.net` that bytes of files must not bypass this layer."""
+        return self._context if name == "sslcontext" else self._transport.get_extra_info(name, default)
+
+    # -- the handshake --------------------------------------------------------------------------------------------
+
+    def _ask_step(self) -> None:
+        assert not self._stepping
+        self._stepping = True
+        self._read_on()
+        self._events.ask_step()
+
+    def step(self) -> None:
+        """Take the step that was asked for. Blocking: up to milliseconds. Raises TlsFailed."""
+        machine = self._machine
+        if machine is None:
+            machine = TlsMachine(self._context(), is_server=self._is_server, server_name=self._server_name)
+            self._machine = machine
+            machine.receive(self._early)
+            self._early = b""
+        self._complete = machine.handshake()
+
+    def step_now(self) -> None:
+        """`step` and `stepped`, on the loop."""
+        failure: BaseException | None = None
+        try:
+            self.step()
+        except TlsFailed as failed:
+            failure = failed
+        self.stepped(failure)
+
+    def stepped(self, failure: BaseException | None) -> None:
+        """The step was taken, or failed."""
+        self._stepping = False
+        machine = self._machine
+        if self._over:
+            return
+        try:
+            if failure is not None:
+                raise failure
+            assert machine is not None
+            if self._complete:
+                self._events.complete(machine)
+        except TlsFailed as failed:
+            self._fail(failed)
+            return
+        except BaseException:
+            self.abort()
+            raise
+        self._flush(machine)
+        if self._complete and self._reads:
+            self._deliver()
+        else:
+            self._read_on()
+
+    # -- plaintext ------------------------------------------------------------------------------------------------
+
+    def _deliver(self) -> None:
+        """Decrypt what is there, until the inner protocol takes no more."""
+        machine, inner = self._machine, self._inner
+        assert machine is not None
+        self._delivering = True
+        try:
+            while self._reads and not self._over:
+                buffer = cast(memoryview, inner.get_buffer(-1))
+                size = len(buffer)
+                count = machine.decrypt(buffer)
+                del buffer
+                inner.buffer_updated(count)  # of 0 too: the buffer it gave is not used any more
+                if count < size:
+                    break
+        finally:
+            self._delivering = False
+        if self._over:
+            return
+        if machine.failure is not None:
+            self._fail(machine.failure)
+            return
+        self._flush(machine)  # tickets, key updates
+        if machine.is_finished:
+            inner.eof_received()
+            self.close()
+        else:
+            self._read_on()
+
+    def _resume(self) -> None:
+        self._resuming = False
+        if self._reads and not self._over:
+            self._deliver()
+
+    def _read_on(self) -> None:
+        """Pause or resume the transport, as the inner protocol wants it, and a step allows it."""
+        wanted = self._reads and not self._stepping
+        if wanted is not self._transport_reads and not self._over:
+            self._transport_reads = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _flush(self, machine: TlsMachine) -> None:
+        if data := machine.take():
+            self._transport.write(data)
+
+    def _fail(self, failed: TlsFailed) -> None:
+        """Send the alert, if any, and close."""
+        self._over = True
+        if isinstance(failed, PlaintextReceived):
+            reason = CloseReason.TLS_PLAINTEXT
+        else:
+            reason = CloseReason.TLS_BROKEN if self._machine and self._machine.failure else CloseReason.TLS_HANDSHAKE
+        self._events.failed(reason, str(failed))
+        if self._machine is not None:
+            self._flush(self._machine)
+        self._transport.close()

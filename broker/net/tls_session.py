@@ -1,0 +1,107 @@
+"""The server's side of one TLS session: the client's principal, the turns of its handshake, and its deadline.
+
+`ServerTls` is the door to certificates; `broker.security.tls` is behind it.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Protocol
+
+from broker.net.connection import Connection
+from broker.net.connection_state import State
+from broker.net.dispatch import CloseReason
+from broker.net.shared import Shared
+from broker.net.tls_handshakes import Handshakes
+from broker.net.tls_layer import TlsLayer
+from broker.net.tls_machine import TlsFailed, TlsMachine
+
+
+class PeerRefused(ValueError):
+    """A client that completed its handshake may not go on."""
+
+
+class ServerTls(Protocol):
+    """What a listener needs of its certificates."""
+
+    def context(self) -> ssl.SSLContext:
+        """The present one; sessions that began keep theirs."""
+        ...
+
+    def principal(self, certificate: bytes | None, suite: str) -> str:
+        """Of a client with this verified certificate (DER), or without one. Raises PeerRefused."""
+        ...
+
+
+class ServerSession:
+    """Events of one accepted session. Until its handshake is over it lies in the wheel."""
+
+    __slots__ = ("_connection", "_handshakes", "_layer", "_shared", "_tls", "armed_tick")
+
+    def __init__(self, connection: Connection, shared: Shared, tls: ServerTls, handshakes: Handshakes) -> None:
+        self._connection = connection
+        self._shared = shared
+        self._tls = tls
+        self._handshakes = handshakes
+        self.armed_tick = 0  # the wheel's
+        self._layer = TlsLayer(connection, self, tls.context, is_server=True)
+
+    @property
+    def protocol(self) -> TlsLayer:
+        """For the transport."""
+        return self._layer
+
+    @property
+    def address(self) -> str:
+        """Of the peer, without its port: the host whose turn it is."""
+        return self._connection.peer.address.rpartition(":")[0]
+
+    # -- of the layer
+
+    def began(self) -> None:
+        shared = self._shared
+        shared.wheel.arm(self, shared.wheel.tick + shared.ticks.handshake)
+
+    def ask_step(self) -> None:
+        self._handshakes.ask(self)
+
+    def complete(self, machine: TlsMachine) -> None:
+        self._over()
+        counters, peer = self._shared.counters, self._connection.peer
+        try:
+            peer.principal = self._tls.principal(machine.peer_certificate, machine.suite)
+        except PeerRefused as refused:
+            raise TlsFailed(str(refused)) from refused
+        peer.encrypted = True
+        counters.tls_handshakes += 1
+        counters.tls_resumed += machine.is_resumed
+
+    def failed(self, reason: CloseReason, detail: str) -> None:
+        self._over()
+        self._connection.refused(reason, detail)
+
+    def lost(self, exc: Exception | None) -> None:
+        self._over()
+
+    def _over(self) -> None:
+        """The handshake is."""
+        self._shared.wheel.disarm(self)
+        self._handshakes.leave(self)
+
+    # -- of `Handshakes`
+
+    def step(self) -> None:
+        self._layer.step()
+
+    def stepped(self, failure: BaseException | None) -> None:
+        self._layer.stepped(failure)
+
+    # -- of the wheel
+
+    def check_deadlines(self, tick: int) -> int:
+        """See `Timed`. A connection that is not admitted yet is not read, so its time does not run."""
+        if self._connection.state is State.WAITING:
+            return tick + self._shared.ticks.handshake
+        self._connection.refused(CloseReason.TLS_DEADLINE, "the handshake was not completed in time")
+        self._layer.abort()
+        return 0

@@ -1,0 +1,109 @@
+"""Audit lines (S12): who did what, from where, and why it was refused.
+
+One line for each denial, failed login, and change of ACLs, credentials, quotas and configs:
+`event=denied principal="User:alice" address="10.0.0.7" what="Write on Topic:LITERAL:orders" why="no ACL allows it"`.
+Values are JSON strings, so that a name from a client cannot begin a line of its own. A secret is never among them: a
+caller passes names, not values of sensitive configs, passwords or keys.
+
+A kind of event writes at most `LINES_AT_ONCE` lines for a principal, and one more each `SECONDS_A_LINE`. What was left
+out is counted, and the next line of that kind and principal says how many (`suppressed=12`). Every event counts in
+`/metrics`, also a suppressed one. At most `PRINCIPALS_MAX` pairs are remembered.
+
+The lines go to the logger `audit`, at level INFO for changes and WARNING for the rest. This module knows neither
+requests nor ACLs: it writes what it is told.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final
+
+LOGGER: Final = "audit"
+LINES_AT_ONCE: Final = 10
+SECONDS_A_LINE: Final = 6.0  # 10 lines a minute, as the other log lines
+PRINCIPALS_MAX: Final = 1_000
+_SHOWN_CHARS_MAX: Final = 300  # of one value
+
+log = logging.getLogger(LOGGER)
+
+
+class AuditEvent(StrEnum):
+    """What happened. The label of a counter, so a closed set."""
+
+    DENIED = "denied"  # the authorizer refused a request, or part of it
+    LOGIN_FAILED = "login-failed"
+    LOGIN = "login"  # counted, never written
+    ACLS = "acls"  # ACLs were created or deleted
+    CREDENTIALS = "credentials"  # SCRAM credentials were set or deleted
+    QUOTAS = "quotas"
+    CONFIGS = "configs"
+
+
+_REFUSALS: Final = frozenset({AuditEvent.DENIED, AuditEvent.LOGIN_FAILED})
+_COUNTED_ONLY: Final = frozenset({AuditEvent.LOGIN})
+
+
+class _Lines:
+    """The lines that one kind of event may still write for one principal: a token bucket."""
+
+    __slots__ = ("at_s", "left", "suppressed")
+
+    def __init__(self, now_s: float) -> None:
+        self.at_s = now_s
+        self.left = float(LINES_AT_ONCE)
+        self.suppressed = 0
+
+    def take(self, now_s: float) -> bool:
+        self.left = min(self.left + (now_s - self.at_s) / SECONDS_A_LINE, float(LINES_AT_ONCE))
+        self.at_s = now_s
+        if self.left < 1.0:
+            self.suppressed += 1
+            return False
+        self.left -= 1.0
+        return True
+
+
+class Audit:
+    """Writes audit lines. `counts`: events by kind since the start; `suppressed`: those without a line."""
+
+    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
+        self._lines: dict[tuple[AuditEvent, str], _Lines] = {}  # least recently used first
+        self.counts: dict[AuditEvent, int] = dict.fromkeys(AuditEvent, 0)
+        self.suppressed = 0
+
+    def note(self, event: AuditEvent, principal: str, address: str, what: str, why: str = "", count: int = 1) -> None:
+        """Note that `principal` (`User:name`) did or tried `what`, from `address` (a host, with or without port).
+
+        `why`: the reason of a refusal, or empty. `count`: as how many events it counts, for example the topics that one
+        request may not read; `what` then names one of them.
+        """
+        self.counts[event] += count
+        if event in _COUNTED_ONLY:
+            return
+        now_s, key = self._monotonic_s(), (event, principal)
+        lines = self._lines.pop(key, None) or _Lines(now_s)
+        if len(self._lines) >= PRINCIPALS_MAX:
+            self._lines.pop(next(iter(self._lines)))
+        self._lines[key] = lines
+        if not lines.take(now_s):
+            self.suppressed += 1
+            return
+        text = f"event={event.value} principal={_shown(principal)} address={_shown(address)} what={_shown(what)}"
+        if why:
+            text += f" why={_shown(why)}"
+        if count > 1:
+            text += f" count={count}"
+        if lines.suppressed:
+            text += f" suppressed={lines.suppressed}"
+            lines.suppressed = 0
+        log.log(logging.WARNING if event in _REFUSALS else logging.INFO, "%s", text)
+
+
+def _shown(value: str) -> str:
+    if len(value) > _SHOWN_CHARS_MAX:
+        value = f"{value[:_SHOWN_CHARS_MAX]}…"
+    return json.dumps(value)

@@ -1,0 +1,42 @@
+"""Which `Access` a peer has: everybody's without an authorizer, a broker's, or a client's own.
+
+A peer of the brokers' listener whose principal has CLUSTER_ACTION on the cluster (or is a super user) is a broker. It
+may ask everything: in an Envelope it speaks for any client, so nothing would be gained by asking for more. The same
+principal on another listener is a client, and so is any other principal on the brokers' listener.
+
+Hot path: a client costs two attribute reads, a broker one remembered decision more.
+"""
+
+from __future__ import annotations
+
+from broker.net.dispatch import Peer
+from broker.security.audit import Audit, AuditEvent
+from broker.security.authorizer.access import UNRESTRICTED, Access, Unrestricted
+from broker.security.authorizer.kinds import Operation
+from broker.security.authorizer.standard import Authorizer
+from broker.wire.apis import ApiKey
+
+
+class ClientAccess:
+    """`authorizer`: None when there is none."""
+
+    def __init__(self, authorizer: Authorizer | None, audit: Audit, brokers_listener: str) -> None:
+        self.authorizer = authorizer
+        self.audit = audit
+        self._brokers_listener = brokers_listener
+
+    def of(self, peer: Peer) -> Unrestricted:
+        authorizer = self.authorizer
+        if authorizer is None:
+            return UNRESTRICTED
+        access = peer.access
+        if not isinstance(access, Access) or access.principal != peer.principal:
+            access = peer.access = Access(authorizer, self.audit, peer.principal, peer.address)
+        if peer.listener == self._brokers_listener and access.allows_cluster(Operation.CLUSTER_ACTION, audited=False):
+            return UNRESTRICTED
+        return access
+
+    def note_plays_broker(self, peer: Peer, api_key: int) -> None:
+        """Audit that a client asked what only brokers may ask."""
+        why = "only brokers may ask this: on their listener, and with ClusterAction on the cluster"
+        self.audit.note(AuditEvent.DENIED, peer.principal, peer.address, f"request {ApiKey(api_key).name}", why)

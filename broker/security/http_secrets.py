@@ -1,0 +1,83 @@
+"""Secrets of the HTTP port: bearer tokens and `user:password` pairs, one a line of `thermocline.http.token.file`.
+
+A new file that cannot be used is refused: the old secrets stay, and `trouble` says why. Compares in constant time.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from broker.config.values import InvalidConfig
+
+log = logging.getLogger(__name__)
+
+ReadFile = Callable[[str], bytes]
+_CONFIG: Final = "thermocline.http.token.file"
+_SECRET_CHARS_MIN: Final = 16
+
+
+class HttpSecrets:
+    """Blocking; raises InvalidConfig when the file cannot be used."""
+
+    def __init__(self, path: str, read: ReadFile) -> None:
+        self._path = path
+        self._read = read
+        self.trouble = ""
+        self._digests = self._make()
+
+    def allows(self, authorization: str) -> bool:
+        """Whether the header of a request names one of the secrets."""
+        scheme, _, given = authorization.strip().partition(" ")
+        if scheme.lower() == "basic":
+            try:
+                secret = base64.b64decode(given, validate=True)
+            except (ValueError, binascii.Error):
+                return False
+        elif scheme.lower() == "bearer":
+            secret = given.strip().encode()
+        else:
+            return False
+        digest, found = _digest(secret), False
+        for known in self._digests:  # all of them: the time does not tell which
+            found |= hmac.compare_digest(digest, known)
+        return found
+
+    def reload(self) -> bool:
+        """Read the file again; whether it changed. Blocking."""
+        try:
+            digests = self._make()
+        except InvalidConfig as refused:
+            if str(refused) != self.trouble:
+                log.error("the HTTP port keeps its old secrets: %s", refused)
+            self.trouble = str(refused)
+            return False
+        changed, self._digests, self.trouble = digests != self._digests, digests, ""
+        return changed
+
+    def _make(self) -> tuple[bytes, ...]:
+        try:
+            lines = self._read(self._path).decode().splitlines()
+        except OSError as failed:
+            raise InvalidConfig(
+                f"{_CONFIG}={self._path} cannot be read: {failed.strerror}; name a file that this process may read"
+            ) from failed
+        except UnicodeDecodeError:
+            raise InvalidConfig(f"{_CONFIG}={self._path} is not UTF-8 text") from None
+        secrets = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not secrets or any(len(secret) < _SECRET_CHARS_MIN for secret in secrets):
+            raise InvalidConfig(
+                f"{_CONFIG}={self._path}: write one secret of {_SECRET_CHARS_MIN} characters or more a line, for "
+                "example of `openssl rand -hex 32`"
+            )
+        return tuple(_digest(secret.encode()) for secret in secrets)
+
+
+def _digest(secret: bytes) -> bytes:
+    """Of one length, whatever the secret's."""
+    return hashlib.sha256(secret).digest()

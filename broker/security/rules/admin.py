@@ -1,0 +1,196 @@
+"""Topics and configs: CreateTopics, DeleteTopics, CreatePartitions, and what shows and changes configs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from broker.error_codes import ErrorCode
+from broker.security.authorizer.access import Unrestricted
+from broker.security.authorizer.kinds import CLUSTER_NAME, Operation, ResourceType
+from broker.security.rules.verdict import (
+    ALLOWED,
+    CLUSTER,
+    GROUP,
+    MESSAGES,
+    TOPIC,
+    KnownTopics,
+    Split,
+    Verdict,
+    appending,
+    parted_by,
+    refused_whole,
+)
+from broker.wire import messages as wire
+from broker.wire.message import Message
+
+# Kafka's ConfigResource.Type
+_OF_TOPIC: Final = 2
+_OF_BROKER: Final = 4
+_OF_BROKER_LOGGER: Final = 8
+_OF_CLIENT_METRICS: Final = 16
+_OF_GROUP: Final = 32
+_OF_CLUSTER: Final = frozenset({_OF_BROKER, _OF_BROKER_LOGGER, _OF_CLIENT_METRICS})
+
+_ConfigResource: TypeAlias = (
+    wire.AlterConfigsRequestResource | wire.IncrementalAlterConfigsRequestResource | wire.DescribeConfigsRequestResource
+)
+
+
+async def create_topics(
+    access: Unrestricted, request: wire.CreateTopicsRequest, version: int, topics: KnownTopics
+) -> Verdict:
+    """CREATE on the cluster or on each topic; the configs of a new topic only with DESCRIBE_CONFIGS on it. A name that
+    is there twice is not asked for: nobody creates it."""
+    names = Counter(topic.name for topic in request.topics)
+    creates_all = access.allows_cluster(Operation.CREATE, audited=False)
+    allowed, refused = await parted_by(
+        request.topics,
+        lambda topic: (
+            creates_all or names[topic.name] > 1 or access.allows(Operation.CREATE, ResourceType.TOPIC, topic.name)
+        ),
+    )
+    rows = [
+        wire.CreateTopicsResponseTopic(name=topic.name, error_code=TOPIC, error_message="Authorization failed.")
+        for topic in refused
+    ]
+
+    async def merge(response: wire.CreateTopicsResponse) -> None:
+        for made in response.topics:
+            if made.error_code == ErrorCode.NONE and not access.allows(
+                Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, made.name, audited=False
+            ):
+                made.topic_config_error_code = TOPIC
+                made.num_partitions = made.replication_factor = -1
+                made.configs = []
+        response.topics = [*response.topics, *rows]
+
+    if not allowed and rows:
+        return refused_whole(wire.CreateTopicsResponse(topics=rows))
+    return Verdict(request=replace(request, topics=allowed), merge=merge)
+
+
+async def create_partitions(
+    access: Unrestricted, request: wire.CreatePartitionsRequest, version: int, topics: KnownTopics
+) -> Verdict:
+    """ALTER on each topic. A name that is there twice is not asked for."""
+    names = Counter(topic.name for topic in request.topics)
+    allowed, refused = await parted_by(
+        request.topics,
+        lambda topic: names[topic.name] > 1 or access.allows(Operation.ALTER, ResourceType.TOPIC, topic.name),
+    )
+    if not refused:
+        return ALLOWED
+    rows = [
+        wire.CreatePartitionsResponseTopic(name=topic.name, error_code=TOPIC, error_message=None) for topic in refused
+    ]
+    if not allowed:
+        return refused_whole(wire.CreatePartitionsResponse(results=rows))
+    return Verdict(request=replace(request, topics=allowed), merge=appending("results", rows))
+
+
+async def delete_topics(
+    access: Unrestricted, request: wire.DeleteTopicsRequest, version: int, topics: KnownTopics
+) -> Verdict:
+    """DELETE on the cluster or on each topic. Whoever may not DESCRIBE a topic learns neither that it exists nor, of an
+    id, its name. A name or id that is there twice is not asked for."""
+    if access.allows_cluster(Operation.DELETE, audited=False):
+        return ALLOWED
+    by_name = Counter([*request.topic_names, *(topic.name for topic in request.topics if topic.name is not None)])
+    by_id = Counter(topic.topic_id for topic in request.topics if topic.name is None)
+    rows: list[wire.DeleteTopicsResponseTopic] = []
+
+    def may(name: str | None, topic_id: UUID) -> bool:
+        if (name is not None and topic_id != wire.ZERO_UUID) or (name is None and topic_id == wire.ZERO_UUID):
+            return True  # invalid to everybody
+        if (by_name[name] if name is not None else by_id[topic_id]) > 1:
+            return True
+        known = topics.name_of(topic_id) if name is None else name
+        if known is None:
+            return True  # unknown to everybody
+        describes = access.allows(Operation.DESCRIBE, ResourceType.TOPIC, known)
+        if describes and name is not None and topics.facts(name) is None:
+            return True
+        if access.allows(Operation.DELETE, ResourceType.TOPIC, known):
+            return True
+        shown = name if name is not None else (known if describes else None)
+        rows.append(
+            wire.DeleteTopicsResponseTopic(
+                name=shown, topic_id=topic_id, error_code=TOPIC, error_message=MESSAGES[TOPIC]
+            )
+        )
+        return False
+
+    allowed, _ = await parted_by(request.topics, lambda topic: may(topic.name, topic.topic_id))
+    names, _ = await parted_by(request.topic_names, lambda name: may(name, wire.ZERO_UUID))
+    if not rows:
+        return ALLOWED
+    if not allowed and not names:
+        return refused_whole(wire.DeleteTopicsResponse(responses=rows))
+    return Verdict(request=replace(request, topics=allowed, topic_names=names), merge=appending("responses", rows))
+
+
+def _needed_of(resource: _ConfigResource) -> tuple[ResourceType, str, ErrorCode] | None:
+    """The resource to ask for and the error; None for a kind without configs, which the handler refuses."""
+    kind = resource.resource_type
+    if kind == _OF_TOPIC:
+        return ResourceType.TOPIC, resource.resource_name, TOPIC
+    if kind == _OF_GROUP:
+        return ResourceType.GROUP, resource.resource_name, GROUP
+    if kind in _OF_CLUSTER:
+        return ResourceType.CLUSTER, CLUSTER_NAME, CLUSTER
+    return None
+
+
+def alter_configs(row: Callable[..., Message]) -> Split:
+    """ALTER_CONFIGS on each topic or group, and on the cluster for brokers. A resource that is there twice is not asked
+    for. `row` is the class of a response's row."""
+
+    async def split(access: Unrestricted, request: Any, version: int, topics: KnownTopics) -> Verdict:
+        named = Counter((each.resource_type, each.resource_name) for each in request.resources)
+        allowed, refused = await parted_by(
+            request.resources,
+            lambda resource: (
+                named[resource.resource_type, resource.resource_name] > 1
+                or _may(access, Operation.ALTER_CONFIGS, resource)
+            ),
+        )
+        if not refused:
+            return ALLOWED
+        rows = [_config_row(row, resource) for resource in refused]
+        return Verdict(request=replace(request, resources=allowed), merge=appending("responses", rows))
+
+    return split
+
+
+def _may(access: Unrestricted, operation: Operation, resource: _ConfigResource) -> bool:
+    needed = _needed_of(resource)
+    return needed is None or access.allows(operation, needed[0], needed[1])
+
+
+def _config_row(row: Callable[..., Message], resource: _ConfigResource) -> Message:
+    needed = _needed_of(resource)
+    assert needed is not None
+    return row(
+        error_code=needed[2],
+        error_message=MESSAGES[needed[2]],
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+async def describe_configs(
+    access: Unrestricted, request: wire.DescribeConfigsRequest, version: int, topics: KnownTopics
+) -> Verdict:
+    """DESCRIBE_CONFIGS on each topic or group, and on the cluster for brokers."""
+    allowed, refused = await parted_by(
+        request.resources, lambda resource: _may(access, Operation.DESCRIBE_CONFIGS, resource)
+    )
+    if not refused:
+        return ALLOWED
+    rows = [_config_row(wire.DescribeConfigsResponseResult, resource) for resource in refused]
+    return Verdict(request=replace(request, resources=allowed), merge=appending("results", rows))

@@ -1,0 +1,332 @@
+"""Groups and their offsets: READ for members, DESCRIBE for what shows a group, DELETE for what removes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from broker.error_codes import ErrorCode
+from broker.security.authorizer.access import Unrestricted
+from broker.security.authorizer.kinds import Operation, ResourceType
+from broker.security.rules.verdict import (
+    ALLOWED,
+    GROUP,
+    MESSAGES,
+    TOPIC,
+    TRANSACTION,
+    KnownTopics,
+    Split,
+    Verdict,
+    appending,
+    parted,
+    parted_by,
+    refused_whole,
+    shown,
+)
+from broker.wire import messages as wire
+from broker.wire.message import Message
+
+_COORDINATORS_SINCE: Final = 4  # FindCoordinator of several keys
+_GROUPS_SINCE: Final = 8  # OffsetFetch of several groups
+_GROUP_ERROR_SINCE: Final = 2  # OffsetFetch has an error of the whole group
+_NULL_PROTOCOL_SINCE: Final = 7  # JoinGroup
+_OPERATIONS_SINCE: Final = 3  # DescribeGroups
+_OF_TRANSACTION: Final = 1  # FindCoordinator's type of a key
+
+
+def member(response: Callable[[int], Message]) -> Split:
+    """READ on the group, for a request of a member; `response` by version."""
+
+    async def split(access: Unrestricted, request: Any, version: int, topics: KnownTopics) -> Verdict:
+        if access.allows(Operation.READ, ResourceType.GROUP, request.group_id):
+            return ALLOWED
+        return refused_whole(response(version))
+
+    return split
+
+
+def join_refused(version: int) -> Message:
+    protocol_name = None if version >= _NULL_PROTOCOL_SINCE else ""
+    return wire.JoinGroupResponse(error_code=GROUP, protocol_name=protocol_name)
+
+
+def sync_refused(version: int) -> Message:
+    return wire.SyncGroupResponse(error_code=GROUP)
+
+
+def heartbeat_refused(version: int) -> Message:
+    return wire.HeartbeatResponse(error_code=GROUP)
+
+
+def leave_refused(version: int) -> Message:
+    return wire.LeaveGroupResponse(error_code=GROUP)
+
+
+async def offset_commit(
+    access: Unrestricted, request: wire.OffsetCommitRequest, version: int, topics: KnownTopics
+) -> Verdict:
+    """READ on the group and on each topic; a topic of an id that nobody knows is unknown to everybody."""
+    if not access.allows(Operation.READ, ResourceType.GROUP, request.group_id):
+        return refused_whole(
+            wire.OffsetCommitResponse(topics=[_commit_row(topic, topic.name, GROUP) for topic in request.topics])
+        )
+
+    def reads(topic: wire.OffsetCommitRequestTopic) -> bool:
+        name = _name(topic.name, topic.topic_id, topics)
+        return name is None or access.allows(Operation.READ, ResourceType.TOPIC, name)
+
+    allowed, refused = await parted_by(request.topics, reads)
+    if not refused:
+        return ALLOWED
+    rows = [_commit_row(topic, _name(topic.name, topic.topic_id, topics) or "", TOPIC) for topic in refused]
+    return _rest(request, allowed, wire.OffsetCommitResponse(topics=rows))
+
+
+def _commit_row(topic: wire.OffsetCommitRequestTopic, name: str, code: ErrorCode) -> wire.OffsetCommitResponseTopic:
+    return wire.OffsetCommitResponseTopic(
+        name=name,
+        topic_id=topic.topic_id,
+        partitions=[
+            wire.OffsetCommitResponsePartition(partition_index=row.partition_index, error_code=code)
+            for row in topic.partitions
+        ],
+    )
+
+
+def _name(name: str, topic_id: UUID, topics: KnownTopics) -> str | None:
+    """The topic's name; None for an id that nobody knows."""
+    return name if topic_id == wire.ZERO_UUID else topics.name_of(topic_id)
+
+
+def _rest(request: Any, allowed: list[Any], refusals: Any) -> Verdict:
+    """The request for the topics that are allowed; without any, `refusals` is the whole answer."""
+    if not allowed:
+        return refused_whole(refusals)
+    return Verdict(request=replace(request, topics=allowed), merge=appending("topics", refusals.topics))
+
+
+async def txn_offset_commit(
+    access: Unrestricted, request: wire.TxnOffsetCommitRequest, version: int, topics: KnownTopics
+) -> Verdict:
+    """WRITE on the transactional id, READ on the group and on each topic."""
+    whole = None
+    if not access.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        whole = TRANSACTION
+    elif not access.allows(Operation.READ, ResourceType.GROUP, request.group_id):
+        whole = GROUP
+    if whole is not None:
+        rows = [_txn_commit_row(topic, whole) for topic in request.topics]
+        return refused_whole(wire.TxnOffsetCommitResponse(topics=rows))
+    allowed, refused = await parted(
+        access, Operation.READ, ResourceType.TOPIC, request.topics, lambda topic: topic.name
+    )
+    if not refused:
+        return ALLOWED
+    rows = [_txn_commit_row(topic, TOPIC) for topic in refused]
+    return _rest(request, allowed, wire.TxnOffsetCommitResponse(topics=rows))
+
+
+def _txn_commit_row(topic: wire.TxnOffsetCommitRequestTopic, code: ErrorCode) -> wire.TxnOffsetCommitResponseTopic:
+    return wire.TxnOffsetCommitResponseTopic(
+        name=topic.name,
+        partitions=[
+            wire.TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=code)
+            for row in topic.partitions
+        ],
+    )
+
+
+async def offset_fetch(
+    access: Unrestricted, request: wire.OffsetFetchRequest, version: int, topics: KnownTopics
+) -> Verdict:
+    """DESCRIBE on each group and topic; of all topics of a group only those that the client may see."""
+    if version < _GROUPS_SINCE:
+        return await _offset_fetch_of_one(access, request, version)
+    refused_groups: list[wire.OffsetFetchResponseGroup] = []
+    kept: list[wire.OffsetFetchRequestGroup] = []
+    refused_topics: dict[str, list[wire.OffsetFetchResponseGroupTopic]] = {}
+
+    def describes(topic: wire.OffsetFetchRequestGroupTopic) -> bool:
+        name = _name(topic.name, topic.topic_id, topics)
+        return name is None or access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+    for group in request.groups:
+        if not access.allows(Operation.DESCRIBE, ResourceType.GROUP, group.group_id):
+            refused_groups.append(wire.OffsetFetchResponseGroup(group_id=group.group_id, error_code=GROUP))
+        elif group.topics is None:
+            kept.append(group)
+        else:
+            allowed, refused = await parted_by(group.topics, describes)
+            if refused:
+                rows = [_fetch_row(topic, _name(topic.name, topic.topic_id, topics) or "") for topic in refused]
+                refused_topics.setdefault(group.group_id, []).extend(rows)
+            kept.append(replace(group, topics=allowed) if refused else group)
+    whole = {group.group_id for group in request.groups if group.topics is None}
+
+    async def merge(response: wire.OffsetFetchResponse) -> None:
+        for group in response.groups:
+            if group.error_code == ErrorCode.NONE and group.group_id in whole:
+                group.topics, _ = await parted_by(group.topics, lambda topic: _shows_row(access, topic, topics))
+            if group.error_code == ErrorCode.NONE and group.group_id in refused_topics:
+                group.topics = [*group.topics, *refused_topics[group.group_id]]
+        response.groups = [*response.groups, *refused_groups]
+
+    if not kept:
+        return refused_whole(wire.OffsetFetchResponse(groups=refused_groups))
+    return Verdict(request=replace(request, groups=kept), merge=merge)
+
+
+def _shows_row(access: Unrestricted, topic: wire.OffsetFetchResponseGroupTopic, topics: KnownTopics) -> bool:
+    name = _name(topic.name, topic.topic_id, topics)
+    return name is not None and access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, audited=False)
+
+
+def _fetch_row(topic: wire.OffsetFetchRequestGroupTopic, name: str) -> wire.OffsetFetchResponseGroupTopic:
+    return wire.OffsetFetchResponseGroupTopic(
+        name=name,
+        topic_id=topic.topic_id,
+        partitions=[
+            wire.OffsetFetchResponseGroupPartition(partition_index=index, committed_offset=-1, error_code=TOPIC)
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+async def _offset_fetch_of_one(access: Unrestricted, request: wire.OffsetFetchRequest, version: int) -> Verdict:
+    """Before version 8: one group; before 2 an error stands at each partition."""
+    wanted = request.topics
+    if not access.allows(Operation.DESCRIBE, ResourceType.GROUP, request.group_id):
+        if version >= _GROUP_ERROR_SINCE:
+            return refused_whole(wire.OffsetFetchResponse(error_code=GROUP))
+        return refused_whole(wire.OffsetFetchResponse(topics=[_old_row(topic, GROUP) for topic in wanted or ()]))
+    if wanted is None:
+
+        async def only_shown(response: wire.OffsetFetchResponse) -> None:
+            response.topics = await shown(
+                access, Operation.DESCRIBE, ResourceType.TOPIC, response.topics, lambda topic: topic.name
+            )
+
+        return Verdict(request=request, merge=only_shown)
+    allowed, refused = await parted(access, Operation.DESCRIBE, ResourceType.TOPIC, wanted, lambda topic: topic.name)
+    if not refused:
+        return ALLOWED
+    rows = [_old_row(topic, TOPIC) for topic in refused]
+
+    async def merge(response: wire.OffsetFetchResponse) -> None:
+        if response.error_code == ErrorCode.NONE:
+            response.topics = [*response.topics, *rows]
+
+    return Verdict(request=replace(request, topics=allowed), merge=merge)
+
+
+def _old_row(topic: wire.OffsetFetchRequestTopic, code: ErrorCode) -> wire.OffsetFetchResponseTopic:
+    return wire.OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            wire.OffsetFetchResponsePartition(partition_index=index, committed_offset=-1, error_code=code)
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+async def find_coordinator(
+    access: Unrestricted, request: wire.FindCoordinatorRequest, version: int, topics: KnownTopics
+) -> Verdict:
+    """DESCRIBE on the group, or on the transactional id."""
+    kind, code = ResourceType.GROUP, GROUP
+    if request.key_type == _OF_TRANSACTION:
+        kind, code = ResourceType.TRANSACTIONAL_ID, TRANSACTION
+    elif request.key_type != 0:
+        return ALLOWED  # of no coordinator that is served
+    if version < _COORDINATORS_SINCE:
+        if access.allows(Operation.DESCRIBE, kind, request.key):
+            return ALLOWED
+        return refused_whole(
+            wire.FindCoordinatorResponse(error_code=code, error_message=MESSAGES[code], node_id=-1, port=-1)
+        )
+    allowed, refused = await parted(access, Operation.DESCRIBE, kind, request.coordinator_keys, str)
+    if not refused:
+        return ALLOWED
+    rows = [wire.FindCoordinatorResponseCoordinator(key=key, node_id=-1, port=-1, error_code=code) for key in refused]
+    if not allowed:
+        return refused_whole(wire.FindCoordinatorResponse(coordinators=rows))
+    return Verdict(request=replace(request, coordinator_keys=allowed), merge=appending("coordinators", rows))
+
+
+async def list_groups(
+    access: Unrestricted, request: wire.ListGroupsRequest, version: int, topics: KnownTopics
+) -> Verdict:
+    """DESCRIBE on the cluster shows all groups; else those with DESCRIBE are listed."""
+    if access.allows_cluster(Operation.DESCRIBE, audited=False):
+        return ALLOWED
+
+    async def only_shown(response: wire.ListGroupsResponse) -> None:
+        response.groups = await shown(
+            access, Operation.DESCRIBE, ResourceType.GROUP, response.groups, lambda group: group.group_id
+        )
+
+    return Verdict(request=request, merge=only_shown)
+
+
+async def describe_groups(
+    access: Unrestricted, request: wire.DescribeGroupsRequest, version: int, topics: KnownTopics
+) -> Verdict:
+    """DESCRIBE on each group; the operations of those that are shown (KIP-430)."""
+    allowed, refused = await parted(access, Operation.DESCRIBE, ResourceType.GROUP, request.groups, str)
+    rows = [wire.DescribeGroupsResponseGroup(error_code=GROUP, group_id=group_id) for group_id in refused]
+
+    async def merge(response: wire.DescribeGroupsResponse) -> None:
+        if request.include_authorized_operations and version >= _OPERATIONS_SINCE:
+            for group in response.groups:
+                if group.error_code == ErrorCode.NONE:
+                    group.authorized_operations = access.operations(ResourceType.GROUP, group.group_id)
+        response.groups = [*rows, *response.groups]
+
+    if not allowed and rows:
+        return refused_whole(wire.DescribeGroupsResponse(groups=rows))
+    return Verdict(request=replace(request, groups=allowed), merge=merge)
+
+
+async def delete_groups(
+    access: Unrestricted, request: wire.DeleteGroupsRequest, version: int, topics: KnownTopics
+) -> Verdict:
+    """DELETE on each group."""
+    allowed, refused = await parted(access, Operation.DELETE, ResourceType.GROUP, request.groups_names, str)
+    if not refused:
+        return ALLOWED
+    rows = [wire.DeleteGroupsResponseResult(group_id=name, error_code=GROUP) for name in dict.fromkeys(refused)]
+    if not allowed:
+        return refused_whole(wire.DeleteGroupsResponse(results=rows))
+    return Verdict(request=replace(request, groups_names=allowed), merge=appending("results", rows))
+
+
+async def offset_delete(
+    access: Unrestricted, request: wire.OffsetDeleteRequest, version: int, topics: KnownTopics
+) -> Verdict:
+    """DELETE on the group, READ on each topic."""
+    if not access.allows(Operation.DELETE, ResourceType.GROUP, request.group_id):
+        return refused_whole(wire.OffsetDeleteResponse(error_code=GROUP))
+    allowed, refused = await parted(
+        access, Operation.READ, ResourceType.TOPIC, request.topics, lambda topic: topic.name
+    )
+    if not refused:
+        return ALLOWED
+    rows = [
+        wire.OffsetDeleteResponseTopic(
+            name=topic.name,
+            partitions=[
+                wire.OffsetDeleteResponsePartition(partition_index=row.partition_index, error_code=TOPIC)
+                for row in topic.partitions
+            ],
+        )
+        for topic in refused
+    ]
+
+    async def merge(response: wire.OffsetDeleteResponse) -> None:
+        if response.error_code == ErrorCode.NONE:
+            response.topics = [*response.topics, *rows]
+
+    return Verdict(request=replace(request, topics=allowed), merge=merge)

@@ -1,0 +1,13 @@
+"""SASL: who a client is, before any of its requests is answered (KIP-12, KIP-43, KIP-84, KIP-255, KIP-368).
+
+A frame of a client that did not log in goes this way:
+
+1. `login_dispatcher.LoginDispatcher` stands before the broker's dispatcher on a SASL listener. It owns the timers, the
+   delays and the limits of logins (`limits`).
+2. `login.ServerLogin` decides, pure: which requests may come next, and what ends the connection.
+3. A mechanism judges tokens, pure: `plain`, `scram_server`, `oauthbearer`. None says whether the user or the password
+   was wrong. `jwt_verifier` judges the signature of a token in a worker, with the keys of `jwks`.
+
+The other side, for brokers' links and the command line, is `client_login` over `scram_client`. `credentials` makes
+SCRAM credentials from passwords.
+"""

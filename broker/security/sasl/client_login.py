@@ -1,0 +1,139 @@
+"""The client's side of a login, pure: of brokers' links and of the command line's own client.
+
+`ClientLogin` gives the tokens. A shell sends SaslHandshake 1, then each token in SaslAuthenticate 2, and hands the
+answers to `check_handshake` and `check_answer`. The server proves with SCRAM that it knows the password too.
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.config.sasl import PLAIN, PasswordLogin
+from broker.error_codes import ErrorCode
+from broker.security.sasl import scram
+from broker.wire.messages import SaslAuthenticateResponse, SaslHandshakeResponse
+
+HANDSHAKE_VERSION: Final = 1
+AUTHENTICATE_VERSION: Final = 2
+_ERROR_CHARS_MAX: Final = 300
+
+
+class LoginFailed(ConnectionError):
+    """The server refused the login, or is not the one that knows the password. The message has no secret."""
+
+
+@dataclass(slots=True)
+class SaltedPasswords:
+    """Salted passwords of one login, so that the next connection needs no thousands of hashes."""
+
+    _known: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False)
+
+    def of(self, login: PasswordLogin, salt: bytes, iterations: int) -> bytes:
+        """Milliseconds the first time."""
+        found = self._known.get((salt, iterations))
+        if found is None:
+            found = scram.salted_password(login.mechanism, login.password, salt, iterations)
+            self._known = {(salt, iterations): found}
+        return found
+
+    def knows(self, salt: bytes, iterations: int) -> bool:
+        return (salt, iterations) in self._known
+
+
+class ClientLogin:
+    """One login with a password. `nonce`: never used before."""
+
+    def __init__(self, login: PasswordLogin, nonce: str, salted: SaltedPasswords | None = None) -> None:
+        self._login = login
+        self._nonce = nonce
+        self._salted = salted or SaltedPasswords()
+        self._is_scram = login.mechanism in scram.HASHES
+        self._first = b""
+        self._signature: bytes | None = None  # that the server has to show
+
+    @property
+    def mechanism(self) -> str:
+        return self._login.mechanism
+
+    def first_token(self) -> bytes:
+        login = self._login
+        if login.mechanism == PLAIN:
+            return b"\0" + login.username.encode() + b"\0" + login.password.encode()
+        assert self._is_scram, login.mechanism
+        self._first = scram.client_first(login.username, self._nonce)
+        return self._first
+
+    def next_token(self, answer: bytes) -> bytes | None:
+        """The token after the server's; None: the login is done. Takes milliseconds for SCRAM's first one, so a loop
+        runs it in a worker. Raises LoginFailed."""
+        if not self._is_scram:
+            return None
+        try:
+            if self._signature is None:
+                return self._final(answer)
+            self._check(self._signature, answer)
+            return None
+        except scram.ScramSyntax as unreadable:
+            raise LoginFailed(f"login by {self.mechanism}: the server's message: {unreadable}") from None
+
+    def _final(self, answer: bytes) -> bytes:
+        mechanism = self.mechanism
+        server = scram.read_server_first(answer)
+        if not server.nonce.startswith(self._nonce) or len(server.nonce) == len(self._nonce):
+            raise LoginFailed(f"login by {mechanism}: the server answers another login")
+        salted = self._salted.of(self._login, server.salt, server.iterations)
+        without_proof = f"c={b64encode(b'n,,').decode()},r={server.nonce}"
+        bare = self._first.removeprefix(b"n,,")
+        message = bare + b"," + answer + b"," + without_proof.encode()
+        keys = scram.keys_of(mechanism, salted)
+        self._signature = scram.server_signature(mechanism, keys.server_key, message)
+        proof = scram.client_proof(mechanism, salted, message)
+        return f"{without_proof},p={b64encode(proof).decode()}".encode()
+
+    def _check(self, signature: bytes, answer: bytes) -> None:
+        if not hmac.compare_digest(scram.read_server_final(answer), signature):
+            raise LoginFailed(f"login by {self.mechanism}: the server does not know the password: it is another one")
+
+
+class BearerLogin:
+    """One login with a token of OAUTHBEARER. `read`: gives the token, in the worker that runs it."""
+
+    mechanism: Final = "OAUTHBEARER"
+
+    def __init__(self, read: Callable[[], str]) -> None:
+        self._read = read
+
+    def first_token(self) -> bytes:
+        return b"n,,\x01auth=Bearer " + self._read().strip().encode() + b"\x01\x01"
+
+    def next_token(self, answer: bytes) -> bytes | None:
+        if answer:
+            raise LoginFailed(f"login by OAUTHBEARER: {answer[:_ERROR_CHARS_MAX].decode(errors='replace')}")
+        return None
+
+
+def check_handshake(mechanism: str, answer: SaslHandshakeResponse) -> None:
+    """Raises LoginFailed."""
+    if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        raise LoginFailed(f"login by {mechanism}: the server has only {', '.join(answer.mechanisms) or 'none'}")
+    if answer.error_code != ErrorCode.NONE:
+        raise LoginFailed(f"login by {mechanism}: {_name(answer.error_code)}")
+
+
+def check_answer(mechanism: str, answer: SaslAuthenticateResponse) -> bytes:
+    """The server's token. Raises LoginFailed."""
+    if answer.error_code != ErrorCode.NONE:
+        says = (answer.error_message or "")[:_ERROR_CHARS_MAX]
+        raise LoginFailed(f"login by {mechanism}: {says or _name(answer.error_code)}")
+    return bytes(answer.auth_bytes)
+
+
+def _name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"

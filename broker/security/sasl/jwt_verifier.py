@@ -1,0 +1,109 @@
+"""Judges the tokens of OAUTHBEARER: signature, issuer, audience, time (KIP-255, KIP-768). A signature takes tenths of a
+millisecond: runs in a worker.
+
+Only signatures by a private key count; a token that is signed by a shared secret or not at all is refused, whatever its
+header says. Unsecured tokens are a validator of their own, for tests. No message repeats a token.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from base64 import urlsafe_b64decode
+from collections.abc import Mapping
+from typing import Any, Final
+
+import jwt
+
+from broker.config.sasl import TokenRules
+from broker.security.sasl.mechanism import NotValid, Verdict, Verified
+
+ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+TOKEN_CHARS_MAX: Final = 32 << 10
+_NAME_CHARS_MAX: Final = 1000
+
+Keys = Mapping[str, jwt.PyJWK]
+"""By key id; the key without one is under the empty string."""
+
+
+def read_key_set(text: bytes) -> dict[str, jwt.PyJWK]:
+    """The keys of a JWKS that verify signatures. Raises ValueError, which says what is wrong with it."""
+    try:
+        rows = json.loads(text)["keys"]
+        found = {}
+        for row in rows:
+            if row.get("use", "sig") != "sig" or row.get("kty") not in ("RSA", "EC", "OKP"):
+                continue
+            try:
+                found[str(row.get("kid", ""))] = jwt.PyJWK(row)
+            except jwt.PyJWTError:  # a key of an algorithm that is not known here
+                continue
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as malformed:
+        raise ValueError(f"it is no JSON Web Key Set: {type(malformed).__name__}") from None
+    if not found:
+        raise ValueError("it has no key that verifies signatures (RSA, EC or OKP)")
+    return found
+
+
+def verify(token: str, keys: Keys, rules: TokenRules) -> Verdict:
+    """Judge a signed token."""
+    if len(token) > TOKEN_CHARS_MAX:
+        return NotValid(f"a token of {len(token)} characters")
+    try:
+        header = jwt.get_unverified_header(token)
+        key = keys.get(str(header.get("kid", ""))) or (next(iter(keys.values())) if len(keys) == 1 else None)
+        if key is None:
+            return NotValid("a token signed by a key that is not in the key set")
+        algorithm = header.get("alg")
+        if algorithm not in ALGORITHMS or key.algorithm_name not in (algorithm, *_same_key(algorithm)):
+            return NotValid("a token with another algorithm than its key's")
+        claims = jwt.decode(
+            token,
+            key.key,
+            algorithms=[algorithm],
+            audience=list(rules.audience) or None,
+            issuer=rules.issuer,
+            leeway=rules.clock_skew_s,
+            options={"require": ["exp"], "verify_aud": bool(rules.audience), "verify_sub": False},
+        )
+    except jwt.PyJWTError as refused:
+        return NotValid(f"{type(refused).__name__}")
+    except (ValueError, TypeError, RecursionError) as malformed:  # of the cryptography below
+        return NotValid(f"a malformed token: {type(malformed).__name__}")
+    return _verified(claims, rules)
+
+
+def _same_key(algorithm: str) -> tuple[str, ...]:
+    """RSA keys serve all algorithms of RSA; PyJWT names a key without `alg` by one of them."""
+    family = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+    return family if algorithm in family else ()
+
+
+def verify_unsecured(token: str, rules: TokenRules, now_s: float) -> Verdict:
+    """Judge an unsigned token (`alg` none), as Kafka's unsecured validator. Anybody can make one."""
+    parts = token.split(".")
+    if len(token) > TOKEN_CHARS_MAX or len(parts) != 3 or parts[2]:
+        return NotValid("not an unsecured token")
+    try:
+        header, claims = (json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4))) for part in parts[:2])
+        expires_s, begins_s = float(claims["exp"]), float(claims.get("nbf", 0))
+        is_unsecured = header["alg"] == "none"
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error) as malformed:
+        return NotValid(f"a malformed token: {type(malformed).__name__}")
+    if not is_unsecured:
+        return NotValid("a signed token where unsecured ones are expected")
+    if not begins_s - rules.clock_skew_s <= now_s < expires_s + rules.clock_skew_s:
+        return NotValid("a token that is not valid now")
+    return _verified(claims, rules)
+
+
+def _verified(claims: Mapping[str, Any], rules: TokenRules) -> Verdict:
+    name, expires_s = claims.get(rules.sub_claim), claims.get("exp")
+    if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS_MAX:
+        return NotValid(f"a token without a name in its claim {rules.sub_claim}")
+    scope = claims.get(rules.scope_claim, "")
+    if not isinstance(scope, str | list):
+        return NotValid(f"a token whose claim {rules.scope_claim} is no scope")
+    if not isinstance(expires_s, int | float) or not 0 < expires_s < 1 << 40:
+        return NotValid("a token without an end")
+    return Verified(name, int(expires_s * 1000))

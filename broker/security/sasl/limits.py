@@ -1,0 +1,65 @@
+"""Limits on logins, so that a storm of them delays the storm and not the requests of others (S2). Pure: time is a
+parameter.
+
+Each token is judged at a rate, of all clients together and of one address; above it the token waits. As many logins
+may be under way as fit `UNDER_WAY_MAX`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNDER_WAY_MAX: Final = 4096
+TOKENS_PER_S: Final = 6000  # a token costs about 40 µs: a quarter of the loop
+TOKENS_PER_S_OF_ADDRESS: Final = 3000
+_BURST_S: Final = 1.0
+WAIT_S_MAX: Final = 5.0
+_ADDRESSES_MAX: Final = 10_000
+
+
+class Rate:
+    """A bucket of tokens as one number: when it will be full again (GCRA)."""
+
+    __slots__ = ("_full_s", "_interval_s")
+
+    def __init__(self, per_s: float) -> None:
+        self._interval_s = 1 / per_s
+        self._full_s = 0.0
+
+    def wait_s(self, now_s: float) -> float:
+        """Take one; how long to wait for it."""
+        self._full_s = max(self._full_s, now_s) + self._interval_s
+        return max(0.0, self._full_s - now_s - _BURST_S)
+
+    def is_full(self, now_s: float) -> bool:
+        return self._full_s <= now_s
+
+
+class LoginLimits:
+    """Of one broker."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self._all = Rate(TOKENS_PER_S)
+        self._by_address: dict[str, Rate] = {}
+
+    def begin(self) -> bool:
+        """Whether one more login may begin; `end` when it is over."""
+        if self.under_way >= UNDER_WAY_MAX:
+            return False
+        self.under_way += 1
+        return True
+
+    def end(self) -> None:
+        self.under_way -= 1
+
+    def wait_s(self, host: str, now_s: float) -> float | None:
+        """How long the next token of `host` waits; None: longer than a login may take."""
+        rate = self._by_address.pop(host, None)
+        if rate is None:
+            rate = Rate(TOKENS_PER_S_OF_ADDRESS)
+            while len(self._by_address) >= _ADDRESSES_MAX:
+                self._by_address.pop(next(iter(self._by_address)))  # the address longest unheard of
+        self._by_address[host] = rate
+        wait_s = max(rate.wait_s(now_s), self._all.wait_s(now_s))
+        return None if wait_s > WAIT_S_MAX else wait_s

@@ -1,0 +1,104 @@
+"""SASL of one broker: the logins of its listeners, with the mechanisms that its configuration enables.
+
+Listeners are bound before the cluster's image is known and accept after it: `serve` gives the image before the first
+login. SCRAM credentials are looked up in the newest image at each login, so a deleted user cannot log in any more; its
+connections last until their sessions end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Protocol
+
+from broker.config.sasl import OAUTHBEARER, PLAIN, SaslListener
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import ScramCredential
+from broker.net.dispatch import Dispatcher
+from broker.security.audit import Audit
+from broker.security.sasl.limits import LoginLimits
+from broker.security.sasl.login import MakeMechanism
+from broker.security.sasl.login_dispatcher import ListenerLogins, VerifyToken
+from broker.security.sasl.mechanism import Mechanism, NotValid, Verdict
+from broker.security.sasl.oauthbearer import OAuthBearerServer
+from broker.security.sasl.plain import PlainServer, password_digests
+from broker.security.sasl.scram_server import ScramServer
+from seams.loop.tasks import Tasks
+from seams.world import World
+
+if TYPE_CHECKING:
+    from broker.security.sasl.jwks import TokenVerifier
+
+
+class Metadata(Protocol):
+    """Of `broker.following.metadata_cache.MetadataCache`."""
+
+    cluster_id: str
+    image: ClusterImage
+
+
+class Logins:
+    """Of one broker. `broker` answers the requests of those who are logged in."""
+
+    def __init__(
+        self, configured: Mapping[str, SaslListener], broker: Dispatcher, world: World, tasks: Tasks, audit: Audit
+    ) -> None:
+        self._world = world
+        self._metadata: Metadata | None = None
+        self._secret = b""
+        limits = LoginLimits()
+        self._verifiers: dict[str, TokenVerifier] = {}
+        self._listeners: dict[str, ListenerLogins] = {}
+        for name, config in configured.items():
+            verify: VerifyToken = _no_tokens
+            if config.tokens is not None:
+                # Here, because its libraries take 40 ms and 10 MiB that most brokers do not need.
+                from broker.security.sasl.jwks import TokenVerifier
+
+                self._verifiers[name] = verifier = TokenVerifier(config.tokens, world)
+                verify = verifier.verify
+            self._listeners[name] = ListenerLogins(
+                name, config, broker, self._mechanisms(config), verify, limits, world.clock, tasks, audit
+            )
+
+    def of_listener(self, name: str) -> ListenerLogins | None:
+        """None: the listener does not speak SASL."""
+        return self._listeners.get(name)
+
+    def serve(self, metadata: Metadata) -> None:
+        """Use `metadata` from now on; called before the first connection is accepted."""
+        self._metadata = metadata
+        # The same on every broker and after every start; who has not logged in cannot know the cluster's id.
+        self._secret = sha256(b"thermocline scram decoys:" + metadata.cluster_id.encode()).digest()
+
+    @property
+    def services(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """Background services by name, to be started: they keep the keys of tokens current."""
+        return {f"keys of {name}": verifier.keep for name, verifier in self._verifiers.items()}
+
+    def _mechanisms(self, config: SaslListener) -> dict[str, MakeMechanism]:
+        digests = password_digests(config.plain_users)
+        found: dict[str, MakeMechanism] = {}
+        for mechanism in config.mechanisms:
+            if mechanism == PLAIN:
+                found[mechanism] = partial(PlainServer, digests)
+            elif mechanism == OAUTHBEARER:
+                found[mechanism] = OAuthBearerServer
+            else:
+                found[mechanism] = partial(self._scram, mechanism)
+        return found
+
+    def _scram(self, mechanism: str) -> Mechanism:
+        return ScramServer(mechanism, self._credential, self._nonce(), self._secret)
+
+    def _nonce(self) -> str:
+        return f"{self._world.rng.uuid().hex}{self._world.rng.uuid().hex}"
+
+    def _credential(self, user: str, mechanism: str) -> ScramCredential | None:
+        assert self._metadata is not None
+        return self._metadata.image.scram.get(user, {}).get(mechanism)
+
+
+async def _no_tokens(token: str) -> Verdict:
+    return NotValid("no listener takes tokens")

@@ -1,0 +1,51 @@
+"""PLAIN: user and password in one token (RFC 4616). The client has them in the clear, so its listener should use TLS.
+
+An unknown user costs what a wrong password does: both are compared in constant time, and the answer is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Final
+
+from broker.security.sasl.mechanism import Authenticated, LoginRefused
+
+_NOT_A_PASSWORD: Final = bytes(sha256().digest_size)
+_WRONG: Final = "Authentication failed: Invalid username or password"
+
+
+class PlainServer:
+    """`users`: SHA-256 of passwords by user (`password_digests`)."""
+
+    def __init__(self, users: Mapping[str, bytes]) -> None:
+        self._users = users
+
+    def evaluate(self, token: bytes) -> Authenticated:
+        """Judge the only token: [authorization id] NUL user NUL password."""
+        parts = token.split(b"\0")
+        if len(parts) != 3:
+            raise LoginRefused(None, why=f"a PLAIN token has 3 parts, this one {len(parts)}")
+        try:
+            acts_as, user, password = (part.decode() for part in parts)
+        except UnicodeDecodeError:
+            raise LoginRefused(None, why="a PLAIN token that is not UTF-8") from None
+        if not user:
+            raise LoginRefused("Authentication failed: username not specified")
+        if not password:
+            raise LoginRefused("Authentication failed: password not specified", user)
+        known = self._users.get(user)
+        is_right = compare_digest(sha256(password.encode()).digest(), known or _NOT_A_PASSWORD)
+        if known is None or not is_right:
+            raise LoginRefused(_WRONG, user)
+        if acts_as not in ("", user):
+            raise LoginRefused(
+                "Authentication failed: Client requested an authorization id that is different from username", user
+            )
+        return Authenticated(user)
+
+
+def password_digests(passwords: Mapping[str, str]) -> dict[str, bytes]:
+    """Digests of equal length, so that a comparison's time does not depend on a password."""
+    return {user: sha256(password.encode()).digest() for user, password in passwords.items()}

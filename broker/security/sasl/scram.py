@@ -1,0 +1,197 @@
+"""SCRAM: keys and messages of both sides (RFC 5802, RFC 7677), without a channel binding, as in Kafka.
+
+Passwords are used as the UTF-8 text they are, without SASLprep, as Kafka does.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from typing import Final, NamedTuple
+
+from broker.config.sasl import SCRAM_SHA_256, SCRAM_SHA_512
+
+HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
+NUMBERS: Final = {SCRAM_SHA_256: 1, SCRAM_SHA_512: 2}
+MECHANISM_OF: Final = {number: mechanism for mechanism, number in NUMBERS.items()}
+"""Mechanisms by their number in requests (KIP-554)."""
+ITERATIONS_MIN: Final = 4096
+ITERATIONS_MAX: Final = 16_384
+MESSAGE_BYTES_MAX: Final = 8 << 10
+_GS2: Final = "n,,"
+_PRINTABLE: Final = re.compile(r"[!-+\--~]+", re.ASCII)  # no comma: it parts attributes
+
+
+class ScramSyntax(Exception):
+    """A message that cannot be read; the text does not repeat it."""
+
+
+class Keys(NamedTuple):
+    """What a server stores in place of a password."""
+
+    stored_key: bytes
+    server_key: bytes
+
+
+def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+    """Hi() of the RFC: milliseconds for thousands of iterations, so never on a broker's loop."""
+    return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
+
+
+def keys_of(mechanism: str, salted: bytes) -> Keys:
+    client_key = _hmac(mechanism, salted, b"Client Key")
+    return Keys(_hash(mechanism, client_key), _hmac(mechanism, salted, b"Server Key"))
+
+
+def client_proof(mechanism: str, salted: bytes, auth_message: bytes) -> bytes:
+    client_key = _hmac(mechanism, salted, b"Client Key")
+    signature = _hmac(mechanism, _hash(mechanism, client_key), auth_message)
+    return _xor(client_key, signature)
+
+
+def is_proof(mechanism: str, stored_key: bytes, auth_message: bytes, proof: bytes) -> bool:
+    """Whether `proof` was made with the password of `stored_key`. Its time does not depend on how wrong it is."""
+    signature = _hmac(mechanism, stored_key, auth_message)
+    if len(proof) != len(signature):
+        proof = bytes(len(signature))
+    return hmac.compare_digest(_hash(mechanism, _xor(proof, signature)), stored_key)
+
+
+def server_signature(mechanism: str, server_key: bytes, auth_message: bytes) -> bytes:
+    return _hmac(mechanism, server_key, auth_message)
+
+
+def _hmac(mechanism: str, key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, HASHES[mechanism])
+
+
+def _hash(mechanism: str, text: bytes) -> bytes:
+    return hashlib.new(HASHES[mechanism], text).digest()
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    assert len(one) == len(other)
+    return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big")
+
+
+# -- messages ---------------------------------------------------------------------------------------------------------
+
+
+class ClientFirst(NamedTuple):
+    """`n,[a=authorization id],n=user,r=nonce[,extensions]`; `bare` is what the signature covers, `gs2` the rest."""
+
+    gs2: str
+    acts_as: str
+    user: str
+    nonce: str
+    bare: str
+
+
+class ClientFinal(NamedTuple):
+    """`c=channel binding,r=nonce[,extensions],p=proof`; `without_proof` is what the signature covers."""
+
+    binding: bytes
+    nonce: str
+    proof: bytes
+    without_proof: str
+
+
+class ServerFirst(NamedTuple):
+    nonce: str
+    salt: bytes
+    iterations: int
+
+
+def read_client_first(message: bytes) -> ClientFirst:
+    """Raises ScramSyntax, also for a channel binding (`p=`, `y`), which Kafka refuses."""
+    text = _text(message)
+    flag, comma, rest = text.partition(",")
+    acts_as, second, bare = rest.partition(",")
+    if flag != "n" or not comma or not second:
+        raise ScramSyntax("it asks for a channel binding, or is no client-first message")
+    if acts_as and not acts_as.startswith("a="):
+        raise ScramSyntax("its authorization id cannot be read")
+    attributes = bare.split(",")
+    if len(attributes) < 2 or not attributes[0].startswith("n=") or not attributes[1].startswith("r="):
+        raise ScramSyntax("it lacks a user or a nonce, or needs an extension")
+    user, nonce = _unescaped(attributes[0][2:]), _nonce(attributes[1][2:])
+    if not user:
+        raise ScramSyntax("its user has no name")
+    return ClientFirst(f"n,{acts_as},", _unescaped(acts_as[2:]), user, nonce, bare)
+
+
+def client_first(user: str, nonce: str) -> bytes:
+    return f"{_GS2}n={escaped(user)},r={nonce}".encode()
+
+
+def read_client_final(message: bytes) -> ClientFinal:
+    """Raises ScramSyntax."""
+    text = _text(message)
+    without_proof, comma, proof = text.rpartition(",p=")
+    attributes = without_proof.split(",")
+    if not comma or len(attributes) < 2 or not attributes[0].startswith("c=") or not attributes[1].startswith("r="):
+        raise ScramSyntax("it is no client-final message")
+    return ClientFinal(_bytes(attributes[0][2:]), _nonce(attributes[1][2:]), _bytes(proof), without_proof)
+
+
+def server_first(nonce: str, salt: bytes, iterations: int) -> str:
+    return f"r={nonce},s={b64encode(salt).decode()},i={iterations}"
+
+
+def read_server_first(message: bytes) -> ServerFirst:
+    """Raises ScramSyntax, also for so many iterations that a server could hold its client for minutes."""
+    attributes = _text(message).split(",")
+    if len(attributes) < 3 or [one[:2] for one in attributes[:3]] != ["r=", "s=", "i="]:
+        raise ScramSyntax("it is no server-first message")
+    count = attributes[2][2:]
+    if not count.isascii() or not count.isdigit() or not 0 < len(count) < 8 or not 4096 <= int(count) <= 1_000_000:
+        raise ScramSyntax("its number of iterations is not 4096 to 1000000")
+    return ServerFirst(_nonce(attributes[0][2:]), _bytes(attributes[1][2:]), int(count))
+
+
+def read_server_final(message: bytes) -> bytes:
+    """The server's signature. Raises ScramSyntax, also for an error (`e=…`)."""
+    text = _text(message)
+    if not text.startswith("v="):
+        raise ScramSyntax("it is no server-final message")
+    return _bytes(text[2:].partition(",")[0])
+
+
+def escaped(name: str) -> str:
+    """A saslname."""
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def _unescaped(name: str) -> str:
+    rest = name.replace("=2C", "").replace("=3D", "")
+    if "=" in rest:
+        raise ScramSyntax("a name has '=' in it")
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _text(message: bytes) -> str:
+    if len(message) > MESSAGE_BYTES_MAX:
+        raise ScramSyntax(f"it has {len(message)} bytes, at most {MESSAGE_BYTES_MAX} are read")
+    try:
+        text = bytes(message).decode()
+    except UnicodeDecodeError:
+        raise ScramSyntax("it is not UTF-8") from None
+    if "\0" in text:
+        raise ScramSyntax("it has a NUL in it")
+    return text
+
+
+def _nonce(text: str) -> str:
+    if _PRINTABLE.fullmatch(text) is None:
+        raise ScramSyntax("its nonce is empty or not printable")
+    return text
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ScramSyntax("it has no valid base64") from None

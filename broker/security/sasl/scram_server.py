@@ -1,0 +1,83 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512, the server's side (RFC 5802, KIP-84).
+
+A user without a credential gets a salt that is made of the name and a secret, the same each time, and fails at the end
+like a user with a wrong password: neither the messages nor their number tell the two apart (S4).
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Final
+
+from broker.metadata.records import ScramCredential
+from broker.security.sasl import scram
+from broker.security.sasl.mechanism import Authenticated, Challenge, LoginRefused
+
+FindCredential = Callable[[str, str], ScramCredential | None]
+"""By user and mechanism."""
+
+_SALT_BYTES: Final = 20
+"""As many as `credentials` and Kafka's tools make."""
+
+
+class ScramServer:
+    """One login. `nonce`: the server's, never used before. `secret`: of the salts of unknown users."""
+
+    def __init__(self, mechanism: str, find: FindCredential, nonce: str, secret: bytes) -> None:
+        self._mechanism = mechanism
+        self._find = find
+        self._nonce = nonce
+        self._secret = secret
+        self._first: scram.ClientFirst | None = None
+        self._credential: ScramCredential
+        self._server_first = ""
+        self._is_known = False
+
+    def evaluate(self, token: bytes) -> Challenge | Authenticated:
+        """Judge the client's first message, then its final one."""
+        user = self._first.user if self._first is not None else ""
+        try:
+            return self._begin(token) if self._first is None else self._end(self._first, token)
+        except scram.ScramSyntax as unreadable:
+            raise LoginRefused(None, user, why=f"a message of SCRAM: {unreadable}") from None
+
+    def _begin(self, token: bytes) -> Challenge:
+        first = scram.read_client_first(token)
+        if first.acts_as not in ("", first.user):
+            raise LoginRefused(
+                "Authentication failed: Client requested an authorization id that is different from username",
+                first.user,
+            )
+        found = self._find(first.user, self._mechanism)
+        decoy = self._decoy(first.user)
+        self._is_known = found is not None
+        self._credential = decoy if found is None else found
+        nonce = first.nonce + self._nonce
+        self._server_first = scram.server_first(nonce, self._credential.salt, self._credential.iterations)
+        self._first = first
+        return Challenge(self._server_first.encode())
+
+    def _end(self, first: scram.ClientFirst, token: bytes) -> Authenticated:
+        final = scram.read_client_final(token)
+        # Kafka's client sends the binding of `n,,` also where it names an authorization id.
+        if final.binding not in (first.gs2.encode(), b"n,,"):
+            raise LoginRefused(None, first.user, why="another channel binding than it began with")
+        if not hmac.compare_digest(final.nonce, first.nonce + self._nonce):
+            raise LoginRefused(None, first.user, why="a nonce of another login")
+        message = f"{first.bare},{self._server_first},{final.without_proof}".encode()
+        credential = self._credential
+        is_right = scram.is_proof(self._mechanism, credential.stored_key, message, final.proof)
+        signature = scram.server_signature(self._mechanism, credential.server_key, message)
+        if not (is_right and self._is_known):
+            raise LoginRefused(None, first.user, why="no such user of this mechanism, or a wrong password")
+        return Authenticated(first.user, b"v=" + b64encode(signature))
+
+    def _decoy(self, user: str) -> ScramCredential:
+        """A credential that nobody has a password for."""
+        key = hmac.digest(self._secret, f"{self._mechanism}:{user}".encode(), "sha512")
+        digest_bytes = 64 if scram.HASHES[self._mechanism] == "sha512" else 32
+        return ScramCredential(
+            user, self._mechanism, key[:_SALT_BYTES], key[:digest_bytes], key[:digest_bytes], scram.ITERATIONS_MIN
+        )

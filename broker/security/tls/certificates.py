@@ -1,0 +1,134 @@
+"""Certificates of one broker, by listener, and the secrets of its HTTP port: read at the start, watched for changes.
+
+Files are read again every ten seconds and compared by content; a changed config takes effect at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from broker.config.broker_config import BrokerConfig
+from broker.config.listeners import ListenerConfig
+from broker.config.live import LiveConfig
+from broker.config.sources import Explicit
+from broker.security.http_secrets import HttpSecrets
+from broker.security_protocol import SecurityProtocol
+from seams.clock import Clock
+from seams.files.disk import Disk, read_file
+from seams.loop.workers import Workers
+
+if TYPE_CHECKING:
+    from broker.security.tls.listener_tls import ListenerTls  # imported where TLS is spoken: 40 ms and 10 MB
+
+WATCH_S: Final = 10.0
+_HTTP: Final = "thermocline.http"
+EXPIRES_SOON: Final = timedelta(days=14)
+
+
+def listener_values(values: Explicit, listener: str, protocol: SecurityProtocol) -> Explicit:
+    """The configs of one listener. As in Kafka, clients that log in are asked for a certificate only where the listener
+    itself says so."""
+    if protocol is SecurityProtocol.SASL_SSL:
+        values = Explicit({name: text for name, text in values.configured.items() if name != "ssl.client.auth"})
+    return values.of_listener(listener)
+
+
+class _Watched(Protocol):
+    trouble: str
+
+    def reload(self) -> bool: ...
+
+
+class Certificates:
+    """Blocking; raises InvalidConfig when one cannot be used."""
+
+    def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock) -> None:
+        self._values = Explicit(config.configured)
+        self._clock = clock
+        self._changed = asyncio.Event()
+        read = partial(read_file, disk)
+        self._found: dict[str, ListenerTls] = {}
+        for name, where, values in self._users(config):
+            from broker.security.tls.listener_tls import ListenerTls
+
+            self._found[name] = ListenerTls(where, values, read, clock.wall_ms)
+        path = self._values.text("thermocline.http.token.file")
+        self.http_secrets = HttpSecrets(path, read) if path and config.http_host is not None else None
+
+    def _users(self, config: BrokerConfig) -> Iterable[tuple[str, str, Callable[[], Explicit]]]:
+        every: tuple[ListenerConfig, ...] = config.listeners
+        if config.internal is not None:
+            every += (config.internal,)
+        for one in every:
+            if one.protocol.uses_tls:
+                yield one.name, f"listener {one.name}", partial(self._of_listener, one)
+        if config.http_host is not None and self._values.text(f"{_HTTP}.ssl.keystore.location"):
+            yield _HTTP, "the HTTP port", self._of_http
+
+    def _of_http(self) -> Explicit:
+        beginning = f"{_HTTP}."
+        return Explicit(
+            {
+                name.removeprefix(beginning): text
+                for name, text in self._values.configured.items()
+                if name.startswith(f"{beginning}ssl.")
+            }
+        )
+
+    @property
+    def http(self) -> ListenerTls | None:
+        """None: the HTTP port does not speak TLS."""
+        return self._found.get(_HTTP)
+
+    def _of_listener(self, listener: ListenerConfig) -> Explicit:
+        return listener_values(self._values, listener.name, listener.protocol)
+
+    def of(self, listener: str) -> ListenerTls | None:
+        """None: the listener does not speak TLS."""
+        return self._found.get(listener)
+
+    def follow(self, live: LiveConfig) -> None:
+        """Use the current configuration from now on."""
+
+        def changed(now: BrokerConfig) -> None:
+            self._values = Explicit(now.configured)
+            self._changed.set()
+
+        changed(live.now)
+        live.subscribe(changed)
+
+    async def keep(self, workers: Workers) -> None:
+        """Reload what changed, as long as this runs."""
+        while watched := self._watched():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WATCH_S):
+                    await self._changed.wait()
+            self._changed.clear()
+            for one in watched:
+                await workers.run(one.reload)
+
+    def refused(self) -> tuple[str, ...]:
+        """New files that could not be used, each with the reason."""
+        return tuple(one.trouble for one in self._watched() if one.trouble)
+
+    def _watched(self) -> list[_Watched]:
+        found: list[_Watched] = [*self._found.values()]
+        return found if self.http_secrets is None else [*found, self.http_secrets]
+
+    def expiring(self) -> tuple[str, ...]:
+        """Those that expire soon or did."""
+        now = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
+        return tuple(
+            f"{tls.where}: {tls.expires:%Y-%m-%d %H:%M} UTC"
+            for tls in self._found.values()
+            if tls.expires - now < EXPIRES_SOON
+        )
+
+    def expire_s(self) -> Mapping[str, float]:
+        """Seconds since the epoch at which each expires, by listener."""
+        return {name: tls.expires.timestamp() for name, tls in self._found.items()}

@@ -1,0 +1,134 @@
+"""The current TLS contexts of one listener: made at the start, made anew when files or configs change.
+
+New sessions use the newest contexts; present ones keep theirs, and tickets of older contexts are not taken. When new
+files cannot be used, the old contexts stay and `trouble` says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from cryptography import x509
+
+from broker.config.sources import Explicit
+from broker.config.values import InvalidConfig
+from broker.net.tls_session import PeerRefused
+from broker.security.tls.contexts import Contexts, make_contexts
+from broker.security.tls.distinguished_name import MalformedName, subject_of
+from broker.security.tls.principal_mapping import NoRuleMatches, PrincipalMapping
+from broker.security.tls.settings import TlsSettings, read_settings
+from broker.security.tls.stores import BadStore, KeyPair, ReadFile
+
+log = logging.getLogger(__name__)
+
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""Kafka's name of a client without a certificate."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What one reading of configs and files gave; `digests`: of the files, by path."""
+
+    settings: TlsSettings
+    mapping: PrincipalMapping
+    contexts: Contexts
+    rules: str
+    digests: Mapping[str, bytes]
+
+
+class ListenerTls:
+    """`values` gives the listener's configs as they are now; `where` names it. Blocking; raises InvalidConfig when
+    its certificates cannot be used."""
+
+    def __init__(self, where: str, values: Callable[[], Explicit], read: ReadFile, now_ms: Callable[[], int]) -> None:
+        self.where = where
+        self._values = values
+        self._read = read
+        self._now_ms = now_ms
+        self.trouble = ""
+        self._made = self._make()
+
+    @property
+    def expires(self) -> datetime:
+        """When the first certificate of the chain does."""
+        return self._made.contexts.expires
+
+    def context(self) -> ssl.SSLContext:
+        return self._made.contexts.server
+
+    def client_context(self) -> ssl.SSLContext:
+        """For this broker's connections to others."""
+        return self._made.contexts.client
+
+    def principal(self, certificate: bytes | None, suite: str) -> str:
+        """See `ServerTls`."""
+        made = self._made
+        if not made.settings.suites.allows(suite):
+            raise PeerRefused(f"the only suite in common is {suite}, which ssl.cipher.suites does not list")
+        if certificate is None:
+            return ANONYMOUS
+        try:
+            return f"User:{made.mapping.name_of(subject_of(certificate))}"
+        except (MalformedName, NoRuleMatches) as refused:
+            raise PeerRefused(str(refused)) from refused
+
+    def reload(self) -> bool:
+        """Make contexts anew if configs or files changed; whether they did. Blocking."""
+        try:
+            made = self._make()
+            if (made.settings, made.rules, made.digests) == (self._made.settings, self._made.rules, self._made.digests):
+                self.trouble = ""
+                return False
+            _check_same_name(self._values(), self._made.contexts.keys, made.contexts.keys, self.where)
+        except InvalidConfig as refused:
+            if str(refused) != self.trouble:
+                log.error("%s keeps its old certificate: %s", self.where, refused)
+            self.trouble = str(refused)
+            return False
+        self._made = made
+        self.trouble = ""
+        log.info("%s: new certificate or trust, valid to %s; open connections keep theirs", self.where, self.expires)
+        return True
+
+    def _make(self) -> _Made:
+        values = self._values()
+        digests: dict[str, bytes] = {}
+
+        def read(path: str) -> bytes:
+            data = self._read(path)
+            digests[path] = hashlib.sha256(data).digest()
+            return data
+
+        rules = values.text("ssl.principal.mapping.rules")
+        settings, mapping = read_settings(values, self.where), PrincipalMapping(rules)
+        return _Made(settings, mapping, make_contexts(settings, read, self._now_ms()), rules, digests)
+
+
+def _check_same_name(values: Explicit, old: KeyPair, new: KeyPair, where: str) -> None:
+    """As in Kafka (KIP-978): a certificate for another name is rather a mistake. Raises BadStore."""
+    before, after = old.chain[0], new.chain[0]
+    if before.subject != after.subject and not values.flag("ssl.allow.dn.changes"):
+        raise BadStore(
+            f"{where}: the new certificate is of {after.subject.rfc4514_string()}, the old one of "
+            f"{before.subject.rfc4514_string()}; if that is meant, set ssl.allow.dn.changes=true, or restart"
+        )
+    if not _names(before) <= _names(after) and not values.flag("ssl.allow.san.changes"):
+        lost = ", ".join(sorted(_names(before) - _names(after)))
+        raise BadStore(
+            f"{where}: the new certificate lacks the names {lost}; if that is meant, set ssl.allow.san.changes=true, "
+            "or restart"
+        )
+
+
+def _names(certificate: x509.Certificate) -> frozenset[str]:
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return frozenset()
+    return frozenset(str(getattr(name, "value", name)) for name in found)

@@ -1,0 +1,102 @@
+"""Kafka's `ssl.*` configs of one listener as typed values, with what is refused of them. Pure: no file is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from broker.config.sources import Explicit
+from broker.config.values import InvalidConfig
+from broker.security.tls.cipher_suites import Suites, suites_of
+
+_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+
+
+class ClientAuth(Enum):
+    NONE = "none"
+    REQUESTED = "requested"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A key store or trust store: a file of `kind`, or `inline` PEM. `of`: the prefix of its configs."""
+
+    of: str  # ssl.keystore or ssl.truststore
+    kind: str  # PEM, PKCS12, JKS as written; empty: the file's content says
+    location: str
+    password: str
+    inline: str  # PEM text; of a key store the chain
+    inline_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """`where`: the listener, for messages. `keys` None: no certificate of its own, only for clients."""
+
+    where: str
+    keys: Store | None
+    key_password: str
+    trust: Store | None
+    client_auth: ClientAuth
+    versions: tuple[str, ...]
+    suites: Suites
+    checks_names: bool  # ssl.endpoint.identification.algorithm, of connections to other brokers
+
+
+def read_settings(values: Explicit, where: str) -> TlsSettings:
+    """`values`: as the listener has them (`Explicit.of_listener`). Raises InvalidConfig."""
+    _refuse_engines(values)
+    versions = tuple(dict.fromkeys(values.texts("ssl.enabled.protocols"))) or _VERSIONS
+    for version in versions:
+        if version not in _VERSIONS:
+            raise InvalidConfig(
+                f"Invalid value {version} for configuration ssl.enabled.protocols ({where}): TLSv1.2 and TLSv1.3 are "
+                "served; older ones can be broken"
+            )
+    protocol = values.text("ssl.protocol")
+    if protocol not in ("TLS", *_VERSIONS):
+        raise InvalidConfig(f"Invalid value {protocol} for configuration ssl.protocol ({where}): TLSv1.3 or TLSv1.2")
+    if protocol == "TLSv1.2":  # as Java: a context of TLSv1.2 has nothing newer
+        versions = tuple(version for version in versions if version == protocol)
+    suites = suites_of(values.texts("ssl.cipher.suites"), where)
+    algorithm = values.text("ssl.endpoint.identification.algorithm").strip().lower()
+    if algorithm not in ("", "https"):
+        raise InvalidConfig(
+            f"Invalid value {algorithm} for configuration ssl.endpoint.identification.algorithm ({where}): https, or "
+            "nothing to accept any name"
+        )
+    return TlsSettings(
+        where=where,
+        keys=_store(values, "ssl.keystore", values.text("ssl.keystore.certificate.chain"), where),
+        key_password=values.text("ssl.key.password"),
+        trust=_store(values, "ssl.truststore", values.text("ssl.truststore.certificates"), where),
+        client_auth=ClientAuth(values.text("ssl.client.auth") or "none"),
+        versions=suites.versions_of(versions, where),
+        suites=suites,
+        checks_names=algorithm == "https",
+    )
+
+
+def _refuse_engines(values: Explicit) -> None:
+    for name in ("ssl.engine.factory.class", "ssl.provider"):
+        if text := values.text(name):
+            raise InvalidConfig(f"Invalid value {text} for configuration {name}: Java classes are not run here")
+
+
+def _store(values: Explicit, of: str, inline: str, where: str) -> Store | None:
+    location = values.text(f"{of}.location")
+    key = values.text("ssl.keystore.key") if of == "ssl.keystore" else ""
+    if not location and not inline and not key:
+        return None
+    kind = values.text(f"{of}.type").upper() if f"{of}.type" in values.configured else ""
+    if kind not in ("", "JKS", "PEM", "PKCS12"):
+        raise InvalidConfig(f"Invalid value {kind} for configuration {of}.type ({where}): PEM or PKCS12")
+    if (inline or key) and location:
+        raise InvalidConfig(f"{of}.location and certificates inline are both set ({where}): leave one of them out")
+    if (inline or key) and kind not in ("", "PEM"):
+        raise InvalidConfig(f"{of}: certificates inline are PEM ({where}): set {of}.type=PEM")
+    if of == "ssl.keystore" and not location and not (inline and key):
+        raise InvalidConfig(f"ssl.keystore.certificate.chain and ssl.keystore.key belong together ({where}): set both")
+    return Store(of, kind, location, values.text(f"{of}.password"), inline, key)

@@ -1,0 +1,250 @@
+"""An `ObjectStore` that encrypts what it stores and decrypts what it reads.
+Its users see plaintext, and sizes and CRCs of plaintext. ETags and conditional writes are the inner store's. A ranged
+read is one request once the object's trailer is known from a tail read or an upload of this process, else two. The loop
+decrypts what is as small as a root, a worker the rest. An object that is not encrypted is refused, unless the ring
+accepts plain ones. Objects below `.probe/` stay plain, because the probe asks about the inner store's own checks.
+
+A HEAD proves a copy: the store's checksum of the stored bytes must be that of the trailer's author. The answer then has
+the plaintext's checksum, which is authenticated."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from coldstore.encryption.envelope import (
+    CHUNK_BYTES,
+    Sealed,
+    describe,
+    plain_size,
+    stored_range,
+    stored_size,
+    stored_tail,
+)
+from coldstore.encryption.keys import KEY_BYTES, NONCE_BYTES, KeyRing, WrappingKey
+from coldstore.encryption.marker import TRAILER_BYTES
+from coldstore.encryption.sealed_body import SealedBody
+from coldstore.inspection.probe import PREFIX as PROBE_PREFIX
+from coldstore.object_store import Got, ObjectInfo, ObjectStore, StoreUnavailable, Upload
+from coldstore.stores.limits import GET_BYTES_MAX, check_range, resolve_range
+from logformat.errors import Corrupt
+from seams.files.disk import File
+from seams.loop.workers import Lane, Workers
+from seams.rng import Rng
+
+KNOWN_MAX: Final = 8192  # trailers remembered, of 0.5 KB each
+_INLINE_BYTES_MAX: Final = 2 * CHUNK_BYTES  # decrypted on the loop: 15 µs
+
+
+class _Known(NamedTuple):
+    """What was seen of an object: `sealed` is None for a plain one."""
+
+    etag: str
+    stored: int
+    sealed: Sealed | None
+
+    @property
+    def size(self) -> int:
+        return self.stored if self.sealed is None else self.sealed.size
+
+
+class EncryptedStore:
+    """`ObjectStore` over `inner` with the keys of `ring`."""
+
+    def __init__(self, inner: ObjectStore, ring: KeyRing, workers: Workers, rng: Rng) -> None:
+        self._inner = inner
+        self._ring = ring
+        self._workers = workers
+        self._rng = rng
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+        if _is_probe(key):
+            return await self._inner.get(key, start, length)
+        check_range(key, start, length)
+        if start == 0 and length is None:
+            return await self._whole(key, await self._inner.get(key))
+        if start < 0:
+            return await self._tail(key, -start)
+        if start == 0 and length is not None and key not in self._known:
+            got = await self._from_start(key, length)
+            if got is not None:
+                return got
+        return await self._range(key, start, length)
+
+    async def get_if_changed(self, key: str, etag: str | None) -> Got | None:
+        got = await self._inner.get_if_changed(key, etag)
+        return got if got is None or _is_probe(key) else await self._whole(key, got)
+
+    async def head(self, key: str) -> ObjectInfo:
+        info = await self._inner.head(key)
+        if _is_probe(key):
+            return info
+        known = self._known.get(key)
+        if known is None or (known.etag, known.stored) != (info.etag, info.size):
+            known = await self._look(key)
+        if known.sealed is None:
+            return info
+        if info.crc32c is None:
+            return ObjectInfo(key, known.size, info.etag)
+        stored_crc = _stored_crc32c(known.sealed)
+        if info.crc32c != stored_crc:
+            raise Corrupt(
+                f"object {key} is stored with CRC32C {info.crc32c:#010x}, its trailer says {stored_crc:#010x}"
+            )
+        return ObjectInfo(key, known.size, info.etag, known.sealed.crc32c)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        async for info in self._inner.list(prefix):
+            yield info if _is_probe(info.key) else await self._listed(info)
+
+    def open_local(self, key: str) -> File | None:
+        return None
+
+    async def _listed(self, info: ObjectInfo) -> ObjectInfo:
+        """With the size of the plaintext. Where plain objects are accepted, only the object itself tells."""
+        size = plain_size(info.size)
+        if size is None:
+            return info
+        if self._ring.accepts_plain:
+            known = self._known.get(info.key)
+            if known is None or known.stored != info.size:
+                known = await self._look(info.key)
+            size = known.size
+        return ObjectInfo(info.key, size, info.etag)
+
+    async def _whole(self, key: str, got: Got) -> Got:
+        sealed = describe(key, got.data, got.size, self._ring)
+        if sealed is None:
+            return got
+        body = memoryview(got.data)[: len(got.data) - TRAILER_BYTES]
+        return Got(await self._decrypt(key, sealed, 0, body, 0, sealed.size), got.etag, sealed.size)
+
+    async def _tail(self, key: str, length: int) -> Got:
+        known = self._known.get(key)
+        wanted = stored_tail(length) if known is None or known.sealed is not None else length
+        got = await self._inner.get(key, -min(wanted, GET_BYTES_MAX))
+        sealed = self._learn(key, got)
+        if sealed is None:
+            return Got(got.data[-length:], got.etag, got.size)
+        start, given = resolve_range(key, -length, None, sealed.size)
+        first, position, count = stored_range(start, given, sealed.size)
+        missing = got.size - len(got.data)
+        stored = memoryview(got.data)[position - missing : position - missing + count]
+        return Got(await self._decrypt(key, sealed, first, stored, start, given), got.etag, sealed.size)
+
+    async def _from_start(self, key: str, length: int) -> Got | None:
+        """The first bytes, if they are the whole object: one request instead of two, for roots."""
+        got = await self._inner.get(key, 0, min(stored_size(length), GET_BYTES_MAX))
+        if len(got.data) < got.size:
+            return None
+        whole = await self._whole(key, got)
+        start, given = resolve_range(key, 0, length, whole.size)
+        return Got(whole.data[start : start + given], got.etag, whole.size)
+
+    async def _range(self, key: str, start: int, length: int | None) -> Got:
+        for _ in range(2):
+            known = self._known.get(key) or await self._look(key)
+            start, given = resolve_range(key, start, length, known.size)
+            if known.sealed is None:
+                got = await self._inner.get(key, start, given)
+            else:
+                first, position, count = stored_range(start, given, known.size)
+                got = await self._inner.get(key, position, count)
+            if (got.etag, got.size) == (known.etag, known.stored):
+                self._remember(key, known)
+                if known.sealed is None:
+                    return got
+                data = await self._decrypt(key, known.sealed, first, memoryview(got.data), start, given)
+                return Got(data, got.etag, known.size)
+            self._known.pop(key, None)
+        raise StoreUnavailable(f"GET {key}: the object was replaced while it was read; try again")
+
+    async def _decrypt(
+        self, key: str, sealed: Sealed, first: int, stored: memoryview, start: int, length: int
+    ) -> bytes:
+        """Plaintext `[start, start + length)` from the stored chunks from index `first` on."""
+        if len(stored) <= _INLINE_BYTES_MAX:
+            return _decrypted(key, sealed, first, stored, start, length)
+        return await self._workers.run(_decrypted, key, sealed, first, stored, start, length, lane=Lane.COLD_READ)
+
+    async def _look(self, key: str) -> _Known:
+        """What the object's trailer says, by one request."""
+        got = await self._inner.get(key, -TRAILER_BYTES)
+        self._learn(key, got)
+        return self._known[key]
+
+    def _learn(self, key: str, got: Got) -> Sealed | None:
+        sealed = describe(key, got.data, got.size, self._ring)
+        self._remember(key, _Known(got.etag, got.size, sealed))
+        return sealed
+
+    def _remember(self, key: str, known: _Known) -> None:
+        self._known[key] = known
+        self._known.move_to_end(key)
+        while len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
+        wrapping = self._wrapping(key)
+        if wrapping is None:
+            self._known.pop(key, None)
+            return await self._inner.put_segment(key, body)
+        sealing = SealedBody(key, body, *self._fresh(wrapping))
+        if body.crc32c is None:
+            upload = sealing.upload()
+        else:  # the store may want the checksum first
+            upload = await self._workers.run(sealing.checked_upload, lane=Lane.STORE)
+        info = await self._inner.put_segment(key, upload)
+        sealed = sealing.sealed
+        if info.size != sealed.stored or info.crc32c not in (None, _stored_crc32c(sealed)):
+            raise StoreUnavailable(f"PUT {key}: the store says {info.size} bytes, {sealed.stored} were sent")
+        self._remember(key, _Known(info.etag, sealed.stored, sealed))
+        return ObjectInfo(key, sealed.size, info.etag, None if info.crc32c is None else sealed.crc32c)
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        wrapping = self._wrapping(key)
+        self._known.pop(key, None)
+        if wrapping is not None:
+            body = Upload(len(data), crc32c(data), lambda: iter((data,)))
+            data = b"".join(map(bytes, SealedBody(key, body, *self._fresh(wrapping)).upload().open()))
+        return await self._inner.put_root(key, data, if_match)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._known.pop(key, None)
+        await self._inner.delete(keys)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def _wrapping(self, key: str) -> WrappingKey | None:
+        """None: the object is stored as it is."""
+        return None if _is_probe(key) else self._ring.active
+
+    def _fresh(self, wrapping: WrappingKey) -> tuple[bytes, WrappingKey, bytes]:
+        return self._rng.random_bytes(KEY_BYTES), wrapping, self._rng.random_bytes(NONCE_BYTES)
+
+
+def _is_probe(key: str) -> bool:
+    return key.startswith(f"{PROBE_PREFIX}/")
+
+
+def _decrypted(key: str, sealed: Sealed, first: int, stored: memoryview, start: int, length: int) -> bytes:
+    plain = sealed.key.open(first, stored, sealed.size, key)
+    at = start - first * CHUNK_BYTES
+    return bytes(plain[at : at + length])
+
+
+def _stored_crc32c(sealed: Sealed) -> int:
+    """Of the whole object in the store."""
+    return crc32c(sealed.trailer, sealed.body_crc32c)

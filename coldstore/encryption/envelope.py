@@ -1,0 +1,195 @@
+"""The bytes of an encrypted object: encrypted chunks, then a trailer of fixed size (docs/formats/encryption.md).
+Every object has a data key of its own, so a chunk's nonce is its index and the mark of the last one. The trailer holds
+that key wrapped by a key-encryption key, bound to the object's name and size. So a chunk that is changed, moved, left
+out or taken from another object is refused, and so is an object that was cut or renamed. Sizes follow from one another
+without the key. Pure: no I/O."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from coldstore.encryption.keys import (
+    CHECK_BYTES,
+    KEY_BYTES,
+    KEY_ID_BYTES_MAX,
+    NONCE_BYTES,
+    TAG_BYTES,
+    KeyRing,
+    WrappingKey,
+)
+from coldstore.encryption.marker import MAGIC, TRAILER_BYTES, KeyRefused, is_encrypted
+from logformat.errors import Corrupt
+from logformat.values import NewerFormat
+from seams.files.disk import Buffer
+
+VERSION: Final = 1
+CHUNK_BYTES: Final = 64 * 1024
+"""Of plaintext. It divides the chunks of the cold cache (4 MiB). AES-GCM takes 7 µs of it, which hold Python's lock; a
+tail read brings at most so many bytes in vain."""
+STORED_CHUNK_BYTES: Final = CHUNK_BYTES + TAG_BYTES
+
+_HEAD: Final = struct.Struct(">BBH8s32sQI")  # version, log2 of the chunk, reserved, key check, key id, size, body CRC
+_PAYLOAD: Final = struct.Struct(">32sI")  # data key, CRC32C of the plaintext
+_TRAILER: Final = struct.Struct(f">{_HEAD.size}s{NONCE_BYTES}s{_PAYLOAD.size + TAG_BYTES}s{len(MAGIC)}s")
+_PLAIN_ROOT: Final = b"{"
+_CHUNK_LOG2: Final = CHUNK_BYTES.bit_length() - 1
+assert _TRAILER.size == TRAILER_BYTES and (CHECK_BYTES, KEY_ID_BYTES_MAX, KEY_BYTES) == (8, 32, 32)
+
+
+# ── sizes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def chunk_count(size: int) -> int:
+    """Chunks of `size` bytes of plaintext; an empty object has an empty one."""
+    return max(1, -(-size // CHUNK_BYTES))
+
+
+def stored_size(size: int) -> int:
+    """Bytes in the store of an object of `size` bytes of plaintext."""
+    return size + TAG_BYTES * chunk_count(size) + TRAILER_BYTES
+
+
+def plain_size(stored: int) -> int | None:
+    """Bytes of plaintext of an object with so many bytes in the store; None if no encrypted object has that size."""
+    body = stored - TRAILER_BYTES
+    count = max(1, -(-body // STORED_CHUNK_BYTES))
+    size = body - TAG_BYTES * count
+    return size if size >= 0 and chunk_count(size) == count else None
+
+
+def stored_range(start: int, length: int, size: int) -> tuple[int, int, int]:
+    """For plaintext `[start, start + length)` of an object of `size`: the index of the first chunk, and position and
+    length of its chunks in the store."""
+    first, last = start // CHUNK_BYTES, max(start, start + length - 1) // CHUNK_BYTES
+    end = min((last + 1) * STORED_CHUNK_BYTES, stored_size(size) - TRAILER_BYTES)
+    return first, first * STORED_CHUNK_BYTES, end - first * STORED_CHUNK_BYTES
+
+
+def stored_tail(length: int) -> int:
+    """Last bytes in the store that hold the last `length` bytes of plaintext of an object of any size, and the
+    trailer."""
+    return length + CHUNK_BYTES + TAG_BYTES * (length // CHUNK_BYTES + 2) + TRAILER_BYTES
+
+
+# ── chunks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+class DataKey:
+    """The key of one object, for its chunks."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._cipher = AESGCM(secret)
+
+    def __repr__(self) -> str:
+        return "DataKey()"
+
+    def seal(self, index: int, plain: Buffer, target: memoryview, *, last: bool) -> int:
+        """Encrypt chunk `index` into the beginning of `target`; the bytes written. A key seals one plaintext only at
+        each index."""
+        return self._cipher.encrypt_into(_nonce(index, last=last), plain, None, target[: len(plain) + TAG_BYTES])
+
+    def open(self, first: int, stored: Buffer, size: int, name: str) -> memoryview:
+        """The plaintext of whole chunks from index `first` on, of the object `name` of `size` bytes. Raises Corrupt."""
+        source = memoryview(stored)
+        count, chunks = -(-len(source) // STORED_CHUNK_BYTES), chunk_count(size)
+        plain = memoryview(bytearray(len(source) - TAG_BYTES * count))
+        for number in range(count):
+            index = first + number
+            chunk = source[number * STORED_CHUNK_BYTES : (number + 1) * STORED_CHUNK_BYTES]
+            target = plain[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
+            try:
+                self._cipher.decrypt_into(_nonce(index, last=index == chunks - 1), chunk, None, target)
+            except InvalidTag:
+                raise Corrupt(
+                    f"chunk {index} of encrypted object {name} (plain bytes from {index * CHUNK_BYTES}) is not what "
+                    "was written: it was damaged, or somebody changed it"
+                ) from None
+        return plain
+
+
+def _nonce(index: int, *, last: bool) -> bytes:
+    return struct.pack(">QHBB", index, 0, 0, last)
+
+
+# ── the trailer ──────────────────────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """An encrypted object as its authenticated trailer describes it. `body_crc32c`: of all stored bytes before the
+    trailer; `crc32c`: of the plaintext."""
+
+    key: DataKey
+    key_id: str
+    size: int
+    body_crc32c: int
+    crc32c: int
+    trailer: bytes
+
+    @property
+    def stored(self) -> int:
+        return stored_size(self.size)
+
+
+def make_trailer(
+    name: str, data_key: bytes, wrapping: WrappingKey, nonce: bytes, size: int, body_crc32c: int, plain_crc32c: int
+) -> bytes:
+    """The last bytes of object `name`. `nonce`: random."""
+    head = _HEAD.pack(VERSION, _CHUNK_LOG2, 0, wrapping.check, wrapping.key_id.encode(), size, body_crc32c)
+    wrapped = wrapping.wrap(nonce, _PAYLOAD.pack(data_key, plain_crc32c), head + name.encode())
+    return _TRAILER.pack(head, nonce, wrapped, MAGIC)
+
+
+def read_trailer(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed:
+    """The object `name` of `stored` bytes, which end with `tail`, an encrypted one's. Raises Corrupt, NewerFormat,
+    KeyRefused."""
+    payload, (_, _, _, _, key_id, size, body_crc32c) = _unwrapped(name, tail, stored, ring)
+    secret, plain_crc32c = _PAYLOAD.unpack(payload)
+    return Sealed(DataKey(secret), _text(key_id), size, body_crc32c, plain_crc32c, bytes(tail[-TRAILER_BYTES:]))
+
+
+def describe(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed | None:
+    """The object `name` of `stored` bytes, which end with `tail`; None for a plain one that may be read.
+
+    Raises KeyRefused (also for a plain root that may not: an operator has to decide), Corrupt, NewerFormat."""
+    if is_encrypted(tail):
+        return read_trailer(name, tail, stored, ring)
+    if ring.accepts_plain:
+        return None
+    refusal = (
+        f"object {name} is not encrypted, and {ring.source} accepts no plain ones; if encryption was switched on for a "
+        "bucket with objects, allow them (docs/encryption.md), else somebody replaced or cut it"
+    )
+    raise (KeyRefused if bytes(tail[:1]) == _PLAIN_ROOT and len(tail) == stored else Corrupt)(refusal)
+
+
+def rewrapped(name: str, tail: Buffer, stored: int, ring: KeyRing, wrapping: WrappingKey, nonce: bytes) -> bytes:
+    """The trailer of object `name` with its data key under `wrapping`. Raises as `read_trailer`."""
+    payload, (*_, size, body_crc32c) = _unwrapped(name, tail, stored, ring)
+    secret, plain_crc32c = _PAYLOAD.unpack(payload)
+    return make_trailer(name, secret, wrapping, nonce, size, body_crc32c, plain_crc32c)
+
+
+def _unwrapped(
+    name: str, tail: Buffer, stored: int, ring: KeyRing
+) -> tuple[bytes, tuple[int, int, int, bytes, bytes, int, int]]:
+    if not is_encrypted(tail):
+        raise Corrupt(f"object {name} of {stored} bytes does not end with the trailer of an encrypted object")
+    head, nonce, wrapped, _ = _TRAILER.unpack(tail[-TRAILER_BYTES:])
+    fields = _HEAD.unpack(head)
+    version, log2, reserved, check, key_id, size, _ = fields
+    if version > VERSION:
+        raise NewerFormat(f"object {name} is encrypted in format {version}, this program knows {VERSION}; upgrade")
+    if version < 1 or log2 != _CHUNK_LOG2 or reserved:
+        raise Corrupt(f"object {name}: its trailer says format {version}, chunks of 2^{log2} bytes, which never was")
+    if size > stored or stored_size(size) != stored:
+        raise Corrupt(f"object {name} has {stored} bytes, its trailer says {size} of plaintext; it was cut or joined")
+    payload = ring.find(_text(key_id), check, name).unwrap(nonce, wrapped, head + name.encode())
+    if payload is None:
+        raise Corrupt(
+            f"object {name}: its trailer is not what was written under this name: damaged, changed, or another object's"
+        )
+    return payload, fields
+
+
+def _text(key_id: bytes) -> str:
+    return key_id.rstrip(b"\0").decode("ascii", "backslashreplace")

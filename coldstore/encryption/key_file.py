@@ -1,0 +1,116 @@
+"""The key file: the key-encryption keys of one bucket, as JSON (docs/formats/encryption.md).
+A key stands in it as its bytes, or wrapped by a key service (`kms`). The same file serves brokers, the command line and
+Spark. Rotation adds a key and makes it active; an old one is removed once no object needs it. Functions are pure but
+`load_ring`, which blocks: it reads the file, and asks the key service once a process for each key."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from coldstore.encryption.keys import KEY_BYTES, KeyRing, WrappingKey
+from coldstore.encryption.kms import KeyService, KmsKey, unwrapped_once
+from logformat.errors import InvalidRequest
+from logformat.values import NewerFormat
+from seams.files.private_file import read_private
+
+FORMAT: Final = 1
+
+
+class KeyFileRefused(InvalidRequest):
+    """The key file cannot be used. The message names the file and what to do, never a key."""
+
+
+class KeyEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A key: exactly one field is set. `key`: its 32 bytes in base64."""
+
+    key: str | None = None
+    aws_kms: KmsKey | None = None
+
+
+class KeyFile(msgspec.Struct, frozen=True):
+    """`active` null: new objects are not encrypted. `accept_plain`: objects that are not encrypted may be read."""
+
+    format: int
+    active: str | None
+    accept_plain: bool
+    keys: Mapping[str, KeyEntry]
+
+
+_DECODER: Final = msgspec.json.Decoder(KeyFile)
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+
+
+def plain_entry(secret: bytes) -> KeyEntry:
+    return KeyEntry(key=base64.b64encode(secret).decode())
+
+
+def encode(file: KeyFile) -> bytes:
+    return msgspec.json.format(_ENCODER.encode(file), indent=2) + b"\n"
+
+
+def decode(data: bytes, path: str) -> KeyFile:
+    """Raises KeyFileRefused."""
+    try:
+        file = _DECODER.decode(data)
+    except msgspec.MsgspecError:
+        # The library's message may repeat what it read, which may be a key.
+        raise KeyFileRefused(
+            f"key file {path} is not readable: it is JSON as `thermocline bucket key create` writes it"
+        ) from None
+    if file.format > FORMAT:
+        raise NewerFormat(f"key file {path} has format {file.format}, this program knows {FORMAT}; upgrade")
+    return file
+
+
+def ring_of(file: KeyFile, path: str, service: KeyService | None = None) -> KeyRing:
+    """The keys of `file`. `service`: instead of the one that an entry names. Raises KeyFileRefused, AccessRefused,
+    StoreUnavailable."""
+    source = f"key file {path}"
+    try:
+        keys = [WrappingKey(key_id, _secret(entry, key_id, service)) for key_id, entry in file.keys.items()]
+        return KeyRing(keys, file.active, accepts_plain=file.accept_plain, source=source)
+    except KeyFileRefused:
+        raise
+    except InvalidRequest as refused:
+        raise KeyFileRefused(str(refused) if source in str(refused) else f"{source}: {refused}") from None
+
+
+def check(file: KeyFile, path: str) -> None:
+    """Raises KeyFileRefused for a file that contradicts itself; no key is unwrapped."""
+    ids = ", ".join(file.keys) or "none"
+    if file.active is not None and file.active not in file.keys:
+        raise KeyFileRefused(f"key file {path}: the active key {file.active!r} is not among its keys ({ids})")
+    if file.active is None and not file.accept_plain:
+        raise KeyFileRefused(
+            f"key file {path}: without an active key new objects are not encrypted; accept plain objects, or name one"
+        )
+
+
+def _secret(entry: KeyEntry, key_id: str, service: KeyService | None) -> bytes:
+    if (entry.key is None) == (entry.aws_kms is None):
+        raise InvalidRequest(f"key {key_id!r}: give either key or aws_kms")
+    if entry.aws_kms is not None:
+        return unwrapped_once(entry.aws_kms, key_id, service)
+    assert entry.key is not None
+    try:
+        return base64.b64decode(entry.key, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidRequest(f"key {key_id!r} is not base64 of {KEY_BYTES} bytes") from None
+
+
+def load_file(path: str) -> KeyFile:
+    """Blocking. Raises KeyFileRefused."""
+    try:
+        return decode(read_private(path), path)
+    except OSError as failure:
+        raise KeyFileRefused(f"key file {path} cannot be read: {failure.strerror or failure}") from failure
+
+
+def load_ring(path: str) -> KeyRing:
+    """Blocking. Raises KeyFileRefused, StoreUnavailable (the key service does not answer)."""
+    return ring_of(load_file(path), path)

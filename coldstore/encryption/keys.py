@@ -1,0 +1,98 @@
+"""Key-encryption keys: each wraps the data keys of many objects.
+A key has an id and a check value, so a wrong key is told from a damaged object. A ring has one active key, which wraps
+new data keys, and any number of old ones. A ring without an active key leaves new objects unencrypted: the first step
+of switching encryption on in a cluster. No message and no `repr` has a key's bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from coldstore.encryption.marker import KeyRefused
+from logformat.errors import InvalidRequest
+
+KEY_BYTES: Final = 32
+NONCE_BYTES: Final = 12
+TAG_BYTES: Final = 16
+CHECK_BYTES: Final = 8
+KEY_ID_BYTES_MAX: Final = 32
+_KEY_ID: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{KEY_ID_BYTES_MAX - 1}}}", re.ASCII)
+
+
+class WrappingKey:
+    """One key-encryption key: AES-256-GCM with random nonces, for at most 2^32 objects."""
+
+    def __init__(self, key_id: str, secret: bytes) -> None:
+        """Raises InvalidRequest for an id or a length that cannot be one."""
+        if not _KEY_ID.fullmatch(key_id):
+            raise InvalidRequest(
+                f"key id {key_id!r}: write 1 to {KEY_ID_BYTES_MAX} letters, digits, dots, dashes and underscores"
+            )
+        if len(secret) != KEY_BYTES:
+            raise InvalidRequest(f"key {key_id}: {len(secret)} bytes; an AES-256 key has {KEY_BYTES}")
+        self.key_id = key_id
+        self.check = hmac.digest(secret, b"thermocline key check v1", hashlib.sha256)[:CHECK_BYTES]
+        self._cipher = AESGCM(secret)
+
+    def __repr__(self) -> str:
+        return f"WrappingKey({self.key_id})"
+
+    def wrap(self, nonce: bytes, payload: bytes, bound: bytes) -> bytes:
+        """`payload`, encrypted and bound to `bound`; `nonce` is random and never used again."""
+        return self._cipher.encrypt(nonce, payload, bound)
+
+    def unwrap(self, nonce: bytes, wrapped: bytes, bound: bytes) -> bytes | None:
+        """What was wrapped; None if any of the three differs from then."""
+        try:
+            return self._cipher.decrypt(nonce, wrapped, bound)
+        except InvalidTag:
+            return None
+
+
+class KeyRing:
+    """The keys of one bucket. `source`: where they come from, for messages."""
+
+    def __init__(
+        self, keys: Iterable[WrappingKey], active: str | None, *, accepts_plain: bool = False, source: str = "the keys"
+    ) -> None:
+        """`accepts_plain`: objects that are not encrypted may be read. Raises InvalidRequest for a ring that
+        contradicts itself."""
+        self._keys: dict[str, WrappingKey] = {}
+        for key in keys:
+            if key.key_id in self._keys:
+                raise InvalidRequest(f"{source}: key {key.key_id} is there twice")
+            self._keys[key.key_id] = key
+        if active is not None and active not in self._keys:
+            raise InvalidRequest(f"{source}: the active key {active!r} is not among {self.ids or 'no keys'}")
+        if active is None and not accepts_plain:
+            raise InvalidRequest(
+                f"{source}: without an active key new objects are not encrypted; allow plain objects too, or name one"
+            )
+        self.active = None if active is None else self._keys[active]
+        self.accepts_plain = accepts_plain
+        self.source = source
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self._keys)
+
+    def find(self, key_id: str, check: bytes, name: str) -> WrappingKey:
+        """The key that wrapped the data key of object `name`. Raises KeyRefused."""
+        key = self._keys.get(key_id)
+        if key is None:
+            raise KeyRefused(
+                f"object {name} is encrypted under key {key_id!r}, which is not in {self.source} "
+                f"(there: {', '.join(self.ids) or 'none'}); add that key, nothing was changed"
+            )
+        if not hmac.compare_digest(key.check, check):
+            raise KeyRefused(
+                f"object {name} is encrypted under another key of the id {key_id!r} than the one in {self.source}; "
+                "take the key file of this bucket's brokers, nothing was changed"
+            )
+        return key

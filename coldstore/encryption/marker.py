@@ -1,0 +1,29 @@
+"""The mark at the end of an encrypted object, for readers without keys. It does not load the cryptography library."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coldstore.object_store import AccessRefused
+from seams.files.disk import Buffer
+
+MAGIC: Final = b"THERMENC"
+TRAILER_BYTES: Final = 128
+
+
+class KeyRefused(AccessRefused):
+    """The object needs a key that this process does not have: add it to the key file. Nothing was changed."""
+
+
+def is_encrypted(tail: Buffer) -> bool:
+    """Whether the object that ends with `tail` says that it is encrypted."""
+    return len(tail) >= TRAILER_BYTES and bytes(tail[-len(MAGIC) :]) == MAGIC
+
+
+def refuse_encrypted(name: str, tail: Buffer) -> None:
+    """Raises KeyRefused for an encrypted object, which reached a parser of plaintext: this process has no key file."""
+    if is_encrypted(tail):
+        raise KeyRefused(
+            f"object {name} is encrypted and no key file was given: set thermocline.encryption.key.file, the variable "
+            "THERMOCLINE_ENCRYPTION_KEY_FILE, or key_file in the bucket's URL; nothing was changed"
+        )

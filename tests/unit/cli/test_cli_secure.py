@@ -1,0 +1,163 @@
+"""`serve --secure`, `thermocline certificate`: files of a secured directory, what is renewed, what is refused."""
+
+from __future__ import annotations
+
+import argparse
+import stat
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from broker.config.broker_config import BrokerConfig
+from broker.config.places import Launch
+from broker.config.resolve import resolve
+from broker.security_protocol import SecurityProtocol
+from logformat.properties import properties_in
+from thermocline.cli.main import main
+from thermocline.cli.serve.secure import settings
+from thermocline.cli.serve.secure.authority import BROKER_DAYS, RENEW_BEFORE_DAYS, Authority, AuthorityError, serves
+from thermocline.cli.serve.secure.directory import JOIN, SecuredDirectory
+from thermocline.cli.serve.secure.setup import secured_config
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
+
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
+HOSTS = ("kafka.example", "10.0.0.1", "::1")
+
+
+def secured(place: Path) -> SecuredDirectory:
+    made = SecuredDirectory(place)
+    made.begin(NOW)
+    return made
+
+
+def config_of(place: Path, join: Path | None = None, bucket: Path | None = None) -> BrokerConfig:
+    def resolved(defaults: Mapping[str, str]) -> BrokerConfig:
+        flags = {"log.dirs": str(place), "thermocline.bucket": f"file://{bucket or place.parent / 'bucket'}"}
+        return resolve(flags, [], {}, None, Launch(), defaults)
+
+    given = argparse.Namespace(secured_by=None, join=None if join is None else str(join))
+    return secured_config(given, resolved, "machine-7")
+
+
+# --- certificates ---------------------------------------------------------------------------------------------------
+
+
+def test_a_certificate_serves_its_hosts_until_it_has_to_be_renewed() -> None:
+    authority = Authority.new(NOW)
+    pem = authority.issue("broker-1", HOSTS, NOW)
+    due = NOW + timedelta(days=BROKER_DAYS - RENEW_BEFORE_DAYS)
+    assert serves(pem, authority.certificate, HOSTS[:2], NOW)
+    assert serves(pem, authority.certificate, HOSTS, due - timedelta(hours=1))
+    assert not serves(pem, authority.certificate, HOSTS, due)
+    assert not serves(pem, authority.certificate, ("other.example",), NOW)
+    assert not serves(pem, Authority.new(NOW).certificate, HOSTS, NOW), "of another CA of the same name"
+    with pytest.raises(AuthorityError):
+        serves(b"no certificate", authority.certificate, HOSTS, NOW)
+
+
+def test_a_broker_is_no_authority_and_the_authority_signs_no_authority() -> None:
+    authority = Authority.new(NOW)
+    broker = x509.load_pem_x509_certificates(authority.issue("broker-1", HOSTS, NOW))[0]
+    limits = authority.certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    assert (limits.ca, limits.path_length) == (True, 0)
+    assert not broker.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert authority.certificate.not_valid_before_utc < NOW, "a clock that is behind may use it"
+
+
+# --- the directory --------------------------------------------------------------------------------------------------
+
+
+def test_files_with_secrets_are_for_their_owner_only(tmp_path: Path) -> None:
+    config_of(tmp_path / "data")
+    public = {"ca.pem"}
+    files = [file for file in (tmp_path / "data").rglob("*") if file.is_file()]
+    assert {file.name for file in files} >= {"ca-key.pem", "broker-1.pem", "http-token", "admin.properties", JOIN}
+    for file in files:
+        assert stat.S_IMODE(file.stat().st_mode) == (0o644 if file.name in public else 0o600), file
+
+
+def test_a_second_start_keeps_keys_password_and_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = config_of(tmp_path / "data")
+    before = {file: file.read_bytes() for file in (tmp_path / "data").rglob("*") if file.is_file()}
+    printed = capsys.readouterr().err
+    assert first.first_users[0].password in printed and printed.count("password ") == 1
+    second = config_of(tmp_path / "data")
+    assert {file: file.read_bytes() for file in (tmp_path / "data").rglob("*") if file.is_file()} == before
+    assert second == first
+    assert capsys.readouterr().err == ""
+
+
+def test_a_host_that_the_certificate_does_not_name_gets_a_new_one(tmp_path: Path) -> None:
+    directory = secured(tmp_path)
+    assert directory.certify(1, HOSTS, NOW)
+    assert not directory.certify(1, HOSTS[:1], NOW)
+    assert directory.certify(1, (*HOSTS, "new.example"), NOW)
+    directory.authority_key_file.unlink()
+    assert not directory.certify(1, HOSTS, NOW)
+    with pytest.raises(CommandFailed, match="ca-key"):
+        directory.certify(1, ("another.example",), NOW)
+
+
+def test_a_joined_directory_has_the_clusters_authority_and_no_admin(tmp_path: Path) -> None:
+    config_of(tmp_path / "one")
+    joined = config_of(tmp_path / "two", join=tmp_path / "one" / JOIN, bucket=tmp_path / "bucket")
+    one, two = SecuredDirectory(tmp_path / "one"), SecuredDirectory(tmp_path / "two")
+    assert one.authority_file.read_bytes() == two.authority_file.read_bytes()
+    assert one.token_file.read_bytes() == two.token_file.read_bytes()
+    assert not two.admin_file.exists() and joined.first_users == ()
+    assert dict(properties_in((tmp_path / "two" / JOIN).read_text())) == dict(
+        properties_in((tmp_path / "one" / JOIN).read_text())
+    )
+
+
+@pytest.mark.parametrize("damage", ["thermocline.cluster.ca.key=", "thermocline.cluster.ca.key=nonsense"])
+def test_a_join_file_that_cannot_be_used_is_named(tmp_path: Path, damage: str) -> None:
+    secured(tmp_path / "one")
+    bad = tmp_path / "bad.properties"
+    bad.write_text((tmp_path / "one" / JOIN).read_text() + damage + "\n")
+    with pytest.raises(CommandFailed, match=r"bad\.properties"):
+        SecuredDirectory(tmp_path / "two").join(bad)
+    assert SecuredDirectory(tmp_path / "two").is_new
+
+
+# --- the configuration ----------------------------------------------------------------------------------------------
+
+
+def test_clients_log_in_over_tls_and_brokers_show_certificates(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "data")
+    assert [one.protocol for one in config.listeners] == [SecurityProtocol.SASL_SSL]
+    assert config.internal is not None and config.internal.protocol is SecurityProtocol.SSL
+    assert config.configured["listener.name.brokers.ssl.client.auth"] == "required"
+    assert config.authorizer is not None
+    assert config.first_users[0].username == settings.ADMIN_USER
+
+
+def test_addresses_without_a_protocol_are_secured_ones() -> None:
+    assert settings.listener_text("0.0.0.0:9092, PLAIN://127.0.0.1:9093") == (
+        "SASL_SSL://0.0.0.0:9092,PLAIN://127.0.0.1:9093"
+    )
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_renewed_certificates_name_the_same_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = secured(tmp_path)
+    directory.certify(1, HOSTS, NOW)
+    before = directory.broker_file(1).read_bytes()
+    assert main(["certificate", "renew", "--data-dir", str(tmp_path)]) == Exit.DONE
+    assert directory.broker_file(1).read_bytes() != before
+    assert [set(hosts) for _, hosts, _ in directory.certificates()] == [set(HOSTS)]
+    assert main(["certificate", "list", "--data-dir", str(tmp_path), "--json"]) == Exit.DONE
+    assert "kafka.example" in capsys.readouterr().out
+
+
+def test_a_lost_authority_is_replaced_only_where_none_is(tmp_path: Path) -> None:
+    assert main(["certificate", "authority", "--data-dir", str(tmp_path)]) == Exit.DONE
+    before = SecuredDirectory(tmp_path).authority_file.read_bytes()
+    assert main(["certificate", "authority", "--data-dir", str(tmp_path)]) == Exit.USAGE
+    assert SecuredDirectory(tmp_path).authority_file.read_bytes() == before
+    assert main(["certificate", "list", "--data-dir", str(tmp_path / "none")]) == Exit.USAGE

@@ -1,0 +1,31 @@
+"""The client configuration of this command: one process runs one command, so it is set once, before the command runs.
+
+It is not passed through every function between the command line and a socket: a command that forgot it somewhere would
+work on every cluster but a secured one.
+"""
+
+from __future__ import annotations
+
+from thermocline.cli.clients.client_properties import ClientProperties, read_properties
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
+
+_current = ClientProperties()
+
+
+def current() -> ClientProperties:
+    """How this command's clients connect."""
+    return _current
+
+
+def use(config_file: str | None, extra: list[tuple[str, str]]) -> ClientProperties:
+    """Take the file of `--command-config` and the `-X` pairs for this command. Raises CommandFailed (usage)."""
+    global _current
+    text = None
+    if config_file:
+        try:
+            with open(config_file, encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, UnicodeDecodeError) as unreadable:
+            raise CommandFailed(f"--command-config {config_file}: {unreadable}", Exit.USAGE) from None
+    _current = read_properties(text, extra)
+    return _current

@@ -1,0 +1,156 @@
+"""A certificate authority of one cluster, and the certificates of its brokers. Keys are ECDSA P-256.
+
+The authority signs certificates of brokers only: a certificate of it, on the brokers' listener, is a broker. Pure apart
+from random numbers; the caller gives the time.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_DAYS: Final = 3650
+BROKER_DAYS: Final = 397
+"""The longest life that TLS clients accept of a server's certificate (CA/Browser Forum, 2020)."""
+
+RENEW_BEFORE_DAYS: Final = 30
+_BACKDATED: Final = timedelta(minutes=5)  # for clocks that are behind
+
+
+class AuthorityError(ValueError):
+    """A certificate or key of the authority cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """The certificate and, where brokers may be added or certificates renewed, the key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def new(cls, now: datetime) -> Authority:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Thermocline cluster CA")])
+        building = (
+            _dated(name, name, key.public_key(), now, AUTHORITY_DAYS)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+        )
+        return cls(building.sign(key, hashes.SHA256()), key)
+
+    @classmethod
+    def read(cls, certificate_pem: bytes, key_pem: bytes) -> Authority:
+        """Raises AuthorityError."""
+        try:
+            certificate = x509.load_pem_x509_certificate(certificate_pem)
+            key = load_pem_private_key(key_pem, password=None)
+        except (ValueError, TypeError) as unreadable:
+            raise AuthorityError(f"not a certificate and a key in PEM: {unreadable}") from unreadable
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise AuthorityError("the key is not the certificate's")
+        return cls(certificate, key)
+
+    @property
+    def certificate_pem(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    @property
+    def key_pem(self) -> bytes:
+        return _key_pem(self.key)
+
+    def issue(self, name: str, hosts: Iterable[str], now: datetime) -> bytes:
+        """Key and certificate, as one PEM text, of a broker named `name` that is reached at `hosts` (names or
+        addresses)."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        certificate = (
+            _dated(subject, self.certificate.subject, key.public_key(), now, BROKER_DAYS)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(both), critical=False)
+            .add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+        return _key_pem(key) + certificate.public_bytes(Encoding.PEM) + self.certificate_pem
+
+
+def serves(pem: bytes, authority: x509.Certificate, hosts: Iterable[str], now: datetime) -> bool:
+    """Whether the first certificate of `pem` is of `authority`, names all `hosts`, and lasts beyond the time of
+    renewal. Raises AuthorityError for a text without a certificate."""
+    try:
+        certificate = x509.load_pem_x509_certificates(pem)[0]
+    except ValueError as unreadable:
+        raise AuthorityError(f"no certificate in PEM: {unreadable}") from unreadable
+    try:
+        certificate.verify_directly_issued_by(authority)
+        named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+        return False  # another authority's
+    is_lasting = certificate.not_valid_after_utc - now > timedelta(days=RENEW_BEFORE_DAYS)
+    return is_lasting and {_general(host) for host in hosts} <= set(named)
+
+
+def described(pem: bytes) -> tuple[tuple[str, ...], datetime]:
+    """The hosts that the first certificate of `pem` names, and when it expires. Raises AuthorityError."""
+    try:
+        certificate = x509.load_pem_x509_certificates(pem)[0]
+        named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound) as unreadable:
+        raise AuthorityError(f"no broker's certificate in PEM: {unreadable}") from unreadable
+    return tuple(str(name.value) for name in named), certificate.not_valid_after_utc
+
+
+def _dated(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -1,0 +1,156 @@
+"""The files of a secured data directory: made at the first start, completed at every later one.
+
+- `security/`: `ca.pem`, `ca-key.pem`, `http-token`, and `broker-N.pem`, the key and certificate chain of broker N.
+- `join.properties`: the authority and the token, for the directory of another broker of this cluster.
+- `admin.properties`: the first user's client configuration; only where the cluster began.
+
+Files that hold secrets have mode 0600. A file is whole or absent. A broker whose `ca-key.pem` an operator took away
+keeps its certificate; it cannot renew it by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from logformat.properties import format_properties, properties_in
+from thermocline.cli.serve.secure.authority import Authority, AuthorityError, described, serves
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
+
+SECURITY: Final = "security"
+JOIN: Final = "join.properties"
+ADMIN: Final = "admin.properties"
+BROKER_NAME: Final = "broker-"
+"""Beginning of the common name in a broker's certificate; its node id follows."""
+
+_CERTIFICATE: Final = "thermocline.cluster.ca.certificate"
+_KEY: Final = "thermocline.cluster.ca.key"
+_TOKEN: Final = "thermocline.cluster.http.token"
+
+
+@dataclass(frozen=True, slots=True)
+class SecuredDirectory:
+    """Paths of `data_dir`. All methods block, and raise CommandFailed for files that cannot be used."""
+
+    data_dir: Path
+
+    @property
+    def authority_file(self) -> Path:
+        return self.data_dir / SECURITY / "ca.pem"
+
+    @property
+    def authority_key_file(self) -> Path:
+        return self.data_dir / SECURITY / "ca-key.pem"
+
+    def broker_file(self, node_id: int) -> Path:
+        return self.data_dir / SECURITY / f"broker-{node_id}.pem"
+
+    @property
+    def token_file(self) -> Path:
+        return self.data_dir / SECURITY / "http-token"
+
+    @property
+    def admin_file(self) -> Path:
+        return self.data_dir / ADMIN
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no broker was secured here yet."""
+        return not self.authority_file.exists()
+
+    def begin(self, now: datetime) -> None:
+        """The authority and token of a new cluster."""
+        self._establish(Authority.new(now), secrets.token_urlsafe(32))
+
+    def join(self, join_file: Path) -> None:
+        """Those of the cluster whose `join.properties` is `join_file`."""
+        given = dict(properties_in(_read(join_file).decode("utf-8", "replace")))
+        if missing := [name for name in (_CERTIFICATE, _KEY, _TOKEN) if not given.get(name)]:
+            raise CommandFailed(f"--join {join_file}: it has no {missing[0]}; give a join.properties", Exit.USAGE)
+        try:
+            authority = Authority.read(given[_CERTIFICATE].encode(), given[_KEY].encode())
+        except AuthorityError as refused:
+            raise CommandFailed(f"--join {join_file}: {refused}", Exit.USAGE) from refused
+        self._establish(authority, given[_TOKEN])
+
+    def certify(self, node_id: int, hosts: Iterable[str], now: datetime, *, anew: bool = False) -> bool:
+        """Give broker `node_id` a certificate for `hosts`, unless it has one that lasts; whether it is a new one.
+        `anew`: in any case."""
+        hosts, file = tuple(hosts), self.broker_file(node_id)
+        try:
+            authority = x509.load_pem_x509_certificate(_read(self.authority_file))
+            has = file.exists() and serves(_read(file), authority, hosts, now)
+        except (ValueError, AuthorityError) as refused:
+            raise CommandFailed(f"{self.data_dir / SECURITY}: {refused}", Exit.USAGE) from refused
+        if has and not anew:
+            return False
+        if not self.authority_key_file.exists():
+            raise CommandFailed(
+                f"{file} has to be made for {', '.join(hosts)}, and {self.authority_key_file} is not here: "
+                "put it back for this start, or make the certificate with the cluster's CA",
+                Exit.USAGE,
+            )
+        _write(file, self._authority().issue(f"{BROKER_NAME}{node_id}", hosts, now))
+        return True
+
+    def renew(self, now: datetime) -> Iterator[tuple[Path, tuple[str, ...], datetime]]:
+        """Make every broker's certificate anew, for the hosts it names; each file, its hosts and when it expires."""
+        for file, hosts, _ in self.certificates():
+            self.certify(int(file.stem.removeprefix(BROKER_NAME)), hosts, now, anew=True)
+        yield from self.certificates()
+
+    def certificates(self) -> Iterator[tuple[Path, tuple[str, ...], datetime]]:
+        """As `renew`, of what is there."""
+        for file in sorted((self.data_dir / SECURITY).glob(f"{BROKER_NAME}*.pem")):
+            try:
+                hosts, expires = described(_read(file))
+            except AuthorityError as refused:
+                raise CommandFailed(f"{file}: {refused}", Exit.USAGE) from refused
+            yield file, hosts, expires
+
+    def _authority(self) -> Authority:
+        try:
+            return Authority.read(_read(self.authority_file), _read(self.authority_key_file))
+        except AuthorityError as refused:
+            raise CommandFailed(f"{self.data_dir / SECURITY}: {refused}", Exit.USAGE) from refused
+
+    def _establish(self, authority: Authority, token: str) -> None:
+        """`ca.pem` last: while it is absent the directory counts as new."""
+        (self.data_dir / SECURITY).mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write(self.authority_key_file, authority.key_pem)
+        _write(self.token_file, token.encode() + b"\n")
+        told = {_CERTIFICATE: authority.certificate_pem.decode(), _KEY: authority.key_pem.decode(), _TOKEN: token}
+        _write(self.data_dir / JOIN, format_properties(told))
+        _write(self.authority_file, authority.certificate_pem, mode=0o644)
+
+
+def write_secret(path: Path, text: bytes) -> None:
+    """Mode 0600, whole or absent."""
+    _write(path, text)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as failed:
+        raise CommandFailed(f"{path}: {failed.strerror}", Exit.USAGE) from failed
+
+
+def _write(path: Path, data: bytes, mode: int = 0o600) -> None:
+    making = path.with_name(path.name + ".tmp")
+    try:
+        making.unlink(missing_ok=True)
+        with os.fdopen(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(making, path)
+    except OSError as failed:
+        raise CommandFailed(f"{path}: {failed.strerror}", Exit.FAILED) from failed

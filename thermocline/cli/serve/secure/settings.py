@@ -1,0 +1,75 @@
+"""Configs of a broker under `--secure`, and the client configurations that fit them. Pure.
+
+They stand below flags, `--set`, environment and file, so each can be overridden. Clients speak SASL_SSL with SCRAM;
+brokers speak TLS among themselves and know one another by the cluster's CA.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from thermocline.cli.serve.secure.directory import BROKER_NAME, SecuredDirectory
+
+LISTENER: Final = "SASL_SSL"
+ADMIN_USER: Final = "admin"
+MECHANISM: Final = "SCRAM-SHA-512"
+_BROKERS_USER: Final = "thermocline-broker"
+_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+CLIENTS: Final = {
+    "listeners": f"{LISTENER}://127.0.0.1:9092",
+    "sasl.enabled.mechanisms": f"{MECHANISM},SCRAM-SHA-256",
+}
+"""Configs of the clients' listener, which do not depend on the data directory."""
+
+
+def broker_configs(secured: SecuredDirectory, node_id: int, admin_password: str | None) -> dict[str, str]:
+    """`admin_password`: of the first user, in case this broker creates the cluster."""
+    found = CLIENTS | {
+        "security.inter.broker.protocol": "SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(secured.broker_file(node_id)),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(secured.authority_file),
+        "listener.name.brokers.ssl.client.auth": "required",
+        "listener.name.brokers.ssl.principal.mapping.rules": f"RULE:^CN={BROKER_NAME}[0-9]+$/{_BROKERS_USER}/,DEFAULT",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{ADMIN_USER};User:{_BROKERS_USER}",
+    }
+    if admin_password is not None:
+        name = f"listener.name.{LISTENER.lower()}.{MECHANISM.lower()}.sasl.jaas.config"
+        found[name] = jaas(ADMIN_USER, admin_password)
+    return found
+
+
+def listener_text(listen: str) -> str:
+    """`--listen` with the protocol for addresses without one."""
+    parts = (part.strip() for part in listen.split(","))
+    return ",".join(part if "://" in part else f"{LISTENER}://{part}" for part in parts)
+
+
+def jaas(user: str, password: str) -> str:
+    return f'{_MODULE} required username="{user}" password="{password}";'
+
+
+def java_client(user: str, password: str, authority_pem: str, bootstrap: str | None) -> dict[str, str]:
+    """Properties of Kafka's Java clients and tools, and of `--command-config`."""
+    return ({} if bootstrap is None else {"bootstrap.servers": bootstrap}) | {
+        "security.protocol": LISTENER,
+        "sasl.mechanism": MECHANISM,
+        "sasl.jaas.config": jaas(user, password),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": authority_pem,
+    }
+
+
+def librdkafka_client(user: str, password: str, authority_pem: str, bootstrap: str | None) -> dict[str, str]:
+    """Properties of librdkafka and what is built on it (confluent-kafka, kcat, KafkaJS's successor)."""
+    return ({} if bootstrap is None else {"bootstrap.servers": bootstrap}) | {
+        "security.protocol": LISTENER,
+        "sasl.mechanisms": MECHANISM,
+        "sasl.username": user,
+        "sasl.password": password,
+        "ssl.ca.pem": authority_pem,
+    }

@@ -1,0 +1,122 @@
+"""`serve --secure`: prepares the data directory and gives the broker's configuration.
+
+A new directory becomes a new cluster's, unless `--join` says whose it is. The first user's password is printed once, to
+stderr, and kept in `admin.properties`. Later starts read what is there, and renew the certificate where it is due.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from broker.config.addresses import show_address
+from broker.config.broker_config import BrokerConfig
+from broker.metadata.cluster_content import CLUSTER_FORMAT
+from coldstore.keys import cluster_key
+from coldstore.roots.root import RootStore
+from logformat.jaas import parse_jaas
+from logformat.properties import format_properties, properties_in
+from thermocline.cli.bucket.reading import Bucket, with_bucket
+from thermocline.cli.serve.secure import settings
+from thermocline.cli.serve.secure.directory import SecuredDirectory, write_secret
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
+
+Resolve = Callable[[Mapping[str, str]], BrokerConfig]
+"""The configuration, over these values for what is not configured."""
+
+_LOCAL: Final = ("localhost", "127.0.0.1", "::1")
+_JAAS: Final = "sasl.jaas.config"
+
+
+def secured_config(arguments: argparse.Namespace, resolve: Resolve, host_name: str) -> BrokerConfig:
+    """Raises CommandFailed, ConfigError."""
+    plain = resolve(settings.CLIENTS)
+    if plain.read_only:
+        raise CommandFailed(
+            "--secure makes a cluster's users and keys, and a read-only broker writes none: configure its listener "
+            "with ssl.* and sasl.* (docs/security.md)",
+            Exit.USAGE,
+        )
+    secured = SecuredDirectory(Path(arguments.secured_by or plain.data_dir))
+    password = _prepare(secured, arguments.join, plain)
+    config = resolve(settings.broker_configs(secured, plain.node_id, password))
+    if secured.certify(config.node_id, _hosts(config, host_name), datetime.now(UTC)):
+        print(f"new certificate of broker {config.node_id}: {secured.broker_file(config.node_id)}", file=sys.stderr)
+    return config
+
+
+def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) -> str | None:
+    """Establish authority and first user where they are missing; the first user's password, where it is known."""
+    if join is not None and secured.is_new:
+        secured.join(Path(join))
+    elif secured.is_new:
+        _refuse_a_second_cluster(config)
+        password = secrets.token_urlsafe(18)
+        secured.begin(datetime.now(UTC))
+        _write_clients(secured, password, _bootstrap(config))
+        print(
+            f"secured {secured.data_dir}: user {settings.ADMIN_USER}, password {password}\n"
+            f"it is not printed again; {secured.admin_file} has it (thermocline topic list --command-config "
+            f"{secured.admin_file})",
+            file=sys.stderr,
+            flush=True,
+        )
+        return password
+    return _known_password(secured)
+
+
+def _known_password(secured: SecuredDirectory) -> str | None:
+    if not secured.admin_file.exists():
+        return None
+    given = dict(properties_in(secured.admin_file.read_text("utf-8")))
+    return parse_jaas(given[_JAAS], _JAAS).options.get("password") if _JAAS in given else None
+
+
+def _refuse_a_second_cluster(config: BrokerConfig) -> None:
+    """A cluster in the bucket has an authority and users already."""
+    if (cluster_id := with_bucket(config.bucket_url, _cluster_id)) is not None:
+        raise CommandFailed(
+            f"{config.bucket_url} has cluster {cluster_id}, and {config.data_dir} none of its keys: give "
+            "--join FILE with the join.properties of one of its brokers; if the cluster was never secured, or its CA "
+            f"is lost: thermocline certificate authority --data-dir {config.data_dir}",
+            Exit.REFUSED,
+        )
+
+
+async def _cluster_id(bucket: Bucket) -> str | None:
+    """None: the bucket was never formatted."""
+    root = await RootStore(bucket.store, cluster_key(), CLUSTER_FORMAT, bucket.world.rng, bucket.world.clock).load()
+    return None if root is None else root.content.cluster_id
+
+
+def _write_clients(secured: SecuredDirectory, password: str, bootstrap: str | None) -> None:
+    authority = secured.authority_file.read_text("ascii")
+    write_secret(
+        secured.data_dir / "client.properties",
+        format_properties(settings.java_client("USER", "PASSWORD", authority, bootstrap)),
+    )
+    write_secret(
+        secured.data_dir / "client.librdkafka.properties",
+        format_properties(settings.librdkafka_client("USER", "PASSWORD", authority, bootstrap)),
+    )
+    admin = settings.java_client(settings.ADMIN_USER, password, authority, bootstrap)
+    write_secret(secured.admin_file, format_properties(admin))
+
+
+def _bootstrap(config: BrokerConfig) -> str | None:
+    first = config.listeners[0]
+    return show_address(first.advertised_host, first.advertised_port) if first.advertised_port else None
+
+
+def _hosts(config: BrokerConfig, host_name: str) -> tuple[str, ...]:
+    """Names and addresses by which clients and brokers reach this one."""
+    every = (*config.listeners, *(() if config.internal is None else (config.internal,)))
+    bound = [one.host for one in every if not one.address.every_interface]
+    told = [one.advertised_host for one in every]
+    http = [config.http_host] if config.http_host not in (None, "", "0.0.0.0", "::") else []
+    return tuple(dict.fromkeys(host for host in (*told, *bound, *http, host_name, *_LOCAL) if host))

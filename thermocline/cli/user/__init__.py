@@ -1,0 +1,1 @@
+"""`thermocline user`: who may log in by SCRAM."""
