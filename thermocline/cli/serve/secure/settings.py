@@ -6,10 +6,12 @@ brokers speak TLS among themselves and know one another by the cluster's CA.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from broker.config.broker_config import BrokerConfig
 from thermocline.cli.serve.secure.directory import BROKER_NAME, SecuredDirectory
+
+if TYPE_CHECKING:
+    from broker.config.broker_config import BrokerConfig
 
 LISTENER: Final = "SASL_SSL"
 ADMIN_USER: Final = "admin"
