@@ -36,6 +36,7 @@ import crc32c
 
 from broker.app import Broker, open_configured_bucket
 from broker.config.resolve import resolve
+from broker.net.server import Bind
 from broker.wire import codec
 from broker.wire import messages as m
 from broker.wire.apis import ApiKey
