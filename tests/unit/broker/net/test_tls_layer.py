@@ -358,8 +358,10 @@ class Moody(asyncio.BufferedProtocol):
         self.inside = False
 
     def resume(self) -> None:
+        was, self.inside = self.inside, True
         self.reads = True
         self.transport.resume_reading()
+        self.inside = was
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost += 1
