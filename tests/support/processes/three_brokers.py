@@ -2,7 +2,8 @@
 
 Owns starting and ending them. Always true: a broker keeps its ports over its lives, so `everywhere` stays right; the
 image is read from `cluster.json` itself, no broker is asked. With `links` what brokers say to each other goes through
-a proxy each way. Must not know what is tested.
+a proxy each way. `is_secured`: by `serve --secure`; broker 1 makes the cluster and the others join by its file. Must
+not know what is tested.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from broker.metadata.records import NO_LEADER, Row
 from coldstore.keys import cluster_key
 from coldstore.object_store import Got
 from coldstore.roots.root import RootCodec
+from tests.support.clients.access import Access, admin_login
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.link_proxy import Links
 from tests.support.processes.ports import quiet_port
@@ -42,6 +44,7 @@ class Three:
     buckets: Mapping[int, str] = field(default_factory=dict)
     scheme: str = ""  # of the listener for clients: `SSL://`
     client: Mapping[str, str] = field(default_factory=dict)  # configs of clients, beside the address
+    is_secured: bool = False
     brokers: dict[int, BrokerProcess] = field(default_factory=dict)
     _ports: dict[int, int] = field(default_factory=dict)
     _listeners: dict[int, list[str]] = field(default_factory=dict)
@@ -52,12 +55,18 @@ class Three:
             if self.links is not None:
                 behind = quiet_port()
                 told = self.links.door(str(node_id), behind)
-                self._listeners[node_id] = _listeners(port, behind, told)
+                self._listeners[node_id] = _listeners(port, behind, told, is_secured=self.is_secured)
 
     @property
     def everywhere(self) -> str:
         """Of all three, whether they run or not."""
         return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+
+    @property
+    def access(self) -> Access:
+        """Of the first user, where there are users."""
+        first = self.site.data_dir(str(NODES[0]))
+        return Access(self.everywhere, admin_login(first) if self.is_secured else None)
 
     # ── processes ────────────────────────────────────────────────────────────────────────────────────────────────
     def start(self, node_id: int, *flags: str, wait_ready: bool = True) -> BrokerProcess:
@@ -67,7 +76,7 @@ class Three:
             self.links.set_open(str(node_id), True)
         broker = self.site.broker(
             str(node_id),
-            *("--node-id", str(node_id), *of_links, *flags),
+            *("--node-id", str(node_id), *of_links, *self._secured(node_id), *flags),
             wait_ready=False,
             listen=None if of_links else f"{self.scheme}127.0.0.1:{self._ports[node_id]}",
             bucket_url=self.buckets.get(node_id),
@@ -78,6 +87,13 @@ class Three:
         if wait_ready:
             found.await_ready()
         return found
+
+    def _secured(self, node_id: int) -> tuple[str, ...]:
+        if not self.is_secured:
+            return ()
+        first = NODES[0]
+        join = () if node_id == first else ("--join", str(self.site.data_dir(str(first)) / "join.properties"))
+        return ("--secure", *join)
 
     @contextlib.contextmanager
     def beside(self, name: str, node_id: int) -> Iterator[BrokerProcess]:
@@ -162,7 +178,7 @@ class Three:
     def create(self, topic: str, partitions: int = 1, replicas: int = 3, **configs: object) -> None:
         """A topic with `configs`, dots written as underscores."""
         named = {name.replace("_", "."): str(value) for name, value in configs.items()}
-        admin = AdminClient({"bootstrap.servers": self.everywhere, "log_level": 0, **self.client})
+        admin = AdminClient({**self.access.confluent(), "log_level": 0, **self.client})
         admin.create_topics([NewTopic(topic, partitions, replicas, config=named)])[topic].result(30)
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -178,13 +194,14 @@ class Three:
         self.wait(lambda: self.active().keys() == set(node_ids), f"sessions of {node_ids}", timeout_s)
 
 
-def _listeners(port: int, behind: int, told: int) -> list[str]:
+def _listeners(port: int, behind: int, told: int, *, is_secured: bool = False) -> list[str]:
     """Flags: `port` for clients, `behind` for brokers, who are told of `told` instead; 0 picks one."""
-    clients = f"PLAINTEXT://127.0.0.1:{port}"
+    of_clients, of_links = ("SASL_SSL", "SSL") if is_secured else ("PLAINTEXT", "PLAINTEXT")
+    clients = f"{of_clients}://127.0.0.1:{port}"
     settings = [
         f"listeners={clients},LINKS://127.0.0.1:{behind}",
         *([f"advertised.listeners={clients},LINKS://127.0.0.1:{told}"] if told else []),
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LINKS:PLAINTEXT",
+        f"listener.security.protocol.map={of_clients}:{of_clients},LINKS:{of_links}",
         "inter.broker.listener.name=LINKS",
     ]
     return [word for setting in settings for word in ("--set", setting)]
@@ -198,10 +215,11 @@ def three(
     *,
     scheme: str = "",
     client: Mapping[str, str] | None = None,
+    is_secured: bool = False,
 ) -> Iterator[Three]:
     """All three; broker 1 comes first, so it decides. Killed at the end."""
     with contextlib.ExitStack() as stack:
-        cluster = Three(site, stack, links, buckets or {}, scheme, client or {})
+        cluster = Three(site, stack, links, buckets or {}, scheme, client or {}, is_secured)
         cluster.start(1)
         for later in [cluster.start(node_id, wait_ready=False) for node_id in (2, 3)]:
             later.await_ready()

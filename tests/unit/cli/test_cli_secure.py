@@ -14,6 +14,7 @@ from cryptography import x509
 from broker.config.broker_config import BrokerConfig
 from broker.config.places import Launch
 from broker.config.resolve import resolve
+from broker.config.sources import ConfigError
 from broker.security_protocol import SecurityProtocol
 from logformat.properties import properties_in
 from thermocline.cli.main import main
@@ -33,10 +34,12 @@ def secured(place: Path) -> SecuredDirectory:
     return made
 
 
-def config_of(place: Path, join: Path | None = None, bucket: Path | None = None) -> BrokerConfig:
-    def resolved(defaults: Mapping[str, str]) -> BrokerConfig:
+def config_of(
+    place: Path, join: Path | None = None, bucket: Path | None = None, file_text: str | None = None
+) -> BrokerConfig:
+    def resolved(defaults: Mapping[str, str], *, is_judged: bool = True) -> BrokerConfig:
         flags = {"log.dirs": str(place), "thermocline.bucket": f"file://{bucket or place.parent / 'bucket'}"}
-        return resolve(flags, [], {}, None, Launch(), defaults)
+        return resolve(flags, [], {}, file_text, Launch(insecure=not is_judged), defaults)
 
     given = argparse.Namespace(secured_by=None, join=None if join is None else str(join))
     return secured_config(given, resolved, "machine-7")
@@ -133,6 +136,27 @@ def test_clients_log_in_over_tls_and_brokers_show_certificates(tmp_path: Path) -
     assert config.configured["listener.name.brokers.ssl.client.auth"] == "required"
     assert config.authorizer is not None
     assert config.first_users[0].username == settings.ADMIN_USER
+
+
+def test_every_port_may_be_reached_by_other_machines(tmp_path: Path) -> None:
+    """HTTP's and the brokers' too, for their protection is part of --secure; nothing is open."""
+    places = "listeners=SASL_SSL://0.0.0.0:9092\nthermocline.internal=0.0.0.0:9093\nthermocline.http=0.0.0.0:9644\n"
+    config = config_of(tmp_path / "data", file_text=places)
+    assert config.insecure == () and config.http_host == "0.0.0.0"
+    with pytest.raises(ConfigError, match="without authentication"):
+        config_of(tmp_path / "data", file_text=f"{places}security.inter.broker.protocol=PLAINTEXT\n")
+
+
+def test_a_named_listener_of_brokers_and_named_ones_of_clients_are_secured(tmp_path: Path) -> None:
+    text = (
+        "listeners=OUT://0.0.0.0:9092,IN://10.0.0.1:9093\ninter.broker.listener.name=IN\n"
+        "listener.security.protocol.map=OUT:SASL_SSL,IN:SSL\nadvertised.listeners=OUT://kafka.example:9092,IN://10.0.0.1:9093"
+    )
+    config = config_of(tmp_path / "data", file_text=text)
+    assert config.internal is None and config.brokers_listener == "IN" and config.insecure == ()
+    assert config.configured["listener.name.in.ssl.client.auth"] == "required"
+    assert "thermocline-broker" in config.configured["listener.name.in.ssl.principal.mapping.rules"]
+    assert [user.username for user in config.first_users] == [settings.ADMIN_USER]
 
 
 def test_addresses_without_a_protocol_are_secured_ones() -> None:

@@ -103,8 +103,9 @@ def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
         working_dir=os.getcwd(),
     )
 
-    def resolved(defaults: Mapping[str, str]) -> BrokerConfig:
-        return resolve(flags, arguments.set, environment, file_text, launch, defaults)
+    def resolved(defaults: Mapping[str, str], *, is_judged: bool = True) -> BrokerConfig:
+        judged = launch if is_judged else launch._replace(insecure=True)
+        return resolve(flags, arguments.set, environment, file_text, judged, defaults)
 
     if arguments.secure:
         from thermocline.cli.serve.secure.settings import listener_text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.config.broker_config import BrokerConfig
 from thermocline.cli.serve.secure.directory import BROKER_NAME, SecuredDirectory
 
 LISTENER: Final = "SASL_SSL"
@@ -24,24 +25,29 @@ CLIENTS: Final = {
 """Configs of the clients' listener, which do not depend on the data directory."""
 
 
-def broker_configs(secured: SecuredDirectory, node_id: int, admin_password: str | None) -> dict[str, str]:
-    """`admin_password`: of the first user, in case this broker creates the cluster."""
+def broker_configs(secured: SecuredDirectory, plain: BrokerConfig, admin_password: str | None) -> dict[str, str]:
+    """`plain`: the configuration without these, for node id and listeners. `admin_password`: of the first user, in case
+    this broker creates the cluster."""
+    of_brokers = f"listener.name.{plain.brokers_listener.lower()}"
     found = CLIENTS | {
-        "security.inter.broker.protocol": "SSL",
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(secured.broker_file(node_id)),
+        "ssl.keystore.location": str(secured.broker_file(plain.node_id)),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(secured.authority_file),
-        "thermocline.http.ssl.keystore.location": str(secured.broker_file(node_id)),
+        "thermocline.http.ssl.keystore.location": str(secured.broker_file(plain.node_id)),
         "thermocline.http.token.file": str(secured.token_file),
-        "listener.name.brokers.ssl.client.auth": "required",
-        "listener.name.brokers.ssl.principal.mapping.rules": f"RULE:^CN={BROKER_NAME}[0-9]+$/{_BROKERS_USER}/,DEFAULT",
+        f"{of_brokers}.ssl.client.auth": "required",
+        f"{of_brokers}.ssl.principal.mapping.rules": f"RULE:^CN={BROKER_NAME}[0-9]+$/{_BROKERS_USER}/,DEFAULT",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{ADMIN_USER};User:{_BROKERS_USER}",
     }
+    if "inter.broker.listener.name" not in plain.configured:
+        found["security.inter.broker.protocol"] = "SSL"
     if admin_password is not None:
-        name = f"listener.name.{LISTENER.lower()}.{MECHANISM.lower()}.sasl.jaas.config"
-        found[name] = jaas(ADMIN_USER, admin_password)
+        for listener in plain.listeners:
+            if listener.protocol.uses_sasl and listener.name != plain.brokers_listener:
+                name = f"listener.name.{listener.name.lower()}.{MECHANISM.lower()}.sasl.jaas.config"
+                found[name] = jaas(ADMIN_USER, admin_password)
     return found
 
 

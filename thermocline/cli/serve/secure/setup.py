@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
@@ -27,8 +27,13 @@ from thermocline.cli.serve.secure import settings
 from thermocline.cli.serve.secure.directory import SecuredDirectory, write_secret
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
-Resolve = Callable[[Mapping[str, str]], BrokerConfig]
-"""The configuration, over these values for what is not configured."""
+
+class Resolve(Protocol):
+    """The configuration, over `defaults` for what is not configured. Addresses that are reached without authentication
+    are refused where `is_judged`."""
+
+    def __call__(self, defaults: Mapping[str, str], *, is_judged: bool = True) -> BrokerConfig: ...
+
 
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _JAAS: Final = "sasl.jaas.config"
@@ -36,7 +41,7 @@ _JAAS: Final = "sasl.jaas.config"
 
 def secured_config(arguments: argparse.Namespace, resolve: Resolve, host_name: str) -> BrokerConfig:
     """Raises CommandFailed, ConfigError."""
-    plain = resolve(settings.CLIENTS)
+    plain = resolve(settings.CLIENTS, is_judged=False)  # what protects its addresses is added below
     if plain.read_only:
         raise CommandFailed(
             "--secure makes a cluster's users and keys, and a read-only broker writes none: configure its listener "
@@ -45,7 +50,7 @@ def secured_config(arguments: argparse.Namespace, resolve: Resolve, host_name: s
         )
     secured = SecuredDirectory(Path(arguments.secured_by or plain.data_dir))
     password = _prepare(secured, arguments.join, plain)
-    config = resolve(settings.broker_configs(secured, plain.node_id, password))
+    config = resolve(settings.broker_configs(secured, plain, password))
     if secured.certify(config.node_id, _hosts(config, host_name), datetime.now(UTC)):
         print(f"new certificate of broker {config.node_id}: {secured.broker_file(config.node_id)}", file=sys.stderr)
     return config
