@@ -64,9 +64,11 @@ def renew_certificates(arguments: argparse.Namespace) -> int:
 
 
 def new_authority(arguments: argparse.Namespace) -> int:
+    import secrets
     from datetime import UTC, datetime
     from pathlib import Path
 
+    from thermocline.cli.serve.secure.authority import Authority
     from thermocline.cli.serve.secure.directory import SecuredDirectory
 
     secured = SecuredDirectory(Path(arguments.data_dir))
@@ -76,7 +78,7 @@ def new_authority(arguments: argparse.Namespace) -> int:
             "/security away first, if it is really lost to you",
             Exit.USAGE,
         )
-    secured.begin(datetime.now(UTC))
+    secured.establish(Authority.new(datetime.now(UTC)), secrets.token_urlsafe(32))
     print(f"{secured.authority_file}: a new CA; {arguments.data_dir}/join.properties is for the other brokers")
     return Exit.DONE
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import stat
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -30,7 +31,7 @@ HOSTS = ("kafka.example", "10.0.0.1", "::1")
 
 def secured(place: Path) -> SecuredDirectory:
     made = SecuredDirectory(place)
-    made.begin(NOW)
+    made.establish(Authority.new(NOW), "token")
     return made
 
 
@@ -91,6 +92,28 @@ def test_a_second_start_keeps_keys_password_and_certificate(tmp_path: Path, caps
     assert {file: file.read_bytes() for file in (tmp_path / "data").rglob("*") if file.is_file()} == before
     assert second == first
     assert capsys.readouterr().err == ""
+
+
+def test_a_first_start_that_was_cut_off_leaves_no_cluster_without_a_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever file it ended before, the next start knows the first user's password, or makes all anew."""
+    replace = os.replace
+    for cut in range(1, 9):
+        place, writes = tmp_path / f"cut-{cut}" / "data", 0
+
+        def cut_off(source: str, target: str, cut: int = cut) -> None:
+            nonlocal writes
+            writes += 1
+            if writes == cut:
+                raise OSError(5, "cut off")
+            replace(source, target)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "replace", cut_off)
+            with pytest.raises(CommandFailed):
+                config_of(place)
+        assert config_of(place).first_users, f"cut off at write {cut}"
 
 
 def test_a_host_that_the_certificate_does_not_name_gets_a_new_one(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from logformat.properties import format_properties, properties_in
 from thermocline.cli.bucket.reading import Bucket, with_bucket
 from thermocline.cli.clients.client_properties import HTTP_TOKEN
 from thermocline.cli.serve.secure import settings
+from thermocline.cli.serve.secure.authority import Authority
 from thermocline.cli.serve.secure.directory import SecuredDirectory, write_secret
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
@@ -62,9 +63,11 @@ def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) 
         secured.join(Path(join))
     elif secured.is_new:
         _refuse_a_second_cluster(config)
-        password = secrets.token_urlsafe(18)
-        secured.begin(datetime.now(UTC))
-        _write_clients(secured, password, _bootstrap(config))
+        password, token = secrets.token_urlsafe(18), secrets.token_urlsafe(32)
+        authority = Authority.new(datetime.now(UTC))
+        # Before the authority: a directory that has one and no first user would make a cluster that nobody can enter.
+        _write_clients(secured, password, token, authority.certificate_pem.decode(), _bootstrap(config))
+        secured.establish(authority, token)
         print(
             f"secured {secured.data_dir}: user {settings.ADMIN_USER}, password {password}\n"
             f"it is not printed again; {secured.admin_file} has it (thermocline topic list --command-config "
@@ -100,18 +103,16 @@ async def _cluster_id(bucket: Bucket) -> str | None:
     return None if root is None else root.content.cluster_id
 
 
-def _write_clients(secured: SecuredDirectory, password: str, bootstrap: str | None) -> None:
-    authority = secured.authority_file.read_text("ascii")
-    write_secret(
-        secured.data_dir / "client.properties",
-        format_properties(settings.java_client("USER", "PASSWORD", authority, bootstrap)),
-    )
-    write_secret(
-        secured.data_dir / "client.librdkafka.properties",
-        format_properties(settings.librdkafka_client("USER", "PASSWORD", authority, bootstrap)),
-    )
-    token = secured.token_file.read_text("ascii").strip()
-    admin = settings.java_client(settings.ADMIN_USER, password, authority, bootstrap) | {HTTP_TOKEN: token}
+def _write_clients(
+    secured: SecuredDirectory, password: str, token: str, authority_pem: str, bootstrap: str | None
+) -> None:
+    templates = {
+        "client.properties": settings.java_client("USER", "PASSWORD", authority_pem, bootstrap),
+        "client.librdkafka.properties": settings.librdkafka_client("USER", "PASSWORD", authority_pem, bootstrap),
+    }
+    for name, properties in templates.items():
+        write_secret(secured.data_dir / name, format_properties(properties))
+    admin = settings.java_client(settings.ADMIN_USER, password, authority_pem, bootstrap) | {HTTP_TOKEN: token}
     write_secret(secured.admin_file, format_properties(admin))
 
 
