@@ -95,7 +95,7 @@ class _DecryptedFile:
         if len(stored) < count:
             return memoryview(b"")  # the caller reports an answer that is too short
         room = pa.allocate_buffer(count)  # of Arrow's pool, which reuses pages
-        plain = self._sealed.key.open(first, stored, self._sealed.size, self._key, memoryview(room))
+        plain = self._sealed.key.open(first, stored, self._sealed.size, self._key, memoryview(room).cast("B"))
         at = start - first * CHUNK_BYTES
         return plain[at : at + length]
 
