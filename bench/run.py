@@ -25,7 +25,20 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench.interpreter import interpreter
-from bench.rows import cluster, compact, consume, footprint, mixed, produce, replace, s3, transactions
+from bench.rows import (
+    cluster,
+    compact,
+    consume,
+    encryption,
+    footprint,
+    mixed,
+    produce,
+    replace,
+    s3,
+    security,
+    tls,
+    transactions,
+)
 from bench.sides import BENCH, CalmMachine, Side, create, kafka_peer
 from bench.stage import Stage
 from bench.table import HEAD, Row, write
@@ -39,10 +52,13 @@ BENCHMARKS: Final[dict[str, Callable[[Stage], list[Row]]]] = {
     **mixed.BENCHMARKS,
     **footprint.BENCHMARKS,
     **s3.BENCHMARKS,
+    **encryption.BENCHMARKS,
     **cluster.BENCHMARKS,
     **replace.BENCHMARKS,
     **compact.BENCHMARKS,
     **transactions.BENCHMARKS,
+    **tls.BENCHMARKS,
+    **security.BENCHMARKS,
 }
 
 

@@ -22,6 +22,7 @@ from broker.partition.leading.produce_backpressure import ProduceBackpressure
 from broker.partition.registry import Registry
 from broker.peers.forward import Forward
 from broker.quotas.client_quotas import QuotaManagers
+from broker.quotas.loop_time import LoopTime
 from broker.security.authorizer.access import UNRESTRICTED, Unrestricted
 from broker.security.client_access import ClientAccess
 from broker.transactions.coordinator import TransactionCoordinator
@@ -69,13 +70,14 @@ class Context:
         return self.live.now
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen costs 0.3 µs a request
 class Call:
-    """The peer, API version and client id of one request. `access`: what the peer may do. `refused`: rows of a produce
-    response for what it may not."""
+    """The peer, API version and client id of one request; never changed. `access`: what the peer may do. `refused`:
+    rows of a produce response for what it may not. `time`: what it takes, measured while a quota is set."""
 
     version: int
     peer: Peer
     client_id: str
     access: Unrestricted = UNRESTRICTED
     refused: tuple[ProduceResponseTopic, ...] = ()
+    time: LoopTime | None = None

@@ -38,7 +38,6 @@ from broker.handlers.fetch.long_poll import LongPoll, answer_wide
 from broker.handlers.groups import admin as group_admin
 from broker.handlers.groups import members as groups
 from broker.handlers.groups import offsets as group_offsets
-from broker.handlers.loop_time import LoopTime
 from broker.handlers.metadata import cluster_view, metadata
 from broker.handlers.metadata import describe_cluster as cluster
 from broker.handlers.metadata import describe_topic_partitions as topic_partitions
@@ -53,6 +52,7 @@ from broker.handlers.transactions import markers
 from broker.handlers.transactions import offsets as transaction_offsets
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.peers.forward import FORWARDED
+from broker.quotas.loop_time import LoopTime
 from broker.security.brokers_only import RESTRICTED, BrokersOnly
 from broker.security.client_access import ClientAccess
 from broker.security.rules import data as data_rules
@@ -256,12 +256,12 @@ class BrokerDispatcher:
 
     def _throttled(self, peer: Peer, frame: memoryview) -> Answer:
         time = self._responder.time = LoopTime(self._now_s)
-        began_s = self._now_s()
+        time.start()
         try:
             answer = self._answer(peer, frame)
         finally:
             self._responder.time = None
-        time.seconds += self._now_s() - began_s
+            time.stop()
         return self._throttle.after(peer, frame, answer, time)
 
     def _answered(self, api_key: int, began_s: float, count: int, _: object) -> None:
@@ -277,7 +277,8 @@ class BrokerDispatcher:
         except MalformedFrame as malformed:
             context.metrics.malformed += 1
             raise CloseConnection(f"malformed request: {malformed}") from malformed
-        call = Call(header.api_version, peer, header.client_id or "", self.clients.of(peer))
+        client_id = header.client_id or ""
+        call = Call(header.api_version, peer, client_id, self.clients.of(peer), time=self._responder.time)
         context.metrics.requests[header.api_key] += 1
         refusal = self._brokers_only.refusal(peer, header.api_key, request, is_client=call.access.is_enforced)
         if refusal is not None:

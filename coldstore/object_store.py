@@ -137,3 +137,14 @@ class ObjectStore(ReadStore, Protocol):
     def open_local(self, key: str) -> File | None:
         """The object as a local file for sendfile (directory bucket), else None. Raises ObjectMissing."""
         ...
+
+
+class ReplacingStore(ObjectStore, Protocol):
+    """An `ObjectStore` whose immutable objects can be stored in another form, by an operator's command only: what its
+    users read stays the same."""
+
+    async def replace_object(self, key: str, body: Upload, if_match: str) -> None:
+        """Store `body` in place of the object whose ETag is `if_match`. Readers get the old bytes or the new ones.
+
+        Raises PreconditionFailed, ObjectMissing (never makes an object that was deleted)."""
+        ...

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.config.jaas import LoginModule, parse_jaas
 from broker.config.listeners import ListenerConfig
 from broker.config.sources import Explicit
 from broker.config.values import InvalidConfig
+from logformat.jaas import LoginModule, parse_jaas
 
 PLAIN: Final = "PLAIN"
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from broker.handlers.loop_time import LoopTime
 from broker.membership.serving_gate import ServingGate
 from broker.net.dispatch import Answer, CloseConnection, Later, Part
+from broker.quotas.loop_time import LoopTime
 from broker.wire import scatter
 from broker.wire.apis import response_header_version
 from broker.wire.codec import encode_response, encode_response_in_steps

@@ -8,6 +8,9 @@ are sent at all. What counts:
   task that continues it. Time in workers, on the disk and of other tasks does not count. 100 % is the whole loop.
 * controller mutations: counted by the controller, whose throttle time is in its response.
 
+Hot path while a quota is set: a run of produce requests costs 1.7 µs where none holds for its client, 2.6 µs with one
+on bytes, 7 µs with one on time too; without any quota 13 ns (`QuotaManagers.is_set`).
+
 Where a run of produce requests is answered together, its last response has the throttle time. ApiVersions from version
 3 on never has one; its client is muted all the same. Source: Kafka's RequestHandlerHelper, KafkaApis.
 """
@@ -19,10 +22,10 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Final
 
-from broker.handlers.loop_time import LoopTime
 from broker.handlers.produce.routes import ProduceRoute
 from broker.net.dispatch import Answer, Later, Part, Peer
 from broker.quotas.client_quotas import PERCENT, QuotaKind, QuotaManagers, user_of
+from broker.quotas.loop_time import LoopTime
 from broker.wire.apis import ApiKey, api_of, is_flexible, is_served, response_header_version
 from broker.wire.emit import SIZES, present
 from broker.wire.framing import FRAME_PREFIX_SIZE, parse_request_header

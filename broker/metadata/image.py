@@ -98,8 +98,14 @@ class ClusterImage(msgspec.Struct):
             self.acls,
             self.quotas,
         )
+        quotas: list[ClientQuotas] = []  # applied together: one request may change a thousand of many thousands
         for record in records:
-            image._apply(record)
+            if isinstance(record, ClientQuotas):
+                quotas.append(record)
+            else:
+                image._apply(record)
+        if quotas:
+            image.quotas = _with_quotas(self.quotas, quotas)
         return image
 
     def _apply(self, record: MetadataRecord) -> None:
@@ -132,8 +138,6 @@ class ClusterImage(msgspec.Struct):
                 self.scram = _with_credential(self.scram, record)
             case AclsChanged(added, removed):
                 self.acls = _with_acls(self.acls, added, removed)
-            case ClientQuotas():
-                self.quotas = _with_quotas(self.quotas, record)
 
     def _register(self, record: Node) -> None:
         """A new session, or the end of the current one. An ended session never resumes."""
@@ -177,11 +181,15 @@ def _with_acls(known: tuple[Acl, ...], added: tuple[Acl, ...], removed: tuple[Ac
     return known if len(kept) == len(known) and all(acl in kept for acl in known) else tuple(kept)
 
 
-def _with_quotas(known: tuple[ClientQuotas, ...], record: ClientQuotas) -> tuple[ClientQuotas, ...]:
-    if record in known or (not record.quotas and all(one.entity != record.entity for one in known)):
-        return known
-    others = tuple(one for one in known if one.entity != record.entity)
-    return (*others, record) if record.quotas else others
+def _with_quotas(known: tuple[ClientQuotas, ...], records: Iterable[ClientQuotas]) -> tuple[ClientQuotas, ...]:
+    now = {one.entity: one for one in known}
+    for record in records:
+        if now.get(record.entity) != record:
+            now.pop(record.entity, None)
+            if record.quotas:
+                now[record.entity] = record
+    changed = tuple(now.values())
+    return known if changed == known else changed
 
 
 _EMPTY = ClusterImage()

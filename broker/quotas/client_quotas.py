@@ -90,7 +90,7 @@ class RateQuota:
         found = self._limits.of(user, client_id)
         if found is None:
             return None
-        return int(found[1] * (self.windows.count - 1) * self.windows.size_ms / 1000)
+        return int(found[1] * self.windows.least_span_ms / 1000)
 
     def _new_rate(self) -> Rate:
         return Rate(self.windows)

@@ -18,6 +18,8 @@ from broker.metadata.records import ClientQuotas
 
 _DEFAULT: Final = ""  # an empty name is refused, so no entity has it
 
+_FOUND_MAX: Final = 10_000  # clients whose quota is remembered, 0.3 KB each
+
 SensorKey: TypeAlias = tuple[str, str]
 """User and client id whose use is measured together; empty: of any."""
 
@@ -25,9 +27,10 @@ SensorKey: TypeAlias = tuple[str, str]
 class Limits:
     """The quotas of one key, such as `producer_byte_rate`."""
 
-    __slots__ = ("_by_entity",)
+    __slots__ = ("_by_entity", "_found")
 
     def __init__(self, quotas: Iterable[ClientQuotas], key: str) -> None:
+        self._found: dict[SensorKey, tuple[SensorKey, float] | None] = {}
         self._by_entity: dict[tuple[str | None, str | None], float] = {}
         for each in quotas:
             if key in each.quotas:
@@ -39,9 +42,16 @@ class Limits:
 
     def of(self, user: str, client_id: str) -> tuple[SensorKey, float] | None:
         """Whose use is measured with this client's, and the quota of them together; None: there is no quota."""
+        client = user, client_id
+        if client in self._found:
+            return self._found[client]
         key = self._measured(user, client_id)
         bound = self._bound(*key)
-        return None if bound is None else (key, bound)
+        found = None if bound is None else (key, bound)
+        if len(self._found) >= _FOUND_MAX:
+            self._found.clear()
+        self._found[client] = found
+        return found
 
     def _measured(self, user: str, client_id: str) -> SensorKey:
         known = self._by_entity

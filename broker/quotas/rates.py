@@ -9,7 +9,7 @@ Source: Kafka's SampledStat, Rate, WindowedSum, TokenBucket and QuotaUtils. Time
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 THROTTLE_MS_MAX: Final = 2**31 - 1
@@ -21,6 +21,13 @@ class Windows:
 
     count: int = 11
     size_ms: int = 1000
+    span_ms: int = field(init=False)
+    least_span_ms: int = field(init=False)
+    """A rate is never measured over less."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "span_ms", self.count * self.size_ms)
+        object.__setattr__(self, "least_span_ms", max(self.span_ms - self.size_ms, 1))
 
 
 class _Sample:
@@ -35,36 +42,44 @@ class _Sample:
 
 
 class Rate:
-    """What one client took, a second."""
+    """What one client took, a second.
 
-    __slots__ = ("_current", "_samples", "_windows")
+    Hot path while a quota is set: within it `record` and `throttle_ms` look at no sample but the current one.
+    """
+
+    __slots__ = ("_current", "_purge_ms", "_samples", "_total", "_windows")
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
         self._samples: list[_Sample] = []  # at most one more than there are windows
         self._current = 0
+        self._total = 0.0  # of all samples
+        self._purge_ms = 0  # no sample is obsolete before
 
     def record(self, value: float, now_ms: int) -> None:
         """Count `value`; a negative one takes back what was counted in the same window."""
         if not self._samples:
             self._samples.append(_Sample(now_ms))
+            self._purge_ms = now_ms + self._windows.span_ms
         sample = self._samples[self._current]
         if now_ms - sample.began_ms >= self._windows.size_ms:
             sample = self._advance(now_ms)
         sample.total += value
         sample.last_ms = now_ms
+        self._total += value
 
     def total(self, now_ms: int) -> float:
         """What was counted within the span."""
-        self._purge(now_ms)
-        return sum(sample.total for sample in self._samples)
+        if now_ms >= self._purge_ms:
+            self._purge(now_ms)
+        return self._total
 
     def per_s(self, now_ms: int) -> float:
         return self.total(now_ms) * 1000 / self.span_ms(now_ms)
 
     def span_ms(self, now_ms: int) -> int:
         """The time that the rate is measured over."""
-        self._purge(now_ms)
+        self.total(now_ms)
         windows = self._windows
         elapsed_ms = now_ms - min((sample.began_ms for sample in self._samples), default=now_ms)
         lacking = windows.count - 1 - elapsed_ms // windows.size_ms
@@ -72,6 +87,8 @@ class Rate:
 
     def throttle_ms(self, bound: float, now_ms: int) -> int:
         """How long nothing may be counted until the rate is down to `bound`; 0 when it is not above it."""
+        if self.total(now_ms) * 1000 <= bound * self._windows.least_span_ms:
+            return 0
         rate = self.per_s(now_ms)
         if rate <= bound:
             return 0
@@ -82,14 +99,18 @@ class Rate:
         if self._current == len(self._samples):
             self._samples.append(_Sample(now_ms))
         else:
+            self._total -= self._samples[self._current].total
             self._samples[self._current].reset(now_ms)
         return self._samples[self._current]
 
     def _purge(self, now_ms: int) -> None:
-        oldest_ms = now_ms - self._windows.count * self._windows.size_ms
-        for sample in self._samples:
-            if sample.last_ms <= oldest_ms:
+        """Empty the samples that are older than the span; they begin anew now."""
+        span_ms, samples = self._windows.span_ms, self._samples
+        for sample in samples:
+            if now_ms - sample.last_ms >= span_ms:
                 sample.reset(now_ms)
+        self._total = sum(sample.total for sample in samples)
+        self._purge_ms = min((sample.last_ms for sample in samples), default=now_ms) + span_ms
 
 
 class TokenBucket:
@@ -118,4 +139,4 @@ class TokenBucket:
         return 0 if tokens >= 0 else min(round(-tokens / bound * 1000), THROTTLE_MS_MAX)
 
     def _burst(self, bound: float) -> float:
-        return self._windows.count * self._windows.size_ms / 1000 * bound
+        return self._windows.span_ms / 1000 * bound

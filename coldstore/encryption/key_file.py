@@ -80,6 +80,17 @@ def ring_of(file: KeyFile, path: str, service: KeyService | None = None) -> KeyR
         raise KeyFileRefused(str(refused) if source in str(refused) else f"{source}: {refused}") from None
 
 
+def check(file: KeyFile, path: str) -> None:
+    """Raises KeyFileRefused for a file that contradicts itself; no key is unwrapped."""
+    ids = ", ".join(file.keys) or "none"
+    if file.active is not None and file.active not in file.keys:
+        raise KeyFileRefused(f"key file {path}: the active key {file.active!r} is not among its keys ({ids})")
+    if file.active is None and not file.accept_plain:
+        raise KeyFileRefused(
+            f"key file {path}: without an active key new objects are not encrypted; accept plain objects, or name one"
+        )
+
+
 def _secret(entry: KeyEntry, key_id: str, service: KeyService | None) -> bytes:
     if (entry.key is None) == (entry.aws_kms is None):
         raise InvalidRequest(f"key {key_id!r}: give either key or aws_kms")

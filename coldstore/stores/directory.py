@@ -94,6 +94,13 @@ class DirectoryStore:
         await self._prepare()
         return await self._run(self._files.write_root, key, data, if_match, lane=Lane.STORE)
 
+    async def replace_object(self, key: str, body: Upload, if_match: str) -> None:
+        check_key(key)
+        await self._prepare()
+        await self._run(
+            self._files.replace_object, key, body, if_match, lane=Lane.STORE, deadline_s=self._deadlines.segment_s
+        )
+
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             check_key(key)

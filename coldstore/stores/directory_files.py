@@ -179,6 +179,26 @@ class DirectoryFiles:
             lock.release()
         return content_etag(data)
 
+    def replace_object(self, key: str, body: Upload, if_match: str) -> None:
+        """Write, check, sync, then rename over the object. Raises ObjectMissing, PreconditionFailed, ChecksumRefused.
+
+        An object that is deleted at that moment comes back as an orphan."""
+        temporary = self._temporary()
+        try:
+            file = self._create(temporary)
+            try:
+                _fill(file, key, body)
+                file.sync()
+            finally:
+                file.close()
+            self.open(key).close()
+            if (found := self._current_etag(key)) != if_match:
+                raise PreconditionFailed(f"PUT {key}: expected ETag {if_match}, found {found}")
+            self._disk.rename(temporary, f"{self.root}/{key}")
+            self._sync_names(key, all_parents=False)
+        finally:
+            self._drop(temporary)
+
     def _current_etag(self, key: str) -> str | None:
         try:
             file = self.open(key)

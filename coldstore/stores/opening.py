@@ -3,9 +3,26 @@ are encrypted and decrypted on their way (`coldstore.encryption`)."""
 
 from __future__ import annotations
 
-from coldstore.object_store import ObjectStore
+from typing import TYPE_CHECKING
+
+from coldstore.object_store import ObjectStore, ReplacingStore
 from coldstore.url import BucketUrl, DirectoryUrl
+from logformat.errors import InvalidRequest
 from seams.world import World
+
+if TYPE_CHECKING:
+    from coldstore.encryption.rewrap import Rewrapper
+
+
+def open_rewrapper(url: BucketUrl, world: World, scratch: str) -> Rewrapper:
+    """What brings the objects of the URL's bucket under the active key of its key file; `scratch`: a directory for a
+    copy of one object. Raises as `open_store`, InvalidRequest for a URL without a key file."""
+    from coldstore.encryption.key_file import load_ring
+    from coldstore.encryption.rewrap import Rewrapper
+
+    if url.key_file is None:
+        raise InvalidRequest("no key file: give key_file in the bucket's URL, or THERMOCLINE_ENCRYPTION_KEY_FILE")
+    return Rewrapper(_open_plain(url, world), load_ring(url.key_file), world, scratch)
 
 
 def open_store(url: BucketUrl, world: World) -> ObjectStore:
@@ -21,7 +38,7 @@ def open_store(url: BucketUrl, world: World) -> ObjectStore:
     return EncryptedStore(store, load_ring(url.key_file), world.workers, world.rng)
 
 
-def _open_plain(url: BucketUrl, world: World) -> ObjectStore:
+def _open_plain(url: BucketUrl, world: World) -> ReplacingStore:
     if isinstance(url, DirectoryUrl):
         from coldstore.stores.directory import DirectoryStore
 

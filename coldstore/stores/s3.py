@@ -134,6 +134,18 @@ class S3Store:
         what = f"PUT {key} if {if_match or 'absent'}"
         return await self._call(what, self._deadlines.small_s, self._put_root, key, target, data, conditional=True)
 
+    async def replace_object(self, key: str, body: Upload, if_match: str) -> None:
+        await self._call(
+            f"PUT {key} if {if_match}",
+            self._deadlines.segment_s,
+            self._put_segment,
+            key,
+            self._target(key),
+            body,
+            if_match,
+            conditional=True,
+        )
+
     async def delete(self, keys: Sequence[str]) -> None:
         names = [self._target(key)["Key"] for key in keys]
         for at in range(0, len(names), DELETE_KEYS_MAX):
@@ -232,7 +244,9 @@ class S3Store:
                 status = 403 if code == "AccessDenied" else 500
                 raise refusal(f"DELETE {error.get('Key')}", status, code, str(error.get("Message", "")))
 
-    async def _put_segment(self, key: str, target: dict[str, str], body: Upload) -> ObjectInfo:
+    async def _put_segment(
+        self, key: str, target: dict[str, str], body: Upload, if_match: str | None = None
+    ) -> ObjectInfo:
         deadline = self._clock.monotonic_s() + self._deadlines.segment_s
         async with self._segment_puts:
             _, client = await self._open_writers()
@@ -246,6 +260,7 @@ class S3Store:
                 # asyncio's timeout leaves the thread running; this deadline ends its upload.
                 lambda: self._clock.monotonic_s() > deadline,
                 self._part_bytes,
+                {} if if_match is None else {"IfMatch": if_match},
                 lane=Lane.STORE,
             )
 

@@ -147,12 +147,15 @@ def put_object(
     extra: dict[str, str],
     expired: Callable[[], bool],
     part_bytes: int = PART_BYTES,
+    condition: dict[str, str] | None = None,
 ) -> ObjectInfo:
-    """Store `body` under `target` (Bucket, Key). Raises botocore's errors, ours, or those of the source."""
+    """Store `body` under `target` (Bucket, Key). `condition`: on what is there. Raises botocore's errors, ours, or
+    those of the source."""
+    condition = condition or {}
     try:
         if body.size <= part_bytes * SINGLE_PARTS:
-            return _stored(_put_whole(client, body, expired, **target, **extra), key, body)
-        return _put_parts(client, target, key, body, extra, expired, part_bytes)
+            return _stored(_put_whole(client, body, expired, **target, **extra, **condition), key, body)
+        return _put_parts(client, target, key, body, extra, expired, part_bytes, condition)
     except Exception as failure:
         _free_frames(failure)
         raise
@@ -221,6 +224,7 @@ def _put_parts(
     extra: dict[str, str],
     expired: Callable[[], bool],
     part_bytes: int,
+    condition: dict[str, str],
 ) -> ObjectInfo:
     sizes = [min(part_bytes, body.size - at) for at in range(0, body.size, part_bytes)]
     if len(sizes) > PARTS_MAX:
@@ -240,6 +244,7 @@ def _put_parts(
             MultipartUpload={"Parts": parts},
             ChecksumCRC32C=encoded_crc32c(whole),
             ChecksumType="FULL_OBJECT",
+            **condition,
             **upload,
         )
         return _stored(answer, key, body)

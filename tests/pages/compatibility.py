@@ -44,7 +44,7 @@ DIFFERENCES = (
     Difference(
         "`request_percentage` is of the one event loop, so 100 is all of it; Kafka's is of a thread, of which it has "
         "several.",
-        "adr/0039-client-quotas.md",
+        "docs/adr/0039-client-quotas.md",
     ),
     Difference(
         "A throttled connection is not read for its throttle time, but for `connections.max.idle.ms` at most; Kafka "

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from broker.config.authorizer import ALLOWS_WITHOUT_ACLS, CLASS_NAME, STANDARD_AUTHORIZER
 from coldstore.inspection.orphan_safety import keep_only_copies
 from seams.rng import SeededRng
 from tests.sim import acts
@@ -93,6 +94,7 @@ def shape_of(seed: int, duration_s: float, *, late: bool = False) -> Shape:
         f"thermocline.seal.on.shutdown={('true', 'false')[rng.randrange(2)]}",
         f"thermocline.validate.records={('true', 'false')[rng.randrange(2)]}",
         *codec_of(f"shape/{seed}"),
+        *authorizer_of(f"shape/{seed}"),
     )
     return Shape(
         seed,
@@ -115,6 +117,15 @@ def codec_of(name: str) -> tuple[str, ...]:
     """In some runs topics have a codec of their own: what producers send is recompressed (ADR 31)."""
     drawn = SeededRng(f"{name}/codec").randrange(24)
     return (f"compression.type={CODECS[drawn]}",) if drawn < len(CODECS) else ()
+
+
+def authorizer_of(name: str) -> tuple[str, ...]:
+    """In a sixth of the runs an authorizer is asked about every request. Clients and brokers have no names here: they
+    are super users in one half, and allowed what no ACL names in the other."""
+    drawn = SeededRng(f"{name}/authorizer").randrange(12)
+    if drawn >= 2:
+        return ()
+    return (f"{CLASS_NAME}={STANDARD_AUTHORIZER}", ("super.users=User:ANONYMOUS", f"{ALLOWS_WITHOUT_ACLS}=true")[drawn])
 
 
 def simulate(seed: int, duration_s: float = 12.0, *, late: bool = False) -> Outcome:

@@ -54,7 +54,8 @@ def register(nouns: Subparsers[Parser]) -> None:
         "delete",
         help="delete quotas",
         description="The named quotas of an entity, or all that it has.",
-        example="thermocline quota delete --user alice producer_byte_rate\nthermocline quota delete --user alice",
+        example="thermocline quota delete --user alice producer_byte_rate\n"
+        "thermocline quota delete --user alice --default-client",
     )
     deleting.add_argument("keys", type=filled, nargs="*", metavar="KEY")
     deleting.set_defaults(run=delete_quotas)

@@ -2,8 +2,8 @@
 so that tools which set them in passing work. tests/integration/kafka/test_run_time_configs.py compares with Kafka.
 
 Left out, and refused at run time: what promises protection (`config.providers`, `cordoned.log.dirs`,
-`max.connections.per.ip.overrides`), passwords, because `cluster.json` would show them. Key stores and trust stores
-are files, of one listener of one broker.
+`max.connections.per.ip.overrides`), the mechanisms of logins, which are those of the start, passwords, because
+`cluster.json` would show them. Key stores and trust stores are files, of one listener of one broker.
 """
 
 from __future__ import annotations

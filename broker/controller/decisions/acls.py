@@ -11,8 +11,16 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Acl, AclsChanged
-from broker.security.authorizer.acl_filter import AclFilter, filter_refusal, is_kind
-from broker.security.authorizer.kinds import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from broker.security.authorizer.acl_filter import AclFilter, filter_refusal
+from broker.security.authorizer.kinds import (
+    CLUSTER_NAME,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    is_kind,
+    kind_name,
+)
 
 RECORDS_MAX: Final = 10_000  # Kafka's MAX_RECORDS_PER_USER_OP
 SCANS_MAX: Final = 20
@@ -77,20 +85,16 @@ def _refusal(acl: Acl) -> str | None:
     if not acl.resource_name:
         return "Invalid empty resource name"
     if not is_kind(ResourceType, acl.resource_type) or acl.resource_type == ResourceType.ANY:
-        return f"Invalid resourceType {_name(ResourceType, acl.resource_type)}"
+        return f"Invalid resourceType {kind_name(ResourceType, acl.resource_type)}"
     if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
-        return f"Invalid patternType {_name(PatternType, acl.pattern_type)}"
+        return f"Invalid patternType {kind_name(PatternType, acl.pattern_type)}"
     if not is_kind(Operation, acl.operation) or acl.operation == Operation.ANY:
-        return f"Invalid operation {_name(Operation, acl.operation)}"
+        return f"Invalid operation {kind_name(Operation, acl.operation)}"
     if acl.permission not in (Permission.DENY, Permission.ALLOW):
-        return f"Invalid permissionType {_name(Permission, acl.permission)}"
+        return f"Invalid permissionType {kind_name(Permission, acl.permission)}"
     if ":" not in acl.principal:
         return (
             f"Could not parse principal from `{acl.principal}` (no colon is present separating the principal type from "
             "the principal name)"
         )
     return None
-
-
-def _name(kind: type[ResourceType] | type[PatternType] | type[Operation] | type[Permission], number: int) -> str:
-    return kind(number).name if is_kind(kind, number) else "UNKNOWN"

@@ -65,14 +65,13 @@ class Fetch:
     )
 
     def __init__(self, context: Context, request: FetchRequest, call: Call) -> None:
-        version = call.version
         self.request = request
         self._peer = call.peer
         self._access = call.access if call.access.is_enforced else None
         self._unknown_count = -1  # of the first attempt; a partition that goes away later ends the wait
         self._watched: list[Readable] = []
         self._context = context
-        self._version = version
+        self._version = call.version
         self._bytes_max = min(request.max_bytes, context.config.fetch_max_bytes)
         self._replica = replica_fetch.follower_session(request, context.metadata.image.nodes)
         self._may_redirect = request.rack_id and context.config.selects_by_rack  # to a replica in the client's rack
@@ -83,13 +82,13 @@ class Fetch:
         # Where consumers read from followers, followers learn at once what is committed (KAFKA-9731).
         self._report_delay_s_max = 0.0 if context.config.selects_by_rack else _REPORT_DELAY_S
         self._reports_all = self._replica is None  # also partitions of which only the high watermark is new
-        self._quota = fetch_quota(context, call.peer, call.client_id, is_of_replica=self._replica is not None)
+        self._quota = fetch_quota(context, call, is_of_replica=self._replica is not None)
         if self._quota is not None:
             self._bytes_max = self._quota.cap(self._bytes_max)
         self._full: Full | None = None
         self._session: Incremental | None = None
         self._refused = ErrorCode.NONE
-        match context.fetch_sessions.begin(request, version, context.metadata.names, _now_ms(context)):
+        match context.fetch_sessions.begin(request, call.version, context.metadata.names, _now_ms(context)):
             case Full() as full:
                 self._full = full
             case Incremental() as session:

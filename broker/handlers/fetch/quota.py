@@ -3,7 +3,7 @@ once and has the throttle time, and its session stays as it was. A client that t
 records nevertheless and is throttled after, because a batch above the quota could never be read otherwise.
 
 Sizes of responses are estimated before they are encoded, within a third of what their heads take. Request time is that
-of the attempts, also those of a long poll. Source: Kafka's KafkaApis.handleFetchRequest.
+of the dispatch, its task, and the attempts of a long poll. Source: Kafka's KafkaApis.handleFetchRequest.
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.context import Context
+from broker.context import Call, Context
 from broker.handlers.fetch.attempt import FetchAttempt
-from broker.net.dispatch import Peer
 from broker.quotas.client_quotas import PERCENT, QuotaKind, QuotaManagers, user_of
+from broker.quotas.loop_time import LoopTime
 
 _HEAD_BYTES: Final = 40
 _PARTITION_BYTES: Final = 45
 
 
 class FetchQuota:
-    __slots__ = ("_client_id", "_now_s", "_peer", "_quotas", "_spent_s", "_user")
+    __slots__ = ("_client_id", "_peer", "_quotas", "_time", "_user")
 
-    def __init__(self, quotas: QuotaManagers, peer: Peer, client_id: str, now_s: Callable[[], float]) -> None:
+    def __init__(self, quotas: QuotaManagers, call: Call, time: LoopTime) -> None:
         self._quotas = quotas
-        self._peer = peer
-        self._user = user_of(peer.principal)
-        self._client_id = client_id
-        self._now_s = now_s
-        self._spent_s = 0.0
+        self._peer = call.peer
+        self._user = user_of(call.peer.principal)
+        self._client_id = call.client_id
+        self._time = time
 
     def cap(self, bytes_max: int) -> int:
         """The bytes that the fetch may ask for: what its client may take in all windows together, at most."""
@@ -37,10 +36,13 @@ class FetchQuota:
         return bytes_max if most is None else min(bytes_max, most)
 
     def timed(self, attempt: Callable[[], FetchAttempt]) -> FetchAttempt:
-        began_s = self._now_s()
-        result = attempt()
-        self._spent_s += self._now_s() - began_s
-        return result
+        """Count the attempt, also one that a partition's move causes."""
+        starts = self._time.start()
+        try:
+            return attempt()
+        finally:
+            if starts:
+                self._time.stop()
 
     def throttle(self, result: FetchAttempt) -> tuple[int, bool]:
         """Throttle the client if it is over a quota. Returns for how long, in ms, and whether it gets the records."""
@@ -49,7 +51,7 @@ class FetchQuota:
         took_ms = fetched_ms = 0
         is_served = True
         if quotas.request.is_set:
-            took_ms = quotas.request.record(user, client_id, self._spent_s * PERCENT, now_ms)
+            took_ms = quotas.request.record(user, client_id, self._time.seconds * PERCENT, now_ms)
             is_served = not took_ms
         if quotas.fetch.is_set:
             size = result.size + _HEAD_BYTES + _PARTITION_BYTES * (len(result.answers) + len(result.unknown))
@@ -61,9 +63,9 @@ class FetchQuota:
         return throttle_ms, is_served
 
 
-def fetch_quota(context: Context, peer: Peer, client_id: str, *, is_of_replica: bool) -> FetchQuota | None:
+def fetch_quota(context: Context, call: Call, *, is_of_replica: bool) -> FetchQuota | None:
     """The quotas on a fetch; None: there are none, or it is a broker's."""
     quotas = context.quotas
-    if not quotas.is_set or is_of_replica or quotas.is_free(peer):
+    if not quotas.is_set or is_of_replica or quotas.is_free(call.peer):
         return None
-    return FetchQuota(quotas, peer, client_id, context.world.clock.monotonic_s)
+    return FetchQuota(quotas, call, call.time or LoopTime(context.world.clock.monotonic_s))

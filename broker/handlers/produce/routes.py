@@ -79,7 +79,8 @@ class Routes:
         begins = head_bytes(frame, body_at, call.version)
         if not names or begins is None:
             return
-        key = (peer.listener, peer.principal, host_of(peer.address), *begins)
+        host = host_of(peer.address) if call.access.is_enforced else ""  # an ACL may be one host's
+        key = (peer.listener, peer.principal, host, *begins)
         head = self._heads.get(key)
         if head is None:
             head = self._heads[key] = Head(call.version, request.acks, request.timeout_ms, *begins)

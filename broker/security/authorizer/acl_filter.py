@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from broker.metadata.records import Acl
-from broker.security.authorizer.kinds import WILDCARD, Operation, PatternType, Permission, ResourceType
+from broker.security.authorizer.kinds import WILDCARD, Operation, PatternType, Permission, ResourceType, is_kind
 
 
 class AclFilter(NamedTuple):
@@ -59,8 +59,3 @@ def filter_refusal(wanted: AclFilter) -> str | None:
     if not (is_kind(Operation, wanted.operation) and is_kind(Permission, wanted.permission)):
         return "Unknown entryFilter."
     return None
-
-
-def is_kind(kind: type[ResourceType] | type[PatternType] | type[Operation] | type[Permission], number: int) -> bool:
-    """Whether the number is one of the kind, and not its UNKNOWN."""
-    return 0 < number < len(kind)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the only resource of type CLUSTER."""
@@ -105,3 +105,16 @@ OPERATIONS_OF: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
 def shown(name: str) -> str:
     """`CLUSTER_ACTION` as Kafka's tools write it: `ClusterAction`."""
     return "".join(word.capitalize() for word in name.split("_"))
+
+
+Kind: TypeAlias = type[ResourceType] | type[PatternType] | type[Operation] | type[Permission]
+
+
+def is_kind(kind: Kind, number: int) -> bool:
+    """Whether the number is one of the kind, and not its UNKNOWN."""
+    return 0 < number < len(kind)
+
+
+def kind_name(kind: Kind, number: int) -> str:
+    """`TOPIC`; UNKNOWN for a number that is none."""
+    return kind(number).name if is_kind(kind, number) else "UNKNOWN"

@@ -205,8 +205,9 @@ async def _offset_fetch_of_one(access: Unrestricted, request: wire.OffsetFetchRe
     if wanted is None:
 
         async def only_shown(response: wire.OffsetFetchResponse) -> None:
+            every = response.topics
             response.topics = await shown(
-                access, Operation.DESCRIBE, ResourceType.TOPIC, response.topics, lambda topic: topic.name
+                access, Operation.DESCRIBE, ResourceType.TOPIC, every, lambda topic: topic.name
             )
 
         return Verdict(request=request, merge=only_shown)
@@ -264,8 +265,9 @@ async def list_groups(
         return ALLOWED
 
     async def only_shown(response: wire.ListGroupsResponse) -> None:
+        every = response.groups
         response.groups = await shown(
-            access, Operation.DESCRIBE, ResourceType.GROUP, response.groups, lambda group: group.group_id
+            access, Operation.DESCRIBE, ResourceType.GROUP, every, lambda group: group.group_id
         )
 
     return Verdict(request=request, merge=only_shown)

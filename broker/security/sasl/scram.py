@@ -8,6 +8,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 import hmac
+import re
 from base64 import b64decode, b64encode
 from typing import Final, NamedTuple
 
@@ -21,6 +22,7 @@ ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
 MESSAGE_BYTES_MAX: Final = 8 << 10
 _GS2: Final = "n,,"
+_PRINTABLE: Final = re.compile(r"[!-+\--~]+", re.ASCII)  # no comma: it parts attributes
 
 
 class ScramSyntax(Exception):
@@ -71,7 +73,8 @@ def _hash(mechanism: str, text: bytes) -> bytes:
 
 
 def _xor(one: bytes, other: bytes) -> bytes:
-    return bytes(a ^ b for a, b in zip(one, other, strict=True))
+    assert len(one) == len(other)
+    return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big")
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
@@ -182,7 +185,7 @@ def _text(message: bytes) -> str:
 
 
 def _nonce(text: str) -> str:
-    if not text or any(not "!" <= char <= "~" for char in text):
+    if _PRINTABLE.fullmatch(text) is None:
         raise ScramSyntax("its nonce is empty or not printable")
     return text
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from logformat.properties import properties_in
 from tests.support.processes.broker_process import BrokerProcess, running_broker
-from tests.support.processes.site import QUICK, thermocline
+from tests.support.processes.site import QUICK, json_lines, thermocline
 from tests.support.waiting import wait_until
 from thermocline.cli.serve.secure.directory import JOIN
 from thermocline.cli.serve.secure.settings import librdkafka_client
@@ -93,6 +96,23 @@ def test_the_first_user_reaches_everything_and_strangers_nothing(cluster: Cluste
             plain.sendall(bytes.fromhex("0000000a00120000000000010000"))  # ApiVersions, in clear
             plain.settimeout(15)
             assert plain.recv(100)[:1] in (b"", b"\x15"), "no answer but an alert, or the end"
+
+
+def test_the_http_port_wants_its_token_and_our_tools_have_it(cluster: Cluster) -> None:
+    with cluster.broker() as broker:
+        assert cluster.cli(broker, "topic", "create", "t").returncode == Exit.DONE
+        produced(cluster.librdkafka(broker), "t", 100)
+        sealed = cluster.cli(broker, "tier", "seal", "--wait")
+        assert sealed.returncode == Exit.DONE and "everything is in the bucket" in sealed.stderr, sealed.stderr
+        assert cluster.cli(broker, "cluster", "status").returncode == Exit.DONE
+        (known, *_) = json_lines(cluster.cli(broker, "tier", "status", "--json").stdout)
+        assert known["cold_bytes"] is not None, "it comes from the HTTP port"
+        trusting = ssl.create_default_context(cafile=str(cluster.first / "security" / "ca.pem"))
+        for path in ("/status", "/metrics"):
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(f"https://{broker.http}{path}", timeout=10, context=trusting)
+        with urllib.request.urlopen(f"https://{broker.http}/readyz", timeout=10, context=trusting) as ready:
+            assert ready.status == 200, "an orchestrator's question needs no secret"
 
 
 def test_a_user_may_do_what_acls_allow(cluster: Cluster) -> None:

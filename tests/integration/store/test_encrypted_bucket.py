@@ -17,6 +17,7 @@ from tests.support.processes.site import Site, seal, status
 from tests.support.store.buckets import Bucket
 from tests.support.store.keys import secret_of, write_key_file
 from tests.support.waiting import wait_until
+from thermocline.cli.terminal.outcome import Exit
 from thermocline.pipeline.read import read
 
 TOPIC = "orders-of-alice"
@@ -132,4 +133,100 @@ def test_a_broker_without_the_right_key_does_not_start(
         assert verified.returncode not in (0, 5) and said in verified.stderr, (verified.stdout, verified.stderr)
     use(site, monkeypatch, right)
     with site.broker() as broker:
+        assert digest(read_confluent(broker.kafka, TOPIC, ENDS)) == expected
+
+
+def test_keys_are_rotated_beside_a_running_broker(site: Site, keys: str) -> None:
+    """The new key from the broker's next start on, a rewrap while it serves, and the old key is gone for good; a broker
+    that leads meanwhile loses nothing and stays up."""
+    with site.broker() as broker:
+        fill(broker.kafka)
+        seal(broker)
+        assert broker.stop() == 0
+    assert site.cli("key", "rotate", keys, "--id", "two").returncode == 0
+    with site.broker() as broker:
+        write_confluent(broker.kafka, TOPIC, 0, some("later"), "none", True)
+        seal(broker)
+        ends = {0: 2 * COUNT, 1: COUNT}
+        expected = digest(read_confluent(broker.kafka, TOPIC, ends))
+        counted = site.cli("bucket", "rewrap", site.bucket.url, "--dry-run")
+        assert "objects under key one" in counted.stdout and "objects under key two" in counted.stdout
+        done = site.cli("bucket", "rewrap", site.bucket.url)
+        assert done.returncode == 0 and "only the active key is needed" in done.stdout, (done.stdout, done.stderr)
+        write_confluent(broker.kafka, TOPIC, 1, some("last", 10), "none", True)
+        seal(broker)
+        ends[1] += 10
+        expected = digest(read_confluent(broker.kafka, TOPIC, ends))
+        assert broker.stop() == 0
+    assert site.cli("key", "remove", keys, "one").returncode == 0
+    site.lose_data_dir()
+    with site.broker() as broker:
+        assert digest(read_confluent(broker.kafka, TOPIC, ends)) == expected
+    verified = site.cli("bucket", "verify", site.bucket.url, "--deep")
+    assert verified.returncode == 0, verified.stdout
+
+
+def test_encryption_is_switched_on_for_a_bucket_in_use(
+    directory_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain objects stay readable until a rewrap encrypted them; only then may they be refused. Without the first step
+    a broker refuses the bucket instead of reading what somebody may have put there."""
+    site, path = directory_site, str(tmp_path / "keys.json")
+    with site.broker() as broker:
+        expected = fill(broker.kafka)
+        seal(broker)
+        assert broker.stop() == 0
+    use(site, monkeypatch, write_key_file(tmp_path / "strict.json", "one"))
+    with site.broker(wait_ready=False) as broker:
+        assert broker.wait() == Exit.REFUSED and "is not encrypted" in broker.log()
+    assert site.cli("key", "create", path, "--id", "one", "--accept-plain", "--inactive").returncode == 0
+    use(site, monkeypatch, path)
+    with site.broker() as broker:
+        assert digest(read_confluent(broker.kafka, TOPIC, ENDS)) == expected
+        assert broker.stop() == 0
+    assert not any(stored.endswith(b"THERMENC") for stored in contents(site.bucket).values())
+    assert site.cli("key", "set", path, "--active", "one").returncode == 0
+    with site.broker() as broker:
+        write_confluent(broker.kafka, TOPIC, 0, some("later"), "none", True)
+        seal(broker)
+        ends = {0: 2 * COUNT, 1: COUNT}
+        expected = digest(read_confluent(broker.kafka, TOPIC, ends))
+        assert {stored.endswith(b"THERMENC") for stored in contents(site.bucket).values()} == {True, False}
+        assert site.cli("bucket", "verify", site.bucket.url, "--deep").returncode == 0
+        assert site.cli("bucket", "rewrap", site.bucket.url).returncode == 0
+        assert digest(read_confluent(broker.kafka, TOPIC, ends)) == expected
+        assert broker.stop() == 0
+    assert all(stored.endswith(b"THERMENC") for stored in contents(site.bucket).values())
+    assert site.cli("key", "set", path, "--plain", "refuse").returncode == 0
+    site.lose_data_dir()
+    with site.broker() as broker:
+        assert digest(read_confluent(broker.kafka, TOPIC, ends)) == expected
+
+
+def test_a_lost_root_is_rebuilt_and_a_read_only_broker_reads(
+    directory_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cluster rebuild` reads encrypted manifests and writes an encrypted root; without the key it changes nothing."""
+    site = directory_site
+    use(site, monkeypatch, write_key_file(tmp_path / "keys.json", "one"))
+    with site.broker() as broker:
+        expected = fill(broker.kafka)
+        seal(broker)
+        with site.broker("reader", "--read-only") as reader:
+            assert digest(read_confluent(reader.kafka, TOPIC, ENDS)) == expected
+        assert broker.stop() == 0
+    root = tmp_path / "bucket" / "cluster.json"
+    root.unlink()
+    before = contents(site.bucket)
+    with monkeypatch.context() as without:
+        without.delenv(VARIABLE)
+        refused = site.cli("cluster", "rebuild", "--bucket", site.bucket.url, "--yes")
+        assert refused.returncode not in (0, 5) and "is encrypted" in refused.stderr
+    assert contents(site.bucket) == before
+    rebuilt = site.cli("cluster", "rebuild", "--bucket", site.bucket.url, "--yes")
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    assert root.read_bytes().endswith(b"THERMENC")
+    with site.broker() as broker:
+        restored = site.cli("cluster", "restore", "--bucket", site.bucket.url, "-b", broker.kafka, "--yes")
+        assert restored.returncode == 0, restored.stderr
         assert digest(read_confluent(broker.kafka, TOPIC, ENDS)) == expected

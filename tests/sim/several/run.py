@@ -21,7 +21,7 @@ from tests.sim.checks.invariants import watch_roots
 from tests.sim.client import Client
 from tests.sim.nemesis import KEEPS
 from tests.sim.playing import Actor, Load, Outcome, Play, played
-from tests.sim.run import BROKER_SETTINGS, FAULTY, codec_of
+from tests.sim.run import BROKER_SETTINGS, FAULTY, authorizer_of, codec_of
 from tests.sim.several.checks.ends import Ends
 from tests.sim.several.checks.god import God
 from tests.sim.several.checks.losses import Losses
@@ -114,6 +114,7 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
         kinds += (Kind.ROTTEN,)
     settings += (f"thermocline.follower.skip.bytes={(0, 4000, 64 << 20)[later.randrange(3)]}",)
     settings += codec_of(f"several/{brokers}/{seed}")
+    settings += authorizer_of(f"several/{brokers}/{seed}")
     operated = SeededRng(f"several/{brokers}/{seed}/operated")
     is_throttled = operated.randrange(3) == 0
     if is_throttled:

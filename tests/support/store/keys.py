@@ -7,7 +7,10 @@ from pathlib import Path
 
 from coldstore.encryption.key_file import FORMAT, KeyFile, encode, plain_entry
 from coldstore.encryption.keys import KeyRing, WrappingKey
+from coldstore.encryption.sealed_body import SealedBody
 from seams.files.private_file import write_private
+from seams.rng import SystemRng
+from tests.support.store.memory_store import upload_of
 
 
 def secret_of(name: str) -> bytes:
@@ -19,6 +22,14 @@ def ring_of(*ids: str, active: str | None = "", accepts_plain: bool = False) -> 
     """Keys of these ids; the first one is active, unless `active` says which."""
     keys = [WrappingKey(key_id, secret_of(key_id)) for key_id in ids]
     return KeyRing(keys, ids[0] if active == "" else active, accepts_plain=accepts_plain)
+
+
+def sealed_bytes(name: str, data: bytes, ring: KeyRing) -> bytes:
+    """The object `name` as it lies in the store."""
+    assert ring.active is not None
+    fresh = SystemRng().random_bytes
+    body = SealedBody(name, upload_of(data), fresh(32), ring.active, fresh(12))
+    return b"".join(map(bytes, body.upload().open()))
 
 
 def write_key_file(

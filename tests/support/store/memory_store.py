@@ -86,6 +86,16 @@ class MemoryStore:
         self.objects[key] = stored
         return stored.etag
 
+    async def replace_object(self, key: str, body: Upload, if_match: str) -> None:
+        found = self._find(key)
+        data = b"".join(map(bytes, body.open()))
+        await asyncio.sleep(0)
+        if self.objects.get(key) is not found or found.etag != if_match:
+            raise PreconditionFailed(f"PUT {key}: the condition did not hold")
+        if len(data) != body.size or crc32c(data) != body.checksum():
+            raise ChecksumRefused(f"PUT {key}: {len(data)} bytes do not match the size or checksum sent with them")
+        self.objects[key] = StoredObject(data, _etag(data), crc32c(data))
+
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             check_key(key)

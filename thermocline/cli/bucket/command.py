@@ -1,6 +1,6 @@
 """`thermocline bucket`: flags of the sub-commands, with or without a running broker.
 
-Only `gc --delete` and the probe's scratch objects change a bucket.
+Only `gc --delete`, `rewrap` and the probe's scratch objects change a bucket.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     ).add_subparsers(metavar="VERB", required=True)
     _register_contents(verbs)
     _register_checks(verbs)
+    _register_rewrap(verbs)
 
 
 def _verb(verbs: Subparsers[Parser], name: str, *, about: str, example: str) -> Parser:
@@ -102,6 +103,24 @@ def _register_checks(verbs: Subparsers[Parser]) -> None:
     )
     add_json(gc)
     gc.set_defaults(run=_gc)
+
+
+def _register_rewrap(verbs: Subparsers[Parser]) -> None:
+    rewrap = _verb(
+        verbs,
+        "rewrap",
+        about="bring every object under the key file's active key, beside running brokers too",
+        example="thermocline bucket rewrap 's3://my-bucket/log?key_file=/etc/thermocline/keys.json' --dry-run",
+    )
+    rewrap.add_argument("--dry-run", action="store_true", help="only count the objects under each key")
+    add_json(rewrap)
+    rewrap.set_defaults(run=_rewrap)
+
+
+def _rewrap(arguments: argparse.Namespace) -> int:
+    from thermocline.cli.bucket.rewrap import rewrap
+
+    return rewrap(arguments.url, change=not arguments.dry_run, as_json=arguments.json)
 
 
 def _ls(arguments: argparse.Namespace) -> int:

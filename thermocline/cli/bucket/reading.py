@@ -24,7 +24,7 @@ from coldstore.manifest.manifest_reader import ManifestReader
 from coldstore.object_store import ObjectMissing, ObjectStore
 from coldstore.roots.root import Root, RootStore
 from coldstore.stores.opening import open_store
-from coldstore.url import KEY_FILE_VARIABLE, parse_bucket_url, with_key_file
+from coldstore.url import KEY_FILE_VARIABLE, BucketUrl, parse_bucket_url, with_key_file
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat
 from seams.clock import SystemClock
@@ -151,13 +151,22 @@ class Bucket:
 async def opened(url: str) -> AsyncIterator[Bucket]:
     """The bucket behind `url`. Raises InvalidRequest for a bad URL."""
     workers = ThreadWorkers()
-    world = World(PosixDisk(), workers, WorkerSyncs(workers), SystemClock(), SystemRng(), TcpNet())
-    store = open_store(with_key_file(parse_bucket_url(url), os.environ.get(KEY_FILE_VARIABLE)), world)
+    world = world_of(workers)
+    store = open_store(bucket_url_of(url), world)
     try:
         yield Bucket(store, world, BucketInspector(store, workers))
     finally:
         await store.close()
         workers.close()
+
+
+def world_of(workers: ThreadWorkers) -> World:
+    return World(PosixDisk(), workers, WorkerSyncs(workers), SystemClock(), SystemRng(), TcpNet())
+
+
+def bucket_url_of(url: str) -> BucketUrl:
+    """Parsed, with the key file that the environment names. Raises InvalidRequest."""
+    return with_key_file(parse_bucket_url(url), os.environ.get(KEY_FILE_VARIABLE))
 
 
 def with_bucket(url: str, use: Callable[[Bucket], Awaitable[T]]) -> T:

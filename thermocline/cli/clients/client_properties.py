@@ -12,16 +12,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.config.jaas import parse_jaas
 from broker.config.sasl import MECHANISMS, OAUTHBEARER, Login, PasswordLogin, TokenLogin
-from broker.config.values import InvalidConfig
 from broker.security_protocol import SecurityProtocol
+from logformat.errors import InvalidRequest
+from logformat.jaas import parse_jaas
 from logformat.properties import properties_in
 from thermocline.cli.clients.librdkafka_names import NAMES, nearest
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 _PROTOCOL: Final = "security.protocol"
 _MECHANISM: Final = ("sasl.mechanism", "sasl.mechanisms")
+HTTP_TOKEN: Final = "thermocline.http.token"
+"""Ours; Java's clients warn of a config that they do not know."""
 _BOOTSTRAP: Final = ("bootstrap.servers", "metadata.broker.list")
 _SECURE: Final = ("ssl.", "sasl.", "security.", "https.")
 _STORE_TYPES: Final = ("ssl.truststore.type", "ssl.keystore.type")
@@ -66,6 +68,7 @@ class ClientProperties:
     login: Login | None = None
     tls: TlsFiles = TlsFiles()
     bootstrap: str | None = None  # bootstrap.servers of the file
+    http_token: str | None = field(default=None, repr=False)  # of brokers' HTTP ports
 
 
 def read_properties(file_text: str | None, extra: Iterable[tuple[str, str]]) -> ClientProperties:
@@ -75,13 +78,15 @@ def read_properties(file_text: str | None, extra: Iterable[tuple[str, str]]) -> 
     for name in _BOOTSTRAP:
         if name in given and given[name][1].startswith("-X"):
             raise CommandFailed(f"-X {name}: use -b", Exit.USAGE)
+    http_token, _ = given.pop(HTTP_TOKEN, (None, ""))
     found = _in_librdkafka(given)
     bootstrap = next((found.pop(name) for name in _BOOTSTRAP if name in found), None)
     protocol_text = found.get(_PROTOCOL, SecurityProtocol.PLAINTEXT).upper()
     if protocol_text not in SecurityProtocol.__members__:
         raise _wrong(_PROTOCOL, f"{protocol_text} is none of {', '.join(SecurityProtocol)}")
     protocol = SecurityProtocol(protocol_text)
-    return ClientProperties(found, protocol, _login(found) if protocol.uses_sasl else None, _tls(found), bootstrap)
+    login = _login(found) if protocol.uses_sasl else None
+    return ClientProperties(found, protocol, login, _tls(found), bootstrap, http_token)
 
 
 def _in_librdkafka(given: Mapping[str, tuple[str, str]]) -> dict[str, str]:
@@ -115,7 +120,7 @@ def _in_librdkafka(given: Mapping[str, tuple[str, str]]) -> dict[str, str]:
 def _of_jaas(text: str) -> dict[str, str]:
     try:
         module = parse_jaas(text, "sasl.jaas.config")
-    except InvalidConfig as refused:
+    except InvalidRequest as refused:
         raise CommandFailed(str(refused), Exit.USAGE) from None
     options = module.options
     if "tokenFile" in options:

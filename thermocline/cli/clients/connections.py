@@ -14,13 +14,14 @@ from broker.config.addresses import parse_address
 from broker.config.values import InvalidConfig
 from seams.typed_json import decoder_of
 from thermocline.cli.clients.bootstrap import bootstrap_addresses
-from thermocline.cli.clients.http_client import HttpRefused, get
+from thermocline.cli.clients.http_client import HttpAddress, HttpRefused, get
 from thermocline.cli.clients.wire_client import BROKER_RESOURCE, TIMEOUT_S, BrokerUnreachable, WireClient
 from thermocline.cli.terminal.outcome import CommandFailed
 
 T = TypeVar("T")
 
 _HTTP = "thermocline.http"
+_HTTP_TLS = "thermocline.http.ssl.keystore.location"
 
 
 def connect(bootstrap: str, timeout_s: float = TIMEOUT_S) -> WireClient:
@@ -35,7 +36,7 @@ def connect(bootstrap: str, timeout_s: float = TIMEOUT_S) -> WireClient:
     raise failure
 
 
-def http_addresses(bootstrap: str) -> dict[int, tuple[str, int]]:
+def http_addresses(bootstrap: str) -> dict[int, HttpAddress]:
     """Each broker's HTTP address by node id. CommandFailed when one has none; BrokerUnreachable when one with a
     session does not answer.
     """
@@ -58,18 +59,19 @@ def http_addresses(bootstrap: str) -> dict[int, tuple[str, int]]:
     return dict(sorted(found.items()))
 
 
-def http_of(client: WireClient, node_id: int) -> tuple[str, int] | None:
-    value = client.configs(BROKER_RESOURCE, str(node_id), [_HTTP]).get(_HTTP)
+def http_of(client: WireClient, node_id: int) -> HttpAddress | None:
+    values = client.configs(BROKER_RESOURCE, str(node_id), [_HTTP, _HTTP_TLS])
     try:
-        address = parse_address(value or "", _HTTP)
+        address = parse_address(values.get(_HTTP) or "", _HTTP)
     except InvalidConfig:
         return None  # another broker's, or none
-    return (client.host if address.every_interface else address.host), address.port
+    host = client.host if address.every_interface else address.host
+    return HttpAddress(host, address.port, bool(values.get(_HTTP_TLS)))
 
 
-def get_json(address: tuple[str, int], path: str, kind: type[T], timeout_s: float = 5.0) -> T | None:
+def get_json(address: HttpAddress, path: str, kind: type[T], timeout_s: float = 5.0) -> T | None:
     """The parsed JSON of a broker's HTTP response; None if there is no readable one."""
     try:
-        return decoder_of(kind).decode(get(*address, path, timeout_s))
+        return decoder_of(kind).decode(get(address, path, timeout_s))
     except (HttpRefused, msgspec.MsgspecError):
         return None

@@ -1,14 +1,21 @@
-"""Blocking GET and POST requests to a broker's HTTP port, one connection each."""
+"""Blocking GET and POST requests to a broker's HTTP port, one connection each.
+
+The port's certificate is verified by the command's client configuration. Its token is sent over TLS, and within this
+machine, only.
+"""
 
 from __future__ import annotations
 
+import http
 import http.client
 import select
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
-from broker.config.addresses import show_address
+from broker.config.addresses import Address, show_address
+from thermocline.cli.clients.connection_properties import current
+from thermocline.cli.clients.secured_socket import context_of
 
 _TIMEOUT_S: Final = 5.0
 _SEAL_TIMEOUT_S: Final = 3700.0  # the broker's own timeout is an hour
@@ -19,31 +26,39 @@ class HttpRefused(Exception):
     """No response, or one that is no success; the message says which."""
 
 
-def get(host: str, port: int, path: str, timeout_s: float = _TIMEOUT_S) -> bytes:
+class HttpAddress(NamedTuple):
+    host: str
+    port: int
+    uses_tls: bool = False
+
+    def url(self, path: str) -> str:
+        return f"{'https' if self.uses_tls else 'http'}://{show_address(self.host, self.port)}{path}"
+
+
+def get(address: HttpAddress, path: str, timeout_s: float = _TIMEOUT_S) -> bytes:
     """The body of a 200. Raises HttpRefused otherwise."""
-    return _request(host, port, "GET", path, None, timeout_s)
+    return _request(address, "GET", path, None, timeout_s)
 
 
-def post_json(host: str, port: int, path: str, body: str, waiting: Callable[[], None] | None = None) -> bytes:
+def post_json(address: HttpAddress, path: str, body: str, waiting: Callable[[], None] | None = None) -> bytes:
     """The body of a success. Raises HttpRefused otherwise. Calls `waiting` every two seconds until the response
     arrives.
     """
-    return _request(host, port, "POST", path, body, _SEAL_TIMEOUT_S, waiting)
+    return _request(address, "POST", path, body, _SEAL_TIMEOUT_S, waiting)
 
 
 def _request(
-    host: str,
-    port: int,
+    address: HttpAddress,
     method: str,
     path: str,
     body: str | None,
     timeout_s: float,
     waiting: Callable[[], None] | None = None,
 ) -> bytes:
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    connection = _connection(address, timeout_s)
     deadline_s = time.monotonic() + timeout_s
     try:
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        headers = _authorization(address) | ({} if body is None else {"Content-Type": "application/json"})
         connection.request(method, path, body, headers)
         while waiting is not None and time.monotonic() < deadline_s:
             if select.select([connection.sock], [], [], _POLL_S)[0]:
@@ -52,10 +67,24 @@ def _request(
         answer = connection.getresponse()
         data = answer.read()
     except (OSError, http.client.HTTPException) as failed:
-        raise HttpRefused(f"no answer from http://{show_address(host, port)}{path} ({failed})") from failed
+        raise HttpRefused(f"no answer from {address.url(path)} ({failed})") from failed
     finally:
         connection.close()
+    if answer.status == http.HTTPStatus.UNAUTHORIZED:
+        raise HttpRefused(f"{address.url(path)} wants its token: give it as thermocline.http.token in --command-config")
     if not 200 <= answer.status < 300:
         text = data.decode(errors="replace").strip()
-        raise HttpRefused(f"http://{show_address(host, port)}{path} answered {answer.status} {text}")
+        raise HttpRefused(f"{address.url(path)} answered {answer.status} {text}")
     return data
+
+
+def _connection(address: HttpAddress, timeout_s: float) -> http.client.HTTPConnection:
+    if not address.uses_tls:
+        return http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
+    return http.client.HTTPSConnection(address.host, address.port, timeout=timeout_s, context=context_of(current().tls))
+
+
+def _authorization(address: HttpAddress) -> dict[str, str]:
+    token = current().http_token
+    is_safe = address.uses_tls or Address("", address.host, address.port).loopback
+    return {"Authorization": f"Bearer {token}"} if token and is_safe else {}

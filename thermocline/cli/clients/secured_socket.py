@@ -17,13 +17,14 @@ def secured(connected: socket.socket, host: str, properties: ClientProperties) -
     if not properties.protocol.uses_tls:
         return connected
     try:
-        return _context(properties.tls).wrap_socket(connected, server_hostname=host)
+        return context_of(properties.tls).wrap_socket(connected, server_hostname=host)
     except BaseException:
         connected.close()
         raise
 
 
-def _context(files: TlsFiles) -> ssl.SSLContext:
+def context_of(files: TlsFiles) -> ssl.SSLContext:
+    """Raises CommandFailed for files that cannot be used."""
     try:
         context = ssl.create_default_context(cafile=files.ca_file, cadata=files.ca_pem)
         if files.certificate_file:

@@ -17,6 +17,7 @@ from broker.config.addresses import show_address
 from broker.observe.cluster_status import BrokerRow, ClusterStatus, PartitionRow
 from broker.wire.messages import MetadataResponse, MetadataResponseBroker
 from thermocline.cli.clients.connections import connect, get_json, http_of
+from thermocline.cli.clients.http_client import HttpAddress
 from thermocline.cli.clients.statuses import BrokerStatus, PartitionTierStatus
 from thermocline.cli.clients.wire_client import BrokerUnreachable, WireClient
 from thermocline.cli.cluster.client import Name, Reassignment, under_way
@@ -35,7 +36,7 @@ class _Answer:
 
     node: int
     silent: str | None = None
-    http: tuple[str, int] | None = None
+    http: HttpAddress | None = None
     own: BrokerStatus | None = None
 
 
@@ -65,7 +66,7 @@ class ClusterReader:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._known: list[str] = []
-        self._http: dict[int, tuple[str, int]] = {}  # HTTP addresses by node, as of the last read
+        self._http: dict[int, HttpAddress] = {}  # HTTP addresses by node, as of the last read
 
     def connect(self, timeout_s: float = 10.0) -> WireClient:
         """To the first broker that answers. BrokerUnreachable when none does."""

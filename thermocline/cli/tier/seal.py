@@ -12,7 +12,7 @@ from typing import Final
 
 from broker.config.units import show_duration
 from thermocline.cli.clients.connections import get_json, http_addresses
-from thermocline.cli.clients.http_client import HttpRefused, post_json
+from thermocline.cli.clients.http_client import HttpAddress, HttpRefused, post_json
 from thermocline.cli.clients.statuses import BrokerStatus, PartitionTierStatus
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import ProgressLine, note
@@ -50,14 +50,13 @@ def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
     return Exit.DONE
 
 
-def _post(address: tuple[str, int], topic: str | None, *, wait: bool) -> bool:
+def _post(address: HttpAddress, topic: str | None, *, wait: bool) -> bool:
     """Ask one broker to seal; whether everything it leads is in the bucket."""
-    host, port = address
     progress = ProgressLine()
     progress.show("sealing and copying…" if wait else "sealing…")
-    waiting = _SealProgress(host, port, topic, progress).poll if wait else None
+    waiting = _SealProgress(address, topic, progress).poll if wait else None
     try:
-        answer = post_json(host, port, "/tier/seal", json.dumps({"topic": topic, "wait": wait}), waiting)
+        answer = post_json(address, "/tier/seal", json.dumps({"topic": topic, "wait": wait}), waiting)
     except HttpRefused as refused:
         what = f"sealing {topic or 'all topics'}"
         raise CommandFailed(f"{what}: {refused}; see `thermocline tier status`") from refused
@@ -69,8 +68,8 @@ def _post(address: tuple[str, int], topic: str | None, *, wait: bool) -> bool:
 class _SealProgress:
     """Polls the sealing broker; prints a note when its blockers change, and every `_SAY_AGAIN_S`."""
 
-    def __init__(self, host: str, port: int, topic: str | None, progress: ProgressLine) -> None:
-        self._address = (host, port)
+    def __init__(self, address: HttpAddress, topic: str | None, progress: ProgressLine) -> None:
+        self._address = address
         self._topic = topic
         self._progress = progress
         self._began_s = time.monotonic()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from confluent_kafka import (
 )
 
 from logformat.errors import InvalidRequest, Retryable
+from logformat.jaas import parse_jaas
 from thermocline.pipeline.rows import schema_of
 from thermocline.pipeline.split import DataLoss, Loss, RowFilter
 
@@ -57,14 +58,22 @@ _JAVA_NAMES: Final[Mapping[str, str | None]] = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "connections.max.idle.ms": "connections.max.idle.ms",
     "default.api.timeout.ms": None,
+    # of a secured cluster, with PEM files
+    "ssl.truststore.location": "ssl.ca.location",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.truststore.type": None,
+    "ssl.truststore.password": None,
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
 }
+_JAAS: Final = "sasl.jaas.config"
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
     """librdkafka's configuration, and how long to wait for data."""
 
-    settings: tuple[tuple[str, str], ...]
+    settings: tuple[tuple[str, str], ...] = field(repr=False)  # with passwords
     poll_timeout_ms: int
     read_committed: bool = True
 
@@ -81,7 +90,10 @@ class ConsumerSettings:
         settings = {"bootstrap.servers": bootstrap_servers, "group.id": group_id_prefix}
         for name, value in consumer.items():
             ours = _JAVA_NAMES.get(name, name)
-            if ours is not None:
+            if name == _JAAS:
+                options = parse_jaas(value, f"option kafka.{_JAAS}").options
+                settings |= {f"sasl.{each}": options[each] for each in ("username", "password") if each in options}
+            elif ours is not None:
                 settings[ours] = value
         return ConsumerSettings(tuple(sorted(settings.items())), poll_timeout_ms, read_committed)
 

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from broker.config.api.describe import describe_broker
 from broker.config.broker_config import BrokerConfig
-from broker.config.jaas import parse_jaas
 from broker.config.resolve import resolve
 from broker.config.sasl import UNSECURED_VALIDATOR, PasswordLogin, TokenLogin
 from broker.config.sources import ConfigError
 from broker.config.values import InvalidConfig
+from logformat.errors import InvalidRequest
+from logformat.jaas import parse_jaas
 
 SECRET = "hunter2-of-this-test"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -133,7 +134,7 @@ def test_what_is_refused_says_why_and_shows_no_secret(text: str, says: str) -> N
     ],
 )
 def test_a_jaas_text_that_cannot_be_read_is_refused_without_being_shown(text: str) -> None:
-    with pytest.raises(InvalidConfig) as refused:
+    with pytest.raises(InvalidRequest) as refused:
         parse_jaas(text, "x.jaas")
     assert "x.jaas" in str(refused.value) and SECRET not in str(refused.value)
 
@@ -148,7 +149,7 @@ def test_a_jaas_text_may_have_comments_quotes_and_lines() -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         parse_jaas(text, "x")
-    except InvalidConfig:
+    except InvalidRequest:
         return
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from broker.error_codes import ErrorCode
 from broker.handlers.throttle import _get, _set
-from broker.net.dispatch import Later, Peer
+from broker.net.dispatch import Peer
 from broker.quotas.client_quotas import QuotaKind
+from broker.quotas.loop_time import LoopTime
 from broker.wire import messages as wire
 from broker.wire.apis import APIS, ApiKey, response_header_version
 from broker.wire.codec import encode_response
@@ -240,7 +241,9 @@ async def test_a_full_fetch_that_is_throttled_opens_no_session() -> None:
     for _ in range(2):
         await life.call(ApiKey.FETCH, fetch_request(("t", 0, 0)), peer=peer)
     request = fetch_request(("t", 0, 0), session_epoch=0)
+    sessions = len(life.context.fetch_sessions)
     throttled = await life.call(ApiKey.FETCH, request, peer=peer)
+    assert len(life.context.fetch_sessions) == sessions
     assert (throttled.session_id, throttled.responses) == (0, []) and throttled.throttle_time_ms
     await life.stop()
 
@@ -334,13 +337,78 @@ def test_the_throttle_time_of_every_response_is_found_in_its_bytes(key: ApiKey) 
                 assert _get(parts, key, version) == 77
 
 
-async def test_request_time_counts_the_loop_only() -> None:
-    """Virtual time passes only in waits, which do not count; the steps of a task do."""
+def slow(life: Life, step_s: float) -> None:
+    """From now on each look at the clock of requests takes so long."""
+    now_s = 0.0
+
+    def look() -> float:
+        nonlocal now_s
+        now_s += step_s
+        return now_s
+
+    life.dispatcher._now_s = look
+
+
+async def test_request_time_is_throttled_for_all_kinds_of_requests() -> None:
+    """A tenth of a second of the loop each, 1 %: ten windows allow a tenth of a second."""
     life = await Place().start()
-    peer = await limit(life, request_percentage=0.001)
-    await life.call(ApiKey.METADATA, wire.MetadataRequest(topics=None), peer=peer)
-    assert muted[7] == []
-    answer = life.dispatch(ApiKey.METADATA, wire.MetadataRequest(topics=None), None, peer)
-    assert isinstance(answer, Later)
-    await parts_of(answer)
+    await life.create("t")
+    await life.produce("t", b"x")
+    peer = await limit(life, request_percentage=1.0)
+    slow(life, 0.05)
+    requests: list[tuple[ApiKey, Any]] = [
+        (ApiKey.METADATA, wire.MetadataRequest(topics=None)),
+        (ApiKey.PRODUCE, produce_request("t", batch_of(b"x"), acks=1)),
+        (ApiKey.FETCH, fetch_request(("t", 0, 0))),
+        (ApiKey.PRODUCE, produce_request("t", batch_of(b"x"))),
+        (ApiKey.FIND_COORDINATOR, wire.FindCoordinatorRequest(key_type=1, coordinator_keys=["x"])),
+    ]
+    throttles = []
+    for key, request in requests * 2:
+        response = await life.call(key, request, peer=peer)
+        throttles.append(response.throttle_time_ms)
+        assert response.throttle_time_ms == (muted[7][-1] if muted[7] else 0)
+        if key is ApiKey.FETCH and response.throttle_time_ms:
+            assert not response.responses
+    assert throttles[-6:] == [1000] * 6, throttles
+    assert life.context.quotas.throttled[QuotaKind.REQUEST] == len(muted[7])
+    without = len(muted[7])
+    for _ in range(3):
+        await life.call(ApiKey.PRODUCE, produce_request("t", batch_of(b"x"), acks=0), peer=peer)
+    assert len(muted[7]) == without, "acks=0 is exempt, as in Kafka"
     await life.stop()
+
+
+async def test_request_time_counts_steps_and_no_waits() -> None:
+    now_s = 0.0
+
+    async def work() -> None:
+        nonlocal now_s
+        for _ in range(3):
+            now_s += 1.0
+            await asyncio.sleep(5.0)
+        now_s += 1.0
+
+    time = LoopTime(lambda: now_s)
+    assert time.start() and not time.start()
+    now_s += 0.5
+    assert time.seconds == 0.5
+    time.stop()
+    now_s += 100.0
+    await asyncio.get_running_loop().create_task(time.timed(work()))
+    assert time.seconds == 4.5
+
+
+async def test_a_timed_task_is_cancelled_and_fails_as_any_other() -> None:
+    async def fails() -> None:
+        raise ValueError("said")
+
+    time = LoopTime(lambda: 0.0)
+    with pytest.raises(ValueError, match="said"):
+        await asyncio.get_running_loop().create_task(time.timed(fails()))
+    waiting = asyncio.get_running_loop().create_task(time.timed(asyncio.sleep(100)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert time.start()

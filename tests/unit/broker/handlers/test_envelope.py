@@ -59,9 +59,9 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair() -> AsyncIterator[Pair]:
+async def pair(*settings: str) -> AsyncIterator[Pair]:
     # A lease that stands still for long is nothing to `here`, which would decide by itself again.
-    first, second = Place("thermocline.lease.ms=600000"), Place("node.id=2", seed=2)
+    first, second = Place("thermocline.lease.ms=600000", *settings), Place("node.id=2", *settings, seed=2)
     second.net, second.lives = first.net, 10
     there = await second.start()
     here = await first.start()

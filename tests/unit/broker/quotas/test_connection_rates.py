@@ -39,6 +39,9 @@ def test_a_delay_is_a_window_at_most_and_refused_connections_do_not_count() -> N
     assert rates.arrived("a", 0.0) == 0.0
     assert {rates.arrived("a", 0.0) for _ in range(50)} == {1.0}
     assert rates.arrived("a", 11.0) == 0.0
+    rates.set(1.0, {})
+    admitted = [rates.arrived("b", at / 4) == 0.0 for at in range(400)]
+    assert sum(admitted) == pytest.approx(100, abs=12)  # 100 s at 4 a second
 
 
 class OneOfTwo:

@@ -84,14 +84,17 @@ async def test_a_revoked_producer_stops_with_the_image(monkeypatch: pytest.Monke
 
 
 async def test_what_one_host_was_allowed_another_is_asked_for() -> None:
-    """The same principal, bytes and listener; the ACL is of one host."""
-    life = await guarded(acl(Operation.WRITE, "a", host="10.0.0.1"))
-    for _ in range(3):
-        assert await produced(life, "a", alice()) == 0
+    """The same principal, bytes and listener; the ACL is of one host. The other host has a route of its own, by another
+    topic, and must not find the first one's topics in it."""
+    life = await guarded(acl(Operation.WRITE, "a", host="10.0.0.1"), acl(Operation.WRITE, "b"))
     near, far = alice(2), alice(3, "10.0.0.2")
-    for _ in range(2):
+    for _ in range(3):
         assert await produced(life, "a", near) == 0
+        assert await produced(life, "b", far) == 0
+    assert far.produce_route is not None
+    for _ in range(2):
         assert await produced(life, "a", far) == DENIED
+        assert await produced(life, "a", near) == 0
     await life.stop()
 
 

@@ -11,11 +11,19 @@ from broker.metadata.records import Acl, AclsChanged
 from broker.security.authorizer.kinds import Operation, PatternType, Permission, ResourceType
 from broker.security.authorizer.standard import DECISIONS_MAX, Authorizer
 
-PRINCIPALS = ("User:alice", "User:bob", "User:*", "Group:alice")
+# Few of each, so that ACLs meet.
+PRINCIPALS = ("User:alice", "User:bob", "User:*")
 HOSTS = ("*", "10.0.0.1", "::1", "0:0:0:0:0:0:0:1")
-NAMES = ("*", "a", "ab", "abc", "b", "orders", "kafka-cluster")
-OPERATIONS = tuple(operation for operation in Operation if operation > Operation.ANY)
-TYPES = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER)
+NAMES = ("*", "a", "ab", "b")
+OPERATIONS = (
+    Operation.ALL,
+    Operation.READ,
+    Operation.WRITE,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+)
+TYPES = (ResourceType.TOPIC, ResourceType.GROUP)
 ASKED = (Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.DELETE)
 
 acls = st.builds(
@@ -28,7 +36,7 @@ acls = st.builds(
     st.sampled_from(OPERATIONS).map(int),
     st.sampled_from((Permission.ALLOW, Permission.DENY)).map(int),
 )
-acl_sets = st.lists(acls, max_size=12, unique=True).map(tuple)
+acl_sets = st.lists(acls, max_size=16, unique=True).map(tuple)
 
 
 def same_host(one: str, other: str) -> bool:
@@ -64,11 +72,11 @@ def model(known: tuple[Acl, ...], principal: str, host: str, operation: int, kin
 @settings(max_examples=200, deadline=None)
 @given(
     acl_sets,
-    st.sampled_from(("User:alice", "User:bob", "Group:alice")),
-    st.sampled_from(("10.0.0.1", "10.0.0.2", "::1", "")),
+    st.sampled_from(("User:alice", "User:bob")),
+    st.sampled_from(("10.0.0.1", "10.0.0.2", "::1")),
     st.sampled_from(ASKED),
     st.sampled_from(TYPES),
-    st.sampled_from(("a", "ab", "abc", "abcd", "b", "orders", "kafka-cluster", "", "*")),
+    st.sampled_from(("a", "ab", "abc", "b", "", "*")),
     st.booleans(),
 )
 def test_a_decision_is_that_of_a_scan(
@@ -166,6 +174,17 @@ def topic_acl(name: str, operation: Operation = Operation.WRITE, permission: Per
 
 def may_write(authorizer: Authorizer, name: str, principal: str = "User:alice") -> bool:
     return authorizer.allows(principal, "10.0.0.1", Operation.WRITE, ResourceType.TOPIC, name)
+
+
+def test_a_denial_wins_in_any_order_and_denies_what_it_names_only() -> None:
+    allow, deny = topic_acl("a"), topic_acl("a", permission=Permission.DENY)
+    for acls_in_order in ((allow, deny), (deny, allow)):
+        authorizer = Authorizer()
+        authorizer.follow(acls_in_order)
+        assert not may_write(authorizer, "a")
+    authorizer = Authorizer()
+    authorizer.follow((topic_acl("a", Operation.DESCRIBE), topic_acl("a", Operation.READ, Permission.DENY)))
+    assert authorizer.allows("User:alice", "", Operation.DESCRIBE, ResourceType.TOPIC, "a")
 
 
 def test_a_change_takes_effect_with_its_image_and_is_told() -> None:

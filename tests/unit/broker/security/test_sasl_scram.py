@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from unittest.mock import patch
 
@@ -170,16 +170,23 @@ def test_another_authorization_id_is_refused() -> None:
 
 
 def test_a_final_message_belongs_to_its_first() -> None:
-    """Another nonce, and another channel binding than it began with, are refused, though the proof were right."""
-    for change in (b"r=other", b"c=eSws"):
+    """Another nonce, and another channel binding than it began with, are refused, though the proof is right."""
+    salted = scram.salted_password(SCRAM_SHA_256, "pencil", b"a salt of 16 bytes", 4096)
+    for without, is_right in (
+        ("c=biws,r=abcserverside", True),
+        ("c=biws,r=abcother", False),
+        ("c=eSws,r=abcserverside", False),
+    ):
         machine = server(user())
-        client = ClientLogin(PasswordLogin(SCRAM_SHA_256, "alice", "pencil"), "n0nce")
-        final = client.next_token(machine.evaluate(client.first_token()).token)
-        assert final is not None
-        name = change[:2]
-        parts = [change if part.startswith(name) else part for part in final.split(b",")]
+        first = machine.evaluate(b"n,,n=alice,r=abc").token
+        message = b"n=alice,r=abc," + first + b"," + without.encode()
+        proof = b64encode(scram.client_proof(SCRAM_SHA_256, salted, message))
+        final = without.encode() + b",p=" + proof
+        if is_right:
+            assert isinstance(done := machine.evaluate(final), Authenticated) and done.name == "alice"
+            continue
         with pytest.raises(LoginRefused):
-            machine.evaluate(b",".join(parts))
+            machine.evaluate(final)
 
 
 def test_a_client_refuses_a_server_that_wants_minutes_of_hashing() -> None:

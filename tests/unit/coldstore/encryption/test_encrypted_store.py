@@ -17,7 +17,6 @@ from coldstore.encryption.encrypted_store import EncryptedStore
 from coldstore.encryption.envelope import CHUNK_BYTES, plain_size, stored_size
 from coldstore.encryption.keys import KeyRing
 from coldstore.encryption.marker import TRAILER_BYTES, KeyRefused
-from coldstore.encryption.sealed_body import SealedBody
 from coldstore.inspection.probe import Verification, probe
 from coldstore.object_store import ObjectStore
 from coldstore.stores.directory import DirectoryStore
@@ -27,18 +26,11 @@ from seams.clock import SystemClock
 from seams.files.posix_disk import PosixDisk
 from seams.loop.workers import ThreadWorkers
 from seams.rng import SeededRng, SystemRng
-from tests.support.store.keys import ring_of
+from tests.support.store.keys import ring_of, sealed_bytes
 from tests.support.store.memory_store import MemoryStore, StoredObject, trailed, upload_of
 from tests.support.store.store_conformance import StoreConformance
 
 RING = ring_of("now", "before")
-
-
-def sealed_bytes(key: str, data: bytes, ring: KeyRing = RING) -> bytes:
-    assert ring.active is not None
-    fresh = SystemRng().random_bytes
-    body = SealedBody(key, upload_of(data), fresh(32), ring.active, fresh(12))
-    return b"".join(map(bytes, body.upload().open()))
 
 
 class EncryptedMemoryPlace:
@@ -54,7 +46,7 @@ class EncryptedMemoryPlace:
         return EncryptedStore(self._below, RING, self.workers, SystemRng())
 
     def fill(self, keys: list[str], data: bytes) -> None:
-        self._below.objects.update({key: StoredObject(sealed_bytes(key, data), '"e"', None) for key in keys})
+        self._below.objects.update({key: StoredObject(sealed_bytes(key, data, RING), '"e"', None) for key in keys})
 
 
 class EncryptedDirectoryPlace:
@@ -74,7 +66,7 @@ class EncryptedDirectoryPlace:
         for key in keys:
             path = f"{self._root}/{key}"
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            Path(path).write_bytes(sealed_bytes(key, data))
+            Path(path).write_bytes(sealed_bytes(key, data, RING))
 
 
 class TestEncryptedMemoryStore(StoreConformance):

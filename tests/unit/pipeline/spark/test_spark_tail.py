@@ -212,3 +212,17 @@ def test_with_a_cluster_ends_are_asked_often_and_manifests_seldom() -> None:
     grown = tiers.discoveries  # each discovery finds one more partition, whose manifest is needed at once
     assert grown <= 2 * COLD_S / DISCOVER_S + 1
     assert tiers.manifests <= (grown + 2) * grown
+
+
+def test_a_login_by_javas_names_is_librdkafkas_and_is_not_printed() -> None:
+    """The options that Spark's own Kafka source takes; a repr of the settings, as in logs, has no password."""
+    jaas = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="hunter2";'
+    given = {"sasl.jaas.config": jaas, "security.protocol": "SASL_SSL", "ssl.truststore.location": "/ca.pem"}
+    found = ConsumerSettings.of("h:1", given, "g", 1)
+    settings = dict(found.settings)
+    assert (settings["sasl.username"], settings["sasl.password"]) == ("alice", "hunter2")
+    assert settings["ssl.ca.location"] == "/ca.pem" and "sasl.jaas.config" not in settings
+    assert "hunter2" not in repr(found)
+    with pytest.raises(InvalidRequest) as refused:
+        ConsumerSettings.of("h:1", {"sasl.jaas.config": jaas[:-1]}, "g", 1)
+    assert "hunter2" not in str(refused.value)

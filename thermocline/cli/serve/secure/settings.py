@@ -32,6 +32,8 @@ def broker_configs(secured: SecuredDirectory, node_id: int, admin_password: str 
         "ssl.keystore.location": str(secured.broker_file(node_id)),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(secured.authority_file),
+        "thermocline.http.ssl.keystore.location": str(secured.broker_file(node_id)),
+        "thermocline.http.token.file": str(secured.token_file),
         "listener.name.brokers.ssl.client.auth": "required",
         "listener.name.brokers.ssl.principal.mapping.rules": f"RULE:^CN={BROKER_NAME}[0-9]+$/{_BROKERS_USER}/,DEFAULT",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

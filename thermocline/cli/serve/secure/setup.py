@@ -16,12 +16,13 @@ from typing import Final
 
 from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
-from broker.config.jaas import parse_jaas
 from broker.metadata.cluster_content import CLUSTER_FORMAT
 from coldstore.keys import cluster_key
 from coldstore.roots.root import RootStore
+from logformat.jaas import parse_jaas
 from logformat.properties import format_properties, properties_in
 from thermocline.cli.bucket.reading import Bucket, with_bucket
+from thermocline.cli.clients.client_properties import HTTP_TOKEN
 from thermocline.cli.serve.secure import settings
 from thermocline.cli.serve.secure.directory import SecuredDirectory, write_secret
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
@@ -104,7 +105,8 @@ def _write_clients(secured: SecuredDirectory, password: str, bootstrap: str | No
         secured.data_dir / "client.librdkafka.properties",
         format_properties(settings.librdkafka_client("USER", "PASSWORD", authority, bootstrap)),
     )
-    admin = settings.java_client(settings.ADMIN_USER, password, authority, bootstrap)
+    token = secured.token_file.read_text("ascii").strip()
+    admin = settings.java_client(settings.ADMIN_USER, password, authority, bootstrap) | {HTTP_TOKEN: token}
     write_secret(secured.admin_file, format_properties(admin))
 
 

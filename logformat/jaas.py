@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.config.values import InvalidConfig
+from logformat.errors import InvalidRequest
 
 _TOKEN: Final = re.compile(
     r"""\s+|//[^\n]*|/\*.*?\*/"""  # between tokens
@@ -42,10 +42,10 @@ class LoginModule:
 
 
 def parse_jaas(text: str, config: str) -> LoginModule:
-    """The login module of `text`, the value of `config`. Raises InvalidConfig, which does not show the text."""
+    """The login module of `text`, the value of `config`. Raises InvalidRequest, which does not show the text."""
 
-    def wrong(what: str, at: int) -> InvalidConfig:
-        return InvalidConfig(
+    def wrong(what: str, at: int) -> InvalidRequest:
+        return InvalidRequest(
             f"{config}: {what} at character {at + 1}; write one module as "
             'org.apache.kafka.common.security.plain.PlainLoginModule required username="…" password="…";'
         )
@@ -73,7 +73,7 @@ def parse_jaas(text: str, config: str) -> LoginModule:
     return LoginModule(class_name, options)
 
 
-def _tokens(text: str, wrong: Callable[[str, int], InvalidConfig]) -> list[tuple[str, str, int]]:
+def _tokens(text: str, wrong: Callable[[str, int], InvalidRequest]) -> list[tuple[str, str, int]]:
     """Kind, value and place of each token."""
     found = []
     at = 0

@@ -1,0 +1,201 @@
+"""Brings the objects of a bucket under the active key, beside running brokers too.
+An object of another key gets a new trailer; its encrypted bytes stay as they are. A plain object that may be read is
+encrypted. An immutable object is copied to a scratch file, checked, and stored in its own place, on the condition that
+it did not change: readers get the old bytes or the new ones. A root is written as brokers write it, by compare-and-set
+with the same content, so a broker that commits meanwhile wins or reads it back. What is not of this program, or
+damaged, is left alone and counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from crc32c import crc32c
+
+from coldstore.encryption.encrypted_store import EncryptedStore
+from coldstore.encryption.envelope import Sealed, describe, rewrapped
+from coldstore.encryption.keys import KEY_BYTES, NONCE_BYTES, KeyRing, WrappingKey
+from coldstore.encryption.marker import TRAILER_BYTES, KeyRefused
+from coldstore.encryption.sealed_body import SealedBody
+from coldstore.keys import RootKey, parse_key
+from coldstore.object_store import Got, ObjectInfo, ObjectMissing, PreconditionFailed, ReplacingStore, Upload
+from logformat.errors import Corrupt, InvalidRequest
+from seams.files.disk import Buffer, File
+from seams.loop.workers import Lane
+from seams.world import World
+
+_PIECE_BYTES: Final = 8 << 20
+_ROOT_TRIES: Final = 10  # a broker replaces a root a few times a second
+
+
+class Outcome(Enum):
+    """What became of an object; the value is its printed form."""
+
+    CURRENT = "under the active key"
+    REWRAPPED = "rewrapped"
+    ENCRYPTED = "encrypted"
+    FOREIGN = "not of this program"
+    GONE = "deleted meanwhile"
+    BUSY = "replaced meanwhile"
+    DAMAGED = "damaged"
+    NO_KEY = "under a key that is not in the file"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrapped:
+    """One object: what became of it, and under which key it was (None: plain, or not read)."""
+
+    key: str
+    outcome: Outcome
+    was_under: str | None
+    detail: str = ""
+
+
+class Rewrapper:
+    """`scratch`: a directory for a copy of one object at a time. Owns the store."""
+
+    def __init__(self, store: ReplacingStore, ring: KeyRing, world: World, scratch: str) -> None:
+        """Raises InvalidRequest for a ring without an active key."""
+        if ring.active is None:
+            raise InvalidRequest(f"{ring.source} has no active key to bring objects under; name one")
+        self._store = store
+        self._ring = ring
+        self._active: WrappingKey = ring.active
+        self._world = world
+        self._scratch = scratch
+        self._encrypted = EncryptedStore(store, ring, world.workers, world.rng)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def run(self, *, change: bool) -> AsyncIterator[Rewrapped]:
+        """Every object, in the listing's order; without `change` it is only said what would become of it.
+
+        Raises StoreError, AccessRefused of the store."""
+        async for info in self._store.list(""):
+            yield await self._one(info, change)
+
+    async def _one(self, info: ObjectInfo, change: bool) -> Rewrapped:
+        parsed = parse_key(info.key)
+        if parsed is None:
+            return Rewrapped(info.key, Outcome.FOREIGN, None)
+        under: str | None = None
+        try:
+            tail = await self._store.get(info.key, -TRAILER_BYTES)
+            sealed = describe(info.key, tail.data, tail.size, self._ring)
+            under = None if sealed is None else sealed.key_id
+            if under == self._active.key_id:
+                return Rewrapped(info.key, Outcome.CURRENT, under)
+            if change and isinstance(parsed, RootKey):
+                if not await self._root(info.key):
+                    return Rewrapped(info.key, Outcome.BUSY, under)
+            elif change:
+                await self._object(info.key, tail, sealed)
+        except ObjectMissing:
+            return Rewrapped(info.key, Outcome.GONE, under)
+        except PreconditionFailed as replaced:
+            return Rewrapped(info.key, Outcome.BUSY, under, str(replaced))
+        except KeyRefused as refused:
+            return Rewrapped(info.key, Outcome.NO_KEY, under, str(refused))
+        except Corrupt as damaged:
+            return Rewrapped(info.key, Outcome.DAMAGED, under, str(damaged))
+        return Rewrapped(info.key, Outcome.ENCRYPTED if sealed is None else Outcome.REWRAPPED, under)
+
+    async def _root(self, key: str) -> bool:
+        """The same content under the active key; False if a broker that has another active key keeps replacing it."""
+        for _ in range(_ROOT_TRIES):
+            got = await self._store.get(key)
+            sealed = describe(key, got.data, got.size, self._ring)
+            if sealed is not None and sealed.key_id == self._active.key_id:
+                return True
+            plain = got.data if sealed is None else bytes(_opened(key, sealed, got.data))
+            try:
+                await self._encrypted.put_root(key, plain, got.etag)
+                return True
+            except PreconditionFailed:
+                continue
+        return False
+
+    async def _object(self, key: str, tail: Got, sealed: Sealed | None) -> None:
+        path = f"{self._scratch}/{self._world.rng.uuid()}"
+        disk, workers = self._world.disk, self._world.workers
+        file = await workers.run(lambda: disk.open(path, write=True, create=True, exclusive=True), lane=Lane.FILES)
+        try:
+            await workers.run(disk.unlink, path, lane=Lane.FILES)
+            checksum = await self._download(key, file, tail)
+            if sealed is None:
+                body = await self._sealing(key, file, tail.size, checksum)
+            else:
+                if checksum != sealed.body_crc32c:
+                    raise Corrupt(f"object {key}: its bytes have CRC32C {checksum:#010x}, not the trailer's")
+                nonce = self._world.rng.random_bytes(NONCE_BYTES)
+                trailer = rewrapped(key, tail.data, tail.size, self._ring, self._active, nonce)
+                body = _with_trailer(file, tail.size, checksum, trailer)
+            await self._store.replace_object(key, body, tail.etag)
+        finally:
+            file.close()
+
+    async def _download(self, key: str, file: File, tail: Got) -> int:
+        """Copy the object to `file`; the CRC32C of all of it, of an encrypted one without its trailer."""
+        end = tail.size - (TRAILER_BYTES if _is_sealed(tail, self._ring, key) else 0)
+        position = checksum = 0
+        while position < end:
+            got = await self._store.get(key, position, min(_PIECE_BYTES, end - position))
+            if got.etag != tail.etag or got.size != tail.size:
+                raise PreconditionFailed(f"{key} was replaced while it was read")
+            checksum = await self._world.workers.run(_append, file, position, got.data, checksum, lane=Lane.FILES)
+            position += len(got.data)
+        return checksum
+
+    async def _sealing(self, key: str, file: File, size: int, checksum: int) -> Upload:
+        fresh = self._world.rng.random_bytes
+        plain = Upload(size, checksum, lambda: _pieces(file, size))
+        body = SealedBody(key, plain, fresh(KEY_BYTES), self._active, fresh(NONCE_BYTES))
+        return await self._world.workers.run(body.checked_upload, lane=Lane.STORE)
+
+
+class Tally:
+    """Objects by outcome, and by the key that they were under."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[Outcome] = Counter()
+        self.keys: Counter[str | None] = Counter()
+
+    def add(self, one: Rewrapped) -> None:
+        self.outcomes[one.outcome] += 1
+        if one.outcome in (Outcome.CURRENT, Outcome.REWRAPPED, Outcome.ENCRYPTED):
+            self.keys[one.was_under] += 1
+
+    @property
+    def left(self) -> int:
+        """Objects that should be under the active key and are not."""
+        return sum(self.outcomes[kind] for kind in (Outcome.BUSY, Outcome.DAMAGED, Outcome.NO_KEY))
+
+
+def _is_sealed(tail: Got, ring: KeyRing, key: str) -> bool:
+    return describe(key, tail.data, tail.size, ring) is not None
+
+
+def _opened(key: str, sealed: Sealed, stored: bytes) -> memoryview:
+    return sealed.key.open(0, memoryview(stored)[: len(stored) - TRAILER_BYTES], sealed.size, key)
+
+
+def _append(file: File, position: int, data: bytes, checksum: int) -> int:
+    file.write_at(position, [data])
+    return int(crc32c(data, checksum))
+
+
+def _pieces(file: File, size: int) -> Iterator[Buffer]:
+    for position in range(0, size, 1 << 20):
+        yield file.read_at(position, min(1 << 20, size - position))
+
+
+def _with_trailer(file: File, stored: int, body_crc32c: int, trailer: bytes) -> Upload:
+    def pieces() -> Iterator[Buffer]:
+        yield from _pieces(file, stored - TRAILER_BYTES)
+        yield trailer
+
+    return Upload(stored, crc32c(trailer, body_crc32c), pieces)

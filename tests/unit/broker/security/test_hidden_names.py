@@ -1,0 +1,167 @@
+"""What a client may not see has no name, and nothing is done in part where Kafka does all or nothing."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from broker.error_codes import ErrorCode
+from broker.metadata.records import Acl
+from broker.net.dispatch import Peer
+from broker.security.authorizer.kinds import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from broker.wire import messages as wire
+from broker.wire.apis import ApiKey
+from tests.support.brokers.broker_kit import Life, Place
+
+STANDARD = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def alice() -> Peer:
+    """Of one broker: a peer remembers what it may do there."""
+    return Peer(1, "10.0.0.1:1", "PLAINTEXT", principal="User:alice")
+
+
+def acl(operation: Operation, name: str, kind: ResourceType = ResourceType.TOPIC) -> Acl:
+    return Acl(kind, name, PatternType.LITERAL, "User:alice", "*", operation, Permission.ALLOW)
+
+
+async def guarded(*acls: Acl) -> tuple[Life, dict[str, UUID]]:
+    life = await Place().start(STANDARD)
+    ids = {topic: await life.create(topic) for topic in ("a", "b")}
+    await life.context.controller.create_acls(acls)
+    return life, ids
+
+
+async def test_metadata_by_id_names_no_topic_that_is_hidden() -> None:
+    """As Kafka: the id is no secret, the name is."""
+    life, ids = await guarded(acl(Operation.DESCRIBE, "a"))
+    wanted = [wire.MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in ids.values()]
+    answer = await life.call(ApiKey.METADATA, wire.MetadataRequest(topics=wanted), 12, alice())
+    assert {topic.topic_id: (topic.name, topic.error_code) for topic in answer.topics} == {
+        ids["a"]: ("a", 0),
+        ids["b"]: (None, DENIED),
+    }
+    await life.stop()
+
+
+@pytest.mark.parametrize(
+    ("rights", "name", "code"),
+    [((), None, DENIED), ((Operation.DESCRIBE,), "a", DENIED), ((Operation.DELETE,), "a", ErrorCode.NONE)],
+)
+async def test_a_deletion_by_id_names_only_what_may_be_described(
+    rights: tuple[Operation, ...], name: str | None, code: ErrorCode
+) -> None:
+    life, ids = await guarded(*(acl(operation, "a") for operation in rights))
+    wanted = [wire.DeleteTopicsRequestTopic(topic_id=topic_id) for topic_id in (ids["a"], UUID(int=7))]
+    answer = await life.call(ApiKey.DELETE_TOPICS, wire.DeleteTopicsRequest(topics=wanted, timeout_ms=5000), 6, alice())
+    assert {row.topic_id: (row.name, row.error_code) for row in answer.responses} == {
+        ids["a"]: (name, code),
+        UUID(int=7): (None, ErrorCode.UNKNOWN_TOPIC_ID),
+    }
+    await life.stop()
+
+
+async def test_a_group_shows_the_offsets_of_visible_topics_only() -> None:
+    """Of all topics, by name and by id."""
+    life, ids = await guarded(
+        acl(Operation.READ, "g", ResourceType.GROUP), acl(Operation.READ, "a"), acl(Operation.READ, "b")
+    )
+    commit = wire.OffsetCommitRequest(
+        group_id="g",
+        topics=[
+            wire.OffsetCommitRequestTopic(name=topic, partitions=[wire.OffsetCommitRequestPartition(0, 5, -1, "")])
+            for topic in ids
+        ],
+    )
+    found = await life.call(ApiKey.FIND_COORDINATOR, wire.FindCoordinatorRequest(key="g"), 1, alice())
+    assert found.error_code == 0
+    assert {row.name: row.partitions[0].error_code for row in (await life.call(8, commit, 9, alice())).topics} == {
+        "a": 0,
+        "b": 0,
+    }
+    from broker.security.authorizer.acl_filter import AclFilter
+
+    await life.context.controller.delete_acls([AclFilter(2, "b", PatternType.LITERAL)])
+    every = wire.OffsetFetchRequest(groups=[wire.OffsetFetchRequestGroup("g", topics=None)])
+    by_name = await life.call(ApiKey.OFFSET_FETCH, every, 9, alice())
+    assert [topic.name for topic in by_name.groups[0].topics] == ["a"]
+    by_id = await life.call(ApiKey.OFFSET_FETCH, every, 10, alice())
+    assert [topic.topic_id for topic in by_id.groups[0].topics] == [ids["a"]]
+    named = wire.OffsetFetchRequest(
+        groups=[
+            wire.OffsetFetchRequestGroup(
+                "g",
+                topics=[wire.OffsetFetchRequestGroupTopic(topic_id=one, partition_indexes=[0]) for one in ids.values()],
+            )
+        ]
+    )
+    rows = (await life.call(ApiKey.OFFSET_FETCH, named, 10, alice())).groups[0].topics
+    assert {row.topic_id: row.partitions[0].error_code for row in rows} == {ids["a"]: 0, ids["b"]: DENIED}
+    commit.topics = [
+        wire.OffsetCommitRequestTopic(topic_id=one, partitions=[wire.OffsetCommitRequestPartition(0, 6, -1, "")])
+        for one in (*ids.values(), UUID(int=9))
+    ]
+    told = (await life.call(ApiKey.OFFSET_COMMIT, commit, 10, alice())).topics
+    assert {row.topic_id: row.partitions[0].error_code for row in told} == {
+        ids["a"]: 0,
+        ids["b"]: DENIED,
+        UUID(int=9): ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+    await life.stop()
+
+
+async def test_one_refused_topic_adds_none_to_a_transaction() -> None:
+    life, _ = await guarded(acl(Operation.WRITE, "t", ResourceType.TRANSACTIONAL_ID), acl(Operation.WRITE, "a"))
+    found = await life.call(ApiKey.FIND_COORDINATOR, wire.FindCoordinatorRequest(key="t", key_type=1), 1, alice())
+    assert found.error_code == 0
+    started = await life.call(
+        ApiKey.INIT_PRODUCER_ID,
+        wire.InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=60_000),
+        4,
+        alice(),
+    )
+    assert started.error_code == 0
+    request = wire.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="t",
+        v3_and_below_producer_id=started.producer_id,
+        v3_and_below_producer_epoch=started.producer_epoch,
+        v3_and_below_topics=[wire.AddPartitionsToTxnRequestTopic(name, [0, 9]) for name in ("a", "b")],
+    )
+    answer = await life.call(ApiKey.ADD_PARTITIONS_TO_TXN, request, 3, alice())
+    assert {
+        (topic.name, row.partition_index): row.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for row in topic.results_by_partition
+    } == {
+        ("a", 0): ErrorCode.OPERATION_NOT_ATTEMPTED,
+        ("a", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("b", 0): DENIED,
+        ("b", 9): DENIED,
+    }
+    shown = await life.call(
+        ApiKey.DESCRIBE_TRANSACTIONS, wire.DescribeTransactionsRequest(transactional_ids=["t"]), 0, alice()
+    )
+    assert shown.transaction_states[0].transaction_state == "Empty" and not shown.transaction_states[0].topics
+    await life.stop()
+
+
+async def test_authorized_operations_are_the_clients_own() -> None:
+    """KIP-430, in DescribeCluster and DescribeGroups; without DESCRIBE on the cluster none is shown."""
+    life, _ = await guarded(acl(Operation.READ, "g", ResourceType.GROUP))
+    asked = wire.DescribeClusterRequest(include_cluster_authorized_operations=True)
+    assert (await life.call(ApiKey.DESCRIBE_CLUSTER, asked, 1, alice())).cluster_authorized_operations == 0
+    await life.context.controller.create_acls([acl(Operation.ALTER, CLUSTER_NAME, ResourceType.CLUSTER)])
+    shown = await life.call(ApiKey.DESCRIBE_CLUSTER, asked, 1, alice())
+    assert shown.cluster_authorized_operations == 1 << Operation.ALTER | 1 << Operation.DESCRIBE
+    await life.call(ApiKey.FIND_COORDINATOR, wire.FindCoordinatorRequest(key="g"), 1, alice())
+    request = wire.DescribeGroupsRequest(groups=["g", "h"], include_authorized_operations=True)
+    groups = (await life.call(ApiKey.DESCRIBE_GROUPS, request, 5, alice())).groups
+    assert {group.group_id: group.error_code for group in groups} == {
+        "g": 0,
+        "h": ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    }
+    (own,) = (group for group in groups if group.group_id == "g")
+    assert own.authorized_operations == 1 << Operation.READ | 1 << Operation.DESCRIBE
+    await life.stop()

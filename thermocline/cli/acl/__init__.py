@@ -1,0 +1,1 @@
+"""`thermocline acl`: who may do what, at a running broker."""

@@ -1,0 +1,89 @@
+"""The requests of `thermocline acl`: DescribeAcls, CreateAcls, DeleteAcls. A refusal is CommandFailed, and says what to
+do. They work with Apache Kafka too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.error_codes import ErrorCode
+from broker.metadata.records import Acl
+from broker.security.authorizer.acl_filter import AclFilter
+from broker.wire import messages as wire
+from broker.wire.apis import ApiKey
+from thermocline.cli.clients.connections import connect
+from thermocline.cli.terminal.outcome import CommandFailed
+
+
+def described(bootstrap: str, filters: Sequence[AclFilter]) -> list[Acl]:
+    """Every ACL that one of the filters matches, once, by resource."""
+    found: dict[Acl, None] = {}
+    with connect(bootstrap) as client:
+        for wanted in filters:
+            answer = client.call(ApiKey.DESCRIBE_ACLS, wire.DescribeAclsRequest(*wanted), wire.DescribeAclsResponse)
+            _check("listing ACLs", answer.error_code, answer.error_message)
+            for resource in answer.resources:
+                for row in resource.acls:
+                    acl = Acl(
+                        resource.resource_type,
+                        resource.resource_name,
+                        resource.pattern_type,
+                        row.principal,
+                        row.host,
+                        row.operation,
+                        row.permission_type,
+                    )
+                    found[acl] = None
+    return sorted(found, key=lambda acl: (acl.resource_type, acl.resource_name, acl.pattern_type, acl.principal))
+
+
+def create(bootstrap: str, acls: Sequence[Acl]) -> None:
+    """All, or those before the first that is refused."""
+    rows = [
+        wire.CreateAclsRequestCreation(
+            acl.resource_type,
+            acl.resource_name,
+            acl.pattern_type,
+            acl.principal,
+            acl.host,
+            acl.operation,
+            acl.permission,
+        )
+        for acl in acls
+    ]
+    with connect(bootstrap) as client:
+        answer = client.call(ApiKey.CREATE_ACLS, wire.CreateAclsRequest(creations=rows), wire.CreateAclsResponse)
+    for acl, result in zip(acls, answer.results, strict=True):
+        _check(f"adding an ACL of {acl.principal}", result.error_code, result.error_message)
+
+
+def delete(bootstrap: str, filters: Sequence[AclFilter]) -> int:
+    """How many ACLs were deleted."""
+    rows = [wire.DeleteAclsRequestFilter(*wanted) for wanted in filters]
+    with connect(bootstrap) as client:
+        answer = client.call(ApiKey.DELETE_ACLS, wire.DeleteAclsRequest(filters=rows), wire.DeleteAclsResponse)
+    gone = set()
+    for result in answer.filter_results:
+        _check("deleting ACLs", result.error_code, result.error_message)
+        gone |= {
+            (row.resource_type, row.resource_name, row.pattern_type, row.principal, row.host, row.operation,
+             row.permission_type)
+            for row in result.matching_acls
+        }  # fmt: skip
+    return len(gone)
+
+
+def _check(what: str, code: int, message: str | None) -> None:
+    if code == ErrorCode.NONE:
+        return
+    if code == ErrorCode.SECURITY_DISABLED:
+        raise CommandFailed(
+            f"{what}: the broker has no authorizer, so every client may do everything; start it with "
+            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+        )
+    if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        raise CommandFailed(
+            f"{what}: this user may not; a super user (super.users) may, and who has Alter (to list: Describe) on the "
+            "cluster"
+        )
+    name = ErrorCode(code).name if code in set(ErrorCode) else f"error {code}"
+    raise CommandFailed(f"{what}: {message or name}")

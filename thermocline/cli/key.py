@@ -1,0 +1,189 @@
+"""`thermocline key`: make and change the key file of an encrypted bucket (docs/encryption.md).
+
+No command prints a key. A change replaces the whole file, mode 0600, or leaves it as it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from thermocline.cli.terminal.outcome import CommandFailed, Exit, plain_words
+
+if TYPE_CHECKING:
+    from coldstore.encryption.key_file import KeyEntry, KeyFile
+    from thermocline.cli.terminal.arguments import Parser, Subparsers
+
+
+def register(nouns: Subparsers[Parser]) -> None:
+    verbs = nouns.add_parser(
+        "key", help="make and rotate the keys of an encrypted bucket", example="thermocline key create keys.json"
+    ).add_subparsers(metavar="VERB", required=True)
+    create = _verb(
+        verbs,
+        "create",
+        about="make a key file with one key",
+        example="thermocline key create /etc/thermocline/keys.json\n"
+        "thermocline key create /etc/thermocline/keys.json --kms arn:aws:kms:eu-west-1:111122223333:key/1234abcd\n"
+        "thermocline key create /etc/thermocline/keys.json --accept-plain --inactive",
+    )
+    _add_key(create)
+    create.add_argument(
+        "--accept-plain", action="store_true", help="read objects that are not encrypted too: for a bucket in use"
+    )
+    create.add_argument(
+        "--inactive",
+        action="store_true",
+        help="encrypt nothing yet: until every broker has the file (set --active)",
+    )
+    create.set_defaults(run=_create)
+    rotate = _verb(
+        verbs,
+        "rotate",
+        about="add a key; new objects are encrypted under it, the old keys stay readable",
+        example="thermocline key rotate /etc/thermocline/keys.json",
+    )
+    _add_key(rotate)
+    rotate.add_argument("--inactive", action="store_true", help="add it only, until every broker has the file")
+    rotate.set_defaults(run=_rotate)
+    change = _verb(
+        verbs,
+        "set",
+        about="choose the active key, or whether plain objects are read",
+        example="thermocline key set /etc/thermocline/keys.json --active 2026-11-28\n"
+        "thermocline key set /etc/thermocline/keys.json --plain refuse",
+    )
+    change.add_argument("--active", metavar="ID", help="the key of new objects")
+    change.add_argument("--plain", choices=("accept", "refuse"), help="what happens to objects that are not encrypted")
+    change.set_defaults(run=_set)
+    remove = _verb(
+        verbs,
+        "remove",
+        about="remove a key that no object needs (bucket rewrap says so)",
+        example="thermocline key remove /etc/thermocline/keys.json 2025-11-28",
+    )
+    remove.add_argument("id", metavar="ID")
+    remove.set_defaults(run=_remove)
+    show = _verb(
+        verbs,
+        "list",
+        about="print the ids of the keys, which one is active, and where each is kept",
+        example="thermocline key list /etc/thermocline/keys.json",
+    )
+    show.set_defaults(run=_list)
+
+
+def _verb(verbs: Subparsers[Parser], name: str, *, about: str, example: str) -> Parser:
+    parser = verbs.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".", example=example)
+    parser.add_argument("file", metavar="FILE", help="the key file")
+    return parser
+
+
+def _add_key(parser: Parser) -> None:
+    parser.add_argument("--id", metavar="ID", help="of the new key (default: today's date)")
+    parser.add_argument("--kms", metavar="KEY", help="id or ARN of an AWS KMS key that keeps the new key wrapped")
+    parser.add_argument("--kms-region", metavar="REGION", help="of the KMS key (default: of its ARN)")
+    parser.add_argument("--kms-endpoint", metavar="URL", help="of another service that speaks KMS")
+
+
+def _create(arguments: argparse.Namespace) -> int:
+    from coldstore.encryption.key_file import FORMAT, KeyFile
+
+    if arguments.inactive and not arguments.accept_plain:
+        raise CommandFailed("--inactive leaves new objects plain: it goes with --accept-plain", Exit.USAGE)
+    key_id, entry = _new_key(arguments)
+    file = KeyFile(FORMAT, None if arguments.inactive else key_id, arguments.accept_plain, {key_id: entry})
+    _write(arguments.file, file, replace=False)
+    print(f"{arguments.file} has key {key_id}; keep a copy elsewhere: without it nobody can read the bucket")
+    return Exit.DONE
+
+
+def _rotate(arguments: argparse.Namespace) -> int:
+    import msgspec
+
+    file = _read(arguments.file)
+    key_id, entry = _new_key(arguments)
+    if key_id in file.keys:
+        raise CommandFailed(f"{arguments.file} has a key {key_id} already: give another --id")
+    active = file.active if arguments.inactive else key_id
+    _write(arguments.file, msgspec.structs.replace(file, active=active, keys={**file.keys, key_id: entry}))
+    print(f"{arguments.file} has key {key_id}" + ("" if arguments.inactive else ", which is active"))
+    return Exit.DONE
+
+
+def _set(arguments: argparse.Namespace) -> int:
+    import msgspec
+
+    file = _read(arguments.file)
+    if arguments.active is not None:
+        file = msgspec.structs.replace(file, active=arguments.active)
+    if arguments.plain is not None:
+        file = msgspec.structs.replace(file, accept_plain=arguments.plain == "accept")
+    _write(arguments.file, file)
+    return _list(arguments)
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    import msgspec
+
+    file = _read(arguments.file)
+    if arguments.id not in file.keys:
+        raise CommandFailed(f"{arguments.file} has no key {arguments.id}")
+    if arguments.id == file.active:
+        raise CommandFailed(f"key {arguments.id} is active: make another one active first")
+    _write(
+        arguments.file,
+        msgspec.structs.replace(file, keys={key: entry for key, entry in file.keys.items() if key != arguments.id}),
+    )
+    return _list(arguments)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    file = _read(arguments.file)
+    for key_id, entry in file.keys.items():
+        place = "in the file" if entry.aws_kms is None else f"wrapped by {entry.aws_kms.key_id}"
+        print(f"{'active' if key_id == file.active else '':6} {key_id:32} {place}")
+    if file.active is None:
+        print("no key is active: new objects are not encrypted")
+    print(f"objects that are not encrypted are {'read' if file.accept_plain else 'refused'}")
+    return Exit.DONE
+
+
+def _new_key(arguments: argparse.Namespace) -> tuple[str, KeyEntry]:
+    """Its id and entry. Raises InvalidRequest, AccessRefused, StoreUnavailable."""
+    from datetime import UTC, datetime
+
+    from coldstore.encryption.key_file import KeyEntry, plain_entry
+    from coldstore.encryption.keys import KEY_BYTES, WrappingKey
+    from seams.clock import SystemClock
+    from seams.rng import SystemRng
+
+    today = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC).strftime("%Y-%m-%d")
+    key_id, secret = arguments.id or today, SystemRng().random_bytes(KEY_BYTES)
+    WrappingKey(key_id, secret)
+    if arguments.kms is None:
+        return key_id, plain_entry(secret)
+    from coldstore.encryption.kms import wrapped_by_aws
+
+    wrapped = wrapped_by_aws(secret, key_id, arguments.kms, arguments.kms_region, arguments.kms_endpoint)
+    return key_id, KeyEntry(aws_kms=wrapped)
+
+
+def _read(path: str) -> KeyFile:
+    from coldstore.encryption.key_file import load_file
+
+    return load_file(path)
+
+
+def _write(path: str, file: KeyFile, *, replace: bool = True) -> None:
+    """Raises KeyFileRefused for a file that contradicts itself; it stays as it was then."""
+    from coldstore.encryption.key_file import check, encode
+    from seams.files.private_file import write_private
+
+    check(file, path)
+    try:
+        write_private(path, encode(file), replace=replace)
+    except FileExistsError as there:
+        raise CommandFailed(f"{path} is there: `thermocline key rotate` adds a key to it") from there
+    except OSError as failed:
+        raise CommandFailed(plain_words(failed)) from failed
