@@ -7,35 +7,29 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.clients.kafkajs_package import require_kafkajs
 from tests.support.processes.broker_process import running_broker
 from tests.support.repository import ROOT
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(400)]
 
-PACKAGE = "kafkajs@2.2.4"
 PROGRAM = ROOT / "tests/support/clients/kafkajs_client.js"
 RECORDS = 6_000
 _STEP_S = 180.0
 
 
 def kafkajs(work: Path, bootstrap: str) -> dict[str, Any]:
-    """Run the program with the package installed in `work`; skip, saying why, where that cannot be had."""
-    if shutil.which("npm") is None or shutil.which("node") is None:
-        pytest.skip("KafkaJS needs node and npm; neither is needed to use the project")
-    install = ["npm", "install", "--prefix", str(work), "--ignore-scripts", "--no-audit", "--no-fund", PACKAGE]
-    installed = subprocess.run(install, capture_output=True, text=True, timeout=_STEP_S, check=False)
-    if installed.returncode != 0:
-        pytest.skip(f"KafkaJS cannot be installed: {installed.stderr.strip()[-200:]}")
+    """What the program prints, with the package installed in `work`."""
+    modules = require_kafkajs(work)
     done = subprocess.run(
         ["node", str(PROGRAM), bootstrap, str(RECORDS)],
-        env={**os.environ, "NODE_PATH": str(work / "node_modules"), "KAFKAJS_NO_PARTITIONER_WARNING": "1"},
+        env={**os.environ, "NODE_PATH": str(modules), "KAFKAJS_NO_PARTITIONER_WARNING": "1"},
         capture_output=True,
         text=True,
         timeout=_STEP_S,

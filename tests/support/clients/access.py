@@ -64,7 +64,7 @@ class Access:
         return java_client(self.login.user, self.login.password, authority, self.bootstrap)
 
     def write_java(self, file: Path) -> Path:
-        file.write_text(format_properties(self.java()))
+        file.write_bytes(format_properties(self.java()))
         return file
 
     def write_json(self, file: Path) -> Path:

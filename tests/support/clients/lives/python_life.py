@@ -1,0 +1,222 @@
+"""Lives of the Python clients: `python -m tests.support.clients.lives.python_life CLIENT ACCESS …`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as AioTopicPartition
+from aiokafka.errors import KafkaError as AioKafkaError
+from confluent_kafka import Consumer, KafkaException, Message, Producer
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError as PyKafkaError
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from tests.support.clients.access import Access, Login
+
+PAUSE_S: Final = 0.01
+TURN_S: Final = 0.05
+TURN_RECORDS: Final = 20
+PATIENCE_S: Final = 120
+
+
+def tell(line: str) -> None:
+    print(line, flush=True)
+
+
+# ── confluent-kafka ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def confluent(access: Access, topic: str, copy: str, group: str, transactional_id: str, records: int) -> None:
+    quick = {"log_level": 0, "reconnect.backoff.max.ms": 500, "message.timeout.ms": PATIENCE_S * 1000}
+    writer = Producer({**access.confluent(), **quick, "enable.idempotence": True})
+
+    def told(error: object, message: Message) -> None:
+        assert error is None, error
+        tell(f"acked {(message.value() or b'').decode()}")
+
+    for number in range(records):
+        writer.produce(topic, b"%d" % number, on_delivery=told)
+        writer.poll(PAUSE_S)
+    assert writer.flush(PATIENCE_S) == 0
+    producer = Producer(
+        {**access.confluent(), **quick, "transactional.id": transactional_id, "message.timeout.ms": 50_000}
+    )
+    _patiently(lambda: producer.init_transactions(30))
+    done = 0
+    while done < records:
+        consumer = Consumer(
+            {
+                **access.confluent(),
+                "log_level": 0,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+            }
+        )
+        consumer.subscribe([topic])
+        try:
+            while done < records:
+                read = [one for one in consumer.consume(TURN_RECORDS, 1.0) if one.error() is None]
+                if read:
+                    _copy_confluent(producer, consumer, copy, read)
+                    done += len(read)
+                    tell(f"copied {done}")
+                    time.sleep(TURN_S)
+        except KafkaException as failed:
+            assert failed.args[0].txn_requires_abort(), failed
+            _patiently(lambda: producer.abort_transaction(30))
+        finally:
+            consumer.close()  # the next one goes on from what was committed
+
+
+def _copy_confluent(producer: Producer, consumer: Consumer, copy: str, read: Sequence[Message]) -> None:
+    producer.begin_transaction()
+    for message in read:
+        producer.produce(copy, message.value())
+    ends = consumer.position(consumer.assignment())
+    metadata = consumer.consumer_group_metadata()
+    _patiently(lambda: producer.send_offsets_to_transaction(ends, metadata, 30))
+    _patiently(lambda: producer.commit_transaction(30))
+
+
+def _patiently(call: Callable[[], object]) -> None:
+    """Again where librdkafka says that the call may be tried again."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            call()
+        except KafkaException as failed:
+            if not failed.args[0].retriable() or time.monotonic() > until:
+                raise
+        else:
+            return
+
+
+# ── kafka-python ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def kafka_python(access: Access, topic: str, copy: str, group: str, transactional_id: str, records: int) -> None:
+    more = {"retry_backoff_ms": 50, "reconnect_backoff_max_ms": 500, "delivery_timeout_ms": PATIENCE_S * 1000}
+    writer = KafkaProducer(**access.kafka_python(), **more, enable_idempotence=True, acks="all", max_block_ms=60_000)
+    sent = []
+    for number in range(records):
+        future = writer.send(topic, b"%d" % number)
+        future.add_callback(lambda _, number=number: tell(f"acked {number}"))
+        sent.append(future)
+        time.sleep(PAUSE_S)
+    for future in sent:
+        future.get(PATIENCE_S)
+    writer.close()
+    producer = KafkaProducer(
+        **access.kafka_python(), **more, transactional_id=transactional_id, transaction_timeout_ms=60_000
+    )
+    producer.init_transactions()
+    done = 0
+    while done < records:
+        consumer = KafkaConsumer(
+            topic,
+            **access.kafka_python(),
+            group_id=group,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            metadata_max_age_ms=2_000,
+        )
+        try:
+            consumer.partitions_for_topic(topic)
+            while done < records:
+                found = consumer.poll(5_000, max_records=TURN_RECORDS)
+                if not found:
+                    continue
+                producer.begin_transaction()
+                for place in found.values():
+                    for record in place:
+                        producer.send(copy, record.value)
+                ends = {
+                    TopicPartition(at.topic, at.partition): OffsetAndMetadata(place[-1].offset + 1, "", -1)
+                    for at, place in found.items()
+                }
+                producer.send_offsets_to_transaction(ends, consumer.group_metadata())
+                producer.commit_transaction()
+                done += sum(map(len, found.values()))
+                tell(f"copied {done}")
+                time.sleep(TURN_S)
+        except PyKafkaError as failed:
+            print(f"aborted for {failed!r}", file=sys.stderr)
+            producer.abort_transaction()
+        finally:
+            consumer.close(autocommit=False)
+
+
+# ── aiokafka ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def aiokafka(access: Access, topic: str, copy: str, group: str, transactional_id: str, records: int) -> None:
+    asyncio.run(_aiokafka(access, topic, copy, group, transactional_id, records))
+
+
+async def _aiokafka(access: Access, topic: str, copy: str, group: str, transactional_id: str, records: int) -> None:
+    more = {"retry_backoff_ms": 50, "metadata_max_age_ms": 2_000}
+    async with AIOKafkaProducer(
+        **access.aiokafka(), **more, enable_idempotence=True, request_timeout_ms=PATIENCE_S * 1000
+    ) as writer:
+        sent = []
+        for number in range(records):
+            future = await writer.send(topic, b"%d" % number)
+            future.add_done_callback(lambda done, number=number: done.exception() or tell(f"acked {number}"))
+            sent.append(future)
+            await asyncio.sleep(PAUSE_S)
+        await asyncio.wait_for(asyncio.gather(*sent), PATIENCE_S)
+    async with AIOKafkaProducer(**access.aiokafka(), **more, transactional_id=transactional_id) as producer:
+        done = 0
+        while done < records:
+            done = await _copy_aiokafka(access, producer, topic, copy, group, done, records)
+
+
+async def _copy_aiokafka(
+    access: Access, producer: AIOKafkaProducer, topic: str, copy: str, group: str, done: int, records: int
+) -> int:
+    """Until a transaction is aborted, or all is copied; how many records are."""
+    async with AIOKafkaConsumer(
+        topic, **access.aiokafka(), group_id=group, enable_auto_commit=False, auto_offset_reset="earliest"
+    ) as consumer:
+        while done < records:
+            found = await consumer.getmany(timeout_ms=1_000, max_records=TURN_RECORDS)
+            if not found:
+                continue
+            try:
+                async with producer.transaction():
+                    for place in found.values():
+                        for record in place:
+                            await producer.send(copy, record.value)
+                    ends = {
+                        AioTopicPartition(at.topic, at.partition): place[-1].offset + 1 for at, place in found.items()
+                    }
+                    await producer.send_offsets_to_transaction(ends, group)
+            except AioKafkaError as failed:
+                print(f"aborted for {failed!r}", file=sys.stderr)
+                return done
+            done += sum(map(len, found.values()))
+            tell(f"copied {done}")
+            await asyncio.sleep(TURN_S)
+    return done
+
+
+Life = Callable[[Access, str, str, str, str, int], None]
+LIVES: Final[dict[str, Life]] = {"confluent-kafka": confluent, "kafka-python": kafka_python, "aiokafka": aiokafka}
+
+
+def read_access(file: Path) -> Access:
+    given: dict[str, Any] = json.loads(file.read_text())
+    return Access(given["bootstrap"], None if given["login"] is None else Login(**given["login"]))
+
+
+if __name__ == "__main__":
+    client, access_file, *names, count = sys.argv[1:]
+    LIVES[client](read_access(Path(access_file)), *names, int(count))  # type: ignore[call-arg]
