@@ -15,7 +15,7 @@ from cryptography import x509
 from broker.config.broker_config import BrokerConfig
 from broker.config.places import Launch
 from broker.config.resolve import resolve
-from broker.config.sources import ConfigError
+from broker.config.sources import ConfigError, Explicit
 from broker.security_protocol import SecurityProtocol
 from logformat.properties import properties_in
 from thermocline.cli.main import main
@@ -180,6 +180,25 @@ def test_a_named_listener_of_brokers_and_named_ones_of_clients_are_secured(tmp_p
     assert config.configured["listener.name.in.ssl.client.auth"] == "required"
     assert "thermocline-broker" in config.configured["listener.name.in.ssl.principal.mapping.rules"]
     assert [user.username for user in config.first_users] == [settings.ADMIN_USER]
+
+
+def test_who_is_a_broker_is_no_matter_of_the_clients_trust_store(tmp_path: Path) -> None:
+    """A CA that signs certificates for clients must not make brokers: any name can be in them, `CN=broker-7` too."""
+    secured_config_of = config_of(tmp_path / "data")
+    directory = SecuredDirectory(tmp_path / "data")
+    chosen = {"ssl.truststore.location": "/clients-ca.pem", "ssl.keystore.location": "/public.pem"}
+    of_brokers = Explicit(dict(secured_config_of.configured) | chosen).of_listener("BROKERS")
+    assert of_brokers.text("ssl.truststore.location") == str(directory.authority_file)
+    assert of_brokers.text("ssl.keystore.location") == str(directory.broker_file(1))
+
+
+def test_new_directories_of_records_and_users_are_private(tmp_path: Path) -> None:
+    """The bucket of a directory holds SCRAM keys, and records beside them."""
+    config_of(tmp_path / "data")
+    (tmp_path / "shared").mkdir(mode=0o755)
+    config_of(tmp_path / "other", bucket=tmp_path / "shared")
+    modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("data", "bucket", "other", "shared")}
+    assert modes == {"data": 0o700, "bucket": 0o700, "other": 0o700, "shared": 0o755}
 
 
 def test_addresses_without_a_protocol_are_secured_ones() -> None:

@@ -1,7 +1,8 @@
 """Configs of a broker under `--secure`, and the client configurations that fit them. Pure.
 
 They stand below flags, `--set`, environment and file, so each can be overridden. Clients speak SASL_SSL with SCRAM;
-brokers speak TLS among themselves and know one another by the cluster's CA.
+brokers speak TLS among themselves and know one another by the cluster's CA, also where clients are shown another
+certificate or a trust store of theirs: the brokers' listener has keys and trust of its own.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ def broker_configs(secured: SecuredDirectory, plain: BrokerConfig, admin_passwor
         "ssl.truststore.location": str(secured.authority_file),
         "thermocline.http.ssl.keystore.location": str(secured.broker_file(plain.node_id)),
         "thermocline.http.token.file": str(secured.token_file),
+        f"{of_brokers}.ssl.keystore.type": "PEM",
+        f"{of_brokers}.ssl.keystore.location": str(secured.broker_file(plain.node_id)),
+        f"{of_brokers}.ssl.truststore.type": "PEM",
+        f"{of_brokers}.ssl.truststore.location": str(secured.authority_file),
         f"{of_brokers}.ssl.client.auth": "required",
         f"{of_brokers}.ssl.principal.mapping.rules": f"RULE:^CN={BROKER_NAME}[0-9]+$/{_BROKERS_USER}/,DEFAULT",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -10,6 +10,7 @@ import argparse
 import secrets
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
@@ -19,6 +20,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.metadata.cluster_content import CLUSTER_FORMAT
 from coldstore.keys import cluster_key
 from coldstore.roots.root import RootStore
+from coldstore.url import DirectoryUrl, parse_bucket_url
 from logformat.jaas import parse_jaas
 from logformat.properties import format_properties, properties_in
 from thermocline.cli.bucket.reading import Bucket, with_bucket
@@ -50,6 +52,7 @@ def secured_config(arguments: argparse.Namespace, resolve: Resolve, host_name: s
             Exit.USAGE,
         )
     secured = SecuredDirectory(Path(arguments.secured_by or plain.data_dir))
+    _make_private(secured.data_dir, plain)
     password = _prepare(secured, arguments.join, plain)
     config = resolve(settings.broker_configs(secured, plain, password))
     if secured.certify(config.node_id, _hosts(config, host_name), datetime.now(UTC)):
@@ -77,6 +80,18 @@ def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) 
         )
         return password
     return _known_password(secured)
+
+
+def _make_private(data_dir: Path, config: BrokerConfig) -> None:
+    """Directories of records and of users' SCRAM keys that do not exist yet are for their owner only."""
+    bucket = parse_bucket_url(config.bucket_url)
+    for place in (data_dir, Path(config.data_dir), *([Path(bucket.path)] if isinstance(bucket, DirectoryUrl) else [])):
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                place.mkdir(mode=0o700)
+        except OSError as failed:
+            raise CommandFailed(f"{place}: {failed.strerror}", Exit.FAILED) from failed
 
 
 def _known_password(secured: SecuredDirectory) -> str | None:
