@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ PAUSE_S: Final = 0.01
 TURN_S: Final = 0.05
 TURN_RECORDS: Final = 20
 PATIENCE_S: Final = 120
+STUCK_S: Final = 15
 
 
 def tell(line: str) -> None:
@@ -114,44 +116,72 @@ def kafka_python(access: Access, topic: str, copy: str, group: str, transactiona
     for future in sent:
         future.get(PATIENCE_S)
     writer.close()
+    done = 0
+    while done < records:
+        done = _copy_kafka_python(access, more, topic, copy, group, transactional_id, records)
+
+
+def _copy_kafka_python(
+    access: Access, more: dict[str, Any], topic: str, copy: str, group: str, transactional_id: str, records: int
+) -> int:
+    """With one producer and one member, until all is copied or one of them fails; how many records are."""
     producer = KafkaProducer(
         **access.kafka_python(), **more, transactional_id=transactional_id, transaction_timeout_ms=60_000
     )
-    producer.init_transactions()
-    done = 0
-    while done < records:
-        consumer = KafkaConsumer(
-            topic,
-            **access.kafka_python(),
-            group_id=group,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            metadata_max_age_ms=2_000,
-        )
+    consumer = KafkaConsumer(
+        topic,
+        **access.kafka_python(),
+        group_id=group,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        metadata_max_age_ms=2_000,
+    )
+    try:
+        producer.init_transactions()  # ends what the producer before it left open
+        places = [TopicPartition(topic, at) for at in sorted(consumer.partitions_for_topic(topic) or ())]
+        done = sum(consumer.committed(at) or 0 for at in places)
+        while done < records:
+            found = consumer.poll(5_000, max_records=TURN_RECORDS)
+            if not found:
+                continue
+            producer.begin_transaction()
+            for place in found.values():
+                for record in place:
+                    producer.send(copy, record.value)
+            ends = {at: OffsetAndMetadata(place[-1].offset + 1, "", -1) for at, place in found.items()}
+            metadata = consumer.group_metadata()
+            _within(lambda: producer.send_offsets_to_transaction(ends, metadata))  # noqa: B023 - awaited here
+            _within(producer.commit_transaction)
+            done += sum(map(len, found.values()))
+            tell(f"copied {done}")
+            time.sleep(TURN_S)
+    except (PyKafkaError, TimeoutError) as failed:
+        print(f"begins again after {failed!r}", file=sys.stderr)
+        return 0
+    finally:
+        consumer.close(autocommit=False)
+        producer.close(timeout=1)
+    return done
+
+
+def _within(call: Callable[[], None]) -> None:
+    """TimeoutError when it lasts. kafka-python 3.0.12 asks for the coordinator of a group once, so a transaction that
+    met the end of that broker waits for ever: a program has to begin again."""
+    failed: list[PyKafkaError] = []
+
+    def guarded() -> None:
         try:
-            consumer.partitions_for_topic(topic)
-            while done < records:
-                found = consumer.poll(5_000, max_records=TURN_RECORDS)
-                if not found:
-                    continue
-                producer.begin_transaction()
-                for place in found.values():
-                    for record in place:
-                        producer.send(copy, record.value)
-                ends = {
-                    TopicPartition(at.topic, at.partition): OffsetAndMetadata(place[-1].offset + 1, "", -1)
-                    for at, place in found.items()
-                }
-                producer.send_offsets_to_transaction(ends, consumer.group_metadata())
-                producer.commit_transaction()
-                done += sum(map(len, found.values()))
-                tell(f"copied {done}")
-                time.sleep(TURN_S)
-        except PyKafkaError as failed:
-            print(f"aborted for {failed!r}", file=sys.stderr)
-            producer.abort_transaction()
-        finally:
-            consumer.close(autocommit=False)
+            call()
+        except PyKafkaError as failure:
+            failed.append(failure)
+
+    thread = threading.Thread(target=guarded, daemon=True)
+    thread.start()
+    thread.join(STUCK_S)
+    if failed:
+        raise failed[0]
+    if thread.is_alive():
+        raise TimeoutError(f"no answer within {STUCK_S} s")
 
 
 # ── aiokafka ─────────────────────────────────────────────────────────────────────────────────────────────────────────
