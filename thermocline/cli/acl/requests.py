@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from broker.config.authorizer import CLASS_NAME, STANDARD_AUTHORIZER
 from broker.error_codes import ErrorCode
 from broker.metadata.records import Acl
 from broker.security.authorizer.acl_filter import AclFilter
@@ -78,7 +79,7 @@ def _check(what: str, code: int, message: str | None) -> None:
     if code == ErrorCode.SECURITY_DISABLED:
         raise CommandFailed(
             f"{what}: the broker has no authorizer, so every client may do everything; start it with "
-            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+            f"{CLASS_NAME}={STANDARD_AUTHORIZER}"
         )
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         raise CommandFailed(
