@@ -22,7 +22,6 @@ from logformat.errors import ThermoclineError
 from seams.loop.turns import Turns, next_turn
 
 _NONE_CONFIGURED: Final = "No Authorizer is configured."
-_AUDITED_MAX: Final = 20  # lines of one request; the last one counts the others
 
 
 async def handle_describe_acls(
@@ -94,12 +93,8 @@ def _deleted(found: ThermoclineError | tuple[Acl, ...]) -> wire.DeleteAclsRespon
 
 
 def _audit(context: Context, call: Call, verb: str, acls: list[Acl]) -> None:
-    note, peer = context.clients.audit.note, call.peer
-    for acl in acls[:_AUDITED_MAX]:
-        note(AuditEvent.ACLS, peer.principal, peer.address, f"{verb} {_shown(acl)}")
-    if len(acls) > _AUDITED_MAX:
-        rest = len(acls) - _AUDITED_MAX
-        note(AuditEvent.ACLS, peer.principal, peer.address, f"{verb} {rest} more ACLs by the same request", count=rest)
+    audit, peer = context.clients.audit, call.peer
+    audit.note_changes(AuditEvent.ACLS, peer.principal, peer.address, acls, lambda acl: f"{verb} {_shown(acl)}")
 
 
 def _shown(acl: Acl) -> str:
