@@ -27,7 +27,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     renew = verbs.add_parser(
         "renew",
         help="make new ones for the same hosts",
-        description="Needs security/ca-key.pem. A running broker uses the new certificate within half a minute; "
+        description="Needs security/ca-key.pem. A running broker uses the new certificate within ten seconds; "
         "connections that are open stay.",
         example="thermocline certificate renew --data-dir /var/lib/thermocline",
     )

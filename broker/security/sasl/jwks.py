@@ -42,10 +42,6 @@ class TokenVerifier:
         self._keys: jwt_verifier.Keys = {}
         self._waiting = 0
 
-    @property
-    def has_keys(self) -> bool:
-        return bool(self._keys)
-
     async def verify(self, token: str) -> Verdict:
         rules, world = self._rules, self._world
         if rules.jwks_url is None:

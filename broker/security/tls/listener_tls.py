@@ -12,12 +12,12 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from cryptography import x509
 
 from broker.config.sources import Explicit
 from broker.config.values import InvalidConfig
+from broker.net.dispatch import ANONYMOUS
 from broker.net.tls_session import PeerRefused
 from broker.security.tls.contexts import Contexts, make_contexts
 from broker.security.tls.distinguished_name import MalformedName, subject_of
@@ -26,9 +26,6 @@ from broker.security.tls.settings import TlsSettings, read_settings
 from broker.security.tls.stores import BadStore, KeyPair, ReadFile
 
 log = logging.getLogger(__name__)
-
-ANONYMOUS: Final = "User:ANONYMOUS"
-"""Kafka's name of a client without a certificate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from thermocline.cli.terminal.output import json_line, table
 if TYPE_CHECKING:
     from thermocline.cli.terminal.arguments import Parser, Subparsers
 
-_ITERATIONS: Final = 4096
 _PASSWORD_BYTES_MAX: Final = 1024
 _GENERATED_BYTES: Final = 24  # 192 bits
 
@@ -57,10 +56,11 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 def add_user(arguments: argparse.Namespace) -> int:
+    from broker.security.sasl.scram import ITERATIONS_MIN
     from thermocline.cli.user.credentials import upsert
 
     password, is_generated = _password(arguments)
-    upsert(arguments.bootstrap_server, arguments.user, arguments.mechanism, _ITERATIONS, password)
+    upsert(arguments.bootstrap_server, arguments.user, arguments.mechanism, ITERATIONS_MIN, password)
     print(f"user {arguments.user} logs in by {arguments.mechanism}")
     if is_generated:
         print(f"password: {password}")

@@ -10,7 +10,6 @@ keeps its certificate; it cannot renew it by itself.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +19,7 @@ from typing import Final
 from cryptography import x509
 
 from logformat.properties import format_properties, properties_in
+from seams.files.private_file import write_private
 from thermocline.cli.serve.secure.authority import Authority, AuthorityError, described, serves
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
@@ -141,13 +141,7 @@ def _read(path: Path) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int = 0o600) -> None:
-    making = path.with_name(path.name + ".tmp")
     try:
-        making.unlink(missing_ok=True)
-        with os.fdopen(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(making, path)
+        write_private(str(path), data, replace=True, mode=mode)
     except OSError as failed:
         raise CommandFailed(f"{path}: {failed.strerror}", Exit.FAILED) from failed
