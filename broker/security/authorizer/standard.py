@@ -52,6 +52,9 @@ class Authorizer:
         self._acls = acls
         self._changed()
 
+    def is_super_user(self, principal: str) -> bool:
+        return principal in self._super_users
+
     def allows(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> bool:
         """Whether `principal` at `host` (a canonical address) may do `operation` on the resource."""
         key = principal, host, operation, resource_type, name
