@@ -4,7 +4,8 @@ A super user may do everything. For anybody else the ACLs decide; a resource tha
 with `allow.everyone.if.no.acl.found`. Until the first image arrived only super users are allowed.
 
 Decisions are remembered by (principal, host, operation, resource), at most `DECISIONS_MAX` of them. The memory is
-emptied when the image has other ACLs; a very long name is decided each time. So a changed ACL takes effect with its image.
+emptied when the image has other ACLs; a very long name is decided each time. So a changed ACL takes effect with
+its image.
 `version` counts these changes: what was concluded from a decision is so while it stands.
 
 Hot path: a remembered decision is one look-up, 0.2 µs.
