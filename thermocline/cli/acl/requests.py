@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import astuple
 
 from broker.config.authorizer import CLASS_NAME, STANDARD_AUTHORIZER
-from broker.error_codes import ErrorCode
+from broker.error_codes import ErrorCode, error_name
 from broker.metadata.records import Acl
 from broker.security.authorizer.acl_filter import AclFilter
 from broker.wire import messages as wire
@@ -64,5 +64,4 @@ def _check(what: str, code: int, message: str | None) -> None:
             f"{what}: this user may not; a super user (super.users) may, and who has Alter (to list: Describe) on the "
             "cluster"
         )
-    name = ErrorCode(code).name if code in set(ErrorCode) else f"error {code}"
-    raise CommandFailed(f"{what}: {message or name}")
+    raise CommandFailed(f"{what}: {message or error_name(code)}")
