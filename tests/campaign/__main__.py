@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--only", help="kinds of harm, by commas")
     parser.add_argument("--clients", default=",".join(WRITERS), help="who writes, by commas")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a broker config")
+    parser.add_argument("--secure", action="store_true", help="serve --secure: SASL_SSL, and mTLS among brokers")
     parser.add_argument("--keep", help="run in this directory and leave it")
     parser.add_argument("--record", action="store_true", help="figures go to docs/reliability/campaign.json")
     options = parser.parse_args()
@@ -34,6 +35,7 @@ def main() -> int:
         per_s=options.per_s,
         libraries=tuple(options.clients.split(",")),
         kinds=tuple(filter(None, (options.only or "").split(","))),
+        is_secured=options.secure,
         settings=dict(text.split("=", 1) for text in options.set),
     )
     with tempfile.TemporaryDirectory(prefix="campaign-") as directory:
@@ -41,7 +43,10 @@ def main() -> int:
     print(printed(verdict), flush=True)
     if options.record:
         command = f"python -m tests.campaign --minutes {options.minutes:g} --seed {plan.seed} --bucket {plan.bucket}"
-        merge_rows("campaign", command, "bucket", [{"bucket": plan.bucket, **figures(verdict)}])
+        name = plan.bucket
+        if plan.is_secured:
+            command, name = f"{command} --secure", f"{name}, secured"
+        merge_rows("campaign", command, "bucket", [{"bucket": name, **figures(verdict)}])
     return 1 if verdict.problems else 0
 
 

@@ -21,6 +21,7 @@ from kafka.errors import KafkaError as PyKafkaError
 
 from tests.campaign.books import Book, Reading, value_of
 from tests.soak.load import Actor
+from tests.support.clients.access import Access
 
 for name in ("kafka", "aiokafka"):
     logging.getLogger(name).setLevel(logging.CRITICAL)  # each failed connection is a line
@@ -46,10 +47,10 @@ class Writer(Actor):
     is_patient = True
 
     def __init__(
-        self, bootstrap: str, books: Sequence[Book], per_s: float, value_bytes: int, problems: list[str]
+        self, access: Access, books: Sequence[Book], per_s: float, value_bytes: int, problems: list[str]
     ) -> None:
         super().__init__(f"writer by {self.library}", problems)
-        self.bootstrap, self.books, self.value_bytes = bootstrap, books, value_bytes
+        self.access, self.books, self.value_bytes = access, books, value_bytes
         self._per_s = per_s
 
     def due(self) -> Sequence[Book]:
@@ -72,7 +73,7 @@ class ConfluentWriter(Writer):
         producer = Producer(
             {
                 **QUICK,
-                "bootstrap.servers": self.bootstrap,
+                **self.access.confluent(),
                 "enable.idempotence": True,
                 "acks": "all",
                 "message.timeout.ms": 0,
@@ -111,7 +112,7 @@ class KafkaPythonWriter(Writer):
 
     def run(self) -> None:
         producer = KafkaProducer(
-            bootstrap_servers=self.bootstrap.split(","),
+            **self.access.kafka_python(),
             enable_idempotence=True,
             acks="all",
             linger_ms=5,
@@ -146,7 +147,7 @@ class AiokafkaWriter(Writer):
 
     async def _run(self) -> None:
         producer = AIOKafkaProducer(
-            bootstrap_servers=self.bootstrap.split(","),
+            **self.access.aiokafka(),
             enable_idempotence=True,
             acks="all",
             linger_ms=5,
@@ -195,13 +196,13 @@ WRITERS: Mapping[str, type[Writer]] = {w.library: w for w in (ConfluentWriter, K
 class LiveReader(Actor):
     """Reads all topics from their first offsets on while they are written, by librdkafka."""
 
-    def __init__(self, bootstrap: str, books: Sequence[Book], value_bytes: int, problems: list[str]) -> None:
+    def __init__(self, access: Access, books: Sequence[Book], value_bytes: int, problems: list[str]) -> None:
         super().__init__("live reader", problems)
-        self._bootstrap, self._value_bytes = bootstrap, value_bytes
+        self._access, self._value_bytes = access, value_bytes
         self.readings = {(book.topic, book.partition): Reading(book, "while written") for book in books}
 
     def run(self) -> None:
-        settings = {**QUICK, "bootstrap.servers": self._bootstrap, "group.id": "live", "enable.auto.commit": False}
+        settings = {**QUICK, **self._access.confluent(), "group.id": "live", "enable.auto.commit": False}
         consumer = Consumer(
             {**settings, "auto.offset.reset": "error", "check.crcs": True, "queued.max.messages.kbytes": 4096}
         )
@@ -232,9 +233,9 @@ def _note(reading: Reading, offset: int, value: object, value_bytes: int) -> Non
 READ_S = 300.0
 
 
-def read_confluent(bootstrap: str, readings: Mapping[int, Reading], topic: str, ends: Ends, value_bytes: int) -> None:
+def read_confluent(access: Access, readings: Mapping[int, Reading], topic: str, ends: Ends, value_bytes: int) -> None:
     """Each partition from its first offset to its end. TimeoutError."""
-    settings = {**QUICK, "bootstrap.servers": bootstrap, "group.id": "last", "enable.auto.commit": False}
+    settings = {**QUICK, **access.confluent(), "group.id": "last", "enable.auto.commit": False}
     consumer = Consumer({**settings, "auto.offset.reset": "error", "check.crcs": True})
     until = time.monotonic() + READ_S
     consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
@@ -250,11 +251,11 @@ def read_confluent(bootstrap: str, readings: Mapping[int, Reading], topic: str, 
 
 
 def read_kafka_python(
-    bootstrap: str, readings: Mapping[int, Reading], topic: str, ends: Ends, value_bytes: int
+    access: Access, readings: Mapping[int, Reading], topic: str, ends: Ends, value_bytes: int
 ) -> None:
     """As `read_confluent`."""
     consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap.split(","), auto_offset_reset="none", enable_auto_commit=False, check_crcs=True
+        **access.kafka_python(), auto_offset_reset="none", enable_auto_commit=False, check_crcs=True
     )
     until = time.monotonic() + READ_S
     places = [PyTopicPartition(topic, partition) for partition in ends]
@@ -272,12 +273,12 @@ def read_kafka_python(
         consumer.close()
 
 
-def read_aiokafka(bootstrap: str, readings: Mapping[int, Reading], topic: str, ends: Ends, value_bytes: int) -> None:
+def read_aiokafka(access: Access, readings: Mapping[int, Reading], topic: str, ends: Ends, value_bytes: int) -> None:
     """As `read_confluent`."""
 
     async def run() -> None:
         consumer = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap.split(","), auto_offset_reset="none", enable_auto_commit=False, check_crcs=True
+            **access.aiokafka(), auto_offset_reset="none", enable_auto_commit=False, check_crcs=True
         )
         await consumer.start()
         places = [AioTopicPartition(topic, partition) for partition in ends]

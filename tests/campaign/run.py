@@ -55,6 +55,7 @@ class Plan:
     kinds: tuple[str, ...] = ()
     harms_max: int | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
+    is_secured: bool = False
 
 
 @dataclass
@@ -86,7 +87,7 @@ class Campaign:
             site = Site(self._directory, bucket, {**SETTINGS, **plan.settings})
             links = stack.enter_context(Links())
             urls = {node_id: _url(bucket, proxy) for node_id, proxy in stores.items()}
-            cluster = stack.enter_context(three(site, links, urls))
+            cluster = stack.enter_context(three(site, links, urls, is_secured=plan.is_secured))
             self._say("three brokers serve")
             self._write_and_harm(cluster, stores)
             self._end(cluster)
@@ -113,13 +114,13 @@ class Campaign:
         total = sum(SHARES[library] for library in books)
         writers: list[Writer] = [
             WRITERS[library](
-                cluster.everywhere, found, plan.per_s * SHARES[library] / total, plan.value_bytes, verdict.problems
+                cluster.access, found, plan.per_s * SHARES[library] / total, plan.value_bytes, verdict.problems
             )
             for library, found in books.items()
         ]
         every = self._every = [book for found in books.values() for book in found]
-        reader = LiveReader(cluster.everywhere, every, plan.value_bytes, verdict.problems)
-        group = GroupMember(cluster.everywhere, plan.libraries[0], verdict.problems)
+        reader = LiveReader(cluster.access, every, plan.value_bytes, verdict.problems)
+        group = GroupMember(cluster.access, plan.libraries[0], verdict.problems)
         for actor in (*writers, reader, group):
             actor.start()
         say: Callable[[str], None] = lambda text: self._say(f"{text} · {sum(b.acked for b in every):,} acked")  # noqa: E731
@@ -131,7 +132,7 @@ class Campaign:
         for writer in writers:
             writer.stop(DRAIN_S + 60)
         say("all harm is over, nothing more is written")
-        ends = {topic: end_offsets(cluster.everywhere, topic, plan.partitions) for topic in books}
+        ends = {topic: end_offsets(cluster.access, topic, plan.partitions) for topic in books}
         for topic, at in ends.items():
             self._await(
                 lambda topic=topic, at=at: all(reader.readings[topic, p].position >= end for p, end in at.items()),
@@ -165,10 +166,10 @@ class Campaign:
         plan, verdict = self._plan, self._verdict
         read = cold = 0
         for topic, books in self._books.items():
-            ends = end_offsets(cluster.everywhere, topic, plan.partitions)
+            ends = end_offsets(cluster.access, topic, plan.partitions)
             readings = {book.partition: Reading(book, "at the end") for book in books}
             try:
-                LAST_READERS[topic](cluster.everywhere, readings, topic, ends, plan.value_bytes)
+                LAST_READERS[topic](cluster.access, readings, topic, ends, plan.value_bytes)
             except TimeoutError:
                 at = {p: each.position for p, each in readings.items()}
                 verdict.problems.append(f"{topic}: the last reader is at {at} of {ends}")
@@ -246,7 +247,7 @@ def figures(verdict: Verdict) -> dict[str, Any]:
 
 def printed(verdict: Verdict) -> str:
     shown = {name: value for name, value in figures(verdict).items() if not isinstance(value, dict)}
-    lines = [f"campaign on {verdict.plan.bucket}:"]
+    lines = [f"campaign on {verdict.plan.bucket}{', secured' if verdict.plan.is_secured else ''}:"]
     lines += [f"  {name:36} {value:>14,}" for name, value in shown.items()]
     lines += table(verdict.pauses)
     lines += [f"  harms of each kind: {figures(verdict)['harms by kind']}"]

@@ -26,9 +26,10 @@ LEDGER = "ledger"
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_minute_of_harm_costs_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "secured"])
+def test_a_minute_of_harm_costs_nothing_that_was_acknowledged(tmp_path: Path, is_secured: bool) -> None:
     """Three real brokers, three client libraries, a leader killed, another cut off: the books balance."""
-    plan = Plan(seconds=60, seed=1, kinds=("kill leader", "cut off leader"), per_s=500)
+    plan = Plan(seconds=60, seed=1, kinds=("kill leader", "cut off leader"), per_s=500, is_secured=is_secured)
     verdict = Campaign(tmp_path, plan).run()
     print(printed(verdict))
     assert verdict.problems == []

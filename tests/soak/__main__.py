@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--mb-per-s", type=float, default=2.0, help="over all producers")
     parser.add_argument("--brokers", type=int, default=1, help="several: three replicas of everything")
+    parser.add_argument("--secure", action="store_true", help="serve --secure: SASL_SSL, and mTLS among brokers")
     parser.add_argument("--phase", choices=("kills", "steady", "both"), default="both")
     parser.add_argument("--keep", help="run in this directory and leave it")
     options = parser.parse_args()
@@ -32,7 +33,9 @@ def main() -> int:
         seconds = 60 * options.minutes * (0.5 if options.phase == "both" and phase == "steady" else 1)
         kill_every = KILL_EVERY_S if phase == "kills" else None
         warm_up = 30.0 if phase == "kills" else min(WARM_UP_S, seconds / 2)
-        plan = Plan(seconds, kill_every, options.mb_per_s * 1e6, warm_up, brokers=options.brokers)
+        plan = Plan(
+            seconds, kill_every, options.mb_per_s * 1e6, warm_up, brokers=options.brokers, is_secured=options.secure
+        )
         with tempfile.TemporaryDirectory(prefix="soak-") as directory:
             verdict = Soak(Path(options.keep or directory) / phase, plan).run()
         verdict.problems += judged_growth(verdict)
@@ -47,6 +50,9 @@ def main() -> int:
         if options.brokers > 1:
             command += f" BROKERS={options.brokers}"
             row["phase"] += f", {options.brokers} brokers"
+        if options.secure:
+            command += " SECURE=1"
+            row["phase"] += ", secured"
         merge_rows("soak", command, "phase", [row])
         failed = failed or bool(verdict.problems)
     return 1 if failed else 0

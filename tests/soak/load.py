@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 
 from tests.soak.ledger import Books
+from tests.support.clients.access import Access
 from tests.support.clients.stock_clients import create_topic, delete_topic
 
 PADDING = bytes(range(256)) * 64
@@ -69,7 +70,7 @@ class Writer(Actor):
     """Sends `bytes_per_s` to all partitions of a topic in turn; numbers ascend in each."""
 
     def __init__(
-        self, bootstrap: str, topic: str, books: TopicBooks, bytes_per_s: float, acks: str, problems: list[str]
+        self, access: Access, topic: str, books: TopicBooks, bytes_per_s: float, acks: str, problems: list[str]
     ) -> None:
         super().__init__(f"producer of {topic}", problems)
         self._topic, self._books = topic, books
@@ -77,7 +78,7 @@ class Writer(Actor):
         self._producer = Producer(
             {
                 **_BASE,
-                "bootstrap.servers": bootstrap,
+                **access.confluent(),
                 "enable.idempotence": acks == "all",
                 "acks": acks,
                 "max.in.flight": 5 if acks == "all" else 1,  # without idempotence more would reorder resends
@@ -123,12 +124,12 @@ class Writer(Actor):
 class Reader(Actor):
     """Reads every partition of a topic from its first offset to the end, for ever, and checks each record."""
 
-    def __init__(self, bootstrap: str, topic: str, books: TopicBooks, problems: list[str]) -> None:
+    def __init__(self, access: Access, topic: str, books: TopicBooks, problems: list[str]) -> None:
         super().__init__(f"reader of {topic}", problems)
         self._topic, self._books = topic, books
         self._settings = {
             **_BASE,
-            "bootstrap.servers": bootstrap,
+            **access.confluent(),
             "group.id": f"reader of {topic}",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -166,12 +167,12 @@ class Reader(Actor):
 class GroupMember(Actor):
     """A consumer of a group that commits as it goes; from a committed position nothing is skipped."""
 
-    def __init__(self, bootstrap: str, topic: str, problems: list[str]) -> None:
+    def __init__(self, access: Access, topic: str, problems: list[str]) -> None:
         super().__init__(f"group on {topic}", problems)
         self._topic = topic
         self._settings = {
             **_BASE,
-            "bootstrap.servers": bootstrap,
+            **access.confluent(),
             "group.id": f"group on {topic}",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
@@ -256,9 +257,9 @@ class Periodic(Actor):
             turn += 1
 
 
-def replay(bootstrap: str, topic: str, partition: int, records_max: int) -> int:
+def replay(access: Access, topic: str, partition: int, records_max: int) -> int:
     """Read from the earliest offset (the cold tier, where local retention is short); records must be dense."""
-    settings = {**_BASE, "bootstrap.servers": bootstrap, "group.id": "replay", "enable.auto.commit": False}
+    settings = {**_BASE, **access.confluent(), "group.id": "replay", "enable.auto.commit": False}
     consumer = Consumer({**settings, "auto.offset.reset": "error", "check.crcs": True})
     try:
         first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
@@ -284,20 +285,20 @@ def replay(bootstrap: str, topic: str, partition: int, records_max: int) -> int:
         consumer.close()
 
 
-def make_and_drop_topic(bootstrap: str, turn: int, replicas: int) -> None:
+def make_and_drop_topic(access: Access, turn: int, replicas: int) -> None:
     """A topic's whole life: created, written, read back, deleted."""
     topic = f"short-lived-{turn}"
-    create_topic(bootstrap, topic, 2, replicas)
-    producer = Producer({**_BASE, "bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": 20_000})
+    create_topic(access, topic, 2, replicas)
+    producer = Producer({**_BASE, **access.confluent(), "acks": "all", "message.timeout.ms": 20_000})
     for number in range(100):
         producer.produce(topic, value_of(number), partition=number % 2)
     producer.flush(20)
-    delete_topic(bootstrap, topic)
+    delete_topic(access, topic)
 
 
-def delete_records(bootstrap: str, topic: str, below: Mapping[int, int], floors: dict[int, int]) -> None:
+def delete_records(access: Access, topic: str, below: Mapping[int, int], floors: dict[int, int]) -> None:
     """DeleteRecords up to `below`; what was once the earliest offset never comes back (`floors`)."""
-    admin = AdminClient({**_BASE, "bootstrap.servers": bootstrap})
+    admin = AdminClient({**_BASE, **access.confluent()})
     wanted = [TopicPartition(topic, partition, offset) for partition, offset in below.items() if offset > 0]
     if not wanted:
         return

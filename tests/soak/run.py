@@ -27,6 +27,7 @@ from tests.soak.load import (
     replay,
 )
 from tests.soak.samples import Growth, Sample, Sampler, curve, growth
+from tests.support.clients.access import Access, admin_login
 from tests.support.clients.stock_clients import create_topic, end_offsets
 from tests.support.processes.broker_process import BrokerProcess, await_ready, start_broker
 from tests.support.processes.ports import quiet_port
@@ -63,6 +64,7 @@ class Plan:
     admin_every_s: float = 20.0
     seed: int = 1
     brokers: int = 1
+    is_secured: bool = False
 
     @property
     def replicas(self) -> int:
@@ -124,8 +126,22 @@ class Soak:
 
     def _process(self, node_id: int) -> BrokerProcess:
         flags = ("--node-id", str(node_id), "--listen", f"127.0.0.1:{self._ports[node_id]}")
-        home = self._directory / f"broker-{node_id}"
-        return start_broker(home, self._bucket, *flags, settings=SETTINGS, wait_ready=False)
+        return start_broker(
+            self._home(node_id), self._bucket, *flags, *self._secured(node_id), settings=SETTINGS, wait_ready=False
+        )
+
+    def _home(self, node_id: int) -> Path:
+        return self._directory / f"broker-{node_id}"
+
+    def _secured(self, node_id: int) -> tuple[str, ...]:
+        """Broker 1 makes the cluster, the others join by its file."""
+        if not self._plan.is_secured:
+            return ()
+        return ("--secure", *(() if node_id == 1 else ("--join", str(self._home(1) / "join.properties"))))
+
+    @property
+    def _access(self) -> Access:
+        return Access(self._bootstrap, admin_login(self._home(1)) if self._plan.is_secured else None)
 
     def _kill_until(self, end: float) -> None:
         """Kill one and start it again at random distances; every third time once more while it recovers."""
@@ -167,23 +183,23 @@ class Soak:
         }
         more = {"min_insync_replicas": 2} if plan.replicas > 2 else {}
         for topic in books:
-            create_topic(self._bootstrap, topic, PARTITIONS, plan.replicas, **more)
+            create_topic(self._access, topic, PARTITIONS, plan.replicas, **more)
         share = plan.bytes_per_s / len(books)
-        writers = [Writer(self._bootstrap, topic, books[topic], share, acks[topic], problems) for topic in books]
-        readers = [Reader(self._bootstrap, topic, books[topic], problems) for topic in books]
-        group = GroupMember(self._bootstrap, "events", problems)
+        writers = [Writer(self._access, topic, books[topic], share, acks[topic], problems) for topic in books]
+        readers = [Reader(self._access, topic, books[topic], problems) for topic in books]
+        group = GroupMember(self._access, "events", problems)
         replayed = [0]
         floors: dict[int, int] = {}
 
         def cold(turn: int) -> None:
-            replayed[0] += replay(self._bootstrap, "events", turn % PARTITIONS, 5_000)
+            replayed[0] += replay(self._access, "events", turn % PARTITIONS, 5_000)
 
         def trim(_: int) -> None:
             below = {p: b.position // 2 + floors.get(p, 0) // 2 for p, b in books["trimmed"].items()}
-            delete_records(self._bootstrap, "trimmed", below, floors)
+            delete_records(self._access, "trimmed", below, floors)
 
         def topics(turn: int) -> None:
-            make_and_drop_topic(self._bootstrap, turn, plan.replicas)
+            make_and_drop_topic(self._access, turn, plan.replicas)
 
         periodic = [
             Periodic("replay", plan.admin_every_s, cold, problems),
@@ -216,7 +232,7 @@ class Soak:
     def _drain(self, books: Mapping[str, Mapping[int, Books]]) -> None:
         """Until the readers are at every end: nothing acknowledged stays unseen."""
         for topic, partitions in books.items():
-            ends = end_offsets(self._bootstrap, topic, PARTITIONS)
+            ends = end_offsets(self._access, topic, PARTITIONS)
 
             def at_end(partitions: Mapping[int, Books] = partitions, ends: Mapping[int, int] = ends) -> bool:
                 return all(partitions[p].position >= end for p, end in ends.items())

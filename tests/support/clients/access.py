@@ -73,6 +73,14 @@ class Access:
         return file
 
 
+Where = str | Access
+"""Addresses alone are a cluster that wants no login."""
+
+
+def access_of(where: Where) -> Access:
+    return Access(where) if isinstance(where, str) else where
+
+
 def _python_login(login: Login) -> dict[str, Any]:
     return {
         "security_protocol": "SASL_SSL",

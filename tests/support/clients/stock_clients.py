@@ -22,6 +22,8 @@ from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewT
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
 
+from tests.support.clients.access import Where, access_of
+
 READ_TIMEOUT_S = 60.0
 WRITE_TIMEOUT_S = 60.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -367,16 +369,16 @@ def missing_clients() -> list[str]:
 # ── admin ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int = 1, replicas: int = 1, **configs: object) -> None:
+def create_topic(where: Where, topic: str, partitions: int = 1, replicas: int = 1, **configs: object) -> None:
     """A topic with `configs`, dots written as underscores."""
     named = {name.replace("_", "."): str(value) for name, value in configs.items()}
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(access_of(where).confluent())
     wanted = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=named)
     for created in admin.create_topics([wanted], request_timeout=30, operation_timeout=30).values():
         created.result(40)
 
 
-def alter_topic(bootstrap: str, topic: str, **configs: object) -> None:
+def alter_topic(where: Where, topic: str, **configs: object) -> None:
     """Set topic configs."""
     from confluent_kafka.admin import AlterConfigOpType
 
@@ -384,21 +386,21 @@ def alter_topic(bootstrap: str, topic: str, **configs: object) -> None:
         ConfigEntry(name.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
         for name, value in configs.items()
     ]
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(access_of(where).confluent())
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
     for altered in admin.incremental_alter_configs([resource]).values():
         altered.result(30)
 
 
-def delete_topic(bootstrap: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+def delete_topic(where: Where, topic: str) -> None:
+    admin = AdminClient(access_of(where).confluent())
     for deleted in admin.delete_topics([topic], operation_timeout=30).values():
         deleted.result(40)
 
 
-def end_offsets(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
+def end_offsets(where: Where, topic: str, partitions: int) -> dict[int, int]:
     """The high watermark of each partition."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
+    consumer = Consumer({**access_of(where).confluent(), "group.id": "ends"})
     try:
         return {
             partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1]
