@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import stat
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
 from broker.config.places import Launch
 from broker.config.resolve import resolve
@@ -199,6 +201,29 @@ def test_new_directories_of_records_and_users_are_private(tmp_path: Path) -> Non
     config_of(tmp_path / "other", bucket=tmp_path / "shared")
     modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("data", "bucket", "other", "shared")}
     assert modes == {"data": 0o700, "bucket": 0o700, "other": 0o700, "shared": 0o755}
+
+
+@pytest.mark.parametrize(
+    ("listen", "brokers"),
+    [("127.0.0.1:9092", "127.0.0.1:0"), ("0.0.0.0:9092", "0.0.0.0:10092"), ("10.0.0.7:65000", "10.0.0.7:0")],
+)
+def test_brokers_of_other_machines_reach_a_broker_that_clients_reach(tmp_path: Path, listen: str, brokers: str) -> None:
+    config = config_of(tmp_path / "data", file_text=f"listeners={settings.listener_text(listen)}")
+    assert config.internal is not None
+    assert show_address(config.internal.host, config.internal.port) == brokers
+
+
+def test_client_files_follow_another_authority(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    password = config_of(data).first_users[0].password
+    shutil.rmtree(data / "security")
+    assert main(["certificate", "authority", "--data-dir", str(data)]) == Exit.DONE
+    assert config_of(data).first_users[0].password == password
+    directory = SecuredDirectory(data)
+    for name in ("admin.properties", "client.properties"):
+        told = dict(properties_in((data / name).read_text()))
+        assert told["ssl.truststore.certificates"] == directory.authority_file.read_text()
+        assert told.get("thermocline.http.token", "") in ("", directory.token_file.read_text().strip())
 
 
 def test_addresses_without_a_protocol_are_secured_ones() -> None:

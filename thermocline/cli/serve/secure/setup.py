@@ -40,6 +40,8 @@ class Resolve(Protocol):
 
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _JAAS: Final = "sasl.jaas.config"
+_TRUST: Final = "ssl.truststore.certificates"
+JAVA_CLIENT: Final = "client.properties"
 
 
 def secured_config(arguments: argparse.Namespace, resolve: Resolve, host_name: str) -> BrokerConfig:
@@ -79,6 +81,8 @@ def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) 
             flush=True,
         )
         return password
+    else:
+        _follow_authority(secured)
     return _known_password(secured)
 
 
@@ -121,14 +125,26 @@ async def _cluster_id(bucket: Bucket) -> str | None:
 def _write_clients(
     secured: SecuredDirectory, password: str, token: str, authority_pem: str, bootstrap: str | None
 ) -> None:
-    templates = {
-        "client.properties": settings.java_client("USER", "PASSWORD", authority_pem, bootstrap),
-        "client.librdkafka.properties": settings.librdkafka_client("USER", "PASSWORD", authority_pem, bootstrap),
-    }
-    for name, properties in templates.items():
-        write_secret(secured.data_dir / name, format_properties(properties))
+    template = settings.java_client("USER", "PASSWORD", authority_pem, bootstrap)
+    write_secret(secured.data_dir / JAVA_CLIENT, format_properties(template))
+    librdkafka = settings.librdkafka_client("USER", "PASSWORD", str(secured.authority_file), bootstrap)
+    write_secret(secured.data_dir / "client.librdkafka.properties", librdkafka)
     admin = settings.java_client(settings.ADMIN_USER, password, authority_pem, bootstrap) | {HTTP_TOKEN: token}
     write_secret(secured.admin_file, format_properties(admin))
+
+
+def _follow_authority(secured: SecuredDirectory) -> None:
+    """Give the client configurations here the authority and the token that there are now (`thermocline certificate
+    authority` makes others)."""
+    present = {_TRUST: secured.authority_file.read_text("ascii")}
+    if secured.token_file.exists():
+        present[HTTP_TOKEN] = secured.token_file.read_text("ascii").split("\n")[0]
+    for file in (secured.admin_file, secured.data_dir / JAVA_CLIENT):
+        if file.exists():
+            has = dict(properties_in(file.read_text("utf-8")))
+            wanted = has | {name: value for name, value in present.items() if name in has}
+            if wanted != has:
+                write_secret(file, format_properties(wanted))
 
 
 def _bootstrap(config: BrokerConfig) -> str | None:
