@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json, checked, filled
-from thermocline.cli.terminal.confirm import agree, can_ask
+from thermocline.cli.terminal.confirm import agree, require_terminal
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import json_line, table
 
@@ -177,8 +177,7 @@ def delete_acls(arguments: argparse.Namespace) -> int:
 
     wanted = deletions(_wanted(arguments))
     if not arguments.yes:
-        if not can_ask():
-            raise CommandFailed("no terminal to ask on: add --yes", Exit.USAGE)
+        require_terminal()
         found = requests.described(arguments.bootstrap_server, wanted)
         if found:
             print(_table(found))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.config.sasl import SCRAM, SCRAM_SHA_512
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json, filled
-from thermocline.cli.terminal.confirm import can_ask, confirm
+from thermocline.cli.terminal.confirm import confirm, require_terminal
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import json_line, table
 
@@ -87,8 +87,7 @@ def delete_user(arguments: argparse.Namespace) -> int:
     has = [mechanism for mechanism, _ in described(arguments.bootstrap_server, arguments.user)[arguments.user]]
     wanted = has if arguments.mechanism is None else [arguments.mechanism]
     if not arguments.yes:
-        if not can_ask():
-            raise CommandFailed("no terminal to ask on: add --yes", Exit.USAGE)
+        require_terminal()
         confirm(f"{arguments.user} will not be able to log in by {', '.join(wanted)} any more.", arguments.user)
     for mechanism in wanted:
         remove(arguments.bootstrap_server, arguments.user, mechanism)
