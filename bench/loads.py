@@ -11,12 +11,14 @@ import re
 import subprocess
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from bench.sides import BENCH, KAFKA, Side
 
 BUILD: Final = BENCH / ".build"
 SOURCE: Final = BENCH / "peers" / "loadgen.c"
+HANDSHAKES: Final = BENCH / "peers" / "handshakes.c"
 SECONDS: Final = 4.0
 BATCH: Final = 16 << 10  # bytes of the batches that fetch rows read: a Java producer's default
 RECORD: Final = 1000
@@ -39,21 +41,36 @@ class Run:
         return self.cpu_s / (self.nbytes / 1e9) if self.nbytes else float("nan")
 
 
-def build_loadgen() -> str:
-    """Compile the load generator if it changed; its path."""
+def build_loadgen(*, tls: bool = False) -> str:
+    """Compile the load generator if it changed; its path. `tls`: the one that speaks TLS (needs OpenSSL's headers)."""
+    flags = ["-DTLS", "-lssl", "-lcrypto"] if tls else []
+    return _built(SOURCE, "loadgen-tls" if tls else "loadgen", "-msse4.2", "-lm", *flags)
+
+
+def _built(source: Path, name: str, *flags: str) -> str:
     BUILD.mkdir(exist_ok=True)
-    target = BUILD / "loadgen"
-    if not target.exists() or target.stat().st_mtime < SOURCE.stat().st_mtime:
-        subprocess.run(["gcc", "-O2", "-msse4.2", "-o", str(target), str(SOURCE), "-lm"], check=True)
+    target = BUILD / name
+    if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+        subprocess.run(["gcc", "-O2", "-o", str(target), str(source), *flags], check=True)
     return str(target)
 
 
+def handshakes(side: Side, *, resumed: bool, connections: int = 4, seconds: float = SECONDS) -> Run:
+    """TLS handshakes as fast as they go, each with one ApiVersions request; `resumed` by a ticket of the one before."""
+    command = [_built(HANDSHAKES, "handshakes", "-lssl", "-lcrypto", "-lpthread"), "-p", str(side.tls_port)]
+    command += ["-c", str(connections), "-t", str(seconds), "-P", str(side.pid), *(["-r"] if resumed else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds + 60)
+    found: dict[str, float] = json.loads(done.stdout)
+    return Run(0.0, 0.0, found["cpu_ms"] / 1000, found["per_s"])
+
+
 class Loadgen(AbstractContextManager["Loadgen"]):
-    """One run of the load generator, under way until `finish`."""
+    """One run of the load generator, under way until `finish`; over TLS on a side that has a port for it."""
 
     def __init__(self, side: Side, topic: str, mode: str, seconds: float, **flags: object) -> None:
-        command = [build_loadgen(), "-m", mode, "-T", topic]
-        command += ["-p", ",".join(map(str, side.ports)), "-P", ",".join(map(str, side.pids))]
+        command = [build_loadgen(tls=bool(side.tls_port)), "-m", mode, "-T", topic]
+        ports = (side.tls_port,) if side.tls_port else side.ports
+        command += ["-p", ",".join(map(str, ports)), "-P", ",".join(map(str, side.pids))]
         command += ["-t", str(seconds)]
         for flag, value in flags.items():
             command += [f"-{flag}", str(value)]

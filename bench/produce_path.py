@@ -36,6 +36,7 @@ import crc32c
 
 from broker.app import Broker, open_configured_bucket
 from broker.config.resolve import resolve
+from broker.net.server import Bind
 from broker.wire import codec
 from broker.wire import messages as m
 from broker.wire.apis import ApiKey
@@ -316,7 +317,7 @@ async def produce_us(broker: Broker, topic: str, size: int, run: int, options: a
     controller = server._shared.dispatcher.context.controller  # type: ignore[attr-defined]
     await controller.create_topic(topic, options.partitions, {"segment.bytes": str((1 << 31) - 1)})
     requests = Requests(topic, size, run, options)
-    way = (Sent if options.sockets else Given)(server._connection("PLAINTEXT"), requests)
+    way = (Sent if options.sockets else Given)(server._connection(Bind("PLAINTEXT", "", 0)), requests)
     answer = await way.one()
     check(answer, 0, options.version)
     count, found = 10, []

@@ -36,6 +36,7 @@ from bench.rows import (
     replace,
     s3,
     security,
+    tls,
     transactions,
 )
 from bench.sides import BENCH, CalmMachine, Side, create, kafka_peer
@@ -56,6 +57,7 @@ BENCHMARKS: Final[dict[str, Callable[[Stage], list[Row]]]] = {
     **replace.BENCHMARKS,
     **compact.BENCHMARKS,
     **transactions.BENCHMARKS,
+    **tls.BENCHMARKS,
     **security.BENCHMARKS,
 }
 

@@ -43,6 +43,7 @@ class Side:
     name: str
     port: int
     pid: int
+    tls_port: int = 0  # of a listener with TLS beside the plaintext one: loads go there
     started_s: float = 0.0
     http: str = ""
     root: Path = Path()  # its data lies below
@@ -91,9 +92,20 @@ class Side:
 class KafkaPeer:
     """Apache Kafka with tiered storage on a local directory; its data under `root`."""
 
-    def __init__(self, root: Path) -> None:
-        self.side = Side("Kafka", free_ports(), 0, root=root)
-        self._environment = {**os.environ, "KAFKA_PEER_RUN": str(root)}
+    def __init__(self, root: Path, settings: Mapping[str, object] | None = None, *, tls: bool = False) -> None:
+        self.side = Side("Kafka", port := free_ports(3), 0, root=root)
+        told = dict(settings or {})
+        if tls:
+            self.side.tls_port = port + 2
+            local = (f"PLAINTEXT://127.0.0.1:{port}", f"SSL://127.0.0.1:{port + 2}")
+            told |= {
+                "listeners": f"{local[0]},CONTROLLER://127.0.0.1:{port + 1},{local[1]}",
+                "advertised.listeners": f"{local[1]},{local[0]}",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL",
+                "inter.broker.listener.name": "PLAINTEXT",
+            }
+        lines = "\n".join(f"{name}={value}" for name, value in told.items())
+        self._environment = {**os.environ, "KAFKA_PEER_RUN": str(root), "KAFKA_PEER_SETTINGS": lines}
 
     def start(self, command: str = "start") -> Side:
         """`start` afresh or `restart` over the same data; returns once it answers."""
@@ -129,7 +141,9 @@ class Thermocline:
         settings: Mapping[str, object] | None = None,
         checkout: Path | None = None,
         python: str = sys.executable,
+        listen: str | None = "127.0.0.1:0",
     ) -> None:
+        self._listen = listen  # None: the settings say where
         self.data_dir = root / name
         self.side = Side(
             "Thermocline" if checkout is None else f"Thermocline of {checkout.name}", 0, 0, root=self.data_dir
@@ -151,9 +165,16 @@ class Thermocline:
         """Start, or start again over the same data; returns once it answers."""
         began = time.monotonic()
         self._broker = start_broker(
-            self.data_dir, self._bucket, settings=self._settings, environment=self._environment, python=self._python
+            self.data_dir,
+            self._bucket,
+            settings=self._settings,
+            environment=self._environment,
+            python=self._python,
+            listen=self._listen,
         )
         self.side.port = int(self._broker.kafka.rsplit(":", 1)[1])
+        _, has_tls, tls = self._broker.ready.get("listeners", "").partition("SSL://")
+        self.side.tls_port = int(tls.partition(",")[0].rsplit(":", 1)[1]) if has_tls else 0
         self.side.pid, self.side.http = self._broker.pid, self._broker.http
         wait_answering(self.side)
         self.side.started_s = time.monotonic() - began
@@ -166,11 +187,11 @@ class Thermocline:
 
 
 @contextmanager
-def kafka_peer() -> Iterator[Side]:
-    """A fresh Kafka for the length of the block."""
+def kafka_peer(settings: Mapping[str, object] | None = None, *, tls: bool = False) -> Iterator[Side]:
+    """A fresh Kafka for the length of the block; `tls`: with a listener for it, too."""
     subprocess.run([KAFKA, "get"], check=True, stdout=subprocess.DEVNULL)
     root = Path(tempfile.mkdtemp(prefix="thermocline-bench-kafka-"))
-    peer = KafkaPeer(root)
+    peer = KafkaPeer(root, settings, tls=tls)
     try:
         yield peer.start()
     finally:
@@ -187,9 +208,10 @@ def thermocline(
     settings: Mapping[str, object] | None = None,
     checkout: Path | None = None,
     python: str = sys.executable,
+    listen: str | None = "127.0.0.1:0",
 ) -> Iterator[Side]:
     """A fresh broker of ours for the length of the block."""
-    broker = Thermocline(root, name, bucket, environment, settings, checkout, python)
+    broker = Thermocline(root, name, bucket, environment, settings, checkout, python, listen)
     try:
         yield broker.start()
     finally:

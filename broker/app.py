@@ -153,7 +153,8 @@ class Broker:
         )
 
     def _logins(self, dispatcher: BrokerDispatcher) -> Logins:
-        return Logins(self._config.sasl, dispatcher, self._world, self._tasks, self.audit)
+        config = self._config
+        return Logins(config.sasl, dispatcher, self._world, self._tasks, self.audit, config.brokers_listener)
 
     def _once(self, kind: type[T]) -> T | None:
         """The sources of a serving broker; None before it serves."""

@@ -74,7 +74,7 @@ Refuse = Callable[[Any, ErrorCode], Awaitable[Message]]
 
 
 def _client(call: Call) -> groups.ClientInfo:
-    return groups.ClientInfo(call.client_id, call.peer.address.rpartition(":")[0])
+    return groups.ClientInfo(call.client_id, call.peer.host)
 
 
 def _group_handler(handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Message]]) -> Handler:

@@ -151,3 +151,11 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133, True
+
+
+def error_name(code: int) -> str:
+    """Its name, or `error 999`, as another broker's code may be."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"

@@ -378,7 +378,7 @@ class BrokerStart:
         )
 
     def _quotas(self, following: MetadataWiring) -> QuotaManagers:
-        quotas = quota_managers(self.live.now, self.world.clock)
+        quotas = quota_managers(self.live.now, self.world.clock, self.dispatcher.clients)
         rates = ConnectionRates(quotas.produce.windows)
         addresses = AddressQuotas(rates, self.world.net, self.tasks)
         self.listening.server.limit_addresses(rates)

@@ -12,7 +12,8 @@ from bench.stage import PAGED, Stage
 from bench.table import Floor, Measured, Row
 from broker.config.authorizer import ALLOWS_WITHOUT_ACLS, CLASS_NAME, STANDARD_AUTHORIZER
 from broker.metadata.records import Acl
-from broker.security.authorizer.kinds import ANONYMOUS, CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from broker.net.dispatch import ANONYMOUS
+from broker.security.authorizer.kinds import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from thermocline.cli.acl.requests import create as create_acls
 
 ACLS: Final = 10_000

@@ -140,6 +140,11 @@ class BrokerConfig:
     own_overrides: Mapping[str, str]  # set for this broker at run time: the strongest
     ignored: tuple[str, ...]  # names that were set and have no effect here, sorted
 
+    @property
+    def every_listener(self) -> tuple[ListenerConfig, ...]:
+        """With the additional one for brokers, if there is one."""
+        return self.listeners if self.internal is None else (*self.listeners, self.internal)
+
 
 @cache
 def configs_of(kind: type) -> Mapping[str, str]:

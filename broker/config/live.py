@@ -57,7 +57,8 @@ def _usable(overrides: Mapping[str, str]) -> dict[str, str]:
                 raise InvalidConfig("it cannot be changed while a broker runs")
             definition.parse(text)
         except InvalidConfig as refused:
-            log.error("the dynamic config %s=%s has no effect: %s; delete it or set it anew", name, text[:80], refused)
+            # The value is not told: of a config that is unknown here nobody can say whether it is a secret.
+            log.error("the dynamic config %s has no effect: %s; delete it or set it anew", name, refused)
         else:
             found[name] = text
     return found

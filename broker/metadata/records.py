@@ -135,8 +135,8 @@ class ScramCredential(msgspec.Struct, frozen=True, tag="scram", tag_field="t"):
 
 
 class Acl(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One binding, by Kafka's numbers of resource types, pattern types, operations and permissions. Two bindings of
-    equal values are one."""
+    """One binding, by Kafka's numbers of resource types, pattern types, operations and permissions; fields in the order
+    of Kafka's messages. Two bindings of equal values are one."""
 
     resource_type: int
     resource_name: str

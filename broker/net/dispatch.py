@@ -10,9 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from seams.files.disk import FileRange
+
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""Kafka's principal of a client that nothing authenticated."""
 
 Part = bytes | bytearray | memoryview | FileRange
 """A piece of a response. A buffer is kept by reference until the kernel took it: never change it after handing it over,
@@ -189,7 +192,6 @@ class Peer:
     """One connection as its requests see it; lives as long as the connection, equal only to itself.
 
     `address` is `host:port`, or "" where the network has none. The dispatcher fills in client id and software.
-    `principal` is Kafka's name of an unauthenticated client.
     """
 
     connection_id: int
@@ -198,7 +200,7 @@ class Peer:
     client_id: str | None = None
     software_name: str = ""
     software_version: str = ""
-    principal: str = "User:ANONYMOUS"
+    principal: str = ANONYMOUS
     encrypted: bool = False
     closed: bool = False
     on_closed: Callable[[], None] | None = None
@@ -216,6 +218,11 @@ class Peer:
     """The dispatcher's memory of what this principal may do (`broker.security.client_access`)."""
     redirects: object = None
     """The leader's memory of redirects to replicas (`broker.replication.read_replica_selection`)."""
+
+    @property
+    def host(self) -> str:
+        """`address` without the port."""
+        return self.address.rpartition(":")[0]
 
 
 class Dispatcher(Protocol):

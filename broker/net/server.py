@@ -35,8 +35,8 @@ _RETRY_S_MIN: Final = 0.001
 
 class Bind(NamedTuple):
     """A listener: its name for peers, its address (port 0 picks one) and its protocol. `apart`: it has its own limits
-    on new connections, so that a crowd on other listeners does not keep its peers out. `tls`: of a protocol that uses
-    it. `login` makes the dispatcher of a new peer that has to log in first (`Peer.dispatcher`)."""
+    on new connections and handshakes, so that a crowd on other listeners does not keep its peers out. `tls`: of a
+    protocol that uses it. `login` makes the dispatcher of a new peer that has to log in first (`Peer.dispatcher`)."""
 
     name: str
     host: str
@@ -64,6 +64,7 @@ class Server:
     ) -> None:
         self.counters = NetCounters()
         self.handshakes = Handshakes(workers, report)
+        self._handshakes_apart = Handshakes(workers, report)  # so that a crowd of clients does not keep brokers out
         self.budget = FrameBudget(limits.frame_bytes_total_max, limits.request_bytes_max)
         self._net = net
         self._limits = limits
@@ -180,6 +181,7 @@ class Server:
                 connection.stop()
             await self._wait_empty(_ABORT_S)
         await self.handshakes.close()
+        await self._handshakes_apart.close()
         for timer in (self._admit_timer, self._tick_timer, *self._delayed.values()):
             if timer is not None:
                 timer.cancel()
@@ -205,7 +207,8 @@ class Server:
         return Connection(self._shared, peer, self)
 
     def _tls_connection(self, bind: Bind, tls: ServerTls) -> TlsLayer:
-        return ServerSession(self._connection(bind), self._shared, tls, self.handshakes).protocol
+        handshakes = self._handshakes_apart if bind.apart else self.handshakes
+        return ServerSession(self._connection(bind), self._shared, tls, handshakes).protocol
 
     def arrived(self, connection: Connection) -> Admission:
         """Count the connection and decide whether to admit it."""

@@ -5,6 +5,9 @@ The caller gives received bytes to `receive`, then calls `handshake` until it re
 call it sends what `take` returns, also after a failure, because that is the alert which tells the peer why. A machine
 is used by one thread at a time. It knows no transport and no clock.
 
+What a client sends after its handshake is decrypted a few records at a time, and the session ends if they bring no data
+(`tls_records`).
+
 Hot path: `decrypt` fills the caller's buffer record by record (16 KiB each, 2.6 GB/s with AES-256-GCM), `encrypt` and
 `take` copy the ciphertext once (2.8 GB/s).
 """
@@ -14,6 +17,8 @@ from __future__ import annotations
 import ssl
 from contextlib import suppress
 from typing import Final, cast
+
+from broker.net.tls_records import Records
 
 HANDSHAKE_BYTES_MAX: Final = 128 << 10
 """Bytes that a peer may send before its handshake is complete. OpenSSL accepts at most 100 KiB of certificates."""
@@ -40,9 +45,14 @@ class TlsMachine:
     it; None on the server's side."""
 
     __slots__ = (
+        "_decrypted",
+        "_held",
+        "_held_at",
         "_incoming",
+        "_is_server",
         "_object",
         "_outgoing",
+        "_records",
         "failure",
         "handshake_bytes",
         "is_established",
@@ -53,6 +63,11 @@ class TlsMachine:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, is_server, server_name)
+        self._is_server = is_server
+        self._records: Records | None = None  # of a client whose handshake is complete
+        self._held = b""  # received, and behind `_incoming`, from `_held_at` on
+        self._held_at = 0
+        self._decrypted = 0
         self.handshake_bytes = 0  # received before the handshake was complete
         self.is_established = False
         self.failure: TlsFailed | None = None  # of `decrypt`
@@ -61,7 +76,7 @@ class TlsMachine:
     @property
     def undelivered(self) -> int:
         """Bytes received and not decrypted yet, or decrypted and not fetched."""
-        return self._incoming.pending + self._object.pending()
+        return self._incoming.pending + self._object.pending() + len(self._held) - self._held_at
 
     @property
     def peer_certificate(self) -> bytes | None:
@@ -84,7 +99,35 @@ class TlsMachine:
             self.handshake_bytes += len(data)
             if self.handshake_bytes > HANDSHAKE_BYTES_MAX:
                 raise TlsFailed(f"{self.handshake_bytes} bytes without a complete handshake")
-        self._incoming.write(data)
+        if self._records is None:
+            self._incoming.write(data)
+        else:
+            self._take_records(self._records, memoryview(data))
+
+    def _take_records(self, records: Records, data: memoryview) -> None:
+        """The first records to OpenSSL; those behind them once these are used up."""
+        if self._incoming.pending or self._held:
+            self._held = self._held[self._held_at :] + bytes(data)
+        else:
+            taken = records.take(data)
+            self._incoming.write(data[:taken])
+            self._held = bytes(data[taken:])
+        self._held_at = 0
+
+    def _take_held(self, records: Records) -> bool:
+        """The next records that are held to OpenSSL, which used up those before them; whether there are any."""
+        if records.are_wasted(self._decrypted):
+            self.failure = TlsFailed("its records bring no data: key updates, renegotiations or padding without end")
+            return False
+        if not self._held:
+            return False
+        data = memoryview(self._held)[self._held_at :]
+        taken = records.take(data)
+        self._incoming.write(data[:taken])
+        self._held_at += taken
+        if self._held_at == len(self._held):
+            self._held, self._held_at = b"", 0
+        return True
 
     def handshake(self) -> bool:
         """Take the next step. True: complete; False: more bytes are needed. Raises TlsFailed."""
@@ -95,25 +138,33 @@ class TlsMachine:
         except (ssl.SSLError, ssl.CertificateError, ConnectionError) as refused:
             raise TlsFailed(_reason(refused)) from refused
         self.is_established = True
+        if self._is_server:  # brokers trust one another, and tickets of a server are no data
+            self._records = Records(self._object.version())
+            self._take_records(self._records, memoryview(self._incoming.read()))  # those behind the handshake
         return True
 
     def decrypt(self, into: memoryview) -> int:
         """Fill `into` with decrypted bytes, as far as complete records are there: their count. Fewer than fit: more is
         needed, or `is_finished`, or `failure` says why nothing follows."""
-        count, size, read = 0, len(into), self._object.read
+        count, size, read, before = 0, len(into), self._object.read, self._decrypted
         try:
             while count < size:
-                got = cast(int, read(size - count, into[count:] if count else into))
+                try:
+                    got = cast(int, read(size - count, into[count:] if count else into))
+                except ssl.SSLWantReadError:
+                    self._decrypted = before + count
+                    if self._records is None or not self._take_held(self._records):
+                        break
+                    continue
                 if not got:
                     self.is_finished = True
                     break
                 count += got
-        except ssl.SSLWantReadError:
-            pass
         except ssl.SSLZeroReturnError:
             self.is_finished = True
         except (ssl.SSLError, ConnectionError) as refused:
             self.failure = TlsFailed(_reason(refused))
+        self._decrypted = before + count
         return count
 
     def encrypt(self, data: bytes | bytearray | memoryview) -> None:

@@ -28,8 +28,8 @@ JOIN_MAX: Final = 64 << 10
 
 _SLICE: Final = 1 << 20
 _TLS_SLICE: Final = 256 << 10
-"""Of what is encrypted: about what a wide socket takes at once. What it does not take asyncio moves in memory with
-every send (CPython 3.11), so a MiB at a time costs twice the CPU."""
+"""Of what is encrypted: about what a wide socket takes at once. With every send asyncio (CPython 3.11) moves in memory
+what the socket did not take: a MiB at a time costs 3.3 s/GB, this 0.84."""
 
 _WAKE_PIECE: Final = 16 << 10
 """Read into memory when the socket is full and cannot be watched: the transport waits with it for room, then sendfile

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
-from broker.observe.http_tls import HttpsConnections
+from broker.observe.http_connections import HttpConnections
 from logformat.errors import ThermoclineError
 from seams.typed_json import decoder_of
 
@@ -84,14 +84,10 @@ class HttpServer:
         application.router.add_post("/tier/seal", self._seal)
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
-        if (context := self._protection.context) is None:
-            await web.TCPSite(self._runner, host, port).start()
-            bound = self._runner.addresses[0]
-        else:
-            assert self._runner.server is not None
-            connections = HttpsConnections(self._runner.server, context)
-            self._listening = await asyncio.get_running_loop().create_server(connections, host or None, port)
-            bound = self._listening.sockets[0].getsockname()
+        assert self._runner.server is not None
+        connections = HttpConnections(self._runner.server, self._protection.context)
+        self._listening = await asyncio.get_running_loop().create_server(connections, host or None, port)
+        bound = self._listening.sockets[0].getsockname()
         self.address = (bound[0], bound[1])
 
     def _authenticated(self) -> Middleware:

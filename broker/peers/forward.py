@@ -154,6 +154,6 @@ class Forward:
 def _address(peer: Peer) -> bytes:
     """4 or 16 bytes; empty where the network has no addresses."""
     try:
-        return ip_address(peer.address.rpartition(":")[0].strip("[]")).packed
+        return ip_address(peer.host).packed
     except ValueError:
         return b""

@@ -7,7 +7,7 @@ ClientRequestQuotaManager, ControllerMutationQuotaManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
@@ -148,20 +148,18 @@ class Mutations:
 
 
 class QuotaManagers:
-    """All kinds (Kafka's name). `is_set`: any quota of users or client ids is set. `monotonic_s`: the clock. Free are
-    peers on `brokers_listener`, and `super_users`, whom Kafka limits too."""
+    """All kinds (Kafka's name). `is_set`: any quota of users or client ids is set. `monotonic_s`: the clock. `is_free`:
+    whether a peer has no quotas: brokers, and super users, whom Kafka limits too."""
 
     def __init__(
         self,
         windows: Windows,
         controller_windows: Windows,
         monotonic_s: Callable[[], float],
-        brokers_listener: str = "",
-        super_users: Container[str] = (),
+        is_free: Callable[[Peer], bool],
     ) -> None:
         self.is_set = False
-        self._brokers_listener = brokers_listener
-        self._super_users = super_users
+        self.is_free = is_free
         self.produce = RateQuota(windows)
         self.fetch = RateQuota(windows)
         self.request = RateQuota(windows, throttle_ms_max=windows.size_ms)
@@ -188,9 +186,6 @@ class QuotaManagers:
             self._buckets.clear()
         rates = self.produce, self.fetch, self.request
         self.is_set = bool(self._mutation_limits) or any(quota.is_set for quota in rates)
-
-    def is_free(self, peer: Peer) -> bool:
-        return peer.listener == self._brokers_listener or peer.principal in self._super_users
 
     def now_ms(self) -> int:
         return int(self._monotonic_s() * 1000)

@@ -12,6 +12,7 @@ the quota of its user.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import Final, TypeAlias
 
 from broker.metadata.records import ClientQuotas
@@ -19,6 +20,9 @@ from broker.metadata.records import ClientQuotas
 _DEFAULT: Final = ""  # an empty name is refused, so no entity has it
 
 _FOUND_MAX: Final = 10_000  # clients whose quota is remembered, 0.3 KB each
+_ID_CHARS_MAX: Final = 256
+"""Of a client id that is remembered as it is. Of a longer one, as no client has, a digest is: any client may send any
+number of ids of 32 KB, some before they logged in."""
 
 SensorKey: TypeAlias = tuple[str, str]
 """User and client id whose use is measured together; empty: of any."""
@@ -47,7 +51,9 @@ class Limits:
             return self._found[client]
         key = self._measured(user, client_id)
         bound = self._bound(*key)
-        found = None if bound is None else (key, bound)
+        found = None if bound is None else ((key[0], _short(key[1])), bound)
+        if len(client_id) > _ID_CHARS_MAX:
+            return found
         if len(self._found) >= _FOUND_MAX:
             self._found.clear()
         self._found[client] = found
@@ -75,3 +81,7 @@ class Limits:
 
     def _first(self, *entities: tuple[str | None, str | None]) -> float | None:
         return next((self._by_entity[entity] for entity in entities if entity in self._by_entity), None)
+
+
+def _short(client_id: str) -> str:
+    return client_id if len(client_id) <= _ID_CHARS_MAX else sha256(client_id.encode()).hexdigest()

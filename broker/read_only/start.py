@@ -203,7 +203,8 @@ class ReadOnlyStart:
             live_configs=self.listening.live_configs(),
             images=feed,
             forward=Forward(metadata, feed, links, config.node_id, config.brokers_listener),
-            quotas=quota_managers(config, world.clock),  # none is ever set: the quotas are another cluster's
+            # None is ever set: the quotas are another cluster's.
+            quotas=quota_managers(config, world.clock, self.dispatcher.clients),
             clients=self.dispatcher.clients,
         )
 

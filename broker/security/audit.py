@@ -17,17 +17,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 LOGGER: Final = "audit"
 LINES_AT_ONCE: Final = 10
 SECONDS_A_LINE: Final = 6.0  # 10 lines a minute, as the other log lines
 PRINCIPALS_MAX: Final = 1_000
+CHANGES_SHOWN_MAX: Final = 20  # of one request
 _SHOWN_CHARS_MAX: Final = 300  # of one value
 
 log = logging.getLogger(LOGGER)
+
+T = TypeVar("T")
 
 
 class AuditEvent(StrEnum):
@@ -101,6 +104,15 @@ class Audit:
             text += f" suppressed={lines.suppressed}"
             lines.suppressed = 0
         log.log(logging.WARNING if event in _REFUSALS else logging.INFO, "%s", text)
+
+    def note_changes(
+        self, event: AuditEvent, principal: str, address: str, changes: Sequence[T], shown: Callable[[T], str]
+    ) -> None:
+        """Note what one request changed: each of the first changes as `shown`, the others as a number."""
+        for change in changes[:CHANGES_SHOWN_MAX]:
+            self.note(event, principal, address, shown(change))
+        if (rest := len(changes) - CHANGES_SHOWN_MAX) > 0:
+            self.note(event, principal, address, f"{rest} more changes by the same request", count=rest)
 
 
 def _shown(value: str) -> str:

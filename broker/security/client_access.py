@@ -36,6 +36,13 @@ class ClientAccess:
             return UNRESTRICTED
         return access
 
+    def is_free_of_quotas(self, peer: Peer) -> bool:
+        """Whether it is a broker or a super user: a client that reaches the brokers' listener is neither by that."""
+        authorizer = self.authorizer
+        if authorizer is None:
+            return peer.listener == self._brokers_listener
+        return self.of(peer) is UNRESTRICTED or authorizer.is_super_user(peer.principal)
+
     def note_plays_broker(self, peer: Peer, api_key: int) -> None:
         """Audit that a client asked what only brokers may ask."""
         why = "only brokers may ask this: on their listener, and with ClusterAction on the cluster"

@@ -1,6 +1,6 @@
 """Secrets of the HTTP port: bearer tokens and `user:password` pairs, one a line of `thermocline.http.token.file`.
 
-A new file that cannot be used is refused: the old secrets stay, and `trouble` says why. Compares in constant time.
+A new file that cannot be used is refused: the old secrets stay. Compares in constant time.
 """
 
 from __future__ import annotations
@@ -9,13 +9,10 @@ import base64
 import binascii
 import hashlib
 import hmac
-import logging
 from collections.abc import Callable
 from typing import Final
 
 from broker.config.values import InvalidConfig
-
-log = logging.getLogger(__name__)
 
 ReadFile = Callable[[str], bytes]
 _CONFIG: Final = "thermocline.http.token.file"
@@ -25,10 +22,11 @@ _SECRET_CHARS_MIN: Final = 16
 class HttpSecrets:
     """Blocking; raises InvalidConfig when the file cannot be used."""
 
+    where: Final = "the secrets of the HTTP port"
+
     def __init__(self, path: str, read: ReadFile) -> None:
         self._path = path
         self._read = read
-        self.trouble = ""
         self._digests = self._make()
 
     def allows(self, authorization: str) -> bool:
@@ -49,15 +47,9 @@ class HttpSecrets:
         return found
 
     def reload(self) -> bool:
-        """Read the file again; whether it changed. Blocking."""
-        try:
-            digests = self._make()
-        except InvalidConfig as refused:
-            if str(refused) != self.trouble:
-                log.error("the HTTP port keeps its old secrets: %s", refused)
-            self.trouble = str(refused)
-            return False
-        changed, self._digests, self.trouble = digests != self._digests, digests, ""
+        """Read the file again; whether it changed. Blocking. Raises InvalidConfig; then the old secrets stay."""
+        digests = self._make()
+        changed, self._digests = digests != self._digests, digests
         return changed
 
     def _make(self) -> tuple[bytes, ...]:

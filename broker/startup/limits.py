@@ -8,6 +8,7 @@ from broker.metadata.image import ClusterImage
 from broker.net.limits import NetLimits
 from broker.quotas.client_quotas import QuotaManagers
 from broker.quotas.rates import Windows
+from broker.security.client_access import ClientAccess
 from coldstore.inspection.probe import ProbeReport, Verification
 from seams.clock import Clock
 from seams.net import SocketBuffers
@@ -30,13 +31,12 @@ def net_limits(config: BrokerConfig) -> NetLimits:
     )
 
 
-def quota_managers(config: BrokerConfig, clock: Clock) -> QuotaManagers:
+def quota_managers(config: BrokerConfig, clock: Clock, clients: ClientAccess) -> QuotaManagers:
     return QuotaManagers(
         Windows(config.quota_windows, config.quota_window_s * 1000),
         Windows(config.controller_quota_windows, config.controller_quota_window_s * 1000),
         clock.monotonic_s,
-        config.brokers_listener,
-        frozenset(name.strip() for name in config.configured.get("super.users", "").split(";")) - {""},
+        clients.is_free_of_quotas,
     )
 
 

@@ -92,10 +92,10 @@ class Listeners:
     @property
     def advertised(self) -> dict[str, tuple[str, int]]:
         """Host and port for peers of each listener, by name: for clients, and for brokers on theirs."""
-        bound, internal = self.server.addresses, self._config.internal
+        bound = self.server.addresses
         return {
             listener.name: (listener.advertised_host, listener.advertised_port or bound[listener.name][1])
-            for listener in (*self._config.listeners, *(() if internal is None else (internal,)))
+            for listener in self._config.every_listener
         }
 
     def live_configs(self) -> dict[str, str]:

@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from coldstore.encryption.envelope import (
     CHUNK_BYTES,
+    STORED_CHUNK_BYTES,
     Sealed,
     describe,
     plain_size,
@@ -36,6 +37,7 @@ from seams.loop.workers import Lane, Workers
 from seams.rng import Rng
 
 KNOWN_MAX: Final = 8192  # trailers remembered, of 0.5 KB each
+_SCRATCH_BYTES: Final = 66 * STORED_CHUNK_BYTES  # 4 MiB of a segment that begin anywhere
 _INLINE_BYTES_MAX: Final = 2 * CHUNK_BYTES  # decrypted on the loop: 15 µs
 
 
@@ -60,6 +62,7 @@ class EncryptedStore:
         self._workers = workers
         self._rng = rng
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._spare: list[memoryview] = []  # as many as threads decrypt at a time
 
     @property
     def url(self) -> str:
@@ -173,8 +176,20 @@ class EncryptedStore:
     ) -> bytes:
         """Plaintext `[start, start + length)` from the stored chunks from index `first` on."""
         if len(stored) <= _INLINE_BYTES_MAX:
-            return _decrypted(key, sealed, first, stored, start, length)
-        return await self._workers.run(_decrypted, key, sealed, first, stored, start, length, lane=Lane.COLD_READ)
+            return self._decrypted(key, sealed, first, stored, start, length)
+        return await self._workers.run(self._decrypted, key, sealed, first, stored, start, length, lane=Lane.COLD_READ)
+
+    def _decrypted(self, key: str, sealed: Sealed, first: int, stored: memoryview, start: int, length: int) -> bytes:
+        try:
+            scratch = self._spare.pop()
+        except IndexError:
+            scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        target = scratch if len(stored) <= _SCRATCH_BYTES else None
+        at = start - first * CHUNK_BYTES
+        try:
+            return bytes(sealed.key.open(first, stored, sealed.size, key, target)[at : at + length])
+        finally:
+            self._spare.append(scratch)
 
     async def _look(self, key: str) -> _Known:
         """What the object's trailer says, by one request."""
@@ -237,12 +252,6 @@ class EncryptedStore:
 
 def _is_probe(key: str) -> bool:
     return key.startswith(f"{PROBE_PREFIX}/")
-
-
-def _decrypted(key: str, sealed: Sealed, first: int, stored: memoryview, start: int, length: int) -> bytes:
-    plain = sealed.key.open(first, stored, sealed.size, key)
-    at = start - first * CHUNK_BYTES
-    return bytes(plain[at : at + length])
 
 
 def _stored_crc32c(sealed: Sealed) -> int:

@@ -89,11 +89,15 @@ class DataKey:
         each index."""
         return self._cipher.encrypt_into(_nonce(index, last=last), plain, None, target[: len(plain) + TAG_BYTES])
 
-    def open(self, first: int, stored: Buffer, size: int, name: str) -> memoryview:
-        """The plaintext of whole chunks from index `first` on, of the object `name` of `size` bytes. Raises Corrupt."""
+    def open(self, first: int, stored: Buffer, size: int, name: str, target: memoryview | None = None) -> memoryview:
+        """The plaintext of whole chunks from index `first` on, of the object `name` of `size` bytes. Raises Corrupt.
+
+        `target`: room for it, at least `len(stored)` bytes. Fresh memory of 4 MiB takes five times as long as its
+        decryption (1.0 s a GB)."""
         source = memoryview(stored)
         count, chunks = -(-len(source) // STORED_CHUNK_BYTES), chunk_count(size)
-        plain = memoryview(bytearray(len(source) - TAG_BYTES * count))
+        length = len(source) - TAG_BYTES * count
+        plain = memoryview(bytearray(length)) if target is None else target[:length]
         for number in range(count):
             index = first + number
             chunk = source[number * STORED_CHUNK_BYTES : (number + 1) * STORED_CHUNK_BYTES]

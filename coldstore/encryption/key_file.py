@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from coldstore.encryption.keys import KEY_BYTES, KeyRing, WrappingKey
+from coldstore.encryption.keys import KEY_BYTES, KeyRing, WrappingKey, check_active
 from coldstore.encryption.kms import KeyService, KmsKey, unwrapped_once
 from logformat.errors import InvalidRequest
 from logformat.values import NewerFormat
@@ -60,7 +60,7 @@ def decode(data: bytes, path: str) -> KeyFile:
     except msgspec.MsgspecError:
         # The library's message may repeat what it read, which may be a key.
         raise KeyFileRefused(
-            f"key file {path} is not readable: it is JSON as `thermocline bucket key create` writes it"
+            f"key file {path} is not readable: it is JSON as `thermocline key create` writes it"
         ) from None
     if file.format > FORMAT:
         raise NewerFormat(f"key file {path} has format {file.format}, this program knows {FORMAT}; upgrade")
@@ -82,13 +82,10 @@ def ring_of(file: KeyFile, path: str, service: KeyService | None = None) -> KeyR
 
 def check(file: KeyFile, path: str) -> None:
     """Raises KeyFileRefused for a file that contradicts itself; no key is unwrapped."""
-    ids = ", ".join(file.keys) or "none"
-    if file.active is not None and file.active not in file.keys:
-        raise KeyFileRefused(f"key file {path}: the active key {file.active!r} is not among its keys ({ids})")
-    if file.active is None and not file.accept_plain:
-        raise KeyFileRefused(
-            f"key file {path}: without an active key new objects are not encrypted; accept plain objects, or name one"
-        )
+    try:
+        check_active(file.active, file.keys, f"key file {path}", accepts_plain=file.accept_plain)
+    except InvalidRequest as refused:
+        raise KeyFileRefused(str(refused)) from None
 
 
 def _secret(entry: KeyEntry, key_id: str, service: KeyService | None) -> bytes:

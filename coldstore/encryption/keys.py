@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -55,6 +55,16 @@ class WrappingKey:
             return None
 
 
+def check_active(active: str | None, ids: Collection[str], source: str, *, accepts_plain: bool) -> None:
+    """Raises InvalidRequest for an active key that is not among `ids`, or that is needed and not there."""
+    if active is not None and active not in ids:
+        raise InvalidRequest(f"{source}: the active key {active!r} is not among its keys ({', '.join(ids) or 'none'})")
+    if active is None and not accepts_plain:
+        raise InvalidRequest(
+            f"{source}: without an active key new objects are not encrypted; accept plain objects, or name one"
+        )
+
+
 class KeyRing:
     """The keys of one bucket. `source`: where they come from, for messages."""
 
@@ -68,12 +78,7 @@ class KeyRing:
             if key.key_id in self._keys:
                 raise InvalidRequest(f"{source}: key {key.key_id} is there twice")
             self._keys[key.key_id] = key
-        if active is not None and active not in self._keys:
-            raise InvalidRequest(f"{source}: the active key {active!r} is not among {self.ids or 'no keys'}")
-        if active is None and not accepts_plain:
-            raise InvalidRequest(
-                f"{source}: without an active key new objects are not encrypted; allow plain objects too, or name one"
-            )
+        check_active(active, self._keys, source, accepts_plain=accepts_plain)
         self.active = None if active is None else self._keys[active]
         self.accepts_plain = accepts_plain
         self.source = source

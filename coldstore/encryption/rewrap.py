@@ -125,7 +125,8 @@ class Rewrapper:
         file = await workers.run(lambda: disk.open(path, write=True, create=True, exclusive=True), lane=Lane.FILES)
         try:
             await workers.run(disk.unlink, path, lane=Lane.FILES)
-            checksum = await self._download(key, file, tail)
+            end = tail.size if sealed is None else tail.size - TRAILER_BYTES
+            checksum = await self._download(key, file, tail, end)
             if sealed is None:
                 body = await self._sealing(key, file, tail.size, checksum)
             else:
@@ -138,9 +139,8 @@ class Rewrapper:
         finally:
             file.close()
 
-    async def _download(self, key: str, file: File, tail: Got) -> int:
-        """Copy the object to `file`; the CRC32C of all of it, of an encrypted one without its trailer."""
-        end = tail.size - (TRAILER_BYTES if _is_sealed(tail, self._ring, key) else 0)
+    async def _download(self, key: str, file: File, tail: Got, end: int) -> int:
+        """Copy the object's bytes before `end` to `file`; their CRC32C."""
         position = checksum = 0
         while position < end:
             got = await self._store.get(key, position, min(_PIECE_BYTES, end - position))
@@ -173,10 +173,6 @@ class Tally:
     def left(self) -> int:
         """Objects that should be under the active key and are not."""
         return sum(self.outcomes[kind] for kind in (Outcome.BUSY, Outcome.DAMAGED, Outcome.NO_KEY))
-
-
-def _is_sealed(tail: Got, ring: KeyRing, key: str) -> bool:
-    return describe(key, tail.data, tail.size, ring) is not None
 
 
 def _opened(key: str, sealed: Sealed, stored: bytes) -> memoryview:

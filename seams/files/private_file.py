@@ -1,4 +1,4 @@
-"""Files of secrets, which only their owner may read. All calls block."""
+"""Small files that are whole or absent, such as secrets that only their owner may read. All calls block."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ def read_private(path: str) -> bytes:
         return file.read(_BYTES_MAX)
 
 
-def write_private(path: str, data: bytes, *, replace: bool = False) -> None:
-    """Write the file, mode 0600, durably: all of it or nothing. Raises FileExistsError unless `replace`, OSError."""
+def write_private(path: str, data: bytes, *, replace: bool = False, mode: int = 0o600) -> None:
+    """Write the file durably: all of it or nothing. Raises FileExistsError unless `replace`, OSError."""
     temporary = f"{path}.{os.getpid()}.new"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)  # of a process that had this id, as all first ones of containers have
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         if replace:
-            os.rename(temporary, path)
+            os.replace(temporary, path)
         else:
             os.link(temporary, path)
         directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

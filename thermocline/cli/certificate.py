@@ -27,7 +27,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     renew = verbs.add_parser(
         "renew",
         help="make new ones for the same hosts",
-        description="Needs security/ca-key.pem. A running broker uses the new certificate within half a minute; "
+        description="Needs security/ca-key.pem. A running broker uses the new certificate within ten seconds; "
         "connections that are open stay.",
         example="thermocline certificate renew --data-dir /var/lib/thermocline",
     )
@@ -64,9 +64,11 @@ def renew_certificates(arguments: argparse.Namespace) -> int:
 
 
 def new_authority(arguments: argparse.Namespace) -> int:
+    import secrets
     from datetime import UTC, datetime
     from pathlib import Path
 
+    from thermocline.cli.serve.secure.authority import Authority
     from thermocline.cli.serve.secure.directory import SecuredDirectory
 
     secured = SecuredDirectory(Path(arguments.data_dir))
@@ -76,7 +78,7 @@ def new_authority(arguments: argparse.Namespace) -> int:
             "/security away first, if it is really lost to you",
             Exit.USAGE,
         )
-    secured.begin(datetime.now(UTC))
+    secured.establish(Authority.new(datetime.now(UTC)), secrets.token_urlsafe(32))
     print(f"{secured.authority_file}: a new CA; {arguments.data_dir}/join.properties is for the other brokers")
     return Exit.DONE
 

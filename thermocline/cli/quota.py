@@ -153,7 +153,7 @@ def _listed(quotas: dict[str, float]) -> str:
 
 
 def _described(bootstrap: str, entity: Entity, *, strict: bool) -> list[DescribeClientQuotasResponseEntry]:
-    from broker.error_codes import ErrorCode
+    from broker.error_codes import ErrorCode, error_name
     from broker.wire.apis import ApiKey
     from broker.wire.messages import DescribeClientQuotasRequest, DescribeClientQuotasResponse
     from thermocline.cli.clients.connections import connect
@@ -164,7 +164,7 @@ def _described(bootstrap: str, entity: Entity, *, strict: bool) -> list[Describe
     with connect(bootstrap) as client:
         answer = client.call(ApiKey.DESCRIBE_CLIENT_QUOTAS, request, DescribeClientQuotasResponse)
     if answer.error_code != ErrorCode.NONE:
-        raise CommandFailed(f"listing quotas: {_why(answer.error_code, answer.error_message)}")
+        raise CommandFailed(f"listing quotas: {answer.error_message or error_name(answer.error_code)}")
     return answer.entries or []
 
 
@@ -176,7 +176,7 @@ def _component(kind: str, name: str | None) -> DescribeClientQuotasRequestCompon
 
 def _alter(bootstrap: str, entity: Entity, quotas: dict[str, float | None]) -> None:
     """Set quotas; None deletes one."""
-    from broker.error_codes import ErrorCode
+    from broker.error_codes import ErrorCode, error_name
     from broker.wire.apis import ApiKey
     from broker.wire.messages import (
         AlterClientQuotasRequest,
@@ -197,10 +197,6 @@ def _alter(bootstrap: str, entity: Entity, quotas: dict[str, float | None]) -> N
         )
     for outcome in answer.entries:
         if outcome.error_code != ErrorCode.NONE:
-            raise CommandFailed(f"quotas of {_shown(entity)}: {_why(outcome.error_code, outcome.error_message)}")
-
-
-def _why(code: int, message: str | None) -> str:
-    from broker.error_codes import ErrorCode
-
-    return message or ErrorCode(code).name
+            raise CommandFailed(
+                f"quotas of {_shown(entity)}: {outcome.error_message or error_name(outcome.error_code)}"
+            )

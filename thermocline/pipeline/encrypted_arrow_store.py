@@ -94,8 +94,10 @@ class _DecryptedFile:
             stored = memoryview(self._handle.get_stream(position, count).read_buffer(count))
         if len(stored) < count:
             return memoryview(b"")  # the caller reports an answer that is too short
+        room = pa.allocate_buffer(count)  # of Arrow's pool, which reuses pages
+        plain = self._sealed.key.open(first, stored, self._sealed.size, self._key, memoryview(room).cast("B"))
         at = start - first * CHUNK_BYTES
-        return self._sealed.key.open(first, stored, self._sealed.size, self._key)[at : at + length]
+        return plain[at : at + length]
 
 
 class _Range:

@@ -3,7 +3,11 @@ so that tools which set them in passing work. tests/integration/kafka/test_run_t
 
 Left out, and refused at run time: what promises protection (`config.providers`, `cordoned.log.dirs`,
 `max.connections.per.ip.overrides`), the mechanisms of logins, which are those of the start, passwords, because
-`cluster.json` would show them. Key stores and trust stores are files, of one listener of one broker.
+`cluster.json` would show them. Key stores are files, of one listener of one broker.
+
+What says who a peer is stays as it was at the start (`ssl.client.auth`, trust stores, names of brokers): else whoever
+may alter configs could name a file that holds a CA of their own, such as a log they produce to, and be a broker. A
+trust store's file is read again when it changes, so a new CA needs no other path.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ principal.builder.class sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.re
 sasl.kerberos.principal.to.local.rules sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter
 sasl.kerberos.ticket.renew.window.factor sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds
 sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
-ssl.cipher.suites ssl.client.auth ssl.enabled.protocols ssl.endpoint.identification.algorithm ssl.engine.factory.class
+ssl.cipher.suites ssl.enabled.protocols ssl.engine.factory.class
 ssl.keymanager.algorithm ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
 """)
 )
@@ -51,7 +55,7 @@ ssl.keystore.type ssl.truststore.certificates ssl.truststore.location ssl.trusts
 OF_A_LISTENER_FIXED: Final = frozenset(
     _names("""
 ssl.key.password ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.password ssl.truststore.certificates
-ssl.truststore.password
+ssl.truststore.location ssl.truststore.password ssl.truststore.type
 """)
 )
-"""Of these, secrets, which `cluster.json` would show, and certificates inline, which are too long for it: refused."""
+"""Of these, refused: secrets, which `cluster.json` would show; certificates inline, too long for it; trust stores."""

@@ -90,14 +90,14 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "ssl.truststore.type": H("PEM or PKCS12; a file's content decides."),
     "ssl.truststore.password": H("Password of a PKCS12 trust store."),
     "ssl.truststore.certificates": H("Certificates of the CAs inline, in PEM."),
-    "ssl.client.auth": D("required: clients present a certificate of a trusted CA; requested: they may; none."),
+    "ssl.client.auth": H("required: clients present a certificate of a trusted CA; requested: they may; none."),
     "ssl.enabled.protocols": D("TLSv1.2 and TLSv1.3; older versions are refused."),
     "ssl.protocol": D("TLSv1.2 leaves TLS 1.3 out."),
     "ssl.cipher.suites": D(
         "Suites by IANA's or OpenSSL's names, of those with forward secrecy. Of TLS 1.3 the first, the first two or "
         "all three of TLS_AES_256_GCM_SHA384, TLS_CHACHA20_POLY1305_SHA256, TLS_AES_128_GCM_SHA256."
     ),
-    "ssl.endpoint.identification.algorithm": D(
+    "ssl.endpoint.identification.algorithm": H(
         "https: other brokers' certificates have the host that is connected to among their names; empty: any name."
     ),
     "ssl.principal.mapping.rules": H(
@@ -302,7 +302,10 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "listener, the username and password with which brokers log in to one another. In a file or the environment."
     ),
     "sasl.mechanism.inter.broker.protocol": H("The mechanism with which brokers log in to one another."),
-    "sasl.server.max.receive.size": H("The largest token of a client that has not logged in yet."),
+    "sasl.server.max.receive.size": H(
+        "The largest request of a client that has not logged in yet; at most 16 KiB, or 40 KiB with OAUTHBEARER, are "
+        "read, whatever it says."
+    ),
     "sasl.server.callback.handler.class": H(
         "OAuthBearerUnsecuredValidatorCallbackHandler accepts unsigned tokens, for tests; no other Java class is run."
     ),

@@ -1,11 +1,14 @@
-"""DescribeAcls, CreateAcls, DeleteAcls. The controller decides and audits changes; any broker shows the ACLs of its
-image. Without an authorizer all answer SECURITY_DISABLED, so that no tool believes an ACL was made. Source: KIP-140,
-KIP-290."""
+"""DescribeAcls, CreateAcls, DeleteAcls (KIP-140, KIP-290). The controller decides and audits changes; any broker shows
+the ACLs of its image. Without an authorizer all answer SECURITY_DISABLED, so that no tool believes an ACL was made.
+
+Kafka's messages, `Acl` and `AclFilter` have the same fields in the same order (`astuple`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+
+from msgspec.structs import astuple
 
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
@@ -19,7 +22,6 @@ from logformat.errors import ThermoclineError
 from seams.loop.turns import Turns, next_turn
 
 _NONE_CONFIGURED: Final = "No Authorizer is configured."
-_AUDITED_MAX: Final = 20  # lines of one request; the last one counts the others
 
 
 async def handle_describe_acls(
@@ -30,15 +32,7 @@ async def handle_describe_acls(
         return wire.DescribeAclsResponse(
             error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
         )
-    wanted = AclFilter(
-        request.resource_type_filter,
-        request.resource_name_filter,
-        request.pattern_type_filter,
-        request.principal_filter,
-        request.host_filter,
-        request.operation,
-        request.permission_type,
-    )
+    wanted = AclFilter(*astuple(request))
     if (refusal := filter_refusal(wanted)) is not None:
         return wire.DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=refusal)
     found: dict[tuple[int, str, int], list[wire.DescribeAclsResponseAcl]] = {}
@@ -59,18 +53,7 @@ async def handle_create_acls(context: Context, request: wire.CreateAclsRequest, 
     if context.clients.authorizer is None:
         refused = wire.CreateAclsResponseResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE_CONFIGURED)
         return wire.CreateAclsResponse(results=[refused] * len(request.creations))
-    wanted = [
-        Acl(
-            row.resource_type,
-            row.resource_name,
-            row.resource_pattern_type,
-            row.principal,
-            row.host,
-            row.operation,
-            row.permission_type,
-        )
-        for row in request.creations
-    ]
+    wanted = [Acl(*astuple(row)) for row in request.creations]
     try:
         answers: Sequence[ThermoclineError | None] = await context.controller.create_acls(wanted)
     except ThermoclineError as refused_all:
@@ -90,18 +73,7 @@ async def handle_delete_acls(context: Context, request: wire.DeleteAclsRequest, 
     if context.clients.authorizer is None:
         refused = wire.DeleteAclsResponseResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE_CONFIGURED)
         return wire.DeleteAclsResponse(filter_results=[refused] * len(request.filters))
-    filters = [
-        AclFilter(
-            row.resource_type_filter,
-            row.resource_name_filter,
-            row.pattern_type_filter,
-            row.principal_filter,
-            row.host_filter,
-            row.operation,
-            row.permission_type,
-        )
-        for row in request.filters
-    ]
+    filters = [AclFilter(*astuple(row)) for row in request.filters]
     try:
         answers: Sequence[ThermoclineError | tuple[Acl, ...]] = await context.controller.delete_acls(filters)
     except ThermoclineError as refused_all:
@@ -116,33 +88,16 @@ def _deleted(found: ThermoclineError | tuple[Acl, ...]) -> wire.DeleteAclsRespon
         return wire.DeleteAclsResponseResult(code_of(found), str(found))
     return wire.DeleteAclsResponseResult(
         error_message=None,
-        matching_acls=[
-            wire.DeleteAclsResponseAcl(
-                0,
-                None,
-                acl.resource_type,
-                acl.resource_name,
-                acl.pattern_type,
-                acl.principal,
-                acl.host,
-                acl.operation,
-                acl.permission,
-            )
-            for acl in found
-        ],
+        matching_acls=[wire.DeleteAclsResponseAcl(ErrorCode.NONE, None, *astuple(acl)) for acl in found],
     )
 
 
 def _audit(context: Context, call: Call, verb: str, acls: list[Acl]) -> None:
-    note, peer = context.clients.audit.note, call.peer
-    for acl in acls[:_AUDITED_MAX]:
-        note(AuditEvent.ACLS, peer.principal, peer.address, f"{verb} {acl_shown(acl)}")
-    if len(acls) > _AUDITED_MAX:
-        rest = len(acls) - _AUDITED_MAX
-        note(AuditEvent.ACLS, peer.principal, peer.address, f"{verb} {rest} more ACLs by the same request", count=rest)
+    audit, peer = context.clients.audit, call.peer
+    audit.note_changes(AuditEvent.ACLS, peer.principal, peer.address, acls, lambda acl: f"{verb} {_shown(acl)}")
 
 
-def acl_shown(acl: Acl) -> str:
+def _shown(acl: Acl) -> str:
     """`Allow User:alice from * Read on Topic:LITERAL:orders`."""
     return (
         f"{shown(Permission(acl.permission).name)} {acl.principal} from {acl.host} "

@@ -76,11 +76,13 @@ async def handle_alter_user_scram_credentials(
         users = dict.fromkeys(change.user for change in changes)
         return wire.AlterUserScramCredentialsResponse(results=[result(user, code_of(why), str(why)) for user in users])
     done = {outcome.user for outcome in outcomes if outcome.error is ErrorCode.NONE}
-    for change in changes:
-        if change.user in done:
-            verb = "delete" if isinstance(change, Deletion) else "set"
-            what = f"{verb} the {MECHANISM_OF[change.mechanism]} credential of User:{change.user}"
-            context.clients.audit.note(AuditEvent.CREDENTIALS, call.peer.principal, call.peer.address, what)
+    made = [change for change in changes if change.user in done]
+    context.clients.audit.note_changes(AuditEvent.CREDENTIALS, call.peer.principal, call.peer.address, made, _shown)
     return wire.AlterUserScramCredentialsResponse(
         results=[result(outcome.user, outcome.error, outcome.message) for outcome in outcomes]
     )
+
+
+def _shown(change: Deletion | Upsertion) -> str:
+    verb = "delete" if isinstance(change, Deletion) else "set"
+    return f"{verb} the {MECHANISM_OF[change.mechanism]} credential of User:{change.user}"

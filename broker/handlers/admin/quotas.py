@@ -3,7 +3,8 @@ later than they are seen. Source: Kafka's ClientQuotasImage.describe."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
@@ -14,6 +15,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.request_limits import refuse_flood, together
 from broker.metadata.records import ClientQuotas, QuotaEntity
+from broker.security.audit import AuditEvent
 from broker.wire import messages as wire
 from logformat.errors import ThermoclineError
 from seams.loop.turns import Turns, next_turn
@@ -111,6 +113,8 @@ async def handle_alter_client_quotas(
         refusals |= await context.controller.alter_client_quotas(
             alterations, addresses.__contains__, validate_only=request.validate_only
         )
+        if not request.validate_only:
+            _audit(context, call, alterations, refusals)
     except ThermoclineError as refused:
         refusals = dict.fromkeys(entities, refused)
     response = wire.AlterClientQuotasResponse()
@@ -124,6 +128,25 @@ async def handle_alter_client_quotas(
             )
         )
     return response
+
+
+def _audit(
+    context: Context, call: Call, alterations: Sequence[Alteration], refusals: Mapping[QuotaEntity, ThermoclineError]
+) -> None:
+    entities = [sorted_entity(alteration.entity) for alteration in alterations]
+    times = Counter(entities)  # an entity that came twice is refused, and yet its first alteration was made
+    made = [
+        alteration
+        for entity, alteration in zip(entities, alterations, strict=True)
+        if entity not in refusals or times[entity] > 1
+    ]
+    context.clients.audit.note_changes(AuditEvent.QUOTAS, call.peer.principal, call.peer.address, made, _shown)
+
+
+def _shown(alteration: Alteration) -> str:
+    entity = " and ".join(f"{kind} {'<default>' if name is None else name}" for kind, name in alteration.entity)
+    ops = ", ".join(f"delete {key}" if value is None else f"set {key}={value:.15g}" for key, value in alteration.ops)
+    return f"quotas of {entity}: {ops}"
 
 
 async def _addresses(context: Context, hosts: set[str]) -> set[str]:

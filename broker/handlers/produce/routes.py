@@ -16,7 +16,6 @@ from broker.handlers.produce.frame_parser import AlikeHead, Head, Row, alike_hea
 from broker.handlers.produce.produce import ACKS
 from broker.handlers.produce.responses import ALIKE_SINCE, AlikeAnswer
 from broker.net.dispatch import Peer
-from broker.security.authorizer.access import host_of
 from broker.wire.messages import ProduceRequest
 
 _TOPICS_MAX: Final = 10_000
@@ -79,7 +78,8 @@ class Routes:
         begins = head_bytes(frame, body_at, call.version)
         if not names or begins is None:
             return
-        key = (peer.listener, peer.principal, host_of(peer.address), *begins)
+        host = peer.host if call.access.is_enforced else ""  # an ACL may be one host's
+        key = (peer.listener, peer.principal, host, *begins)
         head = self._heads.get(key)
         if head is None:
             head = self._heads[key] = Head(call.version, request.acks, request.timeout_ms, *begins)

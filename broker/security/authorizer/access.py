@@ -11,8 +11,7 @@ from typing import Final
 
 from broker.security.audit import Audit, AuditEvent
 from broker.security.authorizer.acl_index import canonical_host
-from broker.security.authorizer.kinds import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType
-from broker.security.authorizer.kinds import shown as kind_shown
+from broker.security.authorizer.kinds import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType, shown
 from broker.security.authorizer.standard import Authorizer
 
 NOT_REQUESTED: Final = -(1 << 31)
@@ -58,7 +57,7 @@ class Access(Unrestricted):
         self._audit = audit
         self.principal = principal
         self.address = address
-        self.host = canonical_host(host_of(address))
+        self.host = canonical_host(address.rpartition(":")[0])
 
     @property
     def version(self) -> int:
@@ -93,15 +92,10 @@ class Access(Unrestricted):
         return found
 
     def _denied(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
-        what = f"{kind_shown(operation.name)} on {kind_shown(resource_type.name)}:{name}"
+        what = f"{shown(operation.name)} on {shown(resource_type.name)}:{name}"
         self._audit.note(AuditEvent.DENIED, self.principal, self.address, what, "no ACL allows it, or one denies it")
 
 
 UNRESTRICTED: Final = Unrestricted()
 
 _BITS: Final = {kind: sum(1 << operation for operation in operations) for kind, operations in OPERATIONS_OF.items()}
-
-
-def host_of(address: str) -> str:
-    """The host of `host:port` or `[host]:port`; empty where the network has no addresses."""
-    return address.rpartition(":")[0].strip("[]")

@@ -14,7 +14,6 @@ CLUSTER_NAME: Final = "kafka-cluster"
 WILDCARD: Final = "*"
 """As the name of a literal pattern: every resource of its type. As a host: every host."""
 EVERY_PRINCIPAL: Final = "User:*"
-ANONYMOUS: Final = "User:ANONYMOUS"
 
 
 class ResourceType(IntEnum):

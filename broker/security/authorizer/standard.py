@@ -4,7 +4,8 @@ A super user may do everything. For anybody else the ACLs decide; a resource tha
 with `allow.everyone.if.no.acl.found`. Until the first image arrived only super users are allowed.
 
 Decisions are remembered by (principal, host, operation, resource), at most `DECISIONS_MAX` of them. The memory is
-emptied when the image has other ACLs; so a changed ACL takes effect with its image.
+emptied when the image has other ACLs; a very long name is decided each time. So a changed ACL takes effect with
+its image.
 `version` counts these changes: what was concluded from a decision is so while it stands.
 
 Hot path: a remembered decision is one look-up, 0.2 µs.
@@ -19,6 +20,8 @@ from broker.metadata.records import Acl
 from broker.security.authorizer.acl_index import AclIndex
 
 DECISIONS_MAX: Final = 50_000  # about 15 MB
+_NAME_CHARS_MAX: Final = 255
+"""Of a name whose decision is remembered. Topics have 249 at most; a client can send any number of others of 32 KB."""
 _ANY_NAME: Final = "hardcode"
 """Kafka's name of a resource that stands for any: who may use it by no ACL at all may use some resource."""
 
@@ -82,6 +85,9 @@ class Authorizer:
         return allowed
 
     def _remember(self, key: tuple[str, str, int, int, str | None], allowed: bool) -> None:
+        name = key[-1]
+        if name is not None and len(name) > _NAME_CHARS_MAX:
+            return
         if len(self._decisions) >= DECISIONS_MAX:
             self._decisions.clear()
         self._decisions[key] = allowed

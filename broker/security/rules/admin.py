@@ -21,9 +21,9 @@ from broker.security.rules.verdict import (
     KnownTopics,
     Split,
     Verdict,
-    appending,
     parted_by,
     refused_whole,
+    rest,
 )
 from broker.wire import messages as wire
 from broker.wire.message import Message
@@ -90,7 +90,7 @@ async def create_partitions(
     ]
     if not allowed:
         return refused_whole(wire.CreatePartitionsResponse(results=rows))
-    return Verdict(request=replace(request, topics=allowed), merge=appending("results", rows))
+    return rest(request, rows, "results", topics=allowed)
 
 
 async def delete_topics(
@@ -131,7 +131,7 @@ async def delete_topics(
         return ALLOWED
     if not allowed and not names:
         return refused_whole(wire.DeleteTopicsResponse(responses=rows))
-    return Verdict(request=replace(request, topics=allowed, topic_names=names), merge=appending("responses", rows))
+    return rest(request, rows, "responses", topics=allowed, topic_names=names)
 
 
 def _needed_of(resource: _ConfigResource) -> tuple[ResourceType, str, ErrorCode] | None:
@@ -162,7 +162,7 @@ def alter_configs(row: Callable[..., Message]) -> Split:
         if not refused:
             return ALLOWED
         rows = [_config_row(row, resource) for resource in refused]
-        return Verdict(request=replace(request, resources=allowed), merge=appending("responses", rows))
+        return rest(request, rows, "responses", resources=allowed)
 
     return split
 
@@ -193,4 +193,4 @@ async def describe_configs(
     if not refused:
         return ALLOWED
     rows = [_config_row(wire.DescribeConfigsResponseResult, resource) for resource in refused]
-    return Verdict(request=replace(request, resources=allowed), merge=appending("results", rows))
+    return rest(request, rows, "results", resources=allowed)

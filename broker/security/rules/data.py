@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -17,10 +17,11 @@ from broker.security.rules.verdict import (
     TOPIC,
     TRANSACTION,
     KnownTopics,
+    Split,
     Verdict,
-    appending,
     parted,
     parted_by,
+    rest,
 )
 from broker.wire import messages as wire
 
@@ -94,26 +95,34 @@ def has_transactional_records(topics: Iterable[wire.ProduceRequestTopic]) -> boo
     )
 
 
-async def list_offsets(
-    access: Unrestricted, request: wire.ListOffsetsRequest, version: int, topics: KnownTopics
-) -> Verdict:
-    """DESCRIBE on each topic."""
-    allowed, refused = await parted(
-        access, Operation.DESCRIBE, ResourceType.TOPIC, request.topics, lambda topic: topic.name
+def on_topics(operation: Operation, refused_row: Callable[[Any], Any]) -> Split:
+    """`operation` on each topic; `refused_row` makes the response's row of one that is refused."""
+
+    async def split(access: Unrestricted, request: Any, version: int, topics: KnownTopics) -> Verdict:
+        allowed, refused = await parted(access, operation, ResourceType.TOPIC, request.topics, lambda topic: topic.name)
+        return rest(request, list(map(refused_row, refused)), topics=allowed) if refused else ALLOWED
+
+    return split
+
+
+def offsets_refused(topic: wire.ListOffsetsRequestTopic) -> wire.ListOffsetsResponseTopic:
+    return wire.ListOffsetsResponseTopic(
+        name=topic.name,
+        partitions=[
+            wire.ListOffsetsResponsePartition(partition_index=row.partition_index, error_code=TOPIC)
+            for row in topic.partitions
+        ],
     )
-    if not refused:
-        return ALLOWED
-    rows = [
-        wire.ListOffsetsResponseTopic(
-            name=topic.name,
-            partitions=[
-                wire.ListOffsetsResponsePartition(partition_index=row.partition_index, error_code=TOPIC)
-                for row in topic.partitions
-            ],
-        )
-        for topic in refused
-    ]
-    return Verdict(request=replace(request, topics=allowed), merge=appending("topics", rows))
+
+
+def deletion_refused(topic: wire.DeleteRecordsRequestTopic) -> wire.DeleteRecordsResponseTopic:
+    return wire.DeleteRecordsResponseTopic(
+        name=topic.name,
+        partitions=[
+            wire.DeleteRecordsResponsePartition(partition_index=row.partition_index, low_watermark=-1, error_code=TOPIC)
+            for row in topic.partitions
+        ],
+    )
 
 
 async def offset_for_leader_epoch(
@@ -137,31 +146,7 @@ async def offset_for_leader_epoch(
         )
         for topic in refused
     ]
-    return Verdict(request=replace(request, topics=allowed), merge=appending("topics", rows))
-
-
-async def delete_records(
-    access: Unrestricted, request: wire.DeleteRecordsRequest, version: int, topics: KnownTopics
-) -> Verdict:
-    """DELETE on each topic."""
-    allowed, refused = await parted(
-        access, Operation.DELETE, ResourceType.TOPIC, request.topics, lambda topic: topic.name
-    )
-    if not refused:
-        return ALLOWED
-    rows = [
-        wire.DeleteRecordsResponseTopic(
-            name=topic.name,
-            partitions=[
-                wire.DeleteRecordsResponsePartition(
-                    partition_index=row.partition_index, low_watermark=-1, error_code=TOPIC
-                )
-                for row in topic.partitions
-            ],
-        )
-        for topic in refused
-    ]
-    return Verdict(request=replace(request, topics=allowed), merge=appending("topics", rows))
+    return rest(request, rows, topics=allowed)
 
 
 async def describe_producers(
@@ -186,7 +171,7 @@ async def describe_producers(
         )
         for topic in refused
     ]
-    return Verdict(request=replace(request, topics=allowed), merge=appending("topics", rows))
+    return rest(request, rows, topics=allowed)
 
 
 def _is_valid(name: str) -> bool:

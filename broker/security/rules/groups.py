@@ -20,10 +20,10 @@ from broker.security.rules.verdict import (
     KnownTopics,
     Split,
     Verdict,
-    appending,
     parted,
     parted_by,
     refused_whole,
+    rest,
     shown,
 )
 from broker.wire import messages as wire
@@ -105,7 +105,7 @@ def _rest(request: Any, allowed: list[Any], refusals: Any) -> Verdict:
     """The request for the topics that are allowed; without any, `refusals` is the whole answer."""
     if not allowed:
         return refused_whole(refusals)
-    return Verdict(request=replace(request, topics=allowed), merge=appending("topics", refusals.topics))
+    return rest(request, refusals.topics, topics=allowed)
 
 
 async def txn_offset_commit(
@@ -205,8 +205,9 @@ async def _offset_fetch_of_one(access: Unrestricted, request: wire.OffsetFetchRe
     if wanted is None:
 
         async def only_shown(response: wire.OffsetFetchResponse) -> None:
+            every = response.topics
             response.topics = await shown(
-                access, Operation.DESCRIBE, ResourceType.TOPIC, response.topics, lambda topic: topic.name
+                access, Operation.DESCRIBE, ResourceType.TOPIC, every, lambda topic: topic.name
             )
 
         return Verdict(request=request, merge=only_shown)
@@ -253,7 +254,7 @@ async def find_coordinator(
     rows = [wire.FindCoordinatorResponseCoordinator(key=key, node_id=-1, port=-1, error_code=code) for key in refused]
     if not allowed:
         return refused_whole(wire.FindCoordinatorResponse(coordinators=rows))
-    return Verdict(request=replace(request, coordinator_keys=allowed), merge=appending("coordinators", rows))
+    return rest(request, rows, "coordinators", coordinator_keys=allowed)
 
 
 async def list_groups(
@@ -264,8 +265,9 @@ async def list_groups(
         return ALLOWED
 
     async def only_shown(response: wire.ListGroupsResponse) -> None:
+        every = response.groups
         response.groups = await shown(
-            access, Operation.DESCRIBE, ResourceType.GROUP, response.groups, lambda group: group.group_id
+            access, Operation.DESCRIBE, ResourceType.GROUP, every, lambda group: group.group_id
         )
 
     return Verdict(request=request, merge=only_shown)
@@ -300,7 +302,7 @@ async def delete_groups(
     rows = [wire.DeleteGroupsResponseResult(group_id=name, error_code=GROUP) for name in dict.fromkeys(refused)]
     if not allowed:
         return refused_whole(wire.DeleteGroupsResponse(results=rows))
-    return Verdict(request=replace(request, groups_names=allowed), merge=appending("results", rows))
+    return rest(request, rows, "results", groups_names=allowed)
 
 
 async def offset_delete(

@@ -38,11 +38,11 @@ RULES: Final[Mapping[int, Rule]] = {
     # records and offsets of logs
     ApiKey.PRODUCE: Rule(((_Op.WRITE, _TOPIC), (_Op.WRITE, _TXN)), data.produce),
     ApiKey.FETCH: _in_handler((_Op.READ, _TOPIC)),
-    ApiKey.LIST_OFFSETS: Rule(((_Op.DESCRIBE, _TOPIC),), data.list_offsets),
+    ApiKey.LIST_OFFSETS: Rule(((_Op.DESCRIBE, _TOPIC),), data.on_topics(_Op.DESCRIBE, data.offsets_refused)),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Rule(
         ((_Op.DESCRIBE, _TOPIC), (_Op.CLUSTER_ACTION, _CLUSTER)), data.offset_for_leader_epoch
     ),
-    ApiKey.DELETE_RECORDS: Rule(((_Op.DELETE, _TOPIC),), data.delete_records),
+    ApiKey.DELETE_RECORDS: Rule(((_Op.DELETE, _TOPIC),), data.on_topics(_Op.DELETE, data.deletion_refused)),
     ApiKey.DESCRIBE_PRODUCERS: Rule(((_Op.READ, _TOPIC),), data.describe_producers),
     # what clients learn about the cluster
     ApiKey.METADATA: _in_handler(

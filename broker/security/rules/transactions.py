@@ -171,12 +171,9 @@ async def list_transactions(
     """Those whose transactional id the client may describe."""
 
     async def only_shown(response: wire.ListTransactionsResponse) -> None:
+        every = response.transaction_states
         response.transaction_states = await shown(
-            access,
-            Operation.DESCRIBE,
-            ResourceType.TRANSACTIONAL_ID,
-            response.transaction_states,
-            lambda state: state.transactional_id,
+            access, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, every, lambda state: state.transactional_id
         )
 
     return Verdict(request=request, merge=only_shown)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from broker.error_codes import ErrorCode
 from broker.metadata.image import TopicFacts
 from broker.security.authorizer.access import Unrestricted
@@ -102,6 +104,11 @@ async def shown(
     """The rows whose resource is allowed. The client did not ask for one of them, so no denial is audited."""
     allowed, _ = await parted_by(rows, lambda row: access.allows(operation, kind, name_of(row), audited=False))
     return allowed
+
+
+def rest(request: Any, rows: list[Any], responses: str = "topics", **allowed: list[Any]) -> Verdict:
+    """The request for what is `allowed`, its lists by field; `rows` join the list `responses` of the response."""
+    return Verdict(request=replace(request, **allowed), merge=appending(responses, rows))
 
 
 def appending(field: str, rows: list[Any]) -> Callable[[Any], Awaitable[None]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.config.sasl import PLAIN, PasswordLogin
-from broker.error_codes import ErrorCode
+from broker.error_codes import ErrorCode, error_name
 from broker.security.sasl import scram
 from broker.wire.messages import SaslAuthenticateResponse, SaslHandshakeResponse
 
@@ -121,19 +121,12 @@ def check_handshake(mechanism: str, answer: SaslHandshakeResponse) -> None:
     if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         raise LoginFailed(f"login by {mechanism}: the server has only {', '.join(answer.mechanisms) or 'none'}")
     if answer.error_code != ErrorCode.NONE:
-        raise LoginFailed(f"login by {mechanism}: {_name(answer.error_code)}")
+        raise LoginFailed(f"login by {mechanism}: {error_name(answer.error_code)}")
 
 
 def check_answer(mechanism: str, answer: SaslAuthenticateResponse) -> bytes:
     """The server's token. Raises LoginFailed."""
     if answer.error_code != ErrorCode.NONE:
         says = (answer.error_message or "")[:_ERROR_CHARS_MAX]
-        raise LoginFailed(f"login by {mechanism}: {says or _name(answer.error_code)}")
+        raise LoginFailed(f"login by {mechanism}: {says or error_name(answer.error_code)}")
     return bytes(answer.auth_bytes)
-
-
-def _name(code: int) -> str:
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return f"error {code}"

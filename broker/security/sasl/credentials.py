@@ -8,19 +8,15 @@ these users are changed as all others (Kafka's `kafka-storage format --add-scram
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from broker.config.sasl import PasswordLogin
 from broker.metadata.records import ScramCredential
-from broker.security.sasl.scram import ITERATIONS_MIN, keys_of, salted_password
+from broker.security.sasl.scram import ITERATIONS_MIN, SALT_BYTES, keys_of, salted_password
 from seams.loop.workers import Lane, Workers
 from seams.rng import Rng
 
-ITERATIONS: Final = ITERATIONS_MIN
-"""As Kafka's tools take, and as unknown users seem to have: one with another number would be known to exist."""
 
-
-def credential(login: PasswordLogin, salt: bytes, iterations: int = ITERATIONS) -> ScramCredential:
+def credential(login: PasswordLogin, salt: bytes, iterations: int = ITERATIONS_MIN) -> ScramCredential:
     """Takes milliseconds: not for a loop. `salt`: random, of 16 bytes or more."""
     keys = keys_of(login.mechanism, salted_password(login.mechanism, login.password, salt, iterations))
     return ScramCredential(login.username, login.mechanism, salt, keys.stored_key, keys.server_key, iterations)
@@ -28,8 +24,6 @@ def credential(login: PasswordLogin, salt: bytes, iterations: int = ITERATIONS) 
 
 async def credentials(logins: Sequence[PasswordLogin], workers: Workers, rng: Rng) -> tuple[ScramCredential, ...]:
     """A credential of each login, made in a worker."""
-    return tuple([await workers.run(credential, each, _salt(rng), lane=Lane.LOGIN) for each in logins])
-
-
-def _salt(rng: Rng) -> bytes:
-    return (rng.uuid().bytes + rng.uuid().bytes)[:20]
+    return tuple(
+        [await workers.run(credential, each, rng.random_bytes(SALT_BYTES), lane=Lane.LOGIN) for each in logins]
+    )

@@ -16,7 +16,7 @@ import aiohttp
 from broker.config.sasl import TokenRules
 from broker.security.sasl import jwt_verifier
 from broker.security.sasl.mechanism import NotValid, Verdict
-from seams.files.disk import Disk, read_file
+from seams.files.disk import read_file
 from seams.loop.workers import Lane
 from seams.world import World
 
@@ -41,10 +41,6 @@ class TokenVerifier:
         self._world = world
         self._keys: jwt_verifier.Keys = {}
         self._waiting = 0
-
-    @property
-    def has_keys(self) -> bool:
-        return bool(self._keys)
 
     async def verify(self, token: str) -> Verdict:
         rules, world = self._rules, self._world
@@ -89,8 +85,15 @@ class TokenVerifier:
     async def _read(self, url: str) -> bytes:
         parts = urlsplit(url)
         if parts.scheme == "file":
-            return await self._world.workers.run(_read_bounded, self._world.disk, unquote(parts.path))
+            file = unquote(parts.path)
+            return await self._world.workers.run(self._read_bounded, file)
         return await fetched(url)
+
+    def _read_bounded(self, path: str) -> bytes:
+        text = read_file(self._world.disk, path)
+        if len(text) > SET_BYTES_MAX:
+            raise KeySetUnread(f"it is longer than {SET_BYTES_MAX} bytes")
+        return text
 
 
 async def fetched(url: str) -> bytes:
@@ -111,13 +114,6 @@ async def fetched(url: str) -> bytes:
     if len(body) > SET_BYTES_MAX:
         raise KeySetUnread(f"it is longer than {SET_BYTES_MAX} bytes")
     return body
-
-
-def _read_bounded(disk: Disk, path: str) -> bytes:
-    text = read_file(disk, path)
-    if len(text) > SET_BYTES_MAX:
-        raise KeySetUnread(f"it is longer than {SET_BYTES_MAX} bytes")
-    return text
 
 
 def _key_set(text: bytes) -> jwt_verifier.Keys:

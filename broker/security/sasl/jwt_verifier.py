@@ -68,7 +68,7 @@ def verify(token: str, keys: Keys, rules: TokenRules) -> Verdict:
         )
     except jwt.PyJWTError as refused:
         return NotValid(f"{type(refused).__name__}")
-    except (ValueError, TypeError, RecursionError) as malformed:  # of the cryptography below
+    except (ValueError, TypeError, OverflowError, RecursionError) as malformed:  # of the cryptography below
         return NotValid(f"a malformed token: {type(malformed).__name__}")
     return _verified(claims, rules)
 
@@ -88,7 +88,15 @@ def verify_unsecured(token: str, rules: TokenRules, now_s: float) -> Verdict:
         header, claims = (json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4))) for part in parts[:2])
         expires_s, begins_s = float(claims["exp"]), float(claims.get("nbf", 0))
         is_unsecured = header["alg"] == "none"
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error) as malformed:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        binascii.Error,
+    ) as malformed:
         return NotValid(f"a malformed token: {type(malformed).__name__}")
     if not is_unsecured:
         return NotValid("a signed token where unsecured ones are expected")

@@ -12,7 +12,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from broker.config.sasl import SaslListener
+from broker.config.sasl import OAUTHBEARER, SaslListener
+from broker.net.buffers import ALLOWANCE
 from broker.net.dispatch import Answer, CloseConnection, Dispatcher, Later, Part, Peer
 from broker.security.audit import Audit, AuditEvent
 from broker.security.sasl.limits import LoginLimits
@@ -24,6 +25,10 @@ from seams.loop.tasks import Tasks
 
 LOGIN_S: Final = 10.0
 """From admission to the end of the login, as for a TLS handshake (S2)."""
+TOKENS_BYTES_MAX: Final = 40 << 10
+"""Of a frame before the login, where it may hold a JWT: `jwt_verifier.TOKEN_CHARS_MAX` and some. All logins under way
+together leave room in the budget of frames; Kafka's 512 KiB would let 500 strangers stop all who are logged in. Other
+mechanisms' tokens fit the bytes that every connection has."""
 _RENEWALS_APART_S: Final = 1.0
 """A client that logs in again more often gets ILLEGAL_SASL_STATE, as in Kafka."""
 _USER_CHARS_MAX: Final = 100  # of a name in the audit log
@@ -58,12 +63,13 @@ class ListenerLogins:
         self.clock = clock
         self.tasks = tasks
         self.audit = audit
+        self.frame_bytes_max = min(config.token_bytes_max, TOKENS_BYTES_MAX if OAUTHBEARER in mechanisms else ALLOWANCE)
 
     def new_peer(self) -> LoginDispatcher:
         return LoginDispatcher(self)
 
     def login(self, renews: Session | None = None) -> ServerLogin:
-        return ServerLogin(self.mechanisms, self.config.token_bytes_max, self._lifetime_ms, renews)
+        return ServerLogin(self.mechanisms, self.frame_bytes_max, self._lifetime_ms, renews)
 
     def _lifetime_ms(self, mechanism: str, expires_ms: int | None) -> int | None:
         """As Kafka: the shorter one of the credential's rest and connections.max.reauth.ms."""
@@ -93,7 +99,7 @@ class LoginDispatcher:
         if not self._shared.limits.begin():
             peer.connection.end("too many logins are under way")
             return
-        peer.connection.limit_frames(self._shared.config.token_bytes_max)
+        peer.connection.limit_frames(self._shared.frame_bytes_max)
         peer.on_closed = self._over
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(LOGIN_S, peer.connection.end, f"no login within {LOGIN_S:g} s")

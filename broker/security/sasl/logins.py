@@ -39,10 +39,17 @@ class Metadata(Protocol):
 
 
 class Logins:
-    """Of one broker. `broker` answers the requests of those who are logged in."""
+    """Of one broker. `broker` answers the requests of those who are logged in. The `brokers_listener` has limits of its
+    own, so that a storm of logins elsewhere does not keep brokers out."""
 
     def __init__(
-        self, configured: Mapping[str, SaslListener], broker: Dispatcher, world: World, tasks: Tasks, audit: Audit
+        self,
+        configured: Mapping[str, SaslListener],
+        broker: Dispatcher,
+        world: World,
+        tasks: Tasks,
+        audit: Audit,
+        brokers_listener: str,
     ) -> None:
         self._world = world
         self._metadata: Metadata | None = None
@@ -59,7 +66,15 @@ class Logins:
                 self._verifiers[name] = verifier = TokenVerifier(config.tokens, world)
                 verify = verifier.verify
             self._listeners[name] = ListenerLogins(
-                name, config, broker, self._mechanisms(config), verify, limits, world.clock, tasks, audit
+                name,
+                config,
+                broker,
+                self._mechanisms(config),
+                verify,
+                LoginLimits() if name == brokers_listener else limits,
+                world.clock,
+                tasks,
+                audit,
             )
 
     def of_listener(self, name: str) -> ListenerLogins | None:

@@ -19,7 +19,11 @@ NUMBERS: Final = {SCRAM_SHA_256: 1, SCRAM_SHA_512: 2}
 MECHANISM_OF: Final = {number: mechanism for mechanism, number in NUMBERS.items()}
 """Mechanisms by their number in requests (KIP-554)."""
 ITERATIONS_MIN: Final = 4096
+"""What Kafka's tools and ours take, and what unknown users seem to have: another number tells that a user exists."""
 ITERATIONS_MAX: Final = 16_384
+_CLIENT_ITERATIONS_MAX: Final = 1_000_000  # of a server that our client logs in to
+SALT_BYTES: Final = 20
+"""As Kafka's tools make; of unknown users too."""
 MESSAGE_BYTES_MAX: Final = 8 << 10
 _GS2: Final = "n,,"
 _PRINTABLE: Final = re.compile(r"[!-+\--~]+", re.ASCII)  # no comma: it parts attributes
@@ -147,8 +151,9 @@ def read_server_first(message: bytes) -> ServerFirst:
     if len(attributes) < 3 or [one[:2] for one in attributes[:3]] != ["r=", "s=", "i="]:
         raise ScramSyntax("it is no server-first message")
     count = attributes[2][2:]
-    if not count.isascii() or not count.isdigit() or not 0 < len(count) < 8 or not 4096 <= int(count) <= 1_000_000:
-        raise ScramSyntax("its number of iterations is not 4096 to 1000000")
+    is_number = count.isascii() and count.isdigit() and len(count) < 8
+    if not (is_number and ITERATIONS_MIN <= int(count) <= _CLIENT_ITERATIONS_MAX):
+        raise ScramSyntax(f"its number of iterations is not {ITERATIONS_MIN} to {_CLIENT_ITERATIONS_MAX}")
     return ServerFirst(_nonce(attributes[0][2:]), _bytes(attributes[1][2:]), int(count))
 
 

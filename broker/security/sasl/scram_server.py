@@ -9,7 +9,6 @@ from __future__ import annotations
 import hmac
 from base64 import b64encode
 from collections.abc import Callable
-from typing import Final
 
 from broker.metadata.records import ScramCredential
 from broker.security.sasl import scram
@@ -17,9 +16,6 @@ from broker.security.sasl.mechanism import Authenticated, Challenge, LoginRefuse
 
 FindCredential = Callable[[str, str], ScramCredential | None]
 """By user and mechanism."""
-
-_SALT_BYTES: Final = 20
-"""As many as `credentials` and Kafka's tools make."""
 
 
 class ScramServer:
@@ -79,5 +75,5 @@ class ScramServer:
         key = hmac.digest(self._secret, f"{self._mechanism}:{user}".encode(), "sha512")
         digest_bytes = 64 if scram.HASHES[self._mechanism] == "sha512" else 32
         return ScramCredential(
-            user, self._mechanism, key[:_SALT_BYTES], key[:digest_bytes], key[:digest_bytes], scram.ITERATIONS_MIN
+            user, self._mechanism, key[: scram.SALT_BYTES], key[:digest_bytes], key[:digest_bytes], scram.ITERATIONS_MIN
         )

@@ -6,6 +6,7 @@ Files are read again every ten seconds and compared by content; a changed config
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.listeners import ListenerConfig
 from broker.config.live import LiveConfig
 from broker.config.sources import Explicit
+from broker.config.values import InvalidConfig
 from broker.security.http_secrets import HttpSecrets
 from broker.security_protocol import SecurityProtocol
 from seams.clock import Clock
@@ -24,6 +26,8 @@ from seams.loop.workers import Workers
 
 if TYPE_CHECKING:
     from broker.security.tls.listener_tls import ListenerTls  # imported where TLS is spoken: 40 ms and 10 MB
+
+log = logging.getLogger(__name__)
 
 WATCH_S: Final = 10.0
 _HTTP: Final = "thermocline.http"
@@ -38,10 +42,34 @@ def listener_values(values: Explicit, listener: str, protocol: SecurityProtocol)
     return values.of_listener(listener)
 
 
-class _Watched(Protocol):
-    trouble: str
+class Watched(Protocol):
+    @property
+    def where(self) -> str:
+        """Its name in messages."""
+        ...
 
-    def reload(self) -> bool: ...
+    def reload(self) -> bool:
+        """Whether it changed. Blocking. Raises InvalidConfig for files that cannot be used; then the old ones stay."""
+        ...
+
+
+class Refusals:
+    """New files that could not be used. Each reason is logged once, and kept until the file is mended."""
+
+    def __init__(self) -> None:
+        self.why: dict[str, str] = {}  # by `where`
+
+    def reload(self, watched: Watched) -> bool:
+        """Read it again; whether it changed. Blocking."""
+        try:
+            changed = watched.reload()
+        except InvalidConfig as refused:
+            if self.why.get(watched.where) != str(refused):
+                log.error("%s: the new one is refused, the old one stays: %s", watched.where, refused)
+            self.why[watched.where] = str(refused)
+            return False
+        self.why.pop(watched.where, None)
+        return changed
 
 
 class Certificates:
@@ -51,6 +79,7 @@ class Certificates:
         self._values = Explicit(config.configured)
         self._clock = clock
         self._changed = asyncio.Event()
+        self._refused = Refusals()
         read = partial(read_file, disk)
         self._found: dict[str, ListenerTls] = {}
         for name, where, values in self._users(config):
@@ -61,10 +90,7 @@ class Certificates:
         self.http_secrets = HttpSecrets(path, read) if path and config.http_host is not None else None
 
     def _users(self, config: BrokerConfig) -> Iterable[tuple[str, str, Callable[[], Explicit]]]:
-        every: tuple[ListenerConfig, ...] = config.listeners
-        if config.internal is not None:
-            every += (config.internal,)
-        for one in every:
+        for one in config.every_listener:
             if one.protocol.uses_tls:
                 yield one.name, f"listener {one.name}", partial(self._of_listener, one)
         if config.http_host is not None and self._values.text(f"{_HTTP}.ssl.keystore.location"):
@@ -110,14 +136,14 @@ class Certificates:
                     await self._changed.wait()
             self._changed.clear()
             for one in watched:
-                await workers.run(one.reload)
+                await workers.run(self._refused.reload, one)
 
     def refused(self) -> tuple[str, ...]:
         """New files that could not be used, each with the reason."""
-        return tuple(one.trouble for one in self._watched() if one.trouble)
+        return tuple(self._refused.why.values())
 
-    def _watched(self) -> list[_Watched]:
-        found: list[_Watched] = [*self._found.values()]
+    def _watched(self) -> list[Watched]:
+        found: list[Watched] = [*self._found.values()]
         return found if self.http_secrets is None else [*found, self.http_secrets]
 
     def expiring(self) -> tuple[str, ...]:

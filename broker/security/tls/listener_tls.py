@@ -1,7 +1,7 @@
 """The current TLS contexts of one listener: made at the start, made anew when files or configs change.
 
 New sessions use the newest contexts; present ones keep theirs, and tickets of older contexts are not taken. When new
-files cannot be used, the old contexts stay and `trouble` says why.
+files cannot be used, the old contexts stay.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from cryptography import x509
 
 from broker.config.sources import Explicit
-from broker.config.values import InvalidConfig
+from broker.net.dispatch import ANONYMOUS
 from broker.net.tls_session import PeerRefused
 from broker.security.tls.contexts import Contexts, make_contexts
 from broker.security.tls.distinguished_name import MalformedName, subject_of
@@ -26,9 +25,6 @@ from broker.security.tls.settings import TlsSettings, read_settings
 from broker.security.tls.stores import BadStore, KeyPair, ReadFile
 
 log = logging.getLogger(__name__)
-
-ANONYMOUS: Final = "User:ANONYMOUS"
-"""Kafka's name of a client without a certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,6 @@ class ListenerTls:
         self._values = values
         self._read = read
         self._now_ms = now_ms
-        self.trouble = ""
         self._made = self._make()
 
     @property
@@ -79,20 +74,13 @@ class ListenerTls:
             raise PeerRefused(str(refused)) from refused
 
     def reload(self) -> bool:
-        """Make contexts anew if configs or files changed; whether they did. Blocking."""
-        try:
-            made = self._make()
-            if (made.settings, made.rules, made.digests) == (self._made.settings, self._made.rules, self._made.digests):
-                self.trouble = ""
-                return False
-            _check_same_name(self._values(), self._made.contexts.keys, made.contexts.keys, self.where)
-        except InvalidConfig as refused:
-            if str(refused) != self.trouble:
-                log.error("%s keeps its old certificate: %s", self.where, refused)
-            self.trouble = str(refused)
+        """Make contexts anew if configs or files changed; whether they did. Blocking. Raises InvalidConfig; then the
+        old contexts stay."""
+        old, made = self._made, self._make()
+        if (made.settings, made.rules, made.digests) == (old.settings, old.rules, old.digests):
             return False
+        _check_same_name(self._values(), old.contexts.keys, made.contexts.keys, self.where)
         self._made = made
-        self.trouble = ""
         log.info("%s: new certificate or trust, valid to %s; open connections keep theirs", self.where, self.expires)
         return True
 

@@ -36,7 +36,8 @@ public class Dynamic {
 NOT_TAKEN = {
     "config.providers", "listener.security.protocol.map", "listeners", "max.connections.per.ip.overrides",
     "remote.log.manager.copier.thread.pool.size", "remote.log.reader.threads", "sasl.jaas.config",
-    "sasl.enabled.mechanisms", "sasl.mechanism.inter.broker.protocol",
+    "sasl.enabled.mechanisms", "sasl.mechanism.inter.broker.protocol", "ssl.client.auth",
+    "ssl.endpoint.identification.algorithm",
 }  # fmt: skip
 """Taken by Kafka, refused here: see `broker.config.kafka.at_run_time`. Listeners, and the numbers of copies and of cold
 reads at a time, are those of the start."""

@@ -20,7 +20,6 @@ from tests.support.processes.broker_process import BrokerProcess, running_broker
 from tests.support.processes.site import QUICK, json_lines, thermocline
 from tests.support.waiting import wait_until
 from thermocline.cli.serve.secure.directory import JOIN
-from thermocline.cli.serve.secure.settings import librdkafka_client
 from thermocline.cli.terminal.outcome import Exit
 
 pytestmark = pytest.mark.timeout(180)
@@ -46,8 +45,10 @@ class Cluster:
     ) -> dict[str, str | int]:
         given = dict(properties_in((self.first / "admin.properties").read_text()))
         secret = password or given["sasl.jaas.config"].split('password="')[1].partition('"')[0]
-        authority = (self.first / "security" / "ca.pem").read_text()
-        return {**librdkafka_client(user, secret, authority, broker.kafka), "log_level": 0}
+        template = (self.first / "client.librdkafka.properties").read_text()
+        lines = template.replace("USER", user).replace("PASSWORD", secret).splitlines()
+        found = {name: value for name, _, value in (line.partition("=") for line in lines)}
+        return {**found, "bootstrap.servers": broker.kafka, "log_level": 0}
 
 
 @pytest.fixture
@@ -131,6 +132,16 @@ def test_a_user_may_do_what_acls_allow(cluster: Cluster) -> None:
         produced(alice, "mine", 10)
         with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
             produced(alice, "theirs", 1)
+        own = cluster.directory / "alice.properties"
+        admin = (cluster.first / "admin.properties").read_text()
+        own.write_text(
+            "\n".join(line for line in admin.splitlines() if not line.startswith("sasl.jaas"))
+            + '\nsasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="alice"'
+            + ' password="correct horse";\n'
+        )
+        listed = thermocline("user", "list", "-b", broker.kafka, "--command-config", str(own))
+        assert listed.returncode == Exit.FAILED and "authorization" in listed.stderr.lower(), listed
+        assert cluster.cli(broker, "user", "list").returncode == Exit.DONE
         assert cluster.cli(broker, "user", "delete", "alice", "--yes").returncode == Exit.DONE
         with pytest.raises(KafkaException):
             AdminClient(alice).list_topics(timeout=4)
@@ -143,6 +154,14 @@ def test_keys_users_and_records_are_there_after_kill_9(cluster: Cluster) -> None
         broker.kill()
     with cluster.broker() as broker:
         assert len(consumed(cluster.librdkafka(broker), "t", 100)) == 100
+
+
+def test_a_secured_directory_is_not_served_openly_because_a_flag_was_forgotten(cluster: Cluster) -> None:
+    with cluster.broker():
+        pass
+    words = ("serve", "--data-dir", str(cluster.first), "--bucket", cluster.bucket, "--no-http")
+    refused = thermocline(*words, "--listen", "127.0.0.1:0")
+    assert refused.returncode == Exit.REFUSED and "add --secure" in refused.stderr
 
 
 def test_a_broker_joins_by_the_file_and_not_without_it(cluster: Cluster) -> None:

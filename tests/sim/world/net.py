@@ -75,6 +75,8 @@ class SimNet:
         return listener
 
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
+        if transport.get_extra_info("sslcontext") is not None:
+            return -1
         assert isinstance(transport, SimTransport)
         count = min(transport.room(), length)
         if count <= 0:
@@ -93,8 +95,9 @@ class SimNet:
         """A window is what it is."""
 
     def unacknowledged(self, transport: asyncio.WriteTransport) -> int:
-        assert isinstance(transport, SimTransport)
-        return transport.in_flight
+        end = transport.get_extra_info("socket")
+        assert isinstance(end, SimTransport)
+        return end.in_flight
 
     async def resolve(self, host: str, timeout_s: float) -> list[str]:
         raise OSError(f"nobody knows {host}")

@@ -93,6 +93,8 @@ class SimTransport(asyncio.Transport):
         return self._closing or self._lost
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "socket":
+            return self
         return self._peername if name == "peername" else default
 
     def close(self) -> None:

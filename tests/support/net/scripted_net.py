@@ -129,7 +129,7 @@ class ScriptedTransport(asyncio.Transport):
         return self.closed
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
+        return self if name == "socket" else default
 
     def close(self) -> None:
         assert not self._resuming, "closed within resume_writing: asyncio would report the loss twice (CPython 3.11)"
@@ -235,8 +235,9 @@ class ScriptedNet:
         return transport.watch(tell) if self.watches else None
 
     def widen(self, transport: asyncio.WriteTransport, size: int) -> None:
-        assert isinstance(transport, ScriptedTransport)
-        transport.room += size
+        end = transport.get_extra_info("socket")
+        assert isinstance(end, ScriptedTransport)
+        end.room += size
         self.widened += 1
 
     def unacknowledged(self, transport: asyncio.WriteTransport) -> int:

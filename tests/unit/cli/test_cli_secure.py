@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import stat
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -11,10 +13,11 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
 from broker.config.places import Launch
 from broker.config.resolve import resolve
-from broker.config.sources import ConfigError
+from broker.config.sources import ConfigError, Explicit
 from broker.security_protocol import SecurityProtocol
 from logformat.properties import properties_in
 from thermocline.cli.main import main
@@ -30,7 +33,7 @@ HOSTS = ("kafka.example", "10.0.0.1", "::1")
 
 def secured(place: Path) -> SecuredDirectory:
     made = SecuredDirectory(place)
-    made.begin(NOW)
+    made.establish(Authority.new(NOW), "token")
     return made
 
 
@@ -91,6 +94,28 @@ def test_a_second_start_keeps_keys_password_and_certificate(tmp_path: Path, caps
     assert {file: file.read_bytes() for file in (tmp_path / "data").rglob("*") if file.is_file()} == before
     assert second == first
     assert capsys.readouterr().err == ""
+
+
+def test_a_first_start_that_was_cut_off_leaves_no_cluster_without_a_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever file it ended before, the next start knows the first user's password, or makes all anew."""
+    replace = os.replace
+    for cut in range(1, 9):
+        place, writes = tmp_path / f"cut-{cut}" / "data", 0
+
+        def cut_off(source: str, target: str, cut: int = cut) -> None:
+            nonlocal writes
+            writes += 1
+            if writes == cut:
+                raise OSError(5, "cut off")
+            replace(source, target)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "replace", cut_off)
+            with pytest.raises(CommandFailed):
+                config_of(place)
+        assert config_of(place).first_users, f"cut off at write {cut}"
 
 
 def test_a_host_that_the_certificate_does_not_name_gets_a_new_one(tmp_path: Path) -> None:
@@ -157,6 +182,48 @@ def test_a_named_listener_of_brokers_and_named_ones_of_clients_are_secured(tmp_p
     assert config.configured["listener.name.in.ssl.client.auth"] == "required"
     assert "thermocline-broker" in config.configured["listener.name.in.ssl.principal.mapping.rules"]
     assert [user.username for user in config.first_users] == [settings.ADMIN_USER]
+
+
+def test_who_is_a_broker_is_no_matter_of_the_clients_trust_store(tmp_path: Path) -> None:
+    """A CA that signs certificates for clients must not make brokers: any name can be in them, `CN=broker-7` too."""
+    secured_config_of = config_of(tmp_path / "data")
+    directory = SecuredDirectory(tmp_path / "data")
+    chosen = {"ssl.truststore.location": "/clients-ca.pem", "ssl.keystore.location": "/public.pem"}
+    of_brokers = Explicit(dict(secured_config_of.configured) | chosen).of_listener("BROKERS")
+    assert of_brokers.text("ssl.truststore.location") == str(directory.authority_file)
+    assert of_brokers.text("ssl.keystore.location") == str(directory.broker_file(1))
+
+
+def test_new_directories_of_records_and_users_are_private(tmp_path: Path) -> None:
+    """The bucket of a directory holds SCRAM keys, and records beside them."""
+    config_of(tmp_path / "data")
+    (tmp_path / "shared").mkdir(mode=0o755)
+    config_of(tmp_path / "other", bucket=tmp_path / "shared")
+    modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("data", "bucket", "other", "shared")}
+    assert modes == {"data": 0o700, "bucket": 0o700, "other": 0o700, "shared": 0o755}
+
+
+@pytest.mark.parametrize(
+    ("listen", "brokers"),
+    [("127.0.0.1:9092", "127.0.0.1:0"), ("0.0.0.0:9092", "0.0.0.0:10092"), ("10.0.0.7:65000", "10.0.0.7:0")],
+)
+def test_brokers_of_other_machines_reach_a_broker_that_clients_reach(tmp_path: Path, listen: str, brokers: str) -> None:
+    config = config_of(tmp_path / "data", file_text=f"listeners={settings.listener_text(listen)}")
+    assert config.internal is not None
+    assert show_address(config.internal.host, config.internal.port) == brokers
+
+
+def test_client_files_follow_another_authority(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    password = config_of(data).first_users[0].password
+    shutil.rmtree(data / "security")
+    assert main(["certificate", "authority", "--data-dir", str(data)]) == Exit.DONE
+    assert config_of(data).first_users[0].password == password
+    directory = SecuredDirectory(data)
+    for name in ("admin.properties", "client.properties"):
+        told = dict(properties_in((data / name).read_text()))
+        assert told["ssl.truststore.certificates"] == directory.authority_file.read_text()
+        assert told.get("thermocline.http.token", "") in ("", directory.token_file.read_text().strip())
 
 
 def test_addresses_without_a_protocol_are_secured_ones() -> None:

@@ -16,6 +16,11 @@ def a_process_speaks(word: str = "WARN noise") -> None:
     subprocess.run(["/bin/sh", "-c", f"echo '{word}' >&2"], check=True)
 
 
+def without_librdkafka(err: str) -> str:
+    """Clients that other tests of this process left behind complain on the same stderr, from threads of their own."""
+    return "".join(line for line in err.splitlines(keepends=True) if not line.startswith("%"))
+
+
 @pytest.mark.not_fast
 def test_a_process_started_meanwhile_is_not_heard_and_ours_is_again(capfd: pytest.CaptureFixture[str]) -> None:
     with jvm_output() as words:
@@ -24,14 +29,14 @@ def test_a_process_started_meanwhile_is_not_heard_and_ours_is_again(capfd: pytes
         a_process_speaks("ours")
         words.seek(0)
         assert words.read() == b"WARN noise\n"
-    assert capfd.readouterr().err == "ours\n"
+    assert without_librdkafka(capfd.readouterr().err) == "ours\n"
 
 
 @pytest.mark.not_fast
 def test_verbose_leaves_stderr_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
     with stderr_to(None):
         a_process_speaks()
-    assert capfd.readouterr().err == "WARN noise\n"
+    assert without_librdkafka(capfd.readouterr().err) == "WARN noise\n"
 
 
 @pytest.mark.not_fast

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from msgspec.structs import astuple
+
 from broker.metadata.records import Acl
 from broker.security.authorizer.acl_filter import AclFilter
 from broker.security.authorizer.kinds import (
@@ -125,18 +127,8 @@ def filters(resources: Sequence[Resource], pattern: PatternType, principals: Seq
 def deletions(wanted: Wanted) -> list[AclFilter]:
     """What `acl delete` deletes: the named ACLs; without a principal, host or operation, of any."""
     if wanted.produces or wanted.consumes:
-        return [
-            AclFilter(
-                acl.resource_type,
-                acl.resource_name,
-                acl.pattern_type,
-                acl.principal,
-                acl.host if wanted.hosts else None,
-                acl.operation,
-                acl.permission,
-            )
-            for acl in bindings(wanted)
-        ]
+        found = [AclFilter(*astuple(acl)) for acl in bindings(wanted)]
+        return found if wanted.hosts else [each._replace(host=None) for each in found]
     pattern = PatternType.PREFIXED if wanted.prefixed else PatternType.LITERAL
     who: list[tuple[str | None, Permission]] = [(each, Permission.ALLOW) for each in wanted.allowed]
     who += [(each, Permission.DENY) for each in wanted.denied]

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json, checked, filled
-from thermocline.cli.terminal.confirm import agree, can_ask
+from thermocline.cli.terminal.confirm import agree, require_terminal
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import json_line, table
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from broker.metadata.records import Acl
+    from broker.security.authorizer.kinds import Operation
     from thermocline.cli.acl.bindings import Resource, Wanted
     from thermocline.cli.terminal.arguments import Parser, Subparsers
 
@@ -68,18 +69,28 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_entry(parser: argparse.ArgumentParser) -> None:
-    from thermocline.cli.acl.bindings import parse_operation, parse_principal
-
     for flag in ("--allow-principal", "--deny-principal"):
-        parser.add_argument(flag, type=checked(parse_principal), action="append", default=[], metavar="User:NAME")
+        parser.add_argument(flag, type=checked(_principal), action="append", default=[], metavar="User:NAME")
     parser.add_argument("--host", type=filled, action="append", default=[], metavar="ADDRESS", help="default: any")
     parser.add_argument(
-        "--operation", type=checked(parse_operation), action="append", default=[], metavar="OP", help="such as Read"
+        "--operation", type=checked(_operation), action="append", default=[], metavar="OP", help="such as Read"
     )
     parser.add_argument("--prefixed", action="store_true", help="names are beginnings of names")
     parser.add_argument("--producer", action="store_true", help="all that a producer to the topics needs")
     parser.add_argument("--consumer", action="store_true", help="all that a consumer of the topics in the groups needs")
     parser.add_argument("--idempotent", action="store_true", help="with --producer: idempotent writes (older brokers)")
+
+
+def _principal(text: str) -> str:
+    from thermocline.cli.acl.bindings import parse_principal
+
+    return parse_principal(text)
+
+
+def _operation(text: str) -> Operation:
+    from thermocline.cli.acl.bindings import parse_operation
+
+    return parse_operation(text)
 
 
 def _resources(arguments: argparse.Namespace) -> tuple[Resource, ...]:
@@ -166,8 +177,7 @@ def delete_acls(arguments: argparse.Namespace) -> int:
 
     wanted = deletions(_wanted(arguments))
     if not arguments.yes:
-        if not can_ask():
-            raise CommandFailed("no terminal to ask on: add --yes", Exit.USAGE)
+        require_terminal()
         found = requests.described(arguments.bootstrap_server, wanted)
         if found:
             print(_table(found))

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.error_codes import ErrorCode
+from msgspec.structs import astuple
+
+from broker.config.authorizer import CLASS_NAME, STANDARD_AUTHORIZER
+from broker.error_codes import ErrorCode, error_name
 from broker.metadata.records import Acl
 from broker.security.authorizer.acl_filter import AclFilter
 from broker.wire import messages as wire
@@ -22,34 +25,14 @@ def described(bootstrap: str, filters: Sequence[AclFilter]) -> list[Acl]:
             answer = client.call(ApiKey.DESCRIBE_ACLS, wire.DescribeAclsRequest(*wanted), wire.DescribeAclsResponse)
             _check("listing ACLs", answer.error_code, answer.error_message)
             for resource in answer.resources:
-                for row in resource.acls:
-                    acl = Acl(
-                        resource.resource_type,
-                        resource.resource_name,
-                        resource.pattern_type,
-                        row.principal,
-                        row.host,
-                        row.operation,
-                        row.permission_type,
-                    )
-                    found[acl] = None
+                place = resource.resource_type, resource.resource_name, resource.pattern_type
+                found |= {Acl(*place, *astuple(row)): None for row in resource.acls}
     return sorted(found, key=lambda acl: (acl.resource_type, acl.resource_name, acl.pattern_type, acl.principal))
 
 
 def create(bootstrap: str, acls: Sequence[Acl]) -> None:
     """All, or those before the first that is refused."""
-    rows = [
-        wire.CreateAclsRequestCreation(
-            acl.resource_type,
-            acl.resource_name,
-            acl.pattern_type,
-            acl.principal,
-            acl.host,
-            acl.operation,
-            acl.permission,
-        )
-        for acl in acls
-    ]
+    rows = [wire.CreateAclsRequestCreation(*astuple(acl)) for acl in acls]
     with connect(bootstrap) as client:
         answer = client.call(ApiKey.CREATE_ACLS, wire.CreateAclsRequest(creations=rows), wire.CreateAclsResponse)
     for acl, result in zip(acls, answer.results, strict=True):
@@ -64,11 +47,7 @@ def delete(bootstrap: str, filters: Sequence[AclFilter]) -> int:
     gone = set()
     for result in answer.filter_results:
         _check("deleting ACLs", result.error_code, result.error_message)
-        gone |= {
-            (row.resource_type, row.resource_name, row.pattern_type, row.principal, row.host, row.operation,
-             row.permission_type)
-            for row in result.matching_acls
-        }  # fmt: skip
+        gone |= {astuple(row) for row in result.matching_acls}
     return len(gone)
 
 
@@ -78,12 +57,11 @@ def _check(what: str, code: int, message: str | None) -> None:
     if code == ErrorCode.SECURITY_DISABLED:
         raise CommandFailed(
             f"{what}: the broker has no authorizer, so every client may do everything; start it with "
-            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+            f"{CLASS_NAME}={STANDARD_AUTHORIZER}"
         )
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         raise CommandFailed(
             f"{what}: this user may not; a super user (super.users) may, and who has Alter (to list: Describe) on the "
             "cluster"
         )
-    name = ErrorCode(code).name if code in set(ErrorCode) else f"error {code}"
-    raise CommandFailed(f"{what}: {message or name}")
+    raise CommandFailed(f"{what}: {message or error_name(code)}")

@@ -119,6 +119,7 @@ def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
         raise CommandFailed("--join is for --secure: give both, or neither", Exit.USAGE)
     else:
         config = resolved({})
+        _refuse_unsecured(config)
     bucket = parse_bucket_url(config.bucket_url)
     if bucket.key_file is not None:
         from coldstore.encryption.key_file import KeyFileRefused, load_ring
@@ -140,6 +141,22 @@ def check_certificates(config: BrokerConfig) -> None:
     from seams.files.posix_disk import PosixDisk
 
     Certificates(config, PosixDisk(), SystemClock())
+
+
+def _refuse_unsecured(config: BrokerConfig) -> None:
+    """A directory that --secure made is not served openly because a flag was forgotten."""
+    from pathlib import Path
+
+    from thermocline.cli.serve.secure.directory import SecuredDirectory
+
+    secured = SecuredDirectory(Path(config.data_dir))
+    if config.authorizer is None and not config.read_only and not secured.is_new:
+        raise CommandFailed(
+            f"{config.data_dir} was secured, and without --secure everybody who reaches the broker may do everything: "
+            "add --secure, or configure an authorizer and listeners yourself; to serve it openly on purpose, move "
+            f"{secured.authority_file.parent} away first",
+            Exit.REFUSED,
+        )
 
 
 def arm_crash_point(spec: str | None, *, testing: bool) -> None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from thermocline.cli.terminal.outcome import CommandFailed
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 
 def can_ask() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
+
+
+def require_terminal() -> None:
+    """CommandFailed (usage) where nobody can be asked."""
+    if not can_ask():
+        raise CommandFailed("no terminal to ask on: add --yes", Exit.USAGE)
 
 
 def confirm(question: str, name: str) -> None:

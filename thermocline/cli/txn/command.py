@@ -305,6 +305,6 @@ def _write_abort(client: WireClient, topic: str, partition: int, found: Describe
 
 
 def _name(code: int) -> str:
-    from broker.error_codes import ErrorCode
+    from broker.error_codes import error_name
 
-    return ErrorCode(code).name
+    return error_name(code)

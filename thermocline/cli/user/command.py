@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from broker.config.sasl import SCRAM, SCRAM_SHA_512
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json, filled
-from thermocline.cli.terminal.confirm import can_ask, confirm
+from thermocline.cli.terminal.confirm import confirm, require_terminal
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import json_line, table
 
 if TYPE_CHECKING:
     from thermocline.cli.terminal.arguments import Parser, Subparsers
 
-_ITERATIONS: Final = 4096
 _PASSWORD_BYTES_MAX: Final = 1024
 _GENERATED_BYTES: Final = 24  # 192 bits
 
@@ -57,10 +56,11 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 def add_user(arguments: argparse.Namespace) -> int:
+    from broker.security.sasl.scram import ITERATIONS_MIN
     from thermocline.cli.user.credentials import upsert
 
     password, is_generated = _password(arguments)
-    upsert(arguments.bootstrap_server, arguments.user, arguments.mechanism, _ITERATIONS, password)
+    upsert(arguments.bootstrap_server, arguments.user, arguments.mechanism, ITERATIONS_MIN, password)
     print(f"user {arguments.user} logs in by {arguments.mechanism}")
     if is_generated:
         print(f"password: {password}")
@@ -87,8 +87,7 @@ def delete_user(arguments: argparse.Namespace) -> int:
     has = [mechanism for mechanism, _ in described(arguments.bootstrap_server, arguments.user)[arguments.user]]
     wanted = has if arguments.mechanism is None else [arguments.mechanism]
     if not arguments.yes:
-        if not can_ask():
-            raise CommandFailed("no terminal to ask on: add --yes", Exit.USAGE)
+        require_terminal()
         confirm(f"{arguments.user} will not be able to log in by {', '.join(wanted)} any more.", arguments.user)
     for mechanism in wanted:
         remove(arguments.bootstrap_server, arguments.user, mechanism)

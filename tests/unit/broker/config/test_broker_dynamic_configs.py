@@ -181,6 +181,19 @@ REFUSED: list[tuple[str, list[tuple[str, int, str | None]], tuple[int, str]]] = 
     ("1", [("cordoned.log.dirs", SET, "/d")], fixed("cordoned.log.dirs")),
     ("1", [("config.providers", SET, "x")], fixed("config.providers")),
     ("1", [("sasl.jaas.config", SET, "x")], fixed("sasl.jaas.config")),
+    # What says who a peer is: a file that a client can write, such as a log, would make it a broker.
+    *(
+        ("1", [(name, SET, value)], fixed(name))
+        for name, value in (
+            ("listener.name.brokers.ssl.truststore.location", "/data/t-0/00000000000000000000.log"),
+            ("listener.name.brokers.ssl.truststore.type", "PEM"),
+            ("listener.name.brokers.ssl.client.auth", "none"),
+            ("listener.name.brokers.ssl.principal.mapping.rules", "DEFAULT"),
+            ("listener.name.brokers.ssl.endpoint.identification.algorithm", ""),
+            ("ssl.client.auth", "none"),
+            ("ssl.endpoint.identification.algorithm", ""),
+        )
+    ),
     (
         ALL,
         [("sasl.kerberos.kinit.cmd", SET, "x"), ("ssl.protocol", SET, "x")],
@@ -238,6 +251,22 @@ async def test_what_tools_set_in_passing_is_taken_and_shown_where_it_has_no_effe
     assert not shown[name].read_only
     assert await altered(life, (BROKER, "1", [(name, DELETE, None)])) == [(0, None)]
     assert name not in await described(life, BROKER, "1")
+    await life.stop()
+
+
+async def test_key_stores_change_at_run_time_of_one_listener_of_one_broker() -> None:
+    """As in Kafka, but for secrets, which cluster.json would show."""
+    life = await Place().start()
+    for name in ("ssl.keystore.location", "ssl.truststore.location"):
+        own = f"listener.name.inner.{name}"
+        assert await altered(life, (BROKER, "1", [(own, SET, "/keys.pem")])) == [(0, None)]
+        assert life.context.config.configured[own] == "/keys.pem"
+        ((code, text),) = await altered(life, (BROKER, ALL, [(own, SET, "/keys.pem")]))
+        assert code != 0 and "broker id must be specified" in text
+        ((code, text),) = await altered(life, (BROKER, "1", [(name, SET, "/keys.pem")]))
+        assert code != 0 and "listener prefix" in text
+    ((code, text),) = await altered(life, (BROKER, "1", [("listener.name.inner.ssl.key.password", SET, "sesame")]))
+    assert code != 0 and "dynamically" in text
     await life.stop()
 
 
@@ -348,7 +377,8 @@ async def test_what_this_version_cannot_use_does_not_keep_it_from_starting(caplo
     assert again.partition("a").config.max_message_bytes == 5_000
     assert again.context.config.num_partitions == 1
     for name in ("nonsense", "num.partitions", "log.retention.ms"):
-        assert any(f"the dynamic config {name}=" in line for line in caplog.messages)
+        assert any(f"the dynamic config {name} has no effect" in line for line in caplog.messages)
+    assert not any("=7" in line for line in caplog.messages), "a value may be a secret"
     await again.stop()
 
 

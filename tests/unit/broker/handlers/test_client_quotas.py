@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from typing import Any
 
@@ -13,6 +14,7 @@ from broker.handlers.throttle import _get, _set
 from broker.net.dispatch import Peer
 from broker.quotas.client_quotas import QuotaKind
 from broker.quotas.loop_time import LoopTime
+from broker.security.audit import LOGGER
 from broker.wire import messages as wire
 from broker.wire.apis import APIS, ApiKey, response_header_version
 from broker.wire.codec import encode_response
@@ -412,3 +414,17 @@ async def test_a_timed_task_is_cancelled_and_fails_as_any_other() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert time.start()
+
+
+async def test_every_quota_that_changed_is_an_audit_line(caplog: pytest.LogCaptureFixture) -> None:
+    """S12. A dry run and a refused entity change nothing; an entity that came twice did change."""
+    caplog.set_level(logging.INFO, LOGGER)
+    life = await Place().start()
+    change: dict[str, float | None] = {"producer_byte_rate": 10.0}
+    await alter(life, ({"user": "dry"}, change), dry=True)
+    await alter(life, ({"user": "alice", "client-id": None}, change), ({"user": "bad"}, {"nonsense": 1.0}))
+    await alter(life, ({"user": "twice"}, change), ({"user": "twice"}, {"producer_byte_rate": None}))
+    await life.stop()
+    said = [record.getMessage() for record in caplog.records if "event=quotas" in record.getMessage()]
+    assert "quotas of user alice and client-id <default>: set producer_byte_rate=10" in said[0]
+    assert len(said) == 3 and all("twice" in line for line in said[1:])

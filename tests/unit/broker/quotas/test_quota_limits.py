@@ -105,3 +105,14 @@ def test_quotas_of_other_keys_and_of_addresses_do_not_count() -> None:
     others = [ClientQuotas((("user", "u"),), {"request_percentage": 1.0}), ClientQuotas((("ip", None),), {KEY: 1.0})]
     assert Limits(others[:1], KEY).of("u", "c") is None
     assert not Limits(others[:1], KEY)
+
+
+def test_a_long_client_id_takes_no_memory_and_has_its_own_rate() -> None:
+    """Found by a penetration test: what is measured was kept under the id itself, of up to 32 KB, 10 000 of them."""
+    limits = Limits([ClientQuotas((("client-id", None),), {KEY: 5.0})], KEY)
+    ids = [f"{number}".ljust(32_000, "x") for number in range(3)]
+    found = [limits.of("u", client_id) for client_id in ids]
+    assert all(one is not None and len(one[0][1]) < 100 and one[1] == 5.0 for one in found)
+    assert len({one[0] for one in found if one is not None}) == 3
+    assert limits.of("u", ids[0]) == found[0]
+    assert not limits._found

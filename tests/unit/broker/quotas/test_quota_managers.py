@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import ClientQuotas
+from broker.metadata.records import Acl, ClientQuotas
 from broker.net.dispatch import Peer
 from broker.quotas.client_quotas import QuotaKind, QuotaManagers
 from broker.quotas.rates import Windows
 from broker.quotas.sensors import IDLE_MS_MAX, Sensors
+from broker.security.audit import Audit
+from broker.security.authorizer.standard import Authorizer
+from broker.security.client_access import ClientAccess
 
 PEER = Peer(1, "127.0.0.1:1", "PLAINTEXT", principal="User:u")
 
@@ -23,7 +26,7 @@ class Managers(QuotaManagers):
 
     def __init__(self, **quotas: float) -> None:
         self.now_s = 100.0
-        super().__init__(Windows(), Windows(), lambda: self.now_s, "BROKERS", {"User:root"})
+        super().__init__(Windows(), Windows(), lambda: self.now_s, lambda _: False)
         self.image = ClusterImage()
         self.change(**quotas)
 
@@ -145,6 +148,17 @@ def test_who_has_no_mutation_quota_is_free() -> None:
 
 
 def test_brokers_and_super_users_are_free() -> None:
-    managers = Managers()
-    peers = [Peer(1, "", "BROKERS"), Peer(1, "", "PLAINTEXT", principal="User:root"), PEER]
-    assert [managers.is_free(peer) for peer in peers] == [True, True, False]
+    """Found by a penetration test: every client that reached the brokers' listener was free of quotas."""
+    authorizer = Authorizer(frozenset({"User:root"}))
+    authorizer.follow((Acl(4, "kafka-cluster", 3, "User:broker-1", "*", 9, 3),))
+    clients = ClientAccess(authorizer, Audit(lambda: 0.0), "BROKERS")
+    found = {
+        (name, listener): clients.is_free_of_quotas(Peer(1, "10.0.0.1:1", listener, principal=f"User:{name}"))
+        for name in ("root", "broker-1", "alice", "ANONYMOUS")
+        for listener in ("BROKERS", "IN")
+    }
+    assert [key for key, is_free in found.items() if is_free] == [
+        ("root", "BROKERS"), ("root", "IN"), ("broker-1", "BROKERS"),
+    ]  # fmt: skip
+    without = ClientAccess(None, Audit(lambda: 0.0), "BROKERS")
+    assert [without.is_free_of_quotas(Peer(1, "", listener)) for listener in ("BROKERS", "IN")] == [True, False]

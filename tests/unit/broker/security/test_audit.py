@@ -6,7 +6,15 @@ import logging
 
 import pytest
 
-from broker.security.audit import LINES_AT_ONCE, LOGGER, PRINCIPALS_MAX, SECONDS_A_LINE, Audit, AuditEvent
+from broker.security.audit import (
+    CHANGES_SHOWN_MAX,
+    LINES_AT_ONCE,
+    LOGGER,
+    PRINCIPALS_MAX,
+    SECONDS_A_LINE,
+    Audit,
+    AuditEvent,
+)
 
 
 class Clock:
@@ -76,3 +84,10 @@ def test_several_events_of_one_request_are_one_line(clock: Clock, caplog: pytest
     audit.note(AuditEvent.DENIED, "User:alice", "", "x", count=7)
     assert audit.counts[AuditEvent.DENIED] == 7
     assert lines(caplog)[0].endswith(" count=7")
+
+
+def test_a_request_with_many_changes_counts_all_and_shows_some(clock: Clock) -> None:
+    audit, shown = Audit(clock), []
+    changes = list(range(CHANGES_SHOWN_MAX + 5))
+    audit.note_changes(AuditEvent.QUOTAS, "User:alice", "", changes, lambda change: shown.append(change) or "x")
+    assert audit.counts[AuditEvent.QUOTAS] == len(changes) and shown == changes[:CHANGES_SHOWN_MAX]

@@ -16,7 +16,7 @@ from broker.config.sources import ConfigError, Explicit, from_sets
 from broker.config.values import InvalidConfig
 from broker.net.tls_session import PeerRefused
 from broker.security.http_secrets import HttpSecrets
-from broker.security.tls.certificates import listener_values
+from broker.security.tls.certificates import Refusals, listener_values
 from broker.security.tls.listener_tls import ListenerTls
 from broker.security.tls.settings import read_settings
 from broker.security_protocol import SecurityProtocol
@@ -256,28 +256,28 @@ def test_a_changed_config_makes_a_new_context(tmp_path: Path) -> None:
 
 def test_a_bad_new_file_is_refused_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The old one stays; once the file is mended, the trouble is over."""
-    files = Files(tmp_path)
+    files, refused = Files(tmp_path), Refusals()
     before = files.tls.context()
     files.keys.write_text(broker_certificate().pem()[:100])
     with caplog.at_level(logging.ERROR):
-        assert not files.tls.reload() and not files.tls.reload()
-    assert files.tls.context() is before and "cannot be read" in files.tls.trouble
-    assert len(caplog.records) == 1 and "keeps its old certificate" in caplog.text
+        assert not refused.reload(files.tls) and not refused.reload(files.tls)
+    assert files.tls.context() is before and "cannot be read" in refused.why["listener SSL"]
+    assert len(caplog.records) == 1 and "the old one stays" in caplog.text
     files.put(authority().sign("broker"))
-    assert files.tls.reload() and not files.tls.trouble
+    assert refused.reload(files.tls) and not refused.why
     files.keys.unlink()
-    assert not files.tls.reload() and "No such file" in files.tls.trouble
+    assert not refused.reload(files.tls) and "No such file" in refused.why["listener SSL"]
 
 
 def test_a_new_certificate_has_the_old_names_unless_that_is_meant(tmp_path: Path) -> None:
     """As in Kafka (KIP-978)."""
     files = Files(tmp_path)
     files.put(authority().sign("another"))
-    assert not files.tls.reload() and "ssl.allow.dn.changes" in files.tls.trouble
+    assert "ssl.allow.dn.changes" in refusal(files.tls.reload)
     files.configs["ssl.allow.dn.changes"] = "true"
     assert files.tls.reload()
     files.put(authority().sign("another", names=["localhost"]))
-    assert not files.tls.reload() and "lacks the names 127.0.0.1" in files.tls.trouble
+    assert "lacks the names 127.0.0.1" in refusal(files.tls.reload)
     files.configs["ssl.allow.san.changes"] = "true"
     assert files.tls.reload()
 
@@ -296,7 +296,7 @@ def test_tokens_and_passwords(tmp_path: Path) -> None:
     path.write_text("another-secret-of-mine\n")
     assert secrets.reload() and not secrets.allows("Bearer 0123456789abcdef0123")
     path.write_text("short\n")
-    assert not secrets.reload() and secrets.trouble and secrets.allows("Bearer another-secret-of-mine")
+    assert refusal(secrets.reload) and secrets.allows("Bearer another-secret-of-mine")
 
 
 def test_a_file_of_secrets_that_cannot_be_used(tmp_path: Path) -> None:

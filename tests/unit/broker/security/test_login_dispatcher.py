@@ -9,10 +9,12 @@ from typing import Any, cast
 import pytest
 
 from broker.config.sasl import SaslListener
+from broker.net.buffers import ALLOWANCE
 from broker.net.dispatch import Answer, CloseConnection, Later, Peer
+from broker.net.limits import NetLimits
 from broker.security.audit import Audit, AuditEvent
 from broker.security.sasl import limits as limits_module
-from broker.security.sasl.limits import TOKENS_PER_S_OF_ADDRESS, LoginLimits, Rate
+from broker.security.sasl.limits import TOKENS_PER_S_OF_ADDRESS, UNDER_WAY_MAX, LoginLimits, Rate
 from broker.security.sasl.login import Reply
 from broker.security.sasl.login_dispatcher import LOGIN_S, ListenerLogins, LoginDispatcher
 from broker.security.sasl.mechanism import NotValid, Verdict, Verified
@@ -110,6 +112,24 @@ async def test_after_the_login_the_broker_is_asked_directly() -> None:
     assert room.gate.dispatch_run(room.peer, memoryview(b"xx"), 0, 2) == (1, 2, [b"answer"])
     await asyncio.sleep(2 * LOGIN_S)
     assert room.connection.ended == []
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "configured", "most"),
+    [("PLAIN", 524_288, 16 << 10), ("OAUTHBEARER", 524_288, 40 << 10), ("PLAIN", 900, 900)],
+)
+async def test_frames_before_a_login_leave_room_for_others(mechanism: str, configured: int, most: int) -> None:
+    """Found by a penetration test: 560 half frames of 512 KiB, of nobody who logged in, used up the budget of frames
+    that all connections share, and a producer of 400 KB waited for seconds."""
+    room = Room()
+    config = SaslListener((mechanism,), configured, 100, {}, {}, None)
+    room.logins = ListenerLogins(
+        "IN", config, room.broker, {mechanism: OAuthBearerServer}, room._verify, room.limits, room.clock, room.tasks,
+        room.audit,
+    )  # fmt: skip
+    _, connection, _ = room.another()
+    assert connection.limits == [most]
+    assert most <= ALLOWANCE or UNDER_WAY_MAX * most < 3 / 4 * NetLimits().frame_bytes_total_max
 
 
 async def test_a_refusal_is_answered_late_and_closes() -> None:

@@ -139,6 +139,7 @@ def test_unsecured_tokens_where_they_are_asked_for() -> None:
         unsecured(none, claims(exp=1)),
         unsecured(none, claims(nbf=NOW_S + 100)),
         unsecured(none, claims(exp="soon")),
+        unsecured(none, claims(exp=10**400)),
         unsecured(none, [1]),
         unsecured(1, claims()),
     ):

@@ -1,2 +1,2 @@
 """`serve --secure`: a cluster's certificate authority (`authority.py`), the files of a secured data directory
-(`directory.py`), the configs that follow from them (`settings.py`), and properties for clients (`clients.py`)."""
+(`directory.py`), the configs of brokers and clients that follow from them (`settings.py`), the start (`setup.py`)."""

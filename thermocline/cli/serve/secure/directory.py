@@ -10,8 +10,6 @@ keeps its certificate; it cannot renew it by itself.
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +19,7 @@ from typing import Final
 from cryptography import x509
 
 from logformat.properties import format_properties, properties_in
+from seams.files.private_file import write_private
 from thermocline.cli.serve.secure.authority import Authority, AuthorityError, described, serves
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
@@ -65,9 +64,15 @@ class SecuredDirectory:
         """Whether no broker was secured here yet."""
         return not self.authority_file.exists()
 
-    def begin(self, now: datetime) -> None:
-        """The authority and token of a new cluster."""
-        self._establish(Authority.new(now), secrets.token_urlsafe(32))
+    def establish(self, authority: Authority, token: str) -> None:
+        """Give the directory the cluster's authority, and the token of its HTTP ports. `ca.pem` last: while it is
+        absent the directory counts as new."""
+        (self.data_dir / SECURITY).mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write(self.authority_key_file, authority.key_pem)
+        _write(self.token_file, token.encode() + b"\n")
+        told = {_CERTIFICATE: authority.certificate_pem.decode(), _KEY: authority.key_pem.decode(), _TOKEN: token}
+        _write(self.data_dir / JOIN, format_properties(told))
+        _write(self.authority_file, authority.certificate_pem, mode=0o644)
 
     def join(self, join_file: Path) -> None:
         """Those of the cluster whose `join.properties` is `join_file`."""
@@ -78,7 +83,7 @@ class SecuredDirectory:
             authority = Authority.read(given[_CERTIFICATE].encode(), given[_KEY].encode())
         except AuthorityError as refused:
             raise CommandFailed(f"--join {join_file}: {refused}", Exit.USAGE) from refused
-        self._establish(authority, given[_TOKEN])
+        self.establish(authority, given[_TOKEN])
 
     def certify(self, node_id: int, hosts: Iterable[str], now: datetime, *, anew: bool = False) -> bool:
         """Give broker `node_id` a certificate for `hosts`, unless it has one that lasts; whether it is a new one.
@@ -121,18 +126,10 @@ class SecuredDirectory:
         except AuthorityError as refused:
             raise CommandFailed(f"{self.data_dir / SECURITY}: {refused}", Exit.USAGE) from refused
 
-    def _establish(self, authority: Authority, token: str) -> None:
-        """`ca.pem` last: while it is absent the directory counts as new."""
-        (self.data_dir / SECURITY).mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(self.authority_key_file, authority.key_pem)
-        _write(self.token_file, token.encode() + b"\n")
-        told = {_CERTIFICATE: authority.certificate_pem.decode(), _KEY: authority.key_pem.decode(), _TOKEN: token}
-        _write(self.data_dir / JOIN, format_properties(told))
-        _write(self.authority_file, authority.certificate_pem, mode=0o644)
-
 
 def write_secret(path: Path, text: bytes) -> None:
-    """Mode 0600, whole or absent."""
+    """Mode 0600, whole or absent; its directory is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, text)
 
 
@@ -144,13 +141,7 @@ def _read(path: Path) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int = 0o600) -> None:
-    making = path.with_name(path.name + ".tmp")
     try:
-        making.unlink(missing_ok=True)
-        with os.fdopen(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(making, path)
+        write_private(str(path), data, replace=True, mode=mode)
     except OSError as failed:
         raise CommandFailed(f"{path}: {failed.strerror}", Exit.FAILED) from failed

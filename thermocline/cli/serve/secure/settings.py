@@ -1,13 +1,15 @@
 """Configs of a broker under `--secure`, and the client configurations that fit them. Pure.
 
 They stand below flags, `--set`, environment and file, so each can be overridden. Clients speak SASL_SSL with SCRAM;
-brokers speak TLS among themselves and know one another by the cluster's CA.
+brokers speak TLS among themselves and know one another by the cluster's CA, also where clients are shown another
+certificate or a trust store of theirs: the brokers' listener has keys and trust of its own.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.config.addresses import show_address
 from thermocline.cli.serve.secure.directory import BROKER_NAME, SecuredDirectory
 
 if TYPE_CHECKING:
@@ -17,12 +19,16 @@ LISTENER: Final = "SASL_SSL"
 ADMIN_USER: Final = "admin"
 MECHANISM: Final = "SCRAM-SHA-512"
 _BROKERS_USER: Final = "thermocline-broker"
+_BROKERS_PORT_ABOVE: Final = 1000
+"""The brokers' port above the clients'. `--brokers N` takes N ports in a row for each."""
+_PORT_MAX: Final = 65_535
 _MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 CLIENTS: Final = {
     "listeners": f"{LISTENER}://127.0.0.1:9092",
     "sasl.enabled.mechanisms": f"{MECHANISM},SCRAM-SHA-256",
+    "connections.max.reauth.ms": "3600000",
 }
 """Configs of the clients' listener, which do not depend on the data directory."""
 
@@ -38,6 +44,10 @@ def broker_configs(secured: SecuredDirectory, plain: BrokerConfig, admin_passwor
         "ssl.truststore.location": str(secured.authority_file),
         "thermocline.http.ssl.keystore.location": str(secured.broker_file(plain.node_id)),
         "thermocline.http.token.file": str(secured.token_file),
+        f"{of_brokers}.ssl.keystore.type": "PEM",
+        f"{of_brokers}.ssl.keystore.location": str(secured.broker_file(plain.node_id)),
+        f"{of_brokers}.ssl.truststore.type": "PEM",
+        f"{of_brokers}.ssl.truststore.location": str(secured.authority_file),
         f"{of_brokers}.ssl.client.auth": "required",
         f"{of_brokers}.ssl.principal.mapping.rules": f"RULE:^CN={BROKER_NAME}[0-9]+$/{_BROKERS_USER}/,DEFAULT",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -45,6 +55,11 @@ def broker_configs(secured: SecuredDirectory, plain: BrokerConfig, admin_passwor
     }
     if "inter.broker.listener.name" not in plain.configured:
         found["security.inter.broker.protocol"] = "SSL"
+        first = plain.listeners[0].address
+        if not first.loopback:  # brokers of other machines have to reach this one too
+            port = first.port + _BROKERS_PORT_ABOVE
+            is_port = first.port and port <= _PORT_MAX
+            found["thermocline.internal"] = show_address(first.host or "0.0.0.0", port if is_port else 0)
     if admin_password is not None:
         for listener in plain.listeners:
             if listener.protocol.uses_sasl and listener.name != plain.brokers_listener:
@@ -74,12 +89,14 @@ def java_client(user: str, password: str, authority_pem: str, bootstrap: str | N
     }
 
 
-def librdkafka_client(user: str, password: str, authority_pem: str, bootstrap: str | None) -> dict[str, str]:
-    """Properties of librdkafka and what is built on it (confluent-kafka, kcat, KafkaJS's successor)."""
-    return ({} if bootstrap is None else {"bootstrap.servers": bootstrap}) | {
+def librdkafka_client(user: str, password: str, authority_file: str, bootstrap: str | None) -> bytes:
+    """A configuration of librdkafka and what is built on it (confluent-kafka, kcat): lines of `name=value`, without
+    Java's escapes."""
+    found = ({} if bootstrap is None else {"bootstrap.servers": bootstrap}) | {
         "security.protocol": LISTENER,
         "sasl.mechanisms": MECHANISM,
         "sasl.username": user,
         "sasl.password": password,
-        "ssl.ca.pem": authority_pem,
+        "ssl.ca.location": authority_file,
     }
+    return "".join(f"{name}={value}\n" for name, value in found.items()).encode()

@@ -10,6 +10,7 @@ import argparse
 import secrets
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
@@ -19,11 +20,13 @@ from broker.config.broker_config import BrokerConfig
 from broker.metadata.cluster_content import CLUSTER_FORMAT
 from coldstore.keys import cluster_key
 from coldstore.roots.root import RootStore
+from coldstore.url import DirectoryUrl, parse_bucket_url
 from logformat.jaas import parse_jaas
 from logformat.properties import format_properties, properties_in
 from thermocline.cli.bucket.reading import Bucket, with_bucket
 from thermocline.cli.clients.client_properties import HTTP_TOKEN
 from thermocline.cli.serve.secure import settings
+from thermocline.cli.serve.secure.authority import Authority
 from thermocline.cli.serve.secure.directory import SecuredDirectory, write_secret
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
@@ -37,6 +40,8 @@ class Resolve(Protocol):
 
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _JAAS: Final = "sasl.jaas.config"
+_TRUST: Final = "ssl.truststore.certificates"
+JAVA_CLIENT: Final = "client.properties"
 
 
 def secured_config(arguments: argparse.Namespace, resolve: Resolve, host_name: str) -> BrokerConfig:
@@ -49,6 +54,7 @@ def secured_config(arguments: argparse.Namespace, resolve: Resolve, host_name: s
             Exit.USAGE,
         )
     secured = SecuredDirectory(Path(arguments.secured_by or plain.data_dir))
+    _make_private(secured.data_dir, plain)
     password = _prepare(secured, arguments.join, plain)
     config = resolve(settings.broker_configs(secured, plain, password))
     if secured.certify(config.node_id, _hosts(config, host_name), datetime.now(UTC)):
@@ -62,9 +68,11 @@ def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) 
         secured.join(Path(join))
     elif secured.is_new:
         _refuse_a_second_cluster(config)
-        password = secrets.token_urlsafe(18)
-        secured.begin(datetime.now(UTC))
-        _write_clients(secured, password, _bootstrap(config))
+        password, token = secrets.token_urlsafe(18), secrets.token_urlsafe(32)
+        authority = Authority.new(datetime.now(UTC))
+        # Before the authority: a directory that has one and no first user would make a cluster that nobody can enter.
+        _write_clients(secured, password, token, authority.certificate_pem.decode(), _bootstrap(config))
+        secured.establish(authority, token)
         print(
             f"secured {secured.data_dir}: user {settings.ADMIN_USER}, password {password}\n"
             f"it is not printed again; {secured.admin_file} has it (thermocline topic list --command-config "
@@ -73,7 +81,21 @@ def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) 
             flush=True,
         )
         return password
+    else:
+        _follow_authority(secured)
     return _known_password(secured)
+
+
+def _make_private(data_dir: Path, config: BrokerConfig) -> None:
+    """Directories of records and of users' SCRAM keys that do not exist yet are for their owner only."""
+    bucket = parse_bucket_url(config.bucket_url)
+    for place in (data_dir, Path(config.data_dir), *([Path(bucket.path)] if isinstance(bucket, DirectoryUrl) else [])):
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                place.mkdir(mode=0o700)
+        except OSError as failed:
+            raise CommandFailed(f"{place}: {failed.strerror}", Exit.FAILED) from failed
 
 
 def _known_password(secured: SecuredDirectory) -> str | None:
@@ -100,19 +122,29 @@ async def _cluster_id(bucket: Bucket) -> str | None:
     return None if root is None else root.content.cluster_id
 
 
-def _write_clients(secured: SecuredDirectory, password: str, bootstrap: str | None) -> None:
-    authority = secured.authority_file.read_text("ascii")
-    write_secret(
-        secured.data_dir / "client.properties",
-        format_properties(settings.java_client("USER", "PASSWORD", authority, bootstrap)),
-    )
-    write_secret(
-        secured.data_dir / "client.librdkafka.properties",
-        format_properties(settings.librdkafka_client("USER", "PASSWORD", authority, bootstrap)),
-    )
-    token = secured.token_file.read_text("ascii").strip()
-    admin = settings.java_client(settings.ADMIN_USER, password, authority, bootstrap) | {HTTP_TOKEN: token}
+def _write_clients(
+    secured: SecuredDirectory, password: str, token: str, authority_pem: str, bootstrap: str | None
+) -> None:
+    template = settings.java_client("USER", "PASSWORD", authority_pem, bootstrap)
+    write_secret(secured.data_dir / JAVA_CLIENT, format_properties(template))
+    librdkafka = settings.librdkafka_client("USER", "PASSWORD", str(secured.authority_file), bootstrap)
+    write_secret(secured.data_dir / "client.librdkafka.properties", librdkafka)
+    admin = settings.java_client(settings.ADMIN_USER, password, authority_pem, bootstrap) | {HTTP_TOKEN: token}
     write_secret(secured.admin_file, format_properties(admin))
+
+
+def _follow_authority(secured: SecuredDirectory) -> None:
+    """Give the client configurations here the authority and the token that there are now (`thermocline certificate
+    authority` makes others)."""
+    present = {_TRUST: secured.authority_file.read_text("ascii")}
+    if secured.token_file.exists():
+        present[HTTP_TOKEN] = secured.token_file.read_text("ascii").split("\n")[0]
+    for file in (secured.admin_file, secured.data_dir / JAVA_CLIENT):
+        if file.exists():
+            has = dict(properties_in(file.read_text("utf-8")))
+            wanted = has | {name: value for name, value in present.items() if name in has}
+            if wanted != has:
+                write_secret(file, format_properties(wanted))
 
 
 def _bootstrap(config: BrokerConfig) -> str | None:

@@ -1,0 +1,82 @@
+"""The records of one TLS session, as their plain headers tell: where each ends, and how much data it can hold.
+
+A client pays 27 bytes for a KeyUpdate of TLS 1.3, and OpenSSL derives keys for 40 µs; it knows no limit, and one call
+takes all that were received. So whoever completed a handshake, before any login, could hold the loop with a megabyte a
+second. Python's ssl does not tell of these messages. But a record of TLS 1.3 shows its length, so a record that brought
+less data than it could is seen afterwards; of TLS 1.2 the header shows what is no data (renegotiations, alerts).
+
+A client has no reason for such records but a KeyUpdate now and then (after 2^24 records or more) and the alert at the
+end. Padding would be another; no Kafka client pads. Pure.
+
+Hot path: 0.6 µs a record.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+RECORDS_AT_ONCE: Final = 64
+"""Decrypted in one call: as KeyUpdates 3 ms."""
+
+_WASTED_BYTES_MAX: Final = 1024
+"""Of a session, without regard to its data: 200 KeyUpdates, 8 ms."""
+_WASTED_SHARE_SHIFT: Final = 14
+"""Beyond that a byte for 16 KiB of data."""
+
+_HEADER: Final = struct.Struct(">BHH")  # type, version, length
+_DATA: Final = 23
+_OVERHEAD_1_3: Final = 17  # a byte of type and the tag, of every suite
+
+
+class Records:
+    """Records of an established session, from its first one on."""
+
+    __slots__ = ("_begun", "_left", "_of_record", "_overhead", "_possible", "_wasted")
+
+    def __init__(self, version: str | None) -> None:
+        self._overhead = _OVERHEAD_1_3 if version == "TLSv1.3" else None
+        self._begun = b""  # of a header
+        self._left = 0  # bytes of the present record that did not come yet
+        self._of_record = 0  # the data that it can hold; negative: none, and so much is wasted
+        self._possible = 0  # data that the complete records can hold
+        self._wasted = 0
+
+    def take(self, data: memoryview) -> int:
+        """How many bytes of what comes next are the rest of a record and `RECORDS_AT_ONCE` more. These count."""
+        at, end, count = 0, len(data), 0
+        while at < end and count <= RECORDS_AT_ONCE:
+            if not self._left:
+                if not self._begun and at + _HEADER.size <= end:
+                    kind, _, length = _HEADER.unpack_from(data, at)
+                    at += _HEADER.size
+                else:
+                    more = data[at : at + _HEADER.size - len(self._begun)]
+                    self._begun += bytes(more)
+                    at += len(more)
+                    if len(self._begun) < _HEADER.size:
+                        break
+                    kind, _, length = _HEADER.unpack(self._begun)
+                    self._begun = b""
+                self._left = length
+                self._of_record = self._room(kind, length)
+            taken = min(self._left, end - at)
+            at += taken
+            self._left -= taken
+            if not self._left:
+                count += 1
+                if self._of_record >= 0:
+                    self._possible += self._of_record
+                else:
+                    self._wasted -= self._of_record
+        return at
+
+    def _room(self, kind: int, length: int) -> int:
+        if kind != _DATA:
+            return -length - 1
+        return 0 if self._overhead is None else max(0, length - self._overhead)
+
+    def are_wasted(self, decrypted: int) -> bool:
+        """Whether the complete records, which brought so many bytes of data in all, are not those of a client."""
+        wasted = self._wasted if self._overhead is None else self._wasted + self._possible - decrypted
+        return wasted > _WASTED_BYTES_MAX + (decrypted >> _WASTED_SHARE_SHIFT)

@@ -1,0 +1,136 @@
+"""Connections of the HTTP port: their bound, and TLS, if any: `broker.net.tls_layer` beneath aiohttp's protocol.
+
+Connections are bounded in number, and each handshake in time, so that a port which others reach costs little. Where the
+port is full, a new connection takes the place of another: of the address that has most, the one not heard of for
+longest. So strangers who hold connections keep no probe out, which would have the broker restarted. Asyncio's own TLS
+would hold 256 KiB a connection from its first byte on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from broker.net.dispatch import CloseReason
+from broker.net.tls_layer import TlsLayer
+from broker.net.tls_machine import TlsMachine
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 256
+_HANDSHAKE_S: Final = 10.0
+_room = memoryview(bytearray(64 << 10))
+
+
+class HttpConnections:
+    """Makes the protocol of each connection. `http` makes aiohttp's, `context` gives the present TLS context; None: the
+    port speaks plaintext."""
+
+    def __init__(self, http: Callable[[], asyncio.Protocol], context: Callable[[], ssl.SSLContext] | None) -> None:
+        self._http = http
+        self._context = context
+        self._open = _Open()
+
+    def __call__(self) -> asyncio.BaseProtocol:
+        inner = _Buffered(self._http(), self._open)
+        return inner if self._context is None else _Session(inner, self._context).protocol
+
+
+class _Aborted(Protocol):
+    def abort(self) -> None: ...
+
+
+class _Open:
+    """The open connections, the one not heard of for longest first."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[_Aborted, str] = {}
+
+    def add(self, connection: _Aborted, host: str) -> None:
+        if len(self._hosts) >= CONNECTIONS_MAX:
+            ((crowd, _),) = Counter(self._hosts.values()).most_common(1)
+            longest = next(one for one, its_host in self._hosts.items() if its_host == crowd)
+            del self._hosts[longest]
+            log.debug("closing a connection of %s to the HTTP port: it is full", crowd)
+            longest.abort()
+        self._hosts[connection] = host
+
+    def heard(self, connection: _Aborted) -> None:
+        if (host := self._hosts.pop(connection, None)) is not None:
+            self._hosts[connection] = host
+
+    def remove(self, connection: _Aborted) -> None:
+        self._hosts.pop(connection, None)
+
+
+class _Buffered(asyncio.BufferedProtocol):
+    """A streaming protocol, as a buffered one. It is counted from its connection on, before a handshake."""
+
+    def __init__(self, inner: asyncio.Protocol, open_: _Open) -> None:
+        self._inner = inner
+        self._open = open_
+        self._transport: asyncio.BaseTransport | None = None
+
+    def abort(self) -> None:
+        assert isinstance(self._transport, asyncio.WriteTransport)
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        address = transport.get_extra_info("peername")
+        self._open.add(self, str(address[0]) if address else "")
+        self._inner.connection_made(transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if nbytes:
+            self._open.heard(self)
+            self._inner.data_received(bytes(_room[:nbytes]))
+
+    def eof_received(self) -> None:
+        self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open.remove(self)
+        self._inner.connection_lost(exc)
+
+
+class _Session:
+    """Events of one session of TLS."""
+
+    def __init__(self, inner: _Buffered, context: Callable[[], ssl.SSLContext]) -> None:
+        self._deadline: asyncio.TimerHandle | None = None
+        self.protocol = TlsLayer(inner, self, context, is_server=True)
+
+    def began(self) -> None:
+        self._deadline = asyncio.get_running_loop().call_later(_HANDSHAKE_S, self.protocol.abort)
+
+    def ask_step(self) -> None:
+        """On the loop, in a turn of its own: there are few."""
+        asyncio.get_running_loop().call_soon(self.protocol.step_now)
+
+    def complete(self, machine: TlsMachine) -> None:
+        self._over()
+
+    def failed(self, reason: CloseReason, detail: str) -> None:
+        log.debug("closing a connection to the HTTP port: %s: %s", reason.value, detail)
+
+    def lost(self, exc: Exception | None) -> None:
+        self._over()
+
+    def _over(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

@@ -1,0 +1,105 @@
+"""The HTTP port with secrets and TLS, on a real port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from broker.observe import http_connections
+from broker.observe.http import HttpServer, Protection
+from broker.security.http_secrets import HttpSecrets
+from tests.support.net.tls_peer import client_context, listener_tls
+from tests.unit.broker.observe.test_broker_observe import views
+
+TOKEN = "0123456789abcdef0123"
+
+
+def with_http(
+    directory: Path,
+    scenario: Callable[[aiohttp.ClientSession, HttpServer], Awaitable[None]],
+    *,
+    metrics_open: bool = False,
+    is_secured: bool = True,
+) -> None:
+    path = directory / "secrets"
+    path.write_text(f"{TOKEN}\nadmin:correct horse battery\n")
+    secrets = HttpSecrets(str(path), lambda name: Path(name).read_bytes())
+
+    async def run() -> None:
+        server = HttpServer(views(), Protection(secrets, listener_tls().context if is_secured else None, metrics_open))
+        await server.start("127.0.0.1", 0)
+        try:
+            connector = aiohttp.TCPConnector(ssl=client_context())
+            async with aiohttp.ClientSession(connector=connector) as session:
+                await scenario(session, server)
+        finally:
+            await server.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("metrics_open", [False, True])
+def test_every_request_but_probes_needs_a_secret(tmp_path: Path, metrics_open: bool) -> None:
+    async def scenario(session: aiohttp.ClientSession, server: HttpServer) -> None:
+        url = f"https://127.0.0.1:{server.address[1]}"
+        found = {}
+        for path in ("/healthz", "/readyz", "/metrics", "/status", "/broker", "/cluster", "/nowhere"):
+            async with session.get(url + path) as answer:
+                found[path] = answer.status
+        closed = ["/status", "/broker", "/cluster", "/nowhere", *([] if metrics_open else ["/metrics"])]
+        assert [path for path, status in found.items() if status == 401] == sorted(closed, key=list(found).index)
+        for headers, status in (
+            ({}, 401),
+            ({"Authorization": "Bearer wrong-wrong-wrong-wrong"}, 401),
+            ({"Authorization": f"Bearer {TOKEN}"}, 200),
+        ):
+            async with session.post(f"{url}/tier/seal", json={}, headers=headers) as answer:
+                assert answer.status == status
+        async with session.get(f"{url}/status", auth=aiohttp.BasicAuth("admin", "correct horse battery")) as answer:
+            assert answer.status == 200 and await answer.json() == []
+
+    with_http(tmp_path, scenario, metrics_open=metrics_open)
+
+
+def test_a_large_answer_and_many_requests_on_one_connection(tmp_path: Path) -> None:
+    async def scenario(session: aiohttp.ClientSession, server: HttpServer) -> None:
+        url = f"https://127.0.0.1:{server.address[1]}/status"
+        for _ in range(50):
+            async with session.get(url, headers={"Authorization": f"Bearer {TOKEN}"}) as answer:
+                assert answer.status == 200
+
+    with_http(tmp_path, scenario, metrics_open=False)
+
+
+def test_plaintext_on_the_port_is_closed(tmp_path: Path) -> None:
+    async def scenario(session: aiohttp.ClientSession, server: HttpServer) -> None:
+        with pytest.raises(aiohttp.ClientError):
+            await session.get(f"http://127.0.0.1:{server.address[1]}/healthz")
+
+    with_http(tmp_path, scenario, metrics_open=False)
+
+
+@pytest.mark.parametrize("is_secured", [True, False])
+def test_silent_connections_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_secured: bool) -> None:
+    """Found by a penetration test: 256 connections that asked for nothing, without any secret, kept probes out for as
+    long as they liked. Now the one not heard of for longest goes."""
+    monkeypatch.setattr(http_connections, "CONNECTIONS_MAX", 2)
+
+    async def scenario(session: aiohttp.ClientSession, server: HttpServer) -> None:
+        silent = [await asyncio.open_connection("127.0.0.1", server.address[1]) for _ in range(2)]
+        url = f"{'https' if is_secured else 'http'}://127.0.0.1:{server.address[1]}/healthz"
+        for _ in range(3):
+            async with session.get(url) as answer:
+                assert answer.status == 200
+        reader, _ = silent[0]
+        with pytest.raises((ConnectionError, AssertionError)):
+            assert await reader.read(1)
+        assert not silent[1][0].at_eof()
+        for _, writer in silent:
+            writer.close()
+
+    with_http(tmp_path, scenario, is_secured=is_secured)
