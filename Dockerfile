@@ -1,5 +1,5 @@
-# One broker. Nothing secret is in here and nothing secret belongs in an image: credentials come by the usual chain
-# (a role, or AWS_… variables given to `docker run`). Data lies in the volume; the bucket is named on the command line.
+# One broker, over TLS and logins. Nothing secret is in here and nothing secret belongs in an image: credentials come by
+# the usual chain (a role, or AWS_… variables given to `docker run`). Data lies in the volume; the bucket is named on the command line.
 # The official Python image is configured with --enable-optimizations and --with-lto; a plain build takes more CPU
 # (docs/operations.md, Sizing).
 FROM python:3.11-slim AS build
@@ -25,10 +25,10 @@ ENV PATH=/opt/thermocline/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001
 WORKDIR /var/lib/thermocline
 VOLUME /var/lib/thermocline
-EXPOSE 9092 9644
+EXPOSE 9092 9644 10092
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
-  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9644/readyz', timeout=2)"]
+  CMD ["python", "-c", "import ssl, urllib.request as u; u.urlopen('https://127.0.0.1:9644/readyz', timeout=2, context=ssl.create_default_context(cafile='/var/lib/thermocline/data/security/ca.pem'))"]
 ENTRYPOINT ["thermocline"]
-# Loopback only, as everywhere until authentication is there: run it with --network host, or see docs/operations.md.
-CMD ["serve", "--data-dir", "/var/lib/thermocline/data", "--listen", "127.0.0.1:9092", "--http", "127.0.0.1:9644"]
+# The first start makes keys and the first user below the volume, and prints its password once: docs/security.md.
+CMD ["serve", "--secure", "--data-dir", "/var/lib/thermocline/data", "--listen", "0.0.0.0:9092", "--http", "0.0.0.0:9644"]
