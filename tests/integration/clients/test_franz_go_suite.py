@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.clients.access import Access
 from tests.support.clients.franz_go_suite import require_franz_go_suite
 from tests.support.processes.broker_lives import brokers
+from tests.support.processes.broker_process import running_broker
+from tests.support.processes.sasl_site import BROKER, PASSWORD, command_config, write_properties
+from tests.support.processes.site import thermocline
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -20,7 +24,8 @@ RECORDS = 50_000
 
 _KIP_848 = "the new group protocol (KIP-848) is not served yet"
 _SHARE = "share groups (KIP-932) are not served yet"
-_AUTHENTICATION = "authentication is not served yet"
+_PLAINTEXT = "logs in without TLS: below"
+_UNSIGNED = "sends a token without a signature, which is refused"
 SKIPPED = {
     "Test848RegexBrokerResolves": _KIP_848,
     "TestGroupETL/range/848": _KIP_848,
@@ -35,19 +40,38 @@ SKIPPED = {
     "TestShareGroupAckOnClose": _SHARE,
     "TestShareGroupETL": _SHARE,
     "TestShareGroupOffsetsAdmin": _SHARE,
-    "TestOAuthAuth": _AUTHENTICATION,
-    "TestSCRAMAuth": _AUTHENTICATION,
-    "TestSCRAMAuthBadCredentials": _AUTHENTICATION,
+    "TestOAuthAuth": _UNSIGNED,
+    "TestSCRAMAuth": _PLAINTEXT,
+    "TestSCRAMAuthBadCredentials": _PLAINTEXT,
     "TestIssueProduceBrokerTooOldFailsRecords": "Produce 0 to 2 are advertised, as Kafka does (KAFKA-18659)",
 }
 
 
-@pytest.mark.parametrize("count", [1, 3], ids=["one", "three"])
-def test_franz_gos_tests_pass(tmp_path: Path, count: int) -> None:
-    """All of package kgo; nothing skips itself but what is named above."""
+@pytest.mark.parametrize(
+    ("count", "is_secured"), [(1, False), (3, False), (3, True)], ids=["one", "three", "three-secured"]
+)
+def test_franz_gos_tests_pass(tmp_path: Path, count: int, is_secured: bool) -> None:
+    """All of package kgo; nothing skips itself but what is named above. Secured: over TLS, logged in by SCRAM."""
     suite = require_franz_go_suite(tmp_path)
-    with brokers(tmp_path, count) as ours:
-        results = suite.run(ours.bootstrap, ".", replicas=ours.replicas, records=RECORDS, timeout_s=900)
+    with brokers(tmp_path, count, is_secured=is_secured) as ours:
+        results = suite.run(ours.access, ".", replicas=ours.replicas, records=RECORDS, timeout_s=900)
     assert {name for name, result in results.items() if result == "SKIP"} == SKIPPED.keys()
     assert results["TestTxnEtl"] == results["TestGroupETL"] == "PASS"
     assert len(results) > 500
+
+
+def test_franz_gos_tests_of_logins_pass(tmp_path: Path) -> None:
+    """A right login, and a wrong one, by SCRAM-SHA-256 without TLS."""
+    suite = require_franz_go_suite(tmp_path)
+    config = write_properties(tmp_path)
+    with running_broker(tmp_path / "data", None, "--config", str(config), listen=None) as broker:
+        admin = str(command_config(tmp_path, "SCRAM-SHA-512", BROKER))
+        made = thermocline(
+            *("user", "add", "alice", "--mechanism", "SCRAM-SHA-256", "--password-file", "-"),
+            *("-b", broker.kafka, "--command-config", admin),
+            stdin=PASSWORD,
+        )
+        assert made.returncode == 0, made.stderr
+        where = {"KGO_TEST_SCRAM_SEEDS": broker.kafka, "KGO_TEST_SCRAM": f"alice:{PASSWORD}"}
+        results = suite.run(Access(broker.kafka), "^TestSCRAM", replicas=1, records=1, timeout_s=120, environment=where)
+    assert results == {"TestSCRAMAuth": "PASS", "TestSCRAMAuthBadCredentials": "PASS"}
