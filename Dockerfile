@@ -28,7 +28,7 @@ VOLUME /var/lib/thermocline
 EXPOSE 9092 9644
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
-  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9644/readyz', timeout=2)"]
+  CMD ["python", "-c", "import os, ssl, urllib.request; ca = '/var/lib/thermocline/data/security/ca.pem'; secured = os.path.exists(ca); urllib.request.urlopen('https://127.0.0.1:9644/readyz' if secured else 'http://127.0.0.1:9644/readyz', timeout=2, context=ssl.create_default_context(cafile=ca) if secured else None)"]
 ENTRYPOINT ["thermocline"]
-# Loopback only, as everywhere until authentication is there: run it with --network host, or see docs/operations.md.
+# Loopback only: for other machines add --secure --listen 0.0.0.0:9092 --advertise HOST:9092 (docs/security.md).
 CMD ["serve", "--data-dir", "/var/lib/thermocline/data", "--listen", "127.0.0.1:9092", "--http", "127.0.0.1:9644"]
