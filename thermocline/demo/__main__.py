@@ -10,6 +10,7 @@ Expected values are computed here, never read back. Every figure is measured in 
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 import time
@@ -18,22 +19,23 @@ from pathlib import Path
 from thermocline.demo import spark_act
 from thermocline.demo.broker import SETTINGS, DemoBroker
 from thermocline.demo.clients import STALL_S, produce, replay
+from thermocline.demo.keys import Keys
 from thermocline.demo.payload import KILL_AFTER, PARTITIONS, RECORDS, VALUE_BYTES, Failed, Payload
-from thermocline.demo.picture import TICK_S, Picture, play
+from thermocline.demo.picture import TICK_S, Picture, add_secure, play
 
 
-def run(root: Path) -> None:
+def run(root: Path, keys: Keys) -> None:
     payload, picture = Payload(), Picture()
     data_dir, bucket = root / "broker", root / "bucket"
     megabytes = RECORDS * VALUE_BYTES / 1e6
-    broker = DemoBroker.start(data_dir, bucket)
+    broker = DemoBroker.start(data_dir, bucket, keys)
     try:
         picture.act("a broker started")
         picture.say(f"a broker on {data_dir}, its bucket the directory {bucket}")
         taken = produce(broker.kafka, payload, 0, KILL_AFTER, lambda: picture.draw(broker, "producing "))
         broker.kill()
         picture.say(f"kill -9 after {KILL_AFTER:,} acknowledged records; starting it again")
-        broker = DemoBroker.start(data_dir, bucket, broker.kafka)
+        broker = DemoBroker.start(data_dir, bucket, keys, broker.kafka)
         taken += produce(broker.kafka, payload, KILL_AFTER, RECORDS, lambda: picture.draw(broker, "producing "))
         picture.act("a gigabyte produced, with a kill -9 and a restart in the middle")
         picture.say(f"{RECORDS:,} records, {megabytes:.0f} MB, acknowledged by acks=all with fsync")
@@ -53,7 +55,7 @@ def run(root: Path) -> None:
         shutil.rmtree(data_dir)
         picture.say("sealed, stopped, and the whole data directory deleted; a new broker on the bucket alone")
         began = time.monotonic()
-        broker = DemoBroker.start(data_dir, bucket, broker.kafka)
+        broker = DemoBroker.start(data_dir, bucket, keys, broker.kafka)
         replaced_s = time.monotonic() - began
         picture.act("sealed, stopped, its disk deleted, a new broker started on the bucket")
         again_s = replay(broker.kafka, payload, RECORDS, lambda: picture.draw(broker, "replaying "))
@@ -97,5 +99,11 @@ def _wait_copied(broker: DemoBroker, picture: Picture) -> None:
         time.sleep(TICK_S)
 
 
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m thermocline.demo", description=__doc__.splitlines()[0])
+    add_secure(parser)
+    return play(run, is_secured=parser.parse_args().secure)
+
+
 if __name__ == "__main__":
-    sys.exit(play(run))
+    sys.exit(main())

@@ -9,11 +9,13 @@ import json
 import signal
 import subprocess
 import sys
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from thermocline.cli.clients.bootstrap import bootstrap_addresses
+from thermocline.cli.clients.http_client import HttpAddress, get, post_json
+from thermocline.demo.keys import Keys
 from thermocline.demo.payload import PARTITIONS, TOPIC, Failed
 
 SETTINGS = {
@@ -32,16 +34,16 @@ class DemoBroker:
 
     process: subprocess.Popen[str]
     kafka: str
-    http: str
+    http: HttpAddress
 
     @classmethod
-    def start(cls, data_dir: Path, bucket: Path, kafka: str = "127.0.0.1:0", *flags: str) -> DemoBroker:
+    def start(cls, data_dir: Path, bucket: Path, keys: Keys, kafka: str = "127.0.0.1:0", *flags: str) -> DemoBroker:
         """Start it and wait for the ready line. Its log is beside its directory; a later process appends to it."""
         command = [sys.executable, "-m", "thermocline", "serve", "--data-dir", str(data_dir)]
         command += ["--bucket", f"file://{bucket}", "--listen", kafka, "--http", "127.0.0.1:0"]
         for name, value in SETTINGS.items():
             command += ["--set", f"{name}={value}"]
-        command += flags  # later flags win
+        command += (*keys.flags, *flags)  # later flags win
         path = data_dir.parent / f"{data_dir.name}.log"
         with path.open("a") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -50,12 +52,13 @@ class DemoBroker:
         if not line.startswith("ready "):
             raise Failed(f"the broker did not come up; see {path}")
         ready = dict(part.split("=", 1) for part in line.split()[1:])
-        return cls(process, ready["kafka"], ready["http"])
+        keys.keep(data_dir)
+        ((host, port),) = bootstrap_addresses(ready["http"])
+        return cls(process, ready["kafka"], HttpAddress(host, port, uses_tls=keys.folder is not None))
 
     def partitions(self) -> list[dict[str, Any]]:
         """Every partition, as in `tier status`."""
-        with urllib.request.urlopen(f"http://{self.http}/status", timeout=10) as answer:
-            return list(json.load(answer))
+        return list(json.loads(get(self.http, "/status")))
 
     def status(self) -> list[dict[str, Any]]:
         """The partitions of the demo's topic."""
@@ -71,17 +74,11 @@ class DemoBroker:
 
     def metric(self, name: str) -> float:
         """The sum of one metric over all labels."""
-        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = get(self.http, "/metrics").decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
     def seal(self) -> None:
-        request = urllib.request.Request(
-            f"http://{self.http}/tier/seal",
-            data=json.dumps({"wait": True}).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        urllib.request.urlopen(request, timeout=120).read()
+        post_json(self.http, "/tier/seal", json.dumps({"wait": True}))
 
     def kill(self) -> None:
         self.process.kill()

@@ -9,6 +9,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from thermocline.demo.keys import client
 from thermocline.demo.payload import Failed, Records
 
 STALL_S: Final = 30.0
@@ -19,7 +20,7 @@ def produce(bootstrap: str, records: Records, first: int, end: int, watch: Calla
     """Produce records [first, end) with an idempotent client and acks=all. Seconds taken. Raises Failed."""
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **client(bootstrap),
             "enable.idempotence": True,
             "linger.ms": 20,
             "batch.size": 1_000_000,
@@ -88,7 +89,7 @@ def reader(bootstrap: str) -> Consumer:
     """A stock consumer that fails on a gap."""
     return Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **client(bootstrap),
             "group.id": "demo",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",

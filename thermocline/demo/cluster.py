@@ -22,9 +22,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from thermocline.demo import load
 from thermocline.demo.clients import produce, replay
+from thermocline.demo.keys import Keys, client
 from thermocline.demo.load import Load
 from thermocline.demo.payload import Bulk, Failed
-from thermocline.demo.picture import Picture, play, scaled
+from thermocline.demo.picture import Picture, add_secure, play, scaled
 from thermocline.demo.three import NODES, DemoCluster
 
 _MEGABYTES: Final = 1000
@@ -35,10 +36,10 @@ _STAYED: Final = "thermocline_replication_bytes_skipped_total"
 _LOADED_MIN: Final = 500  # records acknowledged before the kill, and again after the replacement
 
 
-def run(root: Path, megabytes: int, settings: Sequence[str] = ()) -> None:
+def run(root: Path, keys: Keys, megabytes: int, settings: Sequence[str] = ()) -> None:
     history, picture = Bulk(megabytes * 1_000_000 // Bulk.VALUE_BYTES), Picture()
     segment = min(max(history.size // _SEGMENTS, _SEGMENT_MIN), _SEGMENT_MAX)
-    cluster = DemoCluster(root, [f"log.segment.bytes={segment}", *settings])
+    cluster = DemoCluster(root, keys, [f"log.segment.bytes={segment}", *settings])
     try:
         cluster.start_all()
         _create(cluster)
@@ -128,7 +129,7 @@ def _replace_one(cluster: DemoCluster, picture: Picture) -> tuple[int, int, floa
 
 
 def _create(cluster: DemoCluster) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin = AdminClient(client(cluster.bootstrap))
     wanted = [
         NewTopic(name, partitions, len(NODES), config={"min.insync.replicas": "2"})
         for name, partitions in ((Bulk.TOPIC, Bulk.PARTITIONS), (load.TOPIC, load.PARTITIONS))
@@ -153,8 +154,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m thermocline.demo.cluster", description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=_MEGABYTES, help=f"of history (default {_MEGABYTES})")
     parser.add_argument("--set", action="append", default=[], metavar="K=V", help="a config of the brokers; repeatable")
+    add_secure(parser)
     arguments = parser.parse_args()
-    return play(lambda root: run(root, arguments.megabytes, arguments.set))
+    return play(lambda root, keys: run(root, keys, arguments.megabytes, arguments.set), is_secured=arguments.secure)
 
 
 if __name__ == "__main__":

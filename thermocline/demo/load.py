@@ -13,6 +13,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from thermocline.demo.clients import reader
+from thermocline.demo.keys import client
 from thermocline.demo.payload import Failed
 
 TOPIC: Final = "live"
@@ -33,9 +34,7 @@ class Load:
         self._last_s = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2, "log_level": 0}
-        )
+        self._producer = Producer({**client(bootstrap), "enable.idempotence": True, "linger.ms": 2, "log_level": 0})
 
     def begin(self) -> None:
         self._thread.start()

@@ -5,6 +5,7 @@ Without a terminal nothing is overwritten, and a bar is printed every three seco
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 import tempfile
@@ -16,7 +17,9 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
+from thermocline.cli.clients.http_client import HttpRefused
 from thermocline.demo.broker import DemoBroker
+from thermocline.demo.keys import Keys
 from thermocline.demo.payload import Failed
 
 TICK_S = 0.25
@@ -95,12 +98,16 @@ def scaled(*sizes: tuple[str, int]) -> list[str]:
     ]
 
 
-def play(demo: Callable[[Path], None]) -> int:
+def add_secure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--secure", action="store_true", help="the same over TLS and logins, by serve --secure")
+
+
+def play(demo: Callable[[Path, Keys], None], *, is_secured: bool) -> int:
     """Run a demo in a temporary directory; the exit code. On failure prints the ends of the processes' logs."""
     root = Path(tempfile.mkdtemp(prefix="thermocline-demo-"))
     try:
-        demo(root)
-    except (Failed, KafkaException) as failure:
+        demo(root, Keys(root / "keys" if is_secured else None))
+    except (Failed, KafkaException, HttpRefused) as failure:
         logs = "\n".join(
             f"{log.name}:\n{log.read_text(errors='replace')[-_LOG_CHARS_MAX:]}" for log in sorted(root.glob("*.log"))
         )

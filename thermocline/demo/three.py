@@ -6,18 +6,20 @@ A broker keeps its node id and port over restarts.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from thermocline.cli.clients.http_client import HttpRefused, get
 from thermocline.demo.broker import DemoBroker
+from thermocline.demo.keys import Keys
 from thermocline.demo.payload import Failed
 
 NODES: Final = (1, 2, 3)
@@ -30,6 +32,7 @@ class DemoCluster:
     """`root`/broker-<node> are data directories, `root`/bucket is the common bucket."""
 
     root: Path
+    keys: Keys
     settings: Sequence[str] = ()  # KEY=VALUE
     brokers: dict[int, DemoBroker] = field(default_factory=dict)
 
@@ -49,7 +52,7 @@ class DemoCluster:
         kafka = self.brokers[node].kafka if node in self.brokers else "127.0.0.1:0"
         settings = (word for setting in self.settings for word in ("--set", setting))
         flags = ("--node-id", str(node), *settings)
-        self.brokers[node] = DemoBroker.start(self.directory(node), self.bucket, kafka, *flags)
+        self.brokers[node] = DemoBroker.start(self.directory(node), self.bucket, self.keys, kafka, *flags)
         return self.brokers[node]
 
     def start_all(self) -> None:
@@ -75,7 +78,12 @@ class DemoCluster:
     def command(self, *words: str) -> str:
         """The stdout of `thermocline …`. Raises Failed on a non-zero exit code."""
         done = subprocess.run(
-            [sys.executable, "-m", "thermocline", *words], capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-m", "thermocline", *words],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, **self.keys.environment},
         )
         if done.returncode != 0:
             raise Failed(f"thermocline {' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
@@ -109,10 +117,8 @@ class DemoCluster:
 
     def _status(self, first: int = NODES[0]) -> Any:
         for node in sorted(NODES, key=lambda node: node != first):
-            broker = self.brokers[node]
             try:
-                with urllib.request.urlopen(f"http://{broker.http}/cluster", timeout=10) as answer:
-                    return json.load(answer)
-            except OSError:  # dead, or not serving yet
+                return json.loads(get(self.brokers[node].http, "/cluster"))
+            except HttpRefused:  # dead, or not serving yet
                 continue
         raise Failed("no broker says how the cluster is")

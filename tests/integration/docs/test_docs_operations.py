@@ -624,7 +624,7 @@ def test_the_image_runs_as_nobody_in_particular_and_holds_no_secret() -> None:
     assert "/readyz" in said["HEALTHCHECK"]
     assert said["STOPSIGNAL"] == "SIGTERM"
     assert not re.search(r"(?i)(secret|token|passw|AKIA|aws_\w+\s*=)", "\n".join(" ".join(i) for i in instructions()))
-    assert "--insecure" not in said["CMD"]
+    assert "--secure" in json.loads(said["CMD"])
 
 
 def test_what_the_image_copies_is_a_program_that_serves(tmp_path: Path) -> None:
@@ -668,7 +668,7 @@ def test_what_the_image_copies_is_a_program_that_serves(tmp_path: Path) -> None:
     assert check[0] == "python"
     arguments = [str(tmp_path / "data") if a.startswith("/var/lib") else re.sub(r":\d+$", ":0", a) for a in arguments]
     with serving([str(environment / "bin" / entry), *arguments], tmp_path) as http:
-        probe = check[2].replace("127.0.0.1:9644", http)
+        probe = check[2].replace("9644", http.rpartition(":")[2]).replace("/var/lib/thermocline", str(tmp_path))
 
         def healthy() -> bool:
             return subprocess.run([python, "-c", probe], check=False, capture_output=True).returncode == 0

@@ -23,6 +23,7 @@ from broker.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 from tests.support.processes.broker_process import BrokerProcess, running_broker
 from tests.support.store.buckets import Bucket, manifest_of
 from tests.support.waiting import wait_until
+from thermocline.cli.clients.connection_properties import use
 from thermocline.cli.clients.wire_client import WireClient
 from thermocline.cli.main import main
 
@@ -94,6 +95,7 @@ class Site:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 code = main(arguments)
         finally:
+            use(None, [])  # a process that runs one command keeps its client configuration
             os.environ.clear()
             os.environ.update(before)
         return subprocess.CompletedProcess(list(arguments), code, out.getvalue(), err.getvalue())

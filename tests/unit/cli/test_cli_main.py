@@ -39,6 +39,13 @@ def parsers(of: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
                 yield from parsers(child)
 
 
+def test_every_command_that_asks_a_broker_takes_a_client_configuration() -> None:
+    """Else it reaches no secured cluster."""
+    options = [{word for action in one._actions for word in action.option_strings} for one in parsers(parser())]
+    asking = [words for words in options if "--bootstrap-server" in words]
+    assert len(asking) > 20 and all({"--command-config", "-X"} <= words for words in asking)
+
+
 def test_every_help_has_an_example_that_its_parser_accepts() -> None:
     """The contract: each --help has an example; one that does not parse would be worse than none. They are run by
     tests/integration/cli/test_command_examples.py."""

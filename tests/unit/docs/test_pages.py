@@ -9,6 +9,7 @@ import pytest
 
 from broker.config.api.explain import Scope, explain_all
 from broker.config.definitions import BROKER
+from broker.config.places import Launch
 from broker.config.resolve import resolve
 from broker.wire.apis import APIS
 from tests.pages import PAGES
@@ -16,7 +17,9 @@ from tests.pages.compatibility import DIFFERENCES, TOOLS
 from tests.pages.kafka_apis import LEFT_OUT, TABLE
 from tests.support.processes.broker_process import running_broker
 from tests.support.repository import ROOT
-from thermocline.cli.clients.wire_client import BROKER_RESOURCE, WireClient
+from thermocline.cli.clients.connection_properties import use
+from thermocline.cli.main import main
+from thermocline.cli.serve.secure.settings import CLIENTS
 
 SAMPLE = ROOT / "packaging/server.properties"
 
@@ -63,20 +66,23 @@ def test_the_sample_file_shows_true_names_and_defaults() -> None:
         if name in ("thermocline.bucket", "advertised.listeners"):
             continue  # theirs are made from others
         assert definition.parse(definition.with_units(value)) == definition.parse(definition.default), name
-    started = resolve({}, [], {}, text)
+    started = resolve({}, [], {}, text, Launch(insecure=True), CLIENTS)  # --secure protects the addresses
     assert started.ignored == ()
     everything = "\n".join(
         line.removeprefix("#") if re.match(r"#[a-z][\w.]*=", line) else line for line in text.split("\n")
     )
-    assert resolve({}, [], {}, everything).listeners[0].advertised_host == "broker.example.com"
+    assert (
+        resolve({}, [], {}, everything, Launch(insecure=True), CLIENTS).listeners[0].advertised_host
+        == "broker.example.com"
+    )
 
 
 @pytest.mark.not_fast
 def test_a_broker_starts_with_the_sample_file(tmp_path: Path) -> None:
-    """As it is, on free ports and a directory of this test; what it sets is in effect."""
-    with running_broker(tmp_path / "data", None, "--config", str(SAMPLE)) as broker:
+    """As its first lines say, on free ports and a directory of this test; the first user reaches it."""
+    with running_broker(tmp_path / "data", None, "--secure", "--config", str(SAMPLE)) as broker:
         assert broker.ready["node"] == "1"
-        host, _, port = broker.ready["kafka"].rpartition(":")
-        with WireClient(host, int(port)) as client:
-            assert client.configs(BROKER_RESOURCE, "1", ["node.id"]) == {"node.id": "1"}
+        admin = str(tmp_path / "data" / "admin.properties")
+        assert main(["topic", "list", "-b", broker.kafka, "--command-config", admin]) == 0
+        use(None, [])
         broker.stop()

@@ -104,6 +104,11 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get(BOOTSTRAP_VARIABLE, BOOTSTRAP_DEFAULT),
         help=f"a broker to ask first (also from {BOOTSTRAP_VARIABLE}; default 127.0.0.1:9092)",
     )
+    add_client_config(parser)
+
+
+def add_client_config(parser: argparse.ArgumentParser) -> None:
+    """How clients of this command connect and log in, wherever its brokers' addresses come from."""
     parser.add_argument(
         "--command-config",
         metavar="FILE",

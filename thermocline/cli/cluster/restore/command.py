@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from thermocline.cli.terminal.arguments import add_json
+from thermocline.cli.terminal.arguments import add_client_config, add_json
 from thermocline.cli.terminal.confirm import can_ask, confirm
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import Cell, json_line, note, table
@@ -45,6 +45,7 @@ def register(verbs: Subparsers[Parser]) -> None:
         metavar="HOST:PORT",
         help="a broker that was started on it (default: those that cluster.json names)",
     )
+    add_client_config(restore)
     restore.add_argument("--yes", action="store_true", help="do it, without asking")
     add_json(restore)
     restore.set_defaults(run=run)

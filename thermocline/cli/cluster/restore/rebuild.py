@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from thermocline.cli.terminal.arguments import add_json
+from thermocline.cli.terminal.arguments import add_client_config, add_json
 from thermocline.cli.terminal.confirm import can_ask, confirm
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import Cell, ProgressLine, json_line, note, table
@@ -48,6 +48,7 @@ def register(verbs: Subparsers[Parser]) -> None:
     rebuild.add_argument("--yes", action="store_true", help="do it, without asking")
     rebuild.add_argument("--done", action="store_true", help="all is there: what is to be deleted may be deleted again")
     rebuild.add_argument("-b", "--bootstrap-server", metavar="HOST:PORT", help="with --done: a broker of the cluster")
+    add_client_config(rebuild)
     add_json(rebuild)
     rebuild.set_defaults(run=run)
 

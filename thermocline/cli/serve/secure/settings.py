@@ -7,11 +7,13 @@ certificate or a trust store of theirs: the brokers' listener has keys and trust
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.config.addresses import show_address
-from broker.config.broker_config import BrokerConfig
 from thermocline.cli.serve.secure.directory import BROKER_NAME, SecuredDirectory
+
+if TYPE_CHECKING:
+    from broker.config.broker_config import BrokerConfig
 
 LISTENER: Final = "SASL_SSL"
 ADMIN_USER: Final = "admin"

@@ -1,0 +1,49 @@
+"""Keys of the demos' cluster under `--secure`, kept apart from brokers' directories, which the demos delete.
+
+The first broker makes them. Later starts join by them, and the demo's clients take the first user's configuration: the
+same one that a user gives as `--command-config`. Without `--secure` there are none.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thermocline.cli.clients.connection_properties import current, use
+from thermocline.cli.serve.secure.directory import ADMIN, JOIN
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """`folder` None: a cluster without `--secure`."""
+
+    folder: Path | None
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Of `serve`, for the next broker to start."""
+        if self.folder is None:
+            return ()
+        join = self.folder / JOIN
+        return ("--secure", *(("--join", str(join)) if join.exists() else ()))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of `thermocline` commands."""
+        return {} if self.folder is None else {"THERMOCLINE_COMMAND_CONFIG": str(self.folder / ADMIN)}
+
+    def keep(self, data_dir: Path) -> None:
+        """Copy what a first broker made in `data_dir`, and let this process's clients connect by it."""
+        if self.folder is None or self.folder.exists():
+            return
+        self.folder.mkdir(mode=0o700)
+        for name in (JOIN, ADMIN):
+            shutil.copy2(data_dir / name, self.folder)
+        use(str(self.folder / ADMIN), [])
+
+
+def client(bootstrap: str) -> dict[str, Any]:
+    """librdkafka's configs of a client."""
+    return {"bootstrap.servers": bootstrap, **current().librdkafka}
