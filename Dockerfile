@@ -28,7 +28,7 @@ VOLUME /var/lib/thermocline
 EXPOSE 9092 9644 10092
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
-  CMD ["python", "-c", "import ssl, urllib.request as u; u.urlopen('https://127.0.0.1:9644/readyz', timeout=2, context=ssl.create_default_context(cafile='/var/lib/thermocline/data/security/ca.pem'))"]
+  CMD ["python", "-c", "import os, ssl, urllib.request; ca = '/var/lib/thermocline/data/security/ca.pem'; secured = os.path.exists(ca); urllib.request.urlopen('https://127.0.0.1:9644/readyz' if secured else 'http://127.0.0.1:9644/readyz', timeout=2, context=ssl.create_default_context(cafile=ca) if secured else None)"]
 ENTRYPOINT ["thermocline"]
-# The first start makes keys and the first user below the volume, and prints its password once: docs/security.md.
+# The first start makes keys and the first user below the volume, and writes its password to data/admin.properties: docs/security.md.
 CMD ["serve", "--secure", "--data-dir", "/var/lib/thermocline/data", "--listen", "0.0.0.0:9092", "--http", "0.0.0.0:9644"]

@@ -255,16 +255,15 @@ async def test_what_tools_set_in_passing_is_taken_and_shown_where_it_has_no_effe
 
 
 async def test_key_stores_change_at_run_time_of_one_listener_of_one_broker() -> None:
-    """As in Kafka, but for secrets, which cluster.json would show."""
+    """As in Kafka, but for secrets, which cluster.json would show, and for trust (see `REFUSED`)."""
     life = await Place().start()
-    for name in ("ssl.keystore.location", "ssl.truststore.location"):
-        own = f"listener.name.inner.{name}"
-        assert await altered(life, (BROKER, "1", [(own, SET, "/keys.pem")])) == [(0, None)]
-        assert life.context.config.configured[own] == "/keys.pem"
-        ((code, text),) = await altered(life, (BROKER, ALL, [(own, SET, "/keys.pem")]))
-        assert code != 0 and "broker id must be specified" in text
-        ((code, text),) = await altered(life, (BROKER, "1", [(name, SET, "/keys.pem")]))
-        assert code != 0 and "listener prefix" in text
+    name, own = "ssl.keystore.location", "listener.name.inner.ssl.keystore.location"
+    assert await altered(life, (BROKER, "1", [(own, SET, "/keys.pem")])) == [(0, None)]
+    assert life.context.config.configured[own] == "/keys.pem"
+    ((code, text),) = await altered(life, (BROKER, ALL, [(own, SET, "/keys.pem")]))
+    assert code != 0 and "broker id must be specified" in text
+    ((code, text),) = await altered(life, (BROKER, "1", [(name, SET, "/keys.pem")]))
+    assert code != 0 and "listener prefix" in text
     ((code, text),) = await altered(life, (BROKER, "1", [("listener.name.inner.ssl.key.password", SET, "sesame")]))
     assert code != 0 and "dynamically" in text
     await life.stop()

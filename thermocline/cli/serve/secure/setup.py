@@ -73,10 +73,10 @@ def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) 
         # Before the authority: a directory that has one and no first user would make a cluster that nobody can enter.
         _write_clients(secured, password, token, authority.certificate_pem.decode(), _bootstrap(config))
         secured.establish(authority, token)
+        shown = f", password {password} (not printed again)" if sys.stderr.isatty() else ""  # a log keeps no secrets
         print(
-            f"secured {secured.data_dir}: user {settings.ADMIN_USER}, password {password}\n"
-            f"it is not printed again; {secured.admin_file} has it (thermocline topic list --command-config "
-            f"{secured.admin_file})",
+            f"secured {secured.data_dir}: user {settings.ADMIN_USER}{shown}; {secured.admin_file} has the password "
+            f"(thermocline topic list --command-config {secured.admin_file})",
             file=sys.stderr,
             flush=True,
         )
