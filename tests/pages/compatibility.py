@@ -277,9 +277,16 @@ TOOLS: tuple[tuple[str, str], ...] = (
     ("Spark's Kafka source", "tests/integration/pipeline/test_spark_peers.py"),
     ("KafkaJS: producers, a group, its admin client", f"{_CLIENTS}/test_kafkajs_client.py"),
     ("Sarama: its own functional tests of what is served", f"{_CLIENTS}/test_sarama_suite.py"),
-    ("franz-go: its own tests of package kgo, on one broker and on three", f"{_CLIENTS}/test_franz_go_suite.py"),
+    (
+        "franz-go: its own tests of package kgo, on one broker, on three, and over mutual TLS; of SCRAM",
+        f"{_CLIENTS}/test_franz_go_suite.py",
+    ),
     ("librdkafka: its own tests that need a broker, on three", f"{_CLIENTS}/test_librdkafka_suite.py"),
     ("kafka-python: its own integration tests", f"{_CLIENTS}/test_kafka_python_suite.py"),
+    (
+        "confluent-kafka, kafka-python, aiokafka, kcat, franz-go, Sarama, KafkaJS, Java: over SASL_SSL through kills",
+        "tests/integration/security/test_stock_clients_secured.py",
+    ),
     ("aiokafka: its own tests of transactions, told again", f"{_CLIENTS}/test_aiokafka_transactions.py"),
 )
 

@@ -16,7 +16,6 @@ from tests.support.processes.ports import free_port
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 
 REFUSED = {
-    "test_admin_integration::test_create_describe_delete_acls": "access control lists are not served yet",
     "test_admin_integration::test_describe_metadata_quorum": "DescribeQuorum is not served: there is no Raft quorum",
 }
 
@@ -30,6 +29,8 @@ def test_kafka_pythons_integration_tests_pass(tmp_path: Path) -> None:
         "group.initial.rebalance.delay.ms": 0,
         "group.min.session.timeout.ms": 1000,
         "advertised.listeners": f"PLAINTEXT://{address}",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
     }
     with running_broker(tmp_path / "data", None, "--node-id", "0", listen=address, settings=settings) as broker:
         results, printed = suite.run(broker.kafka, timeout_s=500)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.support.clients.access import Access
 from tests.support.processes.broker_process import BrokerProcess, start_broker
 from tests.support.processes.ports import quiet_port
 from tests.support.processes.site import Site
@@ -64,10 +63,6 @@ class OneBroker:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self._port}"
 
-    @property
-    def access(self) -> Access:
-        return Access(self.bootstrap)
-
     def crash(self) -> None:
         """kill -9, and its next life."""
         self.broker.kill()
@@ -86,10 +81,6 @@ class ThreeBrokers:
         self._cluster = cluster
         self.bootstrap = cluster.everywhere
 
-    @property
-    def access(self) -> Access:
-        return self._cluster.access
-
     def crash(self) -> None:
         """kill -9 the broker that decides, until another one does; then its next life."""
         node_id = self._cluster.controller()
@@ -104,9 +95,9 @@ class ThreeBrokers:
 
 @contextlib.contextmanager
 def brokers(
-    folder: Path, count: int, settings: Mapping[str, object] | None = None, *, is_secured: bool = False
+    folder: Path, count: int, settings: Mapping[str, object] | None = None, *, scheme: str = ""
 ) -> Iterator[OneBroker | ThreeBrokers]:
-    """One or three, `COMPACTING` and with these settings; three may be secured."""
+    """One or three, `COMPACTING` and with these settings. `scheme`: of the clients' listener of three, as `SSL://`."""
     wanted = {**COMPACTING, **(settings or {})}
     if count == 1:
         one = OneBroker(folder / "one", wanted)
@@ -117,5 +108,5 @@ def brokers(
     else:
         site = Site(folder, DirectoryBucket(folder / "bucket"))
         site.settings.update(wanted)
-        with three(site, is_secured=is_secured) as cluster:
+        with three(site, scheme=scheme) as cluster:
             yield ThreeBrokers(cluster)
