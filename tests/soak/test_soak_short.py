@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.soak.ledger import Books
 from tests.soak.run import Plan, Soak, printed
 from tests.soak.samples import Sample, growth, slope, slope_within
 
 
-def test_soak_twenty_seconds_with_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "secured"])
+def test_soak_twenty_seconds_with_kills(tmp_path: Path, is_secured: bool) -> None:
     """Everything acknowledged is there once, at its offset, across kills; the bucket's books balance afterwards."""
-    plan = Plan(seconds=13, kill_every_s=(2.0, 4.0), bytes_per_s=1e6, warm_up_s=1.0, admin_every_s=3.0)
+    plan = Plan(13, (2.0, 4.0), bytes_per_s=1e6, warm_up_s=1.0, admin_every_s=3.0, is_secured=is_secured)
     verdict = Soak(tmp_path, plan).run()
     print(printed("short", verdict))
     assert verdict.problems == []
