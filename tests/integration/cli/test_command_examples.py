@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.config.authorizer import STANDARD_AUTHORIZER
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.site import Site, thermocline
 from tests.support.store.buckets import DirectoryBucket
@@ -38,6 +39,9 @@ ELSEWHERE = {
     r"cluster forget": "a broker that is gone: tests/integration/cluster/test_cluster_unclean.py",
     r"cluster (restore|rebuild)": "a cluster that is gone: tests/integration/restore/test_cluster_restore.py",
     r"thermocline serve": "tests of their own, below",
+    r"user (add|delete)": "a terminal or a file of secrets: tests/integration/security/test_serve_secure.py",
+    r"thermocline certificate": "a secured directory: tests/unit/cli/test_cli_secure.py",
+    r"thermocline key|bucket rewrap": "an encrypted bucket: tests/integration/store/test_encrypted_bucket.py",
     r"txn abort": "a transaction that hangs; that another is refused: tests/integration/clients/test_transactions.py",
     r"txn describe": "a transactional id in use: tests/integration/clients/test_transactions.py",
 }
@@ -92,6 +96,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     home = tmp_path_factory.mktemp("examples")
     site = Site(home, DirectoryBucket(home / "bucket"))
     site.settings["thermocline.reservation.offsets"] = 1 << 20
+    site.settings["authorizer.class.name"] = STANDARD_AUTHORIZER
+    site.settings["super.users"] = "User:ANONYMOUS"
     with site.broker() as broker:
         place = Place(site, broker)
         for words in (["topic", "create", "orders", "-p", "12"], ["topic", "create", "numbers", "-p", "1"]):
