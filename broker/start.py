@@ -170,12 +170,9 @@ class BrokerStart:
         context = self._context(following, joined, session, tiers)
         self.dispatcher.serve(context)
         self.listening.logins.serve(following.metadata)
-        for name, service in self.listening.logins.services.items():
+        for name, service in self.listening.services.items():
             self._spawn_service(name, service)
         await self.listening.accept(self.live)
-        certificates = self.listening.certificates
-        self._spawn_service("certificates", lambda: certificates.keep(world.workers))
-        self._spawn_service("reminder", self.listening.keep_reminding)
         damaged = following.replicas.damaged
         snapshots = self.components.snapshots
         assert snapshots is not None
@@ -196,7 +193,7 @@ class BrokerStart:
             following.turnover,
             cleaner,
             self.components.transaction_snapshots,
-            certificates,
+            self.listening.certificates,
         )
 
     async def _commit_defaults(self, following: MetadataWiring) -> None:

@@ -1,7 +1,6 @@
-"""The requests that clients and operators make of the controller: topics, configs,
-ACLs, elections, reassignments, nodes. A
-created topic is answered when its partitions serve. A caller that is cancelled after its change began only stops
-waiting."""
+"""The requests that clients and operators make of the controller: topics, configs, users, ACLs, quotas, elections,
+reassignments, nodes. A created topic is answered when its partitions serve. A caller that is cancelled after its change
+began only stops waiting."""
 
 from __future__ import annotations
 

@@ -287,4 +287,4 @@ def _ticks(duration_ms: int, tick_s: float) -> int:
 
 
 def _host(connection: Connection) -> str:
-    return connection.peer.address.rpartition(":")[0]
+    return connection.peer.host

@@ -38,7 +38,7 @@ class Handshaking(Protocol):
         ...
 
 
-class Turns:
+class HandshakeTurns:
     """Which session may take its next step. Pure."""
 
     def __init__(self, under_way_max: int = UNDER_WAY_MAX, per_address_max: int = UNDER_WAY_PER_ADDRESS_MAX) -> None:
@@ -104,7 +104,7 @@ class Handshakes:
         self._workers = workers
         self._tasks = Tasks(report)
         self._steps = 0
-        self.turns = Turns()
+        self.turns = HandshakeTurns()
 
     def ask(self, session: Handshaking) -> None:
         self.turns.ask(session)

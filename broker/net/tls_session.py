@@ -54,7 +54,7 @@ class ServerSession:
     @property
     def address(self) -> str:
         """Of the peer, without its port: the host whose turn it is."""
-        return self._connection.peer.address.rpartition(":")[0]
+        return self._connection.peer.host
 
     # -- of the layer
 

@@ -132,12 +132,9 @@ class ReadOnlyStart:
         context = self._context(registry, metadata, feed, groups)
         self.dispatcher.serve(context, own_handlers(roots))
         self.listening.logins.serve(context.metadata)
-        for name, service in self.listening.logins.services.items():
+        for name, service in self.listening.services.items():
             self._spawn_service(name, service)
         await self.listening.accept(self.live)
-        certificates = self.listening.certificates
-        self._spawn_service("certificates", lambda: certificates.keep(world.workers))
-        self._spawn_service("reminder", self.listening.keep_reminding)
         log.info(
             "read-only: serving what %s holds of cluster %s (topics: %d); positions of groups are kept in memory, and "
             "lost when this process ends",
@@ -146,7 +143,9 @@ class ReadOnlyStart:
             len(feed.image.topics),
         )
         since_s = world.clock.monotonic_s()
-        return ReadOnlySources(context, cold, store, self.listening.server, poller, roots, since_s, certificates)
+        return ReadOnlySources(
+            context, cold, store, self.listening.server, poller, roots, since_s, self.listening.certificates
+        )
 
     def _node(self) -> Node:
         listeners = tuple(Endpoint(name, *address) for name, address in self.listening.advertised.items())

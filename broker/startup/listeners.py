@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from broker.config.addresses import show_address
@@ -50,6 +50,7 @@ class Listeners:
         report: FailureReport,
     ) -> None:
         self._config = config
+        self._workers = world.workers
         self.logins = logins
         limits = net_limits(config)
         self.certificates = certificates = Certificates(config, world.disk, world.clock)
@@ -130,7 +131,16 @@ class Listeners:
         self.certificates.follow(live)
         await _bound(self.server.accept(), "--listen")
 
-    async def keep_reminding(self) -> None:
+    @property
+    def services(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """Background services by name: key sets of tokens, files of certificates, the reminder of --insecure."""
+        return {
+            **self.logins.services,
+            "certificates": lambda: self.certificates.keep(self._workers),
+            "reminder": self._keep_reminding,
+        }
+
+    async def _keep_reminding(self) -> None:
         """Say every hour that others reach this broker without authentication, if they do."""
         while self._config.insecure:
             log.warning(

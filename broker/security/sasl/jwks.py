@@ -15,7 +15,7 @@ import aiohttp
 
 from broker.config.sasl import TokenRules
 from broker.security.sasl import jwt_verifier
-from broker.security.sasl.mechanism import NotValid, Verdict
+from broker.security.sasl.mechanism import NotValid, TokenVerdict
 from seams.files.disk import read_file
 from seams.loop.workers import Lane
 from seams.world import World
@@ -42,7 +42,7 @@ class TokenVerifier:
         self._keys: jwt_verifier.Keys = {}
         self._waiting = 0
 
-    async def verify(self, token: str) -> Verdict:
+    async def verify(self, token: str) -> TokenVerdict:
         rules, world = self._rules, self._world
         if rules.jwks_url is None:
             return jwt_verifier.verify_unsecured(token, rules, world.clock.wall_ms() / 1000)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import jwt
 
 from broker.config.sasl import TokenRules
-from broker.security.sasl.mechanism import NotValid, Verdict, Verified
+from broker.security.sasl.mechanism import NotValid, TokenVerdict, Verified
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 TOKEN_CHARS_MAX: Final = 32 << 10
@@ -45,7 +45,7 @@ def read_key_set(text: bytes) -> dict[str, jwt.PyJWK]:
     return found
 
 
-def verify(token: str, keys: Keys, rules: TokenRules) -> Verdict:
+def verify(token: str, keys: Keys, rules: TokenRules) -> TokenVerdict:
     """Judge a signed token."""
     if len(token) > TOKEN_CHARS_MAX:
         return NotValid(f"a token of {len(token)} characters")
@@ -79,7 +79,7 @@ def _same_key(algorithm: str) -> tuple[str, ...]:
     return family if algorithm in family else ()
 
 
-def verify_unsecured(token: str, rules: TokenRules, now_s: float) -> Verdict:
+def verify_unsecured(token: str, rules: TokenRules, now_s: float) -> TokenVerdict:
     """Judge an unsigned token (`alg` none), as Kafka's unsecured validator. Anybody can make one."""
     parts = token.split(".")
     if len(token) > TOKEN_CHARS_MAX or len(parts) != 3 or parts[2]:
@@ -105,7 +105,7 @@ def verify_unsecured(token: str, rules: TokenRules, now_s: float) -> Verdict:
     return _verified(claims, rules)
 
 
-def _verified(claims: Mapping[str, Any], rules: TokenRules) -> Verdict:
+def _verified(claims: Mapping[str, Any], rules: TokenRules) -> TokenVerdict:
     name, expires_s = claims.get(rules.sub_claim), claims.get("exp")
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS_MAX:
         return NotValid(f"a token without a name in its claim {rules.sub_claim}")

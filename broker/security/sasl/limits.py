@@ -17,7 +17,7 @@ WAIT_S_MAX: Final = 5.0
 _ADDRESSES_MAX: Final = 10_000
 
 
-class Rate:
+class LoginRate:
     """A bucket of tokens as one number: when it will be full again (GCRA)."""
 
     __slots__ = ("_full_s", "_interval_s")
@@ -40,8 +40,8 @@ class LoginLimits:
 
     def __init__(self) -> None:
         self.under_way = 0
-        self._all = Rate(TOKENS_PER_S)
-        self._by_address: dict[str, Rate] = {}
+        self._all = LoginRate(TOKENS_PER_S)
+        self._by_address: dict[str, LoginRate] = {}
 
     def begin(self) -> bool:
         """Whether one more login may begin; `end` when it is over."""
@@ -57,7 +57,7 @@ class LoginLimits:
         """How long the next token of `host` waits; None: longer than a login may take."""
         rate = self._by_address.pop(host, None)
         if rate is None:
-            rate = Rate(TOKENS_PER_S_OF_ADDRESS)
+            rate = LoginRate(TOKENS_PER_S_OF_ADDRESS)
             while len(self._by_address) >= _ADDRESSES_MAX:
                 self._by_address.pop(next(iter(self._by_address)))  # the address longest unheard of
         self._by_address[host] = rate

@@ -22,7 +22,7 @@ from broker.security.sasl.mechanism import (
     LoginRefused,
     Mechanism,
     Step,
-    Verdict,
+    TokenVerdict,
     Verification,
 )
 from broker.wire.apis import ApiKey, is_served, response_header_version
@@ -113,7 +113,7 @@ class ServerLogin:
         self._has_headers = True  # tokens come in SaslAuthenticate
         self._tokens = 0
         self._call = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0)  # of the token being judged
-        self._then: Callable[[Verdict], Challenge | Authenticated]
+        self._then: Callable[[TokenVerdict], Challenge | Authenticated]
 
     def receive(self, frame: memoryview) -> Outcome:
         """What follows the next frame (without its length prefix)."""
@@ -131,7 +131,7 @@ class ServerLogin:
         except MalformedFrame as malformed:
             return self._fail(None, f"no Kafka request, or one of another security protocol: {malformed}")
 
-    def verified(self, verdict: Verdict) -> Outcome:
+    def verified(self, verdict: TokenVerdict) -> Outcome:
         """What follows the verdict that a `Check` asked for."""
         assert self._state is _State.VERIFYING
         self._state = _State.TOKENS

@@ -18,7 +18,7 @@ from broker.net.dispatch import Answer, CloseConnection, Dispatcher, Later, Part
 from broker.security.audit import Audit, AuditEvent
 from broker.security.sasl.limits import LoginLimits
 from broker.security.sasl.login import Check, MakeMechanism, Outcome, PassOn, Refusal, Reply, ServerLogin, Session
-from broker.security.sasl.mechanism import Verdict
+from broker.security.sasl.mechanism import TokenVerdict
 from broker.wire.apis import ApiKey
 from seams.clock import Clock
 from seams.loop.tasks import Tasks
@@ -36,7 +36,7 @@ _HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE).to_bytes(2, "big")
 
 
 class VerifyToken(Protocol):
-    async def __call__(self, token: str) -> Verdict: ...
+    async def __call__(self, token: str) -> TokenVerdict: ...
 
 
 class ListenerLogins:
@@ -116,7 +116,7 @@ class LoginDispatcher:
                 if now_s > self._expires_s:
                     raise CloseConnection("its session ended, and it did not log in again")
             return self._shared.broker.dispatch(peer, frame)
-        host = peer.address.rpartition(":")[0]
+        host = peer.host
         wait_s = self._shared.limits.wait_s(host, self._shared.clock.monotonic_s())
         if wait_s is None:
             raise CloseConnection("too many logins from its address")

@@ -20,7 +20,7 @@ from broker.security.audit import Audit
 from broker.security.sasl.limits import LoginLimits
 from broker.security.sasl.login import MakeMechanism
 from broker.security.sasl.login_dispatcher import ListenerLogins, VerifyToken
-from broker.security.sasl.mechanism import Mechanism, NotValid, Verdict
+from broker.security.sasl.mechanism import Mechanism, NotValid, TokenVerdict
 from broker.security.sasl.oauthbearer import OAuthBearerServer
 from broker.security.sasl.plain import PlainServer, password_digests
 from broker.security.sasl.scram_server import ScramServer
@@ -115,5 +115,5 @@ class Logins:
         return self._metadata.image.scram.get(user, {}).get(mechanism)
 
 
-async def _no_tokens(token: str) -> Verdict:
+async def _no_tokens(token: str) -> TokenVerdict:
     return NotValid("no listener takes tokens")

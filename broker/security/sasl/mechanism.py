@@ -50,7 +50,7 @@ class NotValid:
     why: str
 
 
-Verdict = Verified | NotValid
+TokenVerdict = Verified | NotValid
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Verification:
     """A step that takes milliseconds, to be done in a worker: the token to verify, and what follows its verdict."""
 
     token: str
-    then: Callable[[Verdict], Challenge | Authenticated]
+    then: Callable[[TokenVerdict], Challenge | Authenticated]
     """Raises LoginRefused."""
 
 

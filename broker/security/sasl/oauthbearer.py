@@ -15,7 +15,7 @@ from broker.security.sasl.mechanism import (
     LoginRefused,
     NotValid,
     Step,
-    Verdict,
+    TokenVerdict,
     Verification,
 )
 
@@ -39,7 +39,7 @@ class OAuthBearerServer:
             raise LoginRefused(_REFUSED, why=self._why)
         acts_as, bearer = _read(token)
 
-        def then(verdict: Verdict) -> Challenge | Authenticated:
+        def then(verdict: TokenVerdict) -> Challenge | Authenticated:
             if isinstance(verdict, NotValid):
                 self._is_refused, self._why = True, verdict.why
                 return Challenge(_REFUSED.encode())

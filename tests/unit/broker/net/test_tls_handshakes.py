@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.tls_handshakes import Handshakes, Handshaking, Turns
+from broker.net.tls_handshakes import Handshakes, HandshakeTurns, Handshaking
 from tests.support.net.net_house import settled
 
 
@@ -30,7 +30,7 @@ class Session:
         self.told += 1
 
 
-def taken(turns: Turns) -> list[Handshaking]:
+def taken(turns: HandshakeTurns) -> list[Handshaking]:
     found = []
     while (session := turns.next()) is not None:
         found.append(session)
@@ -38,7 +38,7 @@ def taken(turns: Turns) -> list[Handshaking]:
 
 
 def test_a_crowd_delays_another_address_by_one_step() -> None:
-    turns = Turns()
+    turns = HandshakeTurns()
     for _ in range(100):
         turns.ask(Session("10.0.0.1"))
     late = Session("10.0.0.2")
@@ -48,7 +48,7 @@ def test_a_crowd_delays_another_address_by_one_step() -> None:
 
 
 def test_sessions_that_began_come_first() -> None:
-    turns = Turns()
+    turns = HandshakeTurns()
     first, second = Session("a"), Session("b")
     turns.ask(first)
     assert turns.next() is first
@@ -58,7 +58,7 @@ def test_sessions_that_began_come_first() -> None:
 
 
 def test_one_address_does_not_hold_every_place() -> None:
-    turns = Turns(under_way_max=8, per_address_max=3)
+    turns = HandshakeTurns(under_way_max=8, per_address_max=3)
     for _ in range(20):
         turns.ask(Session("a"))
     assert len(taken(turns)) == 3
@@ -71,7 +71,7 @@ def test_one_address_does_not_hold_every_place() -> None:
 @given(st.lists(st.tuples(st.sampled_from(["ask", "next", "leave"]), st.integers(0, 9)), max_size=200))
 def test_bounds_hold_and_nobody_is_forgotten(acts: list[tuple[str, int]]) -> None:
     """Any order of what sessions do: no more under way than allowed, and all that asked have their turn in the end."""
-    turns = Turns(under_way_max=4, per_address_max=2)
+    turns = HandshakeTurns(under_way_max=4, per_address_max=2)
     sessions = [Session(f"10.0.0.{number % 3}") for number in range(10)]
     asking: dict[Handshaking, None] = {}
     began: dict[Handshaking, None] = {}

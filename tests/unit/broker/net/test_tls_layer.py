@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from broker.net.dispatch import CloseReason
 from broker.net.limits import NetLimits
 from broker.net.server import Bind
-from broker.net.tls_handshakes import Turns
+from broker.net.tls_handshakes import HandshakeTurns
 from broker.net.tls_layer import TlsLayer
 from broker.net.tls_machine import TlsFailed
 from broker.security.tls.listener_tls import ListenerTls
@@ -105,7 +105,7 @@ def test_a_crowd_of_handshakes_does_not_keep_brokers_out() -> None:
             await house.server.bind([Bind(name, "", 0, apart=apart, protocol=SecurityProtocol.SSL, tls=listener_tls())])
             peers.append(house.net.factory)
         await house.server.accept()
-        house.server.handshakes.turns = Turns(0)  # as many as may be are under way
+        house.server.handshakes.turns = HandshakeTurns(0)  # as many as may be are under way
         found = []
         for factory in peers:
             house.net.factory = factory

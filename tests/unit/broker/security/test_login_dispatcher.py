@@ -14,10 +14,10 @@ from broker.net.dispatch import Answer, CloseConnection, Later, Peer
 from broker.net.limits import NetLimits
 from broker.security.audit import Audit, AuditEvent
 from broker.security.sasl import limits as limits_module
-from broker.security.sasl.limits import TOKENS_PER_S_OF_ADDRESS, UNDER_WAY_MAX, LoginLimits, Rate
+from broker.security.sasl.limits import TOKENS_PER_S_OF_ADDRESS, UNDER_WAY_MAX, LoginLimits, LoginRate
 from broker.security.sasl.login import Reply
 from broker.security.sasl.login_dispatcher import LOGIN_S, ListenerLogins, LoginDispatcher
-from broker.security.sasl.mechanism import NotValid, Verdict, Verified
+from broker.security.sasl.mechanism import NotValid, TokenVerdict, Verified
 from broker.security.sasl.oauthbearer import OAuthBearerServer
 from broker.security.sasl.plain import PlainServer, password_digests
 from seams.loop.tasks import Tasks
@@ -60,7 +60,7 @@ class Connection:
 class Room:
     """One listener, one client."""
 
-    def __init__(self, reauth_ms: int = 0, verdict: Verdict = EXPIRED) -> None:
+    def __init__(self, reauth_ms: int = 0, verdict: TokenVerdict = EXPIRED) -> None:
         loop = asyncio.get_running_loop()
         self.clock = SimClock(cast(Any, loop), lambda: "boot")
         self.broker = Broker()
@@ -76,7 +76,7 @@ class Room:
         )
         self.peer, self.connection, self.gate = self.another()
 
-    async def _verify(self, _: str) -> Verdict:
+    async def _verify(self, _: str) -> TokenVerdict:
         await asyncio.sleep(0.5)
         return self.verdict
 
@@ -183,7 +183,7 @@ async def test_a_storm_of_one_address_waits_and_others_do_not() -> None:
 
 
 def test_a_rate_allows_its_burst_and_then_its_pace() -> None:
-    rate = Rate(10)
+    rate = LoginRate(10)
     assert [rate.wait_s(100.0) for _ in range(12)] == pytest.approx([0.0] * 10 + [0.1, 0.2])
     assert rate.wait_s(200.0) == 0
 

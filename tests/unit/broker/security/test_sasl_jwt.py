@@ -18,7 +18,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from broker.config.sasl import TokenRules
 from broker.security.sasl.jwt_verifier import read_key_set, verify, verify_unsecured
-from broker.security.sasl.mechanism import NotValid, Verdict, Verified
+from broker.security.sasl.mechanism import NotValid, TokenVerdict, Verified
 
 RULES = TokenRules("file:///keys", (), None, "scope", "sub", 30, 1000, 100, 1000)
 RSA_KEY = rsa.generate_private_key(65537, 2048)
@@ -46,7 +46,7 @@ def signed(key: Any = RSA_KEY, algorithm: str = "RS256", kid: str = "r", **chang
     return jwt.encode(claims(**changes), key, algorithm, headers={"kid": kid})
 
 
-def judged(token: str, **rules: Any) -> Verdict:
+def judged(token: str, **rules: Any) -> TokenVerdict:
     return verify(token, KEYS, replace(RULES, **rules))
 
 
