@@ -26,7 +26,7 @@ UNSECURED_VALIDATOR: Final = (
     "org.apache.kafka.common.security.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
 )
 _SECURED_VALIDATOR: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
-_MODULES: Final = {
+LOGIN_MODULES: Final = {
     PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
     SCRAM_SHA_256: "org.apache.kafka.common.security.scram.ScramLoginModule",
     SCRAM_SHA_512: "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -175,8 +175,10 @@ def _module(own: Explicit, listener: str, mechanism: str) -> LoginModule | None:
         return None
     name = jaas_name(listener, mechanism)
     module = parse_jaas(text, name)
-    if module.class_name != _MODULES[mechanism]:
-        raise InvalidConfig(f"{name} names another login module than {_MODULES[mechanism]}: no Java class is run here")
+    if module.class_name != LOGIN_MODULES[mechanism]:
+        raise InvalidConfig(
+            f"{name} names another login module than {LOGIN_MODULES[mechanism]}: no Java class is run here"
+        )
     return module
 
 

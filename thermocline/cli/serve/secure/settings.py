@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.config.addresses import show_address
+from broker.config.authorizer import STANDARD_AUTHORIZER
+from broker.config.sasl import LOGIN_MODULES, SCRAM_SHA_256, SCRAM_SHA_512, jaas_name
 from thermocline.cli.serve.secure.directory import BROKER_NAME, SecuredDirectory
 
 if TYPE_CHECKING:
@@ -17,17 +19,16 @@ if TYPE_CHECKING:
 
 LISTENER: Final = "SASL_SSL"
 ADMIN_USER: Final = "admin"
-MECHANISM: Final = "SCRAM-SHA-512"
+MECHANISM: Final = SCRAM_SHA_512
 _BROKERS_USER: Final = "thermocline-broker"
 _BROKERS_PORT_ABOVE: Final = 1000
 """The brokers' port above the clients'. `--brokers N` takes N ports in a row for each."""
 _PORT_MAX: Final = 65_535
-_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 CLIENTS: Final = {
     "listeners": f"{LISTENER}://127.0.0.1:9092",
-    "sasl.enabled.mechanisms": f"{MECHANISM},SCRAM-SHA-256",
+    "sasl.enabled.mechanisms": f"{MECHANISM},{SCRAM_SHA_256}",
     "connections.max.reauth.ms": "3600000",
 }
 """Configs of the clients' listener, which do not depend on the data directory."""
@@ -50,7 +51,7 @@ def broker_configs(secured: SecuredDirectory, plain: BrokerConfig, admin_passwor
         f"{of_brokers}.ssl.truststore.location": str(secured.authority_file),
         f"{of_brokers}.ssl.client.auth": "required",
         f"{of_brokers}.ssl.principal.mapping.rules": f"RULE:^CN={BROKER_NAME}[0-9]+$/{_BROKERS_USER}/,DEFAULT",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "authorizer.class.name": STANDARD_AUTHORIZER,
         "super.users": f"User:{ADMIN_USER};User:{_BROKERS_USER}",
     }
     if "inter.broker.listener.name" not in plain.configured:
@@ -63,8 +64,7 @@ def broker_configs(secured: SecuredDirectory, plain: BrokerConfig, admin_passwor
     if admin_password is not None:
         for listener in plain.listeners:
             if listener.protocol.uses_sasl and listener.name != plain.brokers_listener:
-                name = f"listener.name.{listener.name.lower()}.{MECHANISM.lower()}.sasl.jaas.config"
-                found[name] = jaas(ADMIN_USER, admin_password)
+                found[jaas_name(listener.name, MECHANISM)] = jaas(ADMIN_USER, admin_password)
     return found
 
 
@@ -75,7 +75,7 @@ def listener_text(listen: str) -> str:
 
 
 def jaas(user: str, password: str) -> str:
-    return f'{_MODULE} required username="{user}" password="{password}";'
+    return f'{LOGIN_MODULES[MECHANISM]} required username="{user}" password="{password}";'
 
 
 def java_client(user: str, password: str, authority_pem: str, bootstrap: str | None) -> dict[str, str]:

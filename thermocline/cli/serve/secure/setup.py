@@ -154,7 +154,7 @@ def _bootstrap(config: BrokerConfig) -> str | None:
 
 def _hosts(config: BrokerConfig, host_name: str) -> tuple[str, ...]:
     """Names and addresses by which clients and brokers reach this one."""
-    every = (*config.listeners, *(() if config.internal is None else (config.internal,)))
+    every = config.every_listener
     bound = [one.host for one in every if not one.address.every_interface]
     told = [one.advertised_host for one in every]
     http = [config.http_host] if config.http_host not in (None, "", "0.0.0.0", "::") else []
