@@ -73,11 +73,16 @@ def header_end(part: bytes) -> list[int]:
 
 
 def put_bucket(path: Path, objects: dict[str, bytes]) -> None:
-    for file in [each for each in path.rglob("*") if each.is_file()]:
-        file.unlink()
-    for key, data in objects.items():
+    """As a store changes beside a reader that fetches ahead: each object appears whole, the manifest last, and what it
+    does not name goes after it."""
+    for key in sorted(objects, key=lambda key: key.endswith("manifest.json")):
         (path / key).parent.mkdir(parents=True, exist_ok=True)
-        (path / key).write_bytes(data)
+        made = path / f"{key}.made"
+        made.write_bytes(objects[key])
+        made.replace(path / key)
+    for file in [each for each in path.rglob("*") if each.is_file()]:
+        if str(file.relative_to(path)) not in objects:
+            file.unlink()
 
 
 def split_of(manifest: Manifest) -> Split:
