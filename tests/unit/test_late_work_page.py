@@ -12,6 +12,8 @@ from typing import Final
 
 import pytest
 
+from tests.support.repository import syntax_tree
+
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "design" / "late-work.md"
 ROOMS: Final = ("hotstore", "tiering", "broker/partition", "broker/replication")
@@ -55,7 +57,7 @@ def _modules(*components: str) -> Iterator[tuple[str, ast.Module]]:
 
 @cache
 def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    return syntax_tree(path)
 
 
 def _in_code() -> set[tuple[str, str]]:
@@ -103,7 +105,7 @@ def test_what_the_page_names_in_other_rooms_is_there() -> None:
     assert named and len(named) == len(set(named)), "each once"
     for module, function in named:
         assert not module.startswith(ROOMS), f"{module} is of the table above"
-        assert function in _functions(ast.parse((ROOT / module).read_text())), f"{module} has no {function}"
+        assert function in _functions(syntax_tree(ROOT / module)), f"{module} has no {function}"
 
 
 def test_four_mechanisms_are_enough() -> None:

@@ -47,7 +47,7 @@ from tests.support.processes import operations_kit as kit
 from tests.support.processes.broker_process import running_broker, start_broker
 from tests.support.processes.site import Site, thermocline
 from tests.support.processes.three_brokers import Three, three
-from tests.support.repository import ROOT
+from tests.support.repository import ROOT, syntax_tree
 from tests.support.store.s3_servers import S3Server, StoreProxy, moto_server, store_proxy
 from tests.support.waiting import wait_until
 from tiering.partition_state import Block
@@ -492,7 +492,7 @@ def operations_called() -> set[str]:
         node.attr
         for package in packages
         for path in (ROOT / package).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(syntax_tree(path))
         if isinstance(node, ast.Attribute) and node.attr in known
     }
 

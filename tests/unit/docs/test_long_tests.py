@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 from tests.conftest import LONG
+from tests.support.repository import syntax_tree
 
 ROOT = Path(__file__).parents[3]
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -21,7 +22,7 @@ def test_every_long_test_exists() -> None:
 def _exists(path: str, *names: str) -> bool:
     if not (ROOT / path).is_file():
         return False
-    scope: list[ast.stmt] = ast.parse((ROOT / path).read_text()).body
+    scope: list[ast.stmt] = syntax_tree(ROOT / path).body
     for name in names:
         found = [node for node in scope if isinstance(node, DEFINITIONS) and node.name == name]
         if not found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from tests.support.repository import ROOT
+from tests.support.repository import ROOT, syntax_tree
 
 HOUSES = ("seams", "logformat", "hotstore", "coldstore", "tiering", "broker", "thermocline")
 
@@ -41,7 +41,7 @@ def test_packages_name_modules_that_exist() -> None:
     missing = []
     for house in HOUSES:
         for package in (ROOT / house).rglob("__init__.py"):
-            told = ast.get_docstring(ast.parse(package.read_text())) or ""
+            told = ast.get_docstring(syntax_tree(package)) or ""
             for name in re.findall(r"`([\w/]+\.py)`", told):
                 if not (package.parent / name).exists() and not (ROOT / name).exists():
                     missing.append(f"{package.relative_to(ROOT)}: {name}")
@@ -51,7 +51,7 @@ def test_packages_name_modules_that_exist() -> None:
 def names_in(path: str) -> set[str]:
     """The names a module defines, methods with their class."""
     found = set()
-    for node in ast.parse((ROOT / path).read_text()).body:
+    for node in syntax_tree(ROOT / path).body:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 found.add(name)
