@@ -88,12 +88,19 @@ class EncryptedStore:
         return got if got is None or _is_probe(key) else await self._whole(key, got)
 
     async def head(self, key: str) -> ObjectInfo:
-        info = await self._inner.head(key)
-        if _is_probe(key):
-            return info
-        known = self._known.get(key)
-        if known is None or (known.etag, known.stored) != (info.etag, info.size):
-            known = await self._look(key)
+        for _ in range(2):
+            info = await self._inner.head(key)
+            if _is_probe(key):
+                return info
+            known = self._known.get(key)
+            if known is None or (known.etag, known.stored) != (info.etag, info.size):
+                known = await self._look(key)
+            if (known.etag, known.stored) == (info.etag, info.size):
+                return self._proven(key, info, known)
+        raise StoreUnavailable(f"HEAD {key}: the object was replaced while its trailer was read; try again")
+
+    def _proven(self, key: str, info: ObjectInfo, known: _Known) -> ObjectInfo:
+        """`info` of the plaintext. Raises Corrupt if the stored bytes are not those that the trailer is for."""
         if known.sealed is None:
             return info
         if info.crc32c is None:
@@ -133,8 +140,12 @@ class EncryptedStore:
 
     async def _tail(self, key: str, length: int) -> Got:
         known = self._known.get(key)
-        wanted = stored_tail(length) if known is None or known.sealed is not None else length
-        got = await self._inner.get(key, -min(wanted, GET_BYTES_MAX))
+        if known is not None and known.sealed is None:
+            got = await self._inner.get(key, -length)
+            if (got.etag, got.size) == (known.etag, known.stored):
+                self._remember(key, known)
+                return got  # else it was encrypted since: so few bytes do not tell
+        got = await self._inner.get(key, -min(stored_tail(length), GET_BYTES_MAX))
         sealed = self._learn(key, got)
         if sealed is None:
             return Got(got.data[-length:], got.etag, got.size)
