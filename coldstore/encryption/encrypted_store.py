@@ -29,7 +29,7 @@ from coldstore.encryption.keys import KEY_BYTES, NONCE_BYTES, KeyRing, WrappingK
 from coldstore.encryption.marker import TRAILER_BYTES
 from coldstore.encryption.sealed_body import SealedBody
 from coldstore.inspection.probe import PREFIX as PROBE_PREFIX
-from coldstore.object_store import Got, ObjectInfo, ObjectStore, StoreUnavailable, Upload
+from coldstore.object_store import Got, ObjectInfo, ObjectMissing, ObjectStore, StoreUnavailable, Upload
 from coldstore.stores.limits import GET_BYTES_MAX, check_range, resolve_range
 from logformat.errors import Corrupt
 from seams.files.disk import File
@@ -114,21 +114,29 @@ class EncryptedStore:
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         async for info in self._inner.list(prefix):
-            yield info if _is_probe(info.key) else await self._listed(info)
+            found = info if _is_probe(info.key) else await self._listed(info)
+            if found is not None:
+                yield found
 
     def open_local(self, key: str) -> File | None:
         return None
 
-    async def _listed(self, info: ObjectInfo) -> ObjectInfo:
-        """With the size of the plaintext. Where plain objects are accepted, only the object itself tells."""
+    async def _listed(self, info: ObjectInfo) -> ObjectInfo | None:
+        """With the size of the plaintext. Where plain objects are accepted, only the object itself tells: None if it is
+        gone by then. A damaged one is listed, because it is there: reading it raises Corrupt."""
         size = plain_size(info.size)
         if size is None:
             return info
         if self._ring.accepts_plain:
             known = self._known.get(info.key)
-            if known is None or known.stored != info.size:
-                known = await self._look(info.key)
-            size = known.size
+            try:
+                if known is None or known.stored != info.size:
+                    known = await self._look(info.key)
+                size = known.size
+            except ObjectMissing:
+                return None
+            except Corrupt:
+                pass
         return ObjectInfo(info.key, size, info.etag)
 
     async def _whole(self, key: str, got: Got) -> Got:

@@ -221,6 +221,25 @@ async def test_a_mixed_bucket_is_read_where_plain_objects_are_accepted() -> None
     assert (await fresh.get("plain/200", 5, 10)).data == data_of(200)[5:15], "encrypted since"
 
 
+async def test_a_listing_is_complete_beside_deletions_and_damage() -> None:
+    """A mixed bucket's listing asks for the end of each object: one that is gone by then is left out, one whose trailer
+    is damaged is listed, and reading it says so."""
+    below = MemoryStore()
+    store = over(below, ring_of("now", accepts_plain=True))
+    for key in ("a", "b", "c"):
+        await store.put_segment(key, upload_of(data_of(1000)))
+    damaged = bytearray(below.objects["b"].data)
+    damaged[-TRAILER_BYTES + 60] ^= 1
+    below.objects["b"] = StoredObject(bytes(damaged), '"d"', None)
+    listing = over(below, ring_of("now", accepts_plain=True)).list("")
+    found = [await anext(listing)]
+    del below.objects["a"], below.objects["c"]
+    found += [info async for info in listing]
+    assert [(info.key, info.size) for info in found] == [("a", 1000), ("b", 1000)]
+    with pytest.raises(Corrupt):
+        await store.get("b")
+
+
 async def test_a_ring_without_an_active_key_writes_plain_objects() -> None:
     """The first step of switching encryption on: every broker can read what the others will encrypt."""
     below = MemoryStore()
