@@ -269,6 +269,13 @@ class EncryptedStore:
         return self._rng.random_bytes(KEY_BYTES), wrapping, self._rng.random_bytes(NONCE_BYTES)
 
 
+async def etag_of_damaged(store: ObjectStore, key: str) -> str:
+    """The ETag of an object whose `head` raises Corrupt, so that it can be replaced. Raises ObjectMissing, StoreError,
+    AccessRefused."""
+    stored = store._inner if isinstance(store, EncryptedStore) else store
+    return (await stored.head(key)).etag
+
+
 def _is_probe(key: str) -> bool:
     return key.startswith(f"{PROBE_PREFIX}/")
 

@@ -1,4 +1,4 @@
-"""Listings of an encrypted bucket through pyarrow, beside deletions and damage."""
+"""An encrypted bucket through pyarrow, beside deletions and damage."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from coldstore.encryption.marker import TRAILER_BYTES
+from coldstore.inspection.audit import FindingKind
 from logformat.errors import Corrupt
 from tests.support.store.keys import ring_of, sealed_bytes, write_key_file
 from thermocline.pipeline.arrow_store import finished, open_arrow_store
+from thermocline.pipeline.jobs.scrub.scrub_view import check_ours, inspect_metadata
 
 
 @pytest.mark.parametrize("accept_plain", [True, False])
@@ -34,3 +36,14 @@ def test_a_listing_is_complete_beside_deletions_and_damage(tmp_path: Path, accep
     assert finished(listed()) == [("a", 1000), ("b", 1000), *([] if accept_plain else [("c", 1000)])]
     with pytest.raises(Corrupt):
         finished(store.get("b"))
+
+
+def test_a_bucket_whose_root_is_damaged_is_ours_all_the_same(tmp_path: Path) -> None:
+    """Scrub goes on and reports it, as it does without encryption."""
+    keys, bucket = write_key_file(tmp_path / "keys.json", "now"), tmp_path / "bucket"
+    bucket.mkdir()
+    (bucket / "cluster.json").write_bytes(sealed_bytes("cluster.json", bytes(300), ring_of("now"))[:-30])
+    store = open_arrow_store(f"file://{bucket}?key_file={keys}")
+    check_ours(store)
+    findings, _ = inspect_metadata(store)
+    assert [(one.kind, one.key) for one in findings] == [(FindingKind.UNREADABLE, "cluster.json")]
