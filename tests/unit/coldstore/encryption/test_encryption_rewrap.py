@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from crc32c import crc32c
 
@@ -14,7 +15,10 @@ from coldstore.encryption.keys import KeyRing
 from coldstore.encryption.marker import TRAILER_BYTES, KeyRefused
 from coldstore.encryption.rewrap import Outcome, Rewrapper, Tally
 from coldstore.object_store import ObjectInfo, ReplacingStore, Upload
+from coldstore.roots.root import RootStore
 from coldstore.stores.directory import DirectoryStore
+from coldstore.stores.metered import MeteredStore
+from coldstore.stores.operations import Operation
 from logformat.errors import InvalidRequest
 from seams.clock import SystemClock
 from seams.files.posix_disk import PosixDisk
@@ -195,3 +199,26 @@ async def test_a_head_beside_a_rewrap_finds_no_damage(tmp_path: Path, before: Ke
         below.after_head = lambda: run(below, ring, tmp_path)
         info = await reader.head(SEGMENT)
         assert (info.size, info.crc32c) == (len(OBJECTS[SEGMENT]), crc32c(OBJECTS[SEGMENT]))
+
+
+class Counter(msgspec.Struct, frozen=True):
+    count: int = 0
+
+
+async def test_a_root_that_was_rewrapped_is_unchanged_for_who_knew_it(below: ReplacingStore, tmp_path: Path) -> None:
+    """A poll reads it once more, then costs no body again; the next commit needs no second try."""
+    store = over(below, ring_of("old"))
+    await RootStore(store, "cluster.json", Counter, WORLD.rng, WORLD.clock).commit(
+        lambda now: now, epoch=1, claim=True, initial=Counter(1)
+    )
+    metered = MeteredStore(over(below, ring_of("new", "old")), WORLD.clock)
+    root = RootStore(metered, "cluster.json", Counter, WORLD.rng, WORLD.clock)
+    before = await root.load()
+    assert await root.load_if_changed() is None
+    await run(below, ring_of("new", "old"), tmp_path)
+    await root.load_if_changed()
+    assert await root.load_if_changed() is None
+    assert before is not None and root.known is not None
+    assert (root.known.version, root.known.content) == (before.version, before.content)
+    await root.commit(lambda now: Counter(now.count + 1), epoch=1)
+    assert metered.meters[Operation.PUT_ROOT].requests == 1
