@@ -33,7 +33,7 @@ class SlowWorkers:
 
 
 async def test_a_pass_that_is_cancelled_twice_leaves_no_step_behind() -> None:
-    """At a stop the end of the role and that of the broker both cancel it: the engine has one caller all the same."""
+    """At a stop the end of the role and that of the broker both cancel it: the engine has one caller even so."""
     workers: Any = SlowWorkers()
     world = World(CrashDisk(), workers, WorkerSyncs(workers), FastClock(), SeededRng(1), Any)
     cleaning = ColdCleaning(world, Tasks(), "/scratch", LocalEngine(SeededRng(2)), CleanerConfig, 1 << 40)
