@@ -206,8 +206,8 @@ def _unwrapped(
 
 
 def _was_wrapped(name: str, tail: Buffer, ring: KeyRing) -> bool:
-    """Whether a key of the ring wrapped what the last bytes hold, whatever they say of format, key and magic. Then these
-    are damaged, in transit perhaps: else one flipped bit would be a missing key, which ends a broker's start."""
+    """Whether a key of the ring wrapped what the last bytes hold, whatever they say of format, key and magic. Then
+    these are damaged, in transit perhaps: else one flipped bit would be a missing key, which ends a broker's start."""
     if len(tail) < TRAILER_BYTES:
         return False
     head, nonce, wrapped, _ = _TRAILER.unpack(tail[-TRAILER_BYTES:])
