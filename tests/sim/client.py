@@ -267,10 +267,13 @@ class Client:
         self._check(answer.error_code, "DeleteRecords")
         return int(answer.low_watermark)
 
-    async def list_offset(self, topic: str, partition: int, sentinel: int) -> int:
+    async def list_offset(self, topic: str, partition: int, sentinel: int, *, isolation: int = 0) -> int:
         wanted = ListOffsetsRequestPartition(partition_index=partition, timestamp=sentinel)
         request = ListOffsetsRequest(
-            replica_id=-1, topics=[ListOffsetsRequestTopic(name=topic, partitions=[wanted])], timeout_ms=3_000
+            replica_id=-1,
+            isolation_level=isolation,
+            topics=[ListOffsetsRequestTopic(name=topic, partitions=[wanted])],
+            timeout_ms=3_000,
         )
         answer = (await self.call(ApiKey.LIST_OFFSETS, request)).topics[0].partitions[0]
         self._check(answer.error_code, "ListOffsets")

@@ -273,11 +273,12 @@ class Play(ABC):
         stage, cluster = self._stage, self.cluster
         found = [*self._findings]
         found += (checker.Finding("unexpected", text) for text in (*stage.unexpected, *cluster.failures))
-        found += checker.check(stage.history.events, retained=["kept"], several=self.several)
+        retained = frozenset() if self._cast is None else self._cast.shape.retained
+        found += checker.check(stage.history.events, {"kept", *retained}, several=self.several)
         if self._table is not None:
             found += (checker.Finding(*told) for told in check_tables(stage.history.events, self._table.rules))
         if self._cast is not None:
-            told = check_transactions(stage.history.events, {HOT})
+            told = check_transactions(stage.history.events, {HOT}, retained)
             found += (checker.Finding(*one) for one in told)
         counted = Counter(self.hits)
         counted.update({} if self._cast is None else self._cast.hits)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.sim.checks.history import Batch, Loss, Outcome, Place
+from tests.sim.checks.history import Batch, Delete, Loss, Outcome, Place
 from tests.sim.checks.transactions import FINAL, STRAY, Ended, GroupLook, Look, Part, check_transactions
 
 A: Place = ("a", 0)
@@ -25,7 +25,7 @@ def look(
 ) -> Look:
     batches = tuple(Batch(offset, offset + 1, value, (value,)) for offset, value in found)
     stable, is_committed = more.get("stable", end), more.get("is_committed", True)
-    return Look(name, place, more.get("start", 0), end, is_committed, at_s, at_s + 0.1, batches, stable, 9, "n")
+    return Look(name, place, more.get("start", 0), end, is_committed, at_s, at_s + 0.1, batches, stable, 9, "n", more.get("log_start", 0))
 
 
 def all_of(place: Place, *found: tuple[int, str]) -> tuple[Look, Look]:
@@ -36,6 +36,7 @@ def all_of(place: Place, *found: tuple[int, str]) -> tuple[Look, Look]:
 A1, B1, A2 = Part(A, ("a1",), 0), Part(B, ("b1",), 0), Part(A, ("a2",), 2)
 OK, FAIL, INFO = Outcome.OK, Outcome.FAIL, Outcome.INFO
 ONE = ended(1, OK, A1, B1)
+CUT = Delete(A, 2, 2.5, 2.6, OK)
 SEEN = (*all_of(A, (0, "a1")), *all_of(B, (0, "b1")))
 NOT_SEEN = (look(A), look(A, (0, "a1"), is_committed=False), look(B), look(B, (0, "b1"), is_committed=False))
 
@@ -52,6 +53,17 @@ ALLOWED: dict[str, list[Any]] = {
     "half of it is lost": [ONE, Loss(A, 0, 5.0, "disk"), *all_of(A), *all_of(B, (0, "b1"))],
     "its coordinator's log is lost": [ONE, Loss(("__transaction_state", 0), 0, 1.7, "disk"), *NOT_SEEN],
     "its offset": [ended(1, OK, A1, group=1), *all_of(A, (0, "a1")), GroupLook("x", 1, 9.0, 9.1, True)],
+    "deleted, half of it": [
+        *(CUT, ended(1, OK, Part(A, ("a1", "a2"), 1), B1)),
+        *(look(A, (2, "a2"), log_start=2, is_committed=c) for c in (True, False)),
+        *all_of(B, (0, "b1")),
+    ],
+    "deleted, with its offset": [
+        *(CUT, ended(1, INFO, A1, group=1), GroupLook("x", 1, 9.0, 9.1, True)),
+        *(look(A, log_start=2, is_committed=c) for c in (True, False)),
+    ],
+    "stable up to what is open": [ended(1, OK, Part(A, ("a1",), 3)), look(A, stable=3, end=3, at_s=1.1, name="r")],
+    "stable where an open one was deleted": [CUT, ONE, look(A, stable=2, end=2, start=2, log_start=2, at_s=2.7, name="r")],
     "not asked for before": [ended(1, OK, A1, group=1), *all_of(A, (0, "a1")), GroupLook("x", -1, 1.2, 1.3)],
 }
 
@@ -73,6 +85,26 @@ ANOMALIES: dict[str, tuple[str, list[Any]]] = {
     "it falls": (
         "txn-stable-regression",
         [ONE, *SEEN, look(A, (0, "a1"), end=1, stable=1, at_s=11.0, name="r")],
+    ),
+    "it passes what is open": (
+        "txn-stable-passed",
+        [ended(1, OK, Part(A, ("a1",), 3)), look(A, end=4, at_s=1.1, name="r", stable=4)],
+    ),
+    "it stays below the log start": (
+        "txn-stable-below-start",
+        [CUT, ONE, look(A, stable=1, end=1, start=2, log_start=2, at_s=2.7, name="r")],
+    ),
+    "the log starts where nobody asked for": (
+        "txn-start-ahead",
+        [CUT, ONE, look(A, start=3, log_start=3, at_s=2.7, name="r"), *SEEN[2:]],
+    ),
+    "half of it is gone, not by the deletion": (
+        "txn-lost",
+        [
+            *(CUT, ended(1, OK, Part(A, ("a1", "a2"), 2), B1)),
+            *(look(A, (3, "a2"), log_start=2, is_committed=c) for c in (True, False)),
+            *all_of(B, (0, "b1")),
+        ],
     ),
     "the offset of an aborted one": (
         "txn-offset-invented",

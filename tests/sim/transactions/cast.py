@@ -20,6 +20,7 @@ from tests.sim.checks.transactions import ANYWHERE, FINAL, STATE_TOPIC
 from tests.sim.client import Client
 from tests.sim.transactions.line import CLOSES_S, Line, LineShape
 from tests.sim.transactions.looking import GroupOffsets, TransactionReader
+from tests.sim.transactions.trimming import Trimmer
 
 COLD: Place = ("txcold", 0)
 WARM: Place = ("txwarm", 0)
@@ -42,17 +43,22 @@ MUST_HIT = (
     *("txn committed", "txn aborted", "txn commit unanswered", "txn producer died", "txn zombie fenced"),
     *("txn timed out", "txn coordinator moved", "txn offsets in a transaction", "txn offset not stable yet"),
     *("txn reads past aborted ones", "txn committed read of the bucket", "txn batch after the end refused"),
+    *("txn records deleted into what is open", "txn records deleted below what is open"),
 )
 """What happens in any dozen runs."""
+
+Other = TransactionReader | GroupOffsets | Trimmer
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionShape:
-    """What a seed draws of them."""
+    """What a seed draws of them. `is_trimmed`: records are deleted there; `retention_bytes` then, -1: none."""
 
     lines: tuple[LineShape, ...]
     segment_bytes: int
     has_hot: bool
+    is_trimmed: bool = False
+    retention_bytes: int = -1
 
     @property
     def tiered(self) -> tuple[Place, ...]:
@@ -65,12 +71,18 @@ class TransactionShape:
     def topics(self) -> Mapping[str, Mapping[str, str]]:
         """Configs by name."""
         segment = {"internal.segment.bytes": str(self.segment_bytes), "retention.ms": "-1"}
+        segment |= {"retention.bytes": str(self.retention_bytes)}
         tiered = {**segment, "remote.storage.enable": "true"}
         found = {
             COLD[0]: {**tiered, "local.retention.bytes": "1"},
             WARM[0]: {**tiered, "local.retention.bytes": "9000"},
         }
         return {**found, HOT[0]: segment} if self.has_hot else found
+
+    @property
+    def retained(self) -> frozenset[str]:
+        """Topics whose retention moves the log start by itself."""
+        return frozenset(place[0] for place in self.places) if self.retention_bytes >= 0 else frozenset()
 
 
 def transactions_of(name: str, more_lines: int = 0) -> TransactionShape:
@@ -83,7 +95,11 @@ def transactions_of(name: str, more_lines: int = 0) -> TransactionShape:
         version = 2 if number == 0 else 1 if number == 1 else 1 + rng.randrange(2)
         timeout_ms = (1000, 2500, 6000)[rng.randrange(3)]
         lines.append(LineShape(f"x{number}", version, timeout_ms, (0.05, 0.15, 0.4)[rng.randrange(3)], places))
-    return TransactionShape(tuple(lines), (1800, 3500, 9000)[rng.randrange(3)], has_hot)
+    segment_bytes = (1800, 3500, 9000)[rng.randrange(3)]
+    trims = SeededRng(f"{name}/transactions/trims")
+    is_trimmed = trims.randrange(3) == 0
+    retention_bytes = (-1, 5_000, 20_000)[trims.randrange(3)] if is_trimmed else -1
+    return TransactionShape(tuple(lines), segment_bytes, has_hot, is_trimmed, retention_bytes)
 
 
 class Cast:
@@ -99,9 +115,11 @@ class Cast:
     def writers(self) -> Sequence[Line]:
         return self._lines
 
-    def others(self, near: Callable[[Place], Sequence[tuple[str, Client]]]) -> list[TransactionReader | GroupOffsets]:
-        """Readers of each place: of its leader, and where `near` goes; of each group."""
-        found: list[TransactionReader | GroupOffsets] = [*self._groups]
+    def others(self, near: Callable[[Place], Sequence[tuple[str, Client]]]) -> list[Other]:
+        """Readers of each place: of its leader, and where `near` goes; of each group; and who deletes records."""
+        found: list[Other] = [*self._groups]
+        if self.shape.is_trimmed:
+            found.append(Trimmer(self._stage, self.shape.places, self.hits))
         for place in self.shape.places:
             clients = [(f"tx again {place[0]}", self._stage.client(place)), *near(place)]
             found += [self._reader(name, place, client) for name, client in clients]

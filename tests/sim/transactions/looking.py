@@ -127,6 +127,7 @@ class TransactionReader:
                 fetched.last_stable,
                 fetched.high_watermark,
                 node,
+                fetched.log_start_offset,
             )
         )
         self.high_watermark, self.stable = fetched.high_watermark, fetched.last_stable
