@@ -73,9 +73,10 @@ class TransactionShape:
         segment = {"internal.segment.bytes": str(self.segment_bytes), "retention.ms": "-1"}
         segment |= {"retention.bytes": str(self.retention_bytes)}
         tiered = {**segment, "remote.storage.enable": "true"}
+        on_disk = 9000 if self.retention_bytes < 0 else min(9000, self.retention_bytes)
         found = {
             COLD[0]: {**tiered, "local.retention.bytes": "1"},
-            WARM[0]: {**tiered, "local.retention.bytes": "9000"},
+            WARM[0]: {**tiered, "local.retention.bytes": str(on_disk)},
         }
         return {**found, HOT[0]: segment} if self.has_hot else found
 
