@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tests.sim.checks.history import Batch, Delete, Loss, Outcome, Place
-from tests.sim.checks.transactions import FINAL, STRAY, Ended, GroupLook, Look, Part, check_transactions
+from tests.sim.checks.transactions import FINAL, STRAY, Ended, GroupLook, Look, Part, check_transactions, life_of
 
 A: Place = ("a", 0)
 B: Place = ("b", 0)
+OLD, NEW, SOME = (life_of(B, topic_id) for topic_id in (UUID(int=1), UUID(int=2), None))
 
 
 def ended(
@@ -64,6 +66,15 @@ ALLOWED: dict[str, list[Any]] = {
     ],
     "stable up to what is open": [ended(1, OK, Part(A, ("a1",), 3)), look(A, stable=3, end=3, at_s=1.1, name="r")],
     "stable where an open one was deleted": [CUT, ONE, look(A, stable=2, end=2, start=2, log_start=2, at_s=2.7, name="r")],
+    "a life of a topic that is over": [
+        ended(1, OK, A1, Part(OLD, ("b1",), 0), group=1),
+        *(*all_of(A, (0, "a1")), *all_of(NEW), GroupLook("x", 1, 9.0, 9.1, True)),
+    ],
+    "nobody knows in which life": [ended(1, OK, Part(SOME, ("b1",), 0)), look(OLD, (0, "b1"), name="r"), *all_of(NEW)],
+    "a life that lost its disk": [
+        *(ended(1, OK, Part(NEW, ("b1",), 0)), Loss(B, 7, 5.0, "disk")),
+        *all_of(NEW),
+    ],
     "not asked for before": [ended(1, OK, A1, group=1), *all_of(A, (0, "a1")), GroupLook("x", -1, 1.2, 1.3)],
 }
 
@@ -86,6 +97,11 @@ ANOMALIES: dict[str, tuple[str, list[Any]]] = {
         "txn-stable-regression",
         [ONE, *SEEN, look(A, (0, "a1"), end=1, stable=1, at_s=11.0, name="r")],
     ),
+    "a new topic shows what the old one acknowledged": (
+        "txn-of-another-topic",
+        [ended(1, OK, A1, Part(OLD, ("b1",), 0)), *all_of(A, (0, "a1")), look(NEW, (0, "b1"), name="r")],
+    ),
+    "the last life lacks what it acknowledged": ("txn-lost", [ended(1, OK, Part(NEW, ("b1",), 0)), *all_of(NEW)]),
     "it passes what is open": (
         "txn-stable-passed",
         [ended(1, OK, Part(A, ("a1",), 3)), look(A, end=4, at_s=1.1, name="r", stable=4)],

@@ -13,8 +13,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from tests.sim.checks.history import Batch, Delete, Loss, Outcome, Place
 
@@ -26,7 +27,15 @@ FINAL = "tx final"
 STRAY = "stray"
 """How a batch comes into a transaction after its end was asked for: `Ended.how`."""
 
+LIFE = "@"
+"""Between a topic's name and its id, in a place of a topic that is deleted and made again."""
+
 Told = Iterator[tuple[str, str]]
+
+
+def life_of(place: Place, topic_id: UUID | None) -> Place:
+    """The place, as one life of its topic; None: nobody knows which."""
+    return f"{place[0]}{LIFE}{topic_id or '?'}", place[1]
 
 
 class Part(NamedTuple):
@@ -112,12 +121,17 @@ class _Facts:
 
     def missing(self, part: Part, *, is_committed: bool) -> list[str]:
         """Of its values those that the last readers of an isolation did not see, though no deletion took them."""
+        if (part.place, is_committed) not in self.finals:
+            return []  # nobody read it: a life that is over
         there, start = self.finals[part.place, is_committed], self.starts[part.place]
         missing = [(at, value) for at, value in enumerate(part.values) if value not in there]
         known = ((value, part.offset + at if part.offset >= 0 else self.where.get(value, -1)) for at, value in missing)
         return [value for value, offset in known if offset >= start or (offset < 0 and not start)]
 
     def _losses(self, place: Place) -> Iterable[Loss]:
+        name, is_life, _ = place[0].partition(LIFE)
+        if is_life:  # where the bucket's part ended was another life's, perhaps
+            return [replace(loss, start=0) for loss in self._losses((name, place[1]))]
         return (*self.losses[place], *(self.losses[ANYWHERE] if place in self.unheld else ()))
 
     def lost_of(self, topic: str, by_s: float) -> bool:
@@ -131,7 +145,7 @@ class _Facts:
 
     def is_visible(self, ended: Ended) -> bool:
         """Whether the last readers saw any record of it."""
-        return any(value in self.finals[part.place, True] for part in ended.parts for value in part.values)
+        return any(value in self.finals.get((part.place, True), ()) for part in ended.parts for value in part.values)
 
 
 def check_transactions(events: Iterable[Any], unheld: Iterable[Place] = (), retained: Iterable[str] = ()) -> Told:
@@ -185,11 +199,23 @@ def _only_committed(facts: _Facts) -> Told:
                     if not facts.excused(look.place, offset, before[1]):
                         yield "txn-two-at-one-offset", f"{name}, and {before} before"
                     facts.committed[look.place][offset] = (value, look.done_s)
+                if LIFE in look.place[0]:
+                    yield from _of_its_life(facts, value, look.place)
+                    continue  # a batch that was sent again may be in two
                 found = where.setdefault(value, (look.place, offset, look.done_s))
                 if found[:2] != (look.place, offset) and not (
                     facts.excused(*found) or facts.excused(look.place, offset, look.done_s)
                 ):
                     yield "txn-twice", f"{name}, and at {found[:2]}"
+
+
+def _of_its_life(facts: _Facts, value: str, place: Place) -> Told:
+    """A topic shows nothing of another one that had its name: txn-of-another-topic."""
+    parts = facts.of_value[value].parts if value in facts.of_value else ()
+    unknown = life_of((place[0].partition(LIFE)[0], place[1]), None)
+    known = [part.place for part in parts if value in part.values and part.place != unknown]
+    if known and known[0] != place:
+        yield "txn-of-another-topic", f"{place}: {value}, which {known[0]} acknowledged"
 
 
 def _one_committed_log(facts: _Facts) -> Told:

@@ -20,6 +20,7 @@ from tests.sim.checks.transactions import ANYWHERE, FINAL, STATE_TOPIC
 from tests.sim.client import Client
 from tests.sim.transactions.line import CLOSES_S, Line, LineShape
 from tests.sim.transactions.looking import GroupOffsets, TransactionReader
+from tests.sim.transactions.reborn import BORN, LifeReader, Lives
 from tests.sim.transactions.trimming import Trimmer
 
 COLD: Place = ("txcold", 0)
@@ -43,11 +44,12 @@ MUST_HIT = (
     *("txn committed", "txn aborted", "txn commit unanswered", "txn producer died", "txn zombie fenced"),
     *("txn timed out", "txn coordinator moved", "txn offsets in a transaction", "txn offset not stable yet"),
     *("txn reads past aborted ones", "txn committed read of the bucket", "txn batch after the end refused"),
+    *("txn topic deleted and made again", "txn topic deleted with one open"),
     *("txn records deleted into what is open", "txn records deleted below what is open"),
 )
 """What happens in any dozen runs."""
 
-Other = TransactionReader | GroupOffsets | Trimmer
+Other = TransactionReader | GroupOffsets | Trimmer | Lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class TransactionShape:
     has_hot: bool
     is_trimmed: bool = False
     retention_bytes: int = -1
+    has_lives: bool = False  # of one more topic, with a line of its own
 
     @property
     def tiered(self) -> tuple[Place, ...]:
@@ -100,7 +103,13 @@ def transactions_of(name: str, more_lines: int = 0) -> TransactionShape:
     trims = SeededRng(f"{name}/transactions/trims")
     is_trimmed = trims.randrange(3) == 0
     retention_bytes = (-1, 5_000, 20_000)[trims.randrange(3)] if is_trimmed else -1
-    return TransactionShape(tuple(lines), segment_bytes, has_hot, is_trimmed, retention_bytes)
+    lives = SeededRng(f"{name}/transactions/lives")
+    has_lives = lives.randrange(3) == 0
+    if has_lives:
+        timeout_ms, pace_s = (1000, 2500, 6000)[lives.randrange(3)], (0.05, 0.15)[lives.randrange(2)]
+        places = ((WARM, BORN), (COLD, BORN, WARM))[lives.randrange(2)]
+        lines.append(LineShape("xb", 1 + lives.randrange(2), timeout_ms, pace_s, places, frozenset({BORN})))
+    return TransactionShape(tuple(lines), segment_bytes, has_hot, is_trimmed, retention_bytes, has_lives)
 
 
 class Cast:
@@ -110,7 +119,7 @@ class Cast:
         self._stage, self.shape = stage, shape
         self.hits: Counter[str] = Counter()
         self._lines = [Line(stage, line, self.hits, shape.tiered, is_judged=is_judged) for line in shape.lines]
-        self._groups = [GroupOffsets(stage, line.name, shape.places[0], self.hits) for line in shape.lines]
+        self._groups = [GroupOffsets(stage, line.name, line.places[0], self.hits) for line in shape.lines]
         self._after = 0
 
     def writers(self) -> Sequence[Line]:
@@ -121,6 +130,8 @@ class Cast:
         found: list[Other] = [*self._groups]
         if self.shape.is_trimmed:
             found.append(Trimmer(self._stage, self.shape.places, self.hits))
+        if self.shape.has_lives:
+            found += [Lives(self._stage, self.hits), self._reader("tx again lives", BORN, self._stage.client(BORN))]
         for place in self.shape.places:
             clients = [(f"tx again {place[0]}", self._stage.client(place)), *near(place)]
             found += [self._reader(name, place, client) for name, client in clients]
@@ -129,9 +140,8 @@ class Cast:
     def _reader(
         self, name: str, place: Place, client: Client, *, is_committed: bool = True, again: bool = True
     ) -> TransactionReader:
-        return TransactionReader(
-            self._stage, name, place, client, self.hits, self._is_cold, is_committed=is_committed, again=again
-        )
+        kind = LifeReader if place == BORN else TransactionReader
+        return kind(self._stage, name, place, client, self.hits, self._is_cold, is_committed=is_committed, again=again)
 
     def _is_cold(self, node_name: str, place: Place, offset: int) -> bool:
         for node in self._stage.cluster.nodes:
@@ -171,3 +181,21 @@ class Cast:
                 if why:
                     kind = "txn-hanging" if is_committed else "unreadable"
                     found(kind, f"{place}: {why} ({name}, {patience_s:.0f} s)")
+        if self.shape.has_lives:
+            await self._read_life(found, name, patience_s)
+
+    async def _read_life(self, found: Found, name: str, patience_s: float) -> None:
+        """The last one, if it lasts until both isolations were read."""
+        readers = []
+        for is_committed in (True, False):
+            client = self._stage.client(BORN)
+            reader = self._reader(name, BORN, client, is_committed=is_committed, again=False)
+            assert isinstance(reader, LifeReader)
+            reader.told = []
+            readers.append(reader)
+            if why := await reader.read_all(patience_s):
+                found("txn-hanging", f"{reader.place}: {why} ({name}, {patience_s:.0f} s)")
+        if readers[0].topic_id is not None and readers[0].topic_id == readers[1].topic_id:
+            for reader in readers:
+                for look in reader.told or ():
+                    self._stage.history.add(look)
