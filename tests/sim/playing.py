@@ -95,7 +95,7 @@ class Play(ABC):
         self._partitions = partitions
         self._findings: list[checker.Finding] = []
         self._table = table
-        self._cast = None if transactions is None else Cast(stage, transactions, is_judged=not self.clocks_jump)
+        self._cast = None if transactions is None else Cast(stage, transactions, is_judged=not self.fences_unasked)
         cluster.map_bytes = 0 if table is None else table.map_bytes
         self._places: list[Place] = [(name, i) for name, count in partitions.items() for i in range(count)]
         """Of which records are deleted, and so on."""
@@ -106,6 +106,11 @@ class Play(ABC):
     @abstractmethod
     def clocks_jump(self) -> bool:
         """Whether wall clocks do."""
+
+    @property
+    def fences_unasked(self) -> bool:
+        """Whether producers may be fenced though nothing was lost."""
+        return self.clocks_jump
 
     @property
     @abstractmethod

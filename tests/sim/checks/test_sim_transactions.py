@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from tests.sim.checks.history import Batch, Delete, Loss, Outcome, Place
-from tests.sim.checks.transactions import FINAL, STRAY, Ended, GroupLook, Look, Part, check_transactions, life_of
+from tests.sim.checks.transactions import ALL_MACHINES, FINAL, STRAY, Ended, GroupLook, Look, Part, check_transactions, life_of
 
 A: Place = ("a", 0)
 B: Place = ("b", 0)
@@ -53,6 +53,10 @@ ALLOWED: dict[str, list[Any]] = {
         *(*all_of(A, (0, "a1"), (2, "a2")), *all_of(B, (0, "b1"))),
     ],
     "half of it is lost": [ONE, Loss(A, 0, 5.0, "disk"), *all_of(A), *all_of(B, (0, "b1"))],
+    "before and after a restore": [
+        *(ended(1, OK, A1, at_s=1.0), Loss(A, 1, 3.0, ALL_MACHINES), ended(2, OK, A2, at_s=4.0)),
+        *all_of(A, (0, "a1"), (2, "a2")),
+    ],
     "its coordinator's log is lost": [ONE, Loss(("__transaction_state", 0), 0, 1.7, "disk"), *NOT_SEEN],
     "its offset": [ended(1, OK, A1, group=1), *all_of(A, (0, "a1")), GroupLook("x", 1, 9.0, 9.1, True)],
     "deleted, half of it": [
@@ -102,6 +106,14 @@ ANOMALIES: dict[str, tuple[str, list[Any]]] = {
         [ended(1, OK, A1, Part(OLD, ("b1",), 0)), *all_of(A, (0, "a1")), look(NEW, (0, "b1"), name="r")],
     ),
     "the last life lacks what it acknowledged": ("txn-lost", [ended(1, OK, Part(NEW, ("b1",), 0)), *all_of(NEW)]),
+    "begun before a restore, committed after it": (
+        "txn-across-restore",
+        [ended(1, OK, A1), Loss(("__transaction_state", 0), 0, 1.2, ALL_MACHINES), *all_of(A, (0, "a1"))],
+    ),
+    "copied before a loss, not shown after it": (
+        "txn-copied-lost",
+        [ended(1, OK, A1), *(Loss(place, 1, 3.0, "disk") for place in (A, ("__transaction_state", 0))), *all_of(A)],
+    ),
     "it passes what is open": (
         "txn-stable-passed",
         [ended(1, OK, Part(A, ("a1",), 3)), look(A, end=4, at_s=1.1, name="r", stable=4)],

@@ -21,6 +21,8 @@ from tests.sim.checks.history import Batch, Delete, Loss, Outcome, Place
 
 ANYWHERE: Place = ("*", 0)
 STATE_TOPIC, OFFSETS_TOPIC = "__transaction_state", "__consumer_offsets"
+ALL_MACHINES = "all machines"
+"""The kind of the loss after which a cluster is restored from its bucket."""
 FINAL = "tx final"
 """The name of who reads all in quiet times, once everything has ended."""
 
@@ -113,7 +115,7 @@ class _Facts:
 
     def excused(self, place: Place, offset: int, by_s: float) -> bool:
         """Whether what lay there then may have been lost since."""
-        return any(loss.start <= offset and loss.at_s >= by_s for loss in self._losses(place))
+        return any(loss.start <= offset and loss.at_s >= by_s for loss in self.losses_of(place))
 
     def part_excused(self, part: Part, by_s: float) -> bool:
         """Whether what no deletion took of it may have been lost since."""
@@ -128,10 +130,10 @@ class _Facts:
         known = ((value, part.offset + at if part.offset >= 0 else self.where.get(value, -1)) for at, value in missing)
         return [value for value, offset in known if offset >= start or (offset < 0 and not start)]
 
-    def _losses(self, place: Place) -> Iterable[Loss]:
+    def losses_of(self, place: Place) -> Iterable[Loss]:
         name, is_life, _ = place[0].partition(LIFE)
         if is_life:  # where the bucket's part ended was another life's, perhaps
-            return [replace(loss, start=0) for loss in self._losses((name, place[1]))]
+            return [replace(loss, start=0) for loss in self.losses_of((name, place[1]))]
         return (*self.losses[place], *(self.losses[ANYWHERE] if place in self.unheld else ()))
 
     def lost_of(self, topic: str, by_s: float) -> bool:
@@ -264,6 +266,23 @@ def _whole(facts: _Facts) -> Told:
             yield kind, f"{part}: {missing} are not there at the end; {_told(ended)}"
 
 
+def _not_across_a_restore(facts: _Facts) -> Told:
+    """txn-across-restore: no producer of before a restore commits after it what it began before (TX11).
+    txn-copied-lost: what was committed and copied before a loss is shown after it, whatever its coordinator lost."""
+    restored_s = {loss.at_s for found in facts.losses.values() for loss in found if loss.kind == ALL_MACHINES}
+    read = {place for place, is_committed in facts.finals if is_committed}
+    for ended in facts.ended:
+        if ended.outcome is not Outcome.OK:
+            continue
+        if any(ended.invoked_s < at_s < ended.decided_s for at_s in restored_s):
+            yield "txn-across-restore", f"{_told(ended)}, all machines were lost at {max(restored_s):.3f} s"
+        for part in (part for part in ended.parts if part.place in read and part.offset >= 0):
+            lost = [loss for loss in facts.losses_of(part.place) if loss.at_s > ended.done_s]
+            is_held = lost and all(part.offset + len(part.values) <= loss.start for loss in lost)
+            if is_held and (missing := facts.missing(part, is_committed=True)):
+                yield "txn-copied-lost", f"{part}: {missing} are not there at the end; {lost}; {_told(ended)}"
+
+
 def _in_order(facts: _Facts) -> Told:
     """txn-order: of each line, transactions in order, and each one's records in the order they were sent."""
     rank = {
@@ -375,6 +394,7 @@ _JUDGES: tuple[Callable[[_Facts], Told], ...] = (
     _only_committed,
     _one_committed_log,
     _whole,
+    _not_across_a_restore,
     _in_order,
     _below_stable,
     _where_it_is,
