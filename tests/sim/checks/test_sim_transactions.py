@@ -8,7 +8,17 @@ from uuid import UUID
 import pytest
 
 from tests.sim.checks.history import Batch, Delete, Loss, Outcome, Place
-from tests.sim.checks.transactions import ALL_MACHINES, FINAL, STRAY, Ended, GroupLook, Look, Part, check_transactions, life_of
+from tests.sim.checks.transactions import (
+    ALL_MACHINES,
+    FINAL,
+    STRAY,
+    Ended,
+    GroupLook,
+    Look,
+    Part,
+    check_transactions,
+    life_of,
+)
 
 A: Place = ("a", 0)
 B: Place = ("b", 0)
@@ -27,7 +37,20 @@ def look(
 ) -> Look:
     batches = tuple(Batch(offset, offset + 1, value, (value,)) for offset, value in found)
     stable, is_committed = more.get("stable", end), more.get("is_committed", True)
-    return Look(name, place, more.get("start", 0), end, is_committed, at_s, at_s + 0.1, batches, stable, 9, "n", more.get("log_start", 0))
+    return Look(
+        name,
+        place,
+        more.get("start", 0),
+        end,
+        is_committed,
+        at_s,
+        at_s + 0.1,
+        batches,
+        stable,
+        9,
+        "n",
+        more.get("log_start", 0),
+    )
 
 
 def all_of(place: Place, *found: tuple[int, str]) -> tuple[Look, Look]:
@@ -69,7 +92,11 @@ ALLOWED: dict[str, list[Any]] = {
         *(look(A, log_start=2, is_committed=c) for c in (True, False)),
     ],
     "stable up to what is open": [ended(1, OK, Part(A, ("a1",), 3)), look(A, stable=3, end=3, at_s=1.1, name="r")],
-    "stable where an open one was deleted": [CUT, ONE, look(A, stable=2, end=2, start=2, log_start=2, at_s=2.7, name="r")],
+    "stable where an open one was deleted": [
+        CUT,
+        ONE,
+        look(A, stable=2, end=2, start=2, log_start=2, at_s=2.7, name="r"),
+    ],
     "a life of a topic that is over": [
         ended(1, OK, A1, Part(OLD, ("b1",), 0), group=1),
         *(*all_of(A, (0, "a1")), *all_of(NEW), GroupLook("x", 1, 9.0, 9.1, True)),

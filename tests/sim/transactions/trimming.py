@@ -47,7 +47,9 @@ class Trimmer:
         stable = await client.list_offset(*place, LATEST, isolation=READ_COMMITTED)
         end = await client.list_offset(*place, LATEST)
         is_within = stable < end and rng.randrange(2) == 0
-        offset = stable + 1 + rng.randrange(end - stable) if is_within else start + rng.randrange(1 + (end - start) // 4)
+        offset = (
+            stable + 1 + rng.randrange(end - stable) if is_within else start + rng.randrange(1 + (end - start) // 4)
+        )
         self._asked[place] = max(self._asked[place], offset)
         invoked_s, outcome = stage.now(), Outcome.INFO
         try:
