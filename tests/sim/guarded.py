@@ -76,10 +76,10 @@ class Guarded:
         stage, rng = self._stage, self._rng
         await self._until(lambda: self._allow(Operation.DESCRIBE, Operation.ALTER, *RIGHTS))
         while not stage.stopping.is_set():
-            await asyncio.sleep(rng.uniform(0.3, 3.0))
+            await asyncio.sleep(rng.uniform(0.2, 2.0))
             right = RIGHTS[rng.randrange(3) == 0]
             await self._asked(lambda right=right: self._take(right))  # type: ignore[misc]
-            await asyncio.sleep(rng.uniform(0.05, 2.0))
+            await asyncio.sleep(rng.uniform(0.05, 1.2))
             await self._until(lambda right=right: self._allow(right))  # type: ignore[misc]
 
     async def _asked(self, ask: Callable[[], object]) -> bool:
