@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from broker.error_codes import ErrorCode
 from broker.wire import codec, framing
@@ -65,6 +66,7 @@ EARLIEST, LATEST = -2, -1
 OF_GROUP, OF_TRANSACTION = 0, 1
 """Kinds of coordinators."""
 READ_COMMITTED = 1
+FETCH_BY_ID = 13
 
 
 class Disconnected(Exception):
@@ -267,10 +269,13 @@ class Client:
         self._check(answer.error_code, "DeleteRecords")
         return int(answer.low_watermark)
 
-    async def list_offset(self, topic: str, partition: int, sentinel: int) -> int:
+    async def list_offset(self, topic: str, partition: int, sentinel: int, *, isolation: int = 0) -> int:
         wanted = ListOffsetsRequestPartition(partition_index=partition, timestamp=sentinel)
         request = ListOffsetsRequest(
-            replica_id=-1, topics=[ListOffsetsRequestTopic(name=topic, partitions=[wanted])], timeout_ms=3_000
+            replica_id=-1,
+            isolation_level=isolation,
+            topics=[ListOffsetsRequestTopic(name=topic, partitions=[wanted])],
+            timeout_ms=3_000,
         )
         answer = (await self.call(ApiKey.LIST_OFFSETS, request)).topics[0].partitions[0]
         self._check(answer.error_code, "ListOffsets")
@@ -286,7 +291,9 @@ class Client:
         rack: str = "",
         leader_epoch: int = -1,
         isolation: int = 0,
+        topic_id: UUID | None = None,
     ) -> Fetched:
+        """`topic_id`: which topic of this name is meant; None: whichever has it."""
         wanted = FetchRequestPartition(
             partition=partition,
             current_leader_epoch=leader_epoch,
@@ -297,10 +304,10 @@ class Client:
             max_wait_ms=wait_ms,
             min_bytes=1,
             isolation_level=isolation,
-            topics=[FetchRequestTopic(topic=topic, partitions=[wanted])],
+            topics=[FetchRequestTopic(topic=topic, topic_id=topic_id or UUID(int=0), partitions=[wanted])],
             rack_id=rack,
         )
-        answer = await self.call(ApiKey.FETCH, request)
+        answer = await self.call(ApiKey.FETCH, request, version=None if topic_id is None else FETCH_BY_ID)
         self._check(answer.error_code, "Fetch")
         found = answer.responses[0].partitions[0]
         data = bytes(found.records or b"")

@@ -22,13 +22,14 @@ from unittest import mock
 from broker import app
 from hotstore.host import preallocation as ahead
 from logformat.errors import Corrupt
-from tests.sim import acts
+from tests.sim import acts, guarded
 from tests.sim.actors import Admin, GroupMember, Producer, Reader, Stage
 from tests.sim.checks import checker
 from tests.sim.checks.history import Place
 from tests.sim.checks.tables import check_tables
 from tests.sim.checks.transactions import check_transactions
 from tests.sim.client import Client
+from tests.sim.guarded import Guarded
 from tests.sim.table import DIRTY_S, PLACE, TABLE, IdempotentWriter, PlainWriter, TableAdmin, TableReader, TableShape
 from tests.sim.transactions.cast import HOT, Cast, TransactionShape
 from tests.sim.world import cleaning
@@ -88,6 +89,8 @@ class Play(ABC):
         partitions: Mapping[str, int],
         table: TableShape | None = None,
         transactions: TransactionShape | None = None,
+        *,
+        is_guarded: bool = False,
     ) -> None:
         self.cluster = cluster
         self._seeded = shape
@@ -97,17 +100,24 @@ class Play(ABC):
         self._findings: list[checker.Finding] = []
         self._rewrapped: Counter[str] = Counter()
         self._table = table
-        self._cast = None if transactions is None else Cast(stage, transactions, is_judged=not self.clocks_jump)
+        self._cast = None if transactions is None else Cast(stage, transactions, is_judged=not self.fences_unasked)
         cluster.map_bytes = 0 if table is None else table.map_bytes
         self._places: list[Place] = [(name, i) for name, count in partitions.items() for i in range(count)]
         """Of which records are deleted, and so on."""
+        self._guarded = Guarded(stage) if is_guarded else None
         self._read_places = [*self._places, *(transactions.tiered if transactions is not None else ())]
+        self._read_places += [guarded.PLACE] if is_guarded else []
 
     # --- what differs ---
     @property
     @abstractmethod
     def clocks_jump(self) -> bool:
         """Whether wall clocks do."""
+
+    @property
+    def fences_unasked(self) -> bool:
+        """Whether producers may be fenced though nothing was lost."""
+        return self.clocks_jump
 
     @property
     @abstractmethod
@@ -174,10 +184,13 @@ class Play(ABC):
         stage, load = self._stage, self._load
         more = {} if self._table is None else {TABLE: self._table.configs()}
         more |= {} if self._cast is None else self._cast.shape.topics()
+        more |= {} if self._guarded is None else {guarded.PLACE[0]: guarded.CONFIGS}
         await acts.create_topics(stage, self.found, self._partitions, load.segment_bytes, self.configs(), more)
         member = await self._under_load()
         if self._cast is not None:
             await self._cast.settle(self.found)
+        if self._guarded is not None:
+            await self._guarded.settle(self.found)
         await acts.read_all(stage, self.found, self._read_places)
         await acts.read_group(member, self.found)
         await self._scan("table, final")
@@ -197,6 +210,9 @@ class Play(ABC):
         if self._cast is not None:
             writers += self._cast.writers()
             tables += self._cast.others(self.clients_near)
+        if self._guarded is not None:
+            writers += self._guarded.writers()
+            tables.append(self._guarded)
         writing = [asyncio.create_task(producer.run()) for producer in (*producers, *writers)]
         actors: list[Actor] = [*self.readers(), member, self.admin(), *self.others(), *tables]
         others = [asyncio.create_task(actor.run()) for actor in actors]
@@ -282,14 +298,16 @@ class Play(ABC):
         stage, cluster = self._stage, self.cluster
         found = [*self._findings]
         found += (checker.Finding("unexpected", text) for text in (*stage.unexpected, *cluster.failures))
-        found += checker.check(stage.history.events, retained=["kept"], several=self.several)
+        retained = frozenset() if self._cast is None else self._cast.shape.retained
+        found += checker.check(stage.history.events, {"kept", *retained}, several=self.several)
         if self._table is not None:
             found += (checker.Finding(*told) for told in check_tables(stage.history.events, self._table.rules))
         if self._cast is not None:
-            told = check_transactions(stage.history.events, {HOT})
+            told = check_transactions(stage.history.events, {HOT}, retained)
             found += (checker.Finding(*one) for one in told)
         counted = Counter(self.hits) + self._rewrapped
         counted.update({} if self._cast is None else self._cast.hits)
+        counted.update({} if self._guarded is None else self._guarded.hits)
         counted.update(cleaning.hits)
         counted.update({f"bucket {fault.value}": count for fault, count in cluster.store.hits.items()})
         counted.update({f"net {name}": count for name, count in cluster.net.hits.items()})

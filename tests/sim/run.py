@@ -18,6 +18,8 @@ from tests.sim import acts
 from tests.sim.actors import Reader, Stage
 from tests.sim.checks.history import History
 from tests.sim.checks.invariants import watch_partitions, watch_roots
+from tests.sim.guarded import SETTINGS as GUARDED_SETTINGS
+from tests.sim.guarded import is_guarded
 from tests.sim.nemesis import KEEPS, LATER, LEASE_S, Kind, Nemesis
 from tests.sim.playing import Load, Outcome, Play, played
 from tests.sim.table import SETTINGS as TABLE_SETTINGS
@@ -75,6 +77,7 @@ class Shape:
     late: float  # the chance that a call of a worker is; 0: none is
     table: TableShape
     transactions: TransactionShape
+    is_guarded: bool = False  # the ACLs of one topic change
 
 
 def shape_of(seed: int, duration_s: float, *, late: bool = False) -> Shape:
@@ -111,6 +114,7 @@ def shape_of(seed: int, duration_s: float, *, late: bool = False) -> Shape:
         drawn_chance(f"shape/{seed}", always=late),
         table_of(f"shape/{seed}"),
         transactions_of(f"shape/{seed}"),
+        is_guarded(f"shape/{seed}", settings),
     )
 
 
@@ -135,6 +139,7 @@ def simulate(seed: int, duration_s: float = 12.0, *, late: bool = False) -> Outc
 
     def make(loop: SimLoop) -> OneBroker:
         settings = [*BROKER_SETTINGS, *TABLE_SETTINGS, *TRANSACTION_SETTINGS, *OF_ONE, *shape.settings]
+        settings += GUARDED_SETTINGS if shape.is_guarded else ()
         name = f"run/{seed}"
         late_work = late_of(loop, name, shape.late)
         of_bucket: Any = {"directory_bucket": shape.directory_bucket, "encrypts": drawn_encryption(name)}
@@ -154,7 +159,9 @@ class OneBroker(Play):
         stage = Stage(cluster, History(), lambda: self._nemesis.node, asyncio.Event(), [], {})
         load = Load(shape.duration_s, shape.producers, shape.pace_s, shape.segment_bytes)
         self._shape = shape
-        super().__init__(shape, load, cluster, stage, PARTITIONS, shape.table, shape.transactions)
+        super().__init__(
+            shape, load, cluster, stage, PARTITIONS, shape.table, shape.transactions, is_guarded=shape.is_guarded
+        )
         self._nemesis = Nemesis(stage, node, list(shape.kinds), list(shape.faults), sync=shape.sync)
 
     @property

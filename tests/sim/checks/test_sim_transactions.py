@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from tests.sim.checks.history import Batch, Loss, Outcome, Place
-from tests.sim.checks.transactions import FINAL, STRAY, Ended, GroupLook, Look, Part, check_transactions
+from tests.sim.checks.history import Batch, Delete, Loss, Outcome, Place
+from tests.sim.checks.transactions import (
+    ALL_MACHINES,
+    FINAL,
+    STRAY,
+    Ended,
+    GroupLook,
+    Look,
+    Part,
+    check_transactions,
+    life_of,
+)
 
 A: Place = ("a", 0)
 B: Place = ("b", 0)
+OLD, NEW, SOME = (life_of(B, topic_id) for topic_id in (UUID(int=1), UUID(int=2), None))
 
 
 def ended(
@@ -25,7 +37,20 @@ def look(
 ) -> Look:
     batches = tuple(Batch(offset, offset + 1, value, (value,)) for offset, value in found)
     stable, is_committed = more.get("stable", end), more.get("is_committed", True)
-    return Look(name, place, more.get("start", 0), end, is_committed, at_s, at_s + 0.1, batches, stable, 9, "n")
+    return Look(
+        name,
+        place,
+        more.get("start", 0),
+        end,
+        is_committed,
+        at_s,
+        at_s + 0.1,
+        batches,
+        stable,
+        9,
+        "n",
+        more.get("log_start", 0),
+    )
 
 
 def all_of(place: Place, *found: tuple[int, str]) -> tuple[Look, Look]:
@@ -36,6 +61,7 @@ def all_of(place: Place, *found: tuple[int, str]) -> tuple[Look, Look]:
 A1, B1, A2 = Part(A, ("a1",), 0), Part(B, ("b1",), 0), Part(A, ("a2",), 2)
 OK, FAIL, INFO = Outcome.OK, Outcome.FAIL, Outcome.INFO
 ONE = ended(1, OK, A1, B1)
+CUT = Delete(A, 2, 2.5, 2.6, OK)
 SEEN = (*all_of(A, (0, "a1")), *all_of(B, (0, "b1")))
 NOT_SEEN = (look(A), look(A, (0, "a1"), is_committed=False), look(B), look(B, (0, "b1"), is_committed=False))
 
@@ -50,8 +76,36 @@ ALLOWED: dict[str, list[Any]] = {
         *(*all_of(A, (0, "a1"), (2, "a2")), *all_of(B, (0, "b1"))),
     ],
     "half of it is lost": [ONE, Loss(A, 0, 5.0, "disk"), *all_of(A), *all_of(B, (0, "b1"))],
+    "before and after a restore": [
+        *(ended(1, OK, A1, at_s=1.0), Loss(A, 1, 3.0, ALL_MACHINES), ended(2, OK, A2, at_s=4.0)),
+        *all_of(A, (0, "a1"), (2, "a2")),
+    ],
     "its coordinator's log is lost": [ONE, Loss(("__transaction_state", 0), 0, 1.7, "disk"), *NOT_SEEN],
     "its offset": [ended(1, OK, A1, group=1), *all_of(A, (0, "a1")), GroupLook("x", 1, 9.0, 9.1, True)],
+    "deleted, half of it": [
+        *(CUT, ended(1, OK, Part(A, ("a1", "a2"), 1), B1)),
+        *(look(A, (2, "a2"), log_start=2, is_committed=c) for c in (True, False)),
+        *all_of(B, (0, "b1")),
+    ],
+    "deleted, with its offset": [
+        *(CUT, ended(1, INFO, A1, group=1), GroupLook("x", 1, 9.0, 9.1, True)),
+        *(look(A, log_start=2, is_committed=c) for c in (True, False)),
+    ],
+    "stable up to what is open": [ended(1, OK, Part(A, ("a1",), 3)), look(A, stable=3, end=3, at_s=1.1, name="r")],
+    "stable where an open one was deleted": [
+        CUT,
+        ONE,
+        look(A, stable=2, end=2, start=2, log_start=2, at_s=2.7, name="r"),
+    ],
+    "a life of a topic that is over": [
+        ended(1, OK, A1, Part(OLD, ("b1",), 0), group=1),
+        *(*all_of(A, (0, "a1")), *all_of(NEW), GroupLook("x", 1, 9.0, 9.1, True)),
+    ],
+    "nobody knows in which life": [ended(1, OK, Part(SOME, ("b1",), 0)), look(OLD, (0, "b1"), name="r"), *all_of(NEW)],
+    "a life that lost its disk": [
+        *(ended(1, OK, Part(NEW, ("b1",), 0)), Loss(B, 7, 5.0, "disk")),
+        *all_of(NEW),
+    ],
     "not asked for before": [ended(1, OK, A1, group=1), *all_of(A, (0, "a1")), GroupLook("x", -1, 1.2, 1.3)],
 }
 
@@ -73,6 +127,39 @@ ANOMALIES: dict[str, tuple[str, list[Any]]] = {
     "it falls": (
         "txn-stable-regression",
         [ONE, *SEEN, look(A, (0, "a1"), end=1, stable=1, at_s=11.0, name="r")],
+    ),
+    "a new topic shows what the old one acknowledged": (
+        "txn-of-another-topic",
+        [ended(1, OK, A1, Part(OLD, ("b1",), 0)), *all_of(A, (0, "a1")), look(NEW, (0, "b1"), name="r")],
+    ),
+    "the last life lacks what it acknowledged": ("txn-lost", [ended(1, OK, Part(NEW, ("b1",), 0)), *all_of(NEW)]),
+    "begun before a restore, committed after it": (
+        "txn-across-restore",
+        [ended(1, OK, A1), Loss(("__transaction_state", 0), 0, 1.2, ALL_MACHINES), *all_of(A, (0, "a1"))],
+    ),
+    "copied before a loss, not shown after it": (
+        "txn-copied-lost",
+        [ended(1, OK, A1), *(Loss(place, 1, 3.0, "disk") for place in (A, ("__transaction_state", 0))), *all_of(A)],
+    ),
+    "it passes what is open": (
+        "txn-stable-passed",
+        [ended(1, OK, Part(A, ("a1",), 3)), look(A, end=4, at_s=1.1, name="r", stable=4)],
+    ),
+    "it stays below the log start": (
+        "txn-stable-below-start",
+        [CUT, ONE, look(A, stable=1, end=1, start=2, log_start=2, at_s=2.7, name="r")],
+    ),
+    "the log starts where nobody asked for": (
+        "txn-start-ahead",
+        [CUT, ONE, look(A, start=3, log_start=3, at_s=2.7, name="r"), *SEEN[2:]],
+    ),
+    "half of it is gone, not by the deletion": (
+        "txn-lost",
+        [
+            *(CUT, ended(1, OK, Part(A, ("a1", "a2"), 2), B1)),
+            *(look(A, (3, "a2"), log_start=2, is_committed=c) for c in (True, False)),
+            *all_of(B, (0, "b1")),
+        ],
     ),
     "the offset of an aborted one": (
         "txn-offset-invented",

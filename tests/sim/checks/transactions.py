@@ -1,8 +1,8 @@
 """What readers may see of transactions, as a model over the history: its promises (G16), and what breaks them.
 
 Pure. Owns the events of transactions and what counts as an anomaly there. A transaction whose commit was answered is
-whole, in every partition, each record once and in order; one whose commit was never asked for shows nothing to
-`read_committed`; one whose answer was lost is whole or not there; its group offset counts with it. What one
+whole above the log start, in every partition, each record once and in order; one whose commit was never asked for shows
+nothing to `read_committed`; one whose answer was lost is whole or not there; its group offset counts with it. What one
 `read_committed` reader saw at an offset, or did not see, every other one sees, of whatever broker, for ever. Losses
 excuse as in `checker`, and a lost partition of `__transaction_state` excuses a commit of before that nobody saw. Must
 not know brokers, seeds or faults.
@@ -10,23 +10,34 @@ not know brokers, seeds or faults.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+from uuid import UUID
 
-from tests.sim.checks.history import Batch, Loss, Outcome, Place
+from tests.sim.checks.history import Batch, Delete, Loss, Outcome, Place
 
 ANYWHERE: Place = ("*", 0)
 STATE_TOPIC, OFFSETS_TOPIC = "__transaction_state", "__consumer_offsets"
+ALL_MACHINES = "all machines"
+"""The kind of the loss after which a cluster is restored from its bucket."""
 FINAL = "tx final"
 """The name of who reads all in quiet times, once everything has ended."""
 
 STRAY = "stray"
 """How a batch comes into a transaction after its end was asked for: `Ended.how`."""
 
+LIFE = "@"
+"""Between a topic's name and its id, in a place of a topic that is deleted and made again."""
+
 Told = Iterator[tuple[str, str]]
+
+
+def life_of(place: Place, topic_id: UUID | None) -> Place:
+    """The place, as one life of its topic; None: nobody knows which."""
+    return f"{place[0]}{LIFE}{topic_id or '?'}", place[1]
 
 
 class Part(NamedTuple):
@@ -70,6 +81,7 @@ class Look:
     last_stable: int
     high_watermark: int
     node: str
+    log_start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +106,34 @@ class _Facts:
     committed: dict[Place, dict[int, tuple[str, float]]] = field(default_factory=lambda: defaultdict(dict))
     """What `read_committed` readers saw, and when first."""
     finals: dict[tuple[Place, bool], set[str]] = field(default_factory=lambda: defaultdict(set))
+    retained: frozenset[str] = frozenset()  # topics whose retention moves the log start
+    deletes: dict[Place, list[Delete]] = field(default_factory=lambda: defaultdict(list))
+    starts: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    """Where logs begin, as the last readers were told."""
+    where: dict[str, int] = field(default_factory=dict)
+    """Offsets of values, of whatever isolation."""
 
     def excused(self, place: Place, offset: int, by_s: float) -> bool:
         """Whether what lay there then may have been lost since."""
-        return any(loss.start <= offset and loss.at_s >= by_s for loss in self._losses(place))
+        return any(loss.start <= offset and loss.at_s >= by_s for loss in self.losses_of(place))
 
-    def _losses(self, place: Place) -> Iterable[Loss]:
+    def part_excused(self, part: Part, by_s: float) -> bool:
+        """Whether what no deletion took of it may have been lost since."""
+        return self.excused(part.place, max(part.offset, self.starts[part.place]), by_s)
+
+    def missing(self, part: Part, *, is_committed: bool) -> list[str]:
+        """Of its values those that the last readers of an isolation did not see, though no deletion took them."""
+        if (part.place, is_committed) not in self.finals:
+            return []  # nobody read it: a life that is over
+        there, start = self.finals[part.place, is_committed], self.starts[part.place]
+        missing = [(at, value) for at, value in enumerate(part.values) if value not in there]
+        known = ((value, part.offset + at if part.offset >= 0 else self.where.get(value, -1)) for at, value in missing)
+        return [value for value, offset in known if offset >= start or (offset < 0 and not start)]
+
+    def losses_of(self, place: Place) -> Iterable[Loss]:
+        name, is_life, _ = place[0].partition(LIFE)
+        if is_life:  # where the bucket's part ended was another life's, perhaps
+            return [replace(loss, start=0) for loss in self.losses_of((name, place[1]))]
         return (*self.losses[place], *(self.losses[ANYWHERE] if place in self.unheld else ()))
 
     def lost_of(self, topic: str, by_s: float) -> bool:
@@ -113,18 +147,25 @@ class _Facts:
 
     def is_visible(self, ended: Ended) -> bool:
         """Whether the last readers saw any record of it."""
-        return any(value in self.finals[part.place, True] for part in ended.parts for value in part.values)
+        return any(value in self.finals.get((part.place, True), ()) for part in ended.parts for value in part.values)
 
 
-def check_transactions(events: Iterable[Any], unheld: Iterable[Place] = ()) -> Told:
-    """(kind, detail) of each anomaly."""
-    facts = _Facts(frozenset(unheld))
+def check_transactions(events: Iterable[Any], unheld: Iterable[Place] = (), retained: Iterable[str] = ()) -> Told:
+    """(kind, detail) of each anomaly. `retained`: topics that have a retention."""
+    facts = _Facts(frozenset(unheld), retained=frozenset(retained))
     for event in events:
         if isinstance(event, Ended):
             facts.ended.append(event)
             facts.of_value.update((value, event) for part in event.parts for value in part.values)
         elif isinstance(event, Look):
             facts.looks.append(event)
+            facts.where.update(
+                (value, batch.base + at) for batch in event.batches for at, value in enumerate(batch.values)
+            )
+            if event.consumer == FINAL:
+                facts.starts[event.place] = max(facts.starts[event.place], event.log_start)
+        elif isinstance(event, Delete):
+            facts.deletes[event.place].append(event)
         elif isinstance(event, GroupLook):
             facts.groups.append(event)
         elif isinstance(event, Loss):
@@ -160,11 +201,23 @@ def _only_committed(facts: _Facts) -> Told:
                     if not facts.excused(look.place, offset, before[1]):
                         yield "txn-two-at-one-offset", f"{name}, and {before} before"
                     facts.committed[look.place][offset] = (value, look.done_s)
+                if LIFE in look.place[0]:
+                    yield from _of_its_life(facts, value, look.place)
+                    continue  # a batch that was sent again may be in two
                 found = where.setdefault(value, (look.place, offset, look.done_s))
                 if found[:2] != (look.place, offset) and not (
                     facts.excused(*found) or facts.excused(look.place, offset, look.done_s)
                 ):
                     yield "txn-twice", f"{name}, and at {found[:2]}"
+
+
+def _of_its_life(facts: _Facts, value: str, place: Place) -> Told:
+    """A topic shows nothing of another one that had its name: txn-of-another-topic."""
+    parts = facts.of_value[value].parts if value in facts.of_value else ()
+    unknown = life_of((place[0].partition(LIFE)[0], place[1]), None)
+    known = [part.place for part in parts if value in part.values and part.place != unknown]
+    if known and known[0] != place:
+        yield "txn-of-another-topic", f"{place}: {value}, which {known[0]} acknowledged"
 
 
 def _one_committed_log(facts: _Facts) -> Told:
@@ -198,19 +251,36 @@ def _whole(facts: _Facts) -> Told:
     for ended in facts.ended:
         parts = [part for part in ended.parts if part.place in read]
         for part in parts:
-            missing = [value for value in part.values if value not in facts.finals[part.place, False]]
-            if missing and part.offset >= 0 and not facts.excused(part.place, part.offset, ended.invoked_s):
+            missing = facts.missing(part, is_committed=False)
+            if missing and part.offset >= 0 and not facts.part_excused(part, ended.invoked_s):
                 yield "txn-unseen", f"{part} is acknowledged and not there (read_uncommitted); {_told(ended)}"
         if ended.outcome is Outcome.FAIL or facts.lost_of(STATE_TOPIC, ended.decided_s):
             continue
         if ended.outcome is Outcome.INFO and not facts.is_visible(ended):
             continue
         for part in parts:
-            missing = [value for value in part.values if value not in facts.finals[part.place, True]]
-            if not missing or facts.excused(part.place, max(part.offset, 0), ended.invoked_s):
+            missing = facts.missing(part, is_committed=True)
+            if not missing or facts.part_excused(part, ended.invoked_s):
                 continue
             kind = "txn-lost" if ended.outcome is Outcome.OK else "txn-fractured"
             yield kind, f"{part}: {missing} are not there at the end; {_told(ended)}"
+
+
+def _not_across_a_restore(facts: _Facts) -> Told:
+    """txn-across-restore: no producer of before a restore commits after it what it began before (TX11).
+    txn-copied-lost: what was committed and copied before a loss is shown after it, whatever its coordinator lost."""
+    restored_s = {loss.at_s for found in facts.losses.values() for loss in found if loss.kind == ALL_MACHINES}
+    read = {place for place, is_committed in facts.finals if is_committed}
+    for ended in facts.ended:
+        if ended.outcome is not Outcome.OK:
+            continue
+        if any(ended.invoked_s < at_s < ended.decided_s for at_s in restored_s):
+            yield "txn-across-restore", f"{_told(ended)}, all machines were lost at {max(restored_s):.3f} s"
+        for part in (part for part in ended.parts if part.place in read and part.offset >= 0):
+            lost = [loss for loss in facts.losses_of(part.place) if loss.at_s > ended.done_s]
+            is_held = lost and all(part.offset + len(part.values) <= loss.start for loss in lost)
+            if is_held and (missing := facts.missing(part, is_committed=True)):
+                yield "txn-copied-lost", f"{part}: {missing} are not there at the end; {lost}; {_told(ended)}"
 
 
 def _in_order(facts: _Facts) -> Told:
@@ -242,6 +312,29 @@ def _below_stable(facts: _Facts) -> Told:
             )
         if look.is_committed and look.end > max(look.last_stable, look.offset):
             yield "txn-above-stable", f"{look.place}: {look.end} served, last stable {look.last_stable} ({look.node})"
+
+
+def _where_it_is(facts: _Facts) -> Told:
+    """txn-stable-passed: no reader is told a last stable offset above a record of a transaction that is committed only
+    later; txn-stable-below-start: a deletion takes it along; txn-start-ahead: only as far as somebody asked."""
+    of_place: dict[Place, list[tuple[int, Ended]]] = defaultdict(list)
+    for ended in sorted(facts.ended, key=lambda ended: ended.decided_s):
+        for part in ended.parts if ended.outcome is Outcome.OK and ended.how != STRAY else ():
+            if part.offset >= 0:
+                of_place[part.place].append((part.offset, ended))
+    for look in facts.looks:
+        name = f"{look.place}: last stable {look.last_stable} ({look.node}, to {look.consumer}, {look.done_s:.3f} s)"
+        if look.last_stable < look.log_start:
+            yield "txn-stable-below-start", f"{name}, log start {look.log_start}"
+        known = of_place[look.place]
+        for offset, ended in known[bisect_right(known, look.done_s, key=lambda found: found[1].decided_s) :]:
+            if look.last_stable <= max(offset, look.log_start) or ended.invoked_s > look.done_s:
+                continue
+            if not facts.excused(look.place, offset, min(look.invoked_s, ended.invoked_s)):
+                yield "txn-stable-passed", f"{name}, which passes {offset} of {_told(ended)}"
+        asked = (one.offset for one in facts.deletes[look.place] if one.invoked_s < look.done_s)
+        if look.place[0] not in facts.retained and look.log_start > (allowed := max(asked, default=0)):
+            yield "txn-start-ahead", f"{name}, log start {look.log_start}, deletion asked below {allowed}"
 
 
 def _stable_never_back(facts: _Facts) -> Told:
@@ -280,9 +373,11 @@ def _offsets_with_it(facts: _Facts) -> Told:
             kind = "txn-offset-back" if ended.outcome is Outcome.OK else "txn-offset-apart"
             yield kind, f"{name}; {_told(ended)} says {ended.group_offset}"
         for ended in at if look.is_final else ():
-            if not ended.parts or facts.is_visible(ended) or facts.lost_of(STATE_TOPIC, ended.decided_s):
+            if facts.is_visible(ended) or facts.lost_of(STATE_TOPIC, ended.decided_s):
                 continue
-            if not any(facts.excused(part.place, max(part.offset, 0), ended.invoked_s) for part in ended.parts):
+            if not any(facts.missing(part, is_committed=True) for part in ended.parts):
+                continue
+            if not any(facts.part_excused(part, ended.invoked_s) for part in ended.parts):
                 yield "txn-offset-apart", f"{name}, of {_told(ended)}, whose records are not there"
 
 
@@ -299,8 +394,10 @@ _JUDGES: tuple[Callable[[_Facts], Told], ...] = (
     _only_committed,
     _one_committed_log,
     _whole,
+    _not_across_a_restore,
     _in_order,
     _below_stable,
+    _where_it_is,
     _stable_never_back,
     _offsets_with_it,
 )

@@ -32,6 +32,7 @@ MUST_HIT = (
     *("cleaning, killed in a swap", "cleaning, power cut in a swap", "cleaning, start finished a swap"),
     *("cleaning, pass cut off by a role's end", "cleaning, pass cut off by a full disk"),
     *IN_TRANSACTIONS,
+    *("acls, WRITE refused", "acls, READ refused"),
 )
 
 

@@ -35,6 +35,7 @@ MUST_HIT = (
     *("cleaning, pass finished", "cleaning, swap", "cleaning, pass cut off by a role's end"),
     *("cleaning, tombstones dropped", "cleaning, map full", "cleaning, start finished a swap"),
     *IN_TRANSACTIONS,
+    *("acls, WRITE refused", "acls, READ refused"),
     "txn markers late",
 )
 

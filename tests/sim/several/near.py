@@ -45,10 +45,10 @@ class RackClient(RoutedClient):
             assert found.preferred < 0, "a follower sends nobody away"
         return found
 
-    async def list_offset(self, topic: str, partition: int, sentinel: int) -> int:
+    async def list_offset(self, topic: str, partition: int, sentinel: int, *, isolation: int = 0) -> int:
         """Only the leader says."""
         self._leave()
-        return await super().list_offset(topic, partition, sentinel)
+        return await super().list_offset(topic, partition, sentinel, isolation=isolation)
 
     def refused(self, code: int) -> None:
         super().refused(code)
@@ -72,11 +72,11 @@ class AnyClient(RoutedClient):
         held = [self._addresses[node_id] for node_id in self._replicas if node_id in self._addresses]
         return held[self._rng.randrange(len(held))] if held else leader
 
-    async def list_offset(self, topic: str, partition: int, sentinel: int) -> int:
+    async def list_offset(self, topic: str, partition: int, sentinel: int, *, isolation: int = 0) -> int:
         """Only the leader says."""
         self._target = await super()._leader()
         try:
-            return await super().list_offset(topic, partition, sentinel)
+            return await super().list_offset(topic, partition, sentinel, isolation=isolation)
         finally:
             self._target = None
 

@@ -26,7 +26,7 @@ from tests.sim.nemesis import manifests
 from tests.sim.playing import Outcome, played
 from tests.sim.run import BROKER_SETTINGS
 from tests.sim.several.fleet import Fleet, brokers_are_seen
-from tests.sim.several.restoring import BROKERS, DURATION_S, RESTORED_S, Others, Restored
+from tests.sim.several.restoring import BROKERS, DURATION_S, RESTORED_S, Others, Restored, with_transactions
 from tests.sim.several.run import Shape, shape_of
 from tests.sim.world.loop import SimLoop
 from tests.support.store.memory_store import MemoryStore, StoredObject
@@ -44,10 +44,11 @@ class Stopped(StrEnum):
 
 def replay(seed: int) -> Outcome:
     """Run a seed to its end. Deterministic."""
-    shape = replace(shape_of(seed, BROKERS, DURATION_S), kinds=(), faults=(), deaf=False)
+    drawn = replace(shape_of(seed, BROKERS, DURATION_S), kinds=(), faults=(), deaf=False)
+    shape, more = with_transactions(drawn, f"rebuilding/{seed}")
 
     def make(loop: SimLoop) -> Rebuilt:
-        settings = [*BROKER_SETTINGS, *shape.settings]
+        settings = [*BROKER_SETTINGS, *more, *shape.settings]
         return Rebuilt(shape, Fleet(loop, f"rebuilding/{seed}", BROKERS, settings))
 
     with brokers_are_seen():

@@ -3,7 +3,8 @@
 Owns that one fault and its mending: the operator does what `cluster restore` says, step by step, on the newest image.
 Always true: who is lost has no power again, unless he is started under his old node id on an empty directory; every
 request of the operator may fail, and he begins each look anew. What every run asks, this asks too: no offset shows two
-records, what the bucket held is read again, every partition serves, every set is full. `replay` replays one.
+records, what the bucket held is read again, every partition serves, every set is full. In half of the runs producers
+with open transactions go on over it (E10): nothing that began before is committed after. `replay` replays one.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from broker.wire.messages import (
 from seams.rng import SeededRng
 from tests.sim.actors import NO_ANSWER
 from tests.sim.checks.history import Place
+from tests.sim.checks.transactions import ALL_MACHINES
 from tests.sim.client import ServerError
 from tests.sim.playing import Outcome, played
 from tests.sim.run import BROKER_SETTINGS
 from tests.sim.several.crowd import RoutedClient
 from tests.sim.several.fleet import Fleet, Seat, brokers_are_seen
 from tests.sim.several.run import SeveralBrokers, Shape, shape_of
+from tests.sim.transactions.cast import SETTINGS as TRANSACTION_SETTINGS
+from tests.sim.transactions.cast import transactions_of
 from tests.sim.world.loop import SimLoop
 from thermocline.cli.cluster.restore.plan import Step, next_step
 
@@ -66,12 +70,21 @@ def replay(seed: int) -> Outcome:
     shape = replace(drawn, kinds=(), faults=(), deaf=False)
     others = tuple(Others)[SeededRng(f"restoring/{seed}").randrange(len(Others))]
 
+    shape, more = with_transactions(shape, f"restoring/{seed}")
+
     def make(loop: SimLoop) -> Restored:
-        settings = [*BROKER_SETTINGS, *shape.settings]
+        settings = [*BROKER_SETTINGS, *more, *shape.settings]
         return Restored(shape, Fleet(loop, f"restoring/{seed}", BROKERS, settings, spares=4), others)
 
     with brokers_are_seen():
         return played(make)
+
+
+def with_transactions(shape: Shape, name: str) -> tuple[Shape, Sequence[str]]:
+    """In half of the runs of these names, drawn apart; and the settings for that."""
+    if SeededRng(f"{name}/has transactions").randrange(2):
+        return shape, ()
+    return replace(shape, transactions=transactions_of(name, more_lines=2)), TRANSACTION_SETTINGS
 
 
 class Restored(SeveralBrokers):
@@ -84,6 +97,11 @@ class Restored(SeveralBrokers):
         self._moving = SeededRng(f"restoring/{shape.seed}/moving")  # apart, so that the other half is as it was
         self._operator = self._crowd.client()
         assert isinstance(self._operator, RoutedClient)
+
+    @property
+    def fences_unasked(self) -> bool:
+        """Whoever begins in a cluster made anew ends what is open there."""
+        return True
 
     async def break_things(self) -> None:
         """Half of the load before, half after."""
@@ -125,7 +143,7 @@ class Restored(SeveralBrokers):
     async def _lose_all(self) -> None:
         """At one moment. A request that is under way to the bucket may still land."""
         self._nemesis.note(f"all machines are lost; then: {self._others}")
-        await self._lose(self._fleet.seats, "all machines")
+        await self._lose(self._fleet.seats, ALL_MACHINES)
         self._nemesis.hits["all machines lost"] += 1
 
     async def _lose(self, seats: Sequence[Seat], kind: str) -> None:

@@ -19,6 +19,8 @@ from tests.sim.actors import Admin, Reader
 from tests.sim.checks.history import History, Place
 from tests.sim.checks.invariants import watch_roots
 from tests.sim.client import Client
+from tests.sim.guarded import SETTINGS as GUARDED_SETTINGS
+from tests.sim.guarded import is_guarded
 from tests.sim.nemesis import KEEPS
 from tests.sim.playing import Actor, Load, Outcome, Play, played
 from tests.sim.run import BROKER_SETTINGS, FAULTY, authorizer_of, codec_of
@@ -71,6 +73,7 @@ class Shape:
     reborn: bool = False  # a topic is deleted and made again while it is written to, replicas leave and come back
     table: TableShape | None = None
     transactions: TransactionShape | None = None
+    is_guarded: bool = False  # the ACLs of one topic change
 
 
 def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int | None = None) -> Shape:
@@ -151,6 +154,7 @@ def with_late(shape: Shape, *, always: bool) -> Shape:
         reborn=always or is_reborn,
         table=table_of(name),
         transactions=transactions_of(name, more_lines=1),
+        is_guarded=is_guarded(name, shape.settings),
     )
 
 
@@ -175,6 +179,7 @@ def simulate(
             [*BROKER_SETTINGS, *TABLE_SETTINGS, *TRANSACTION_SETTINGS, *shape.settings],
             f"several/{brokers}/{seed}",
         )
+        settings += GUARDED_SETTINGS if shape.is_guarded else ()
         late_work, encrypts = late_of(loop, name, shape.late), drawn_encryption(name)
         fleet = Fleet(loop, name, seats_of(shape), settings, late=late_work, encrypts=encrypts)
         return SeveralBrokers(shape, fleet)
@@ -192,7 +197,9 @@ class SeveralBrokers(Play):
         stage = Crowd(fleet, History(), _nobody, asyncio.Event(), [], {})
         load = Load(shape.duration_s, shape.producers, shape.pace_s, shape.segment_bytes)
         self._kinds, self._is_sync = shape.kinds, shape.sync
-        super().__init__(shape, load, fleet, stage, PARTITIONS, shape.table, shape.transactions)
+        super().__init__(
+            shape, load, fleet, stage, PARTITIONS, shape.table, shape.transactions, is_guarded=shape.is_guarded
+        )
         self._fleet = fleet
         self._crowd = stage
         self._deaf, self._min_in_sync, self._local_bytes = shape.deaf, shape.min_in_sync, shape.local_bytes

@@ -20,6 +20,8 @@ from tests.sim.checks.transactions import ANYWHERE, FINAL, STATE_TOPIC
 from tests.sim.client import Client
 from tests.sim.transactions.line import CLOSES_S, Line, LineShape
 from tests.sim.transactions.looking import GroupOffsets, TransactionReader
+from tests.sim.transactions.reborn import BORN, LifeReader, Lives
+from tests.sim.transactions.trimming import Trimmer
 
 COLD: Place = ("txcold", 0)
 WARM: Place = ("txwarm", 0)
@@ -42,17 +44,24 @@ MUST_HIT = (
     *("txn committed", "txn aborted", "txn commit unanswered", "txn producer died", "txn zombie fenced"),
     *("txn timed out", "txn coordinator moved", "txn offsets in a transaction", "txn offset not stable yet"),
     *("txn reads past aborted ones", "txn committed read of the bucket", "txn batch after the end refused"),
+    *("txn topic deleted and made again", "txn topic deleted with one open"),
+    *("txn records deleted into what is open", "txn records deleted below what is open"),
 )
 """What happens in any dozen runs."""
+
+Other = TransactionReader | GroupOffsets | Trimmer | Lives
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionShape:
-    """What a seed draws of them."""
+    """What a seed draws of them. `is_trimmed`: records are deleted there; `retention_bytes` then, -1: none."""
 
     lines: tuple[LineShape, ...]
     segment_bytes: int
     has_hot: bool
+    is_trimmed: bool = False
+    retention_bytes: int = -1
+    has_lives: bool = False  # of one more topic, with a line of its own
 
     @property
     def tiered(self) -> tuple[Place, ...]:
@@ -65,12 +74,19 @@ class TransactionShape:
     def topics(self) -> Mapping[str, Mapping[str, str]]:
         """Configs by name."""
         segment = {"internal.segment.bytes": str(self.segment_bytes), "retention.ms": "-1"}
+        segment |= {"retention.bytes": str(self.retention_bytes)}
         tiered = {**segment, "remote.storage.enable": "true"}
+        on_disk = 9000 if self.retention_bytes < 0 else min(9000, self.retention_bytes)
         found = {
             COLD[0]: {**tiered, "local.retention.bytes": "1"},
-            WARM[0]: {**tiered, "local.retention.bytes": "9000"},
+            WARM[0]: {**tiered, "local.retention.bytes": str(on_disk)},
         }
         return {**found, HOT[0]: segment} if self.has_hot else found
+
+    @property
+    def retained(self) -> frozenset[str]:
+        """Topics whose retention moves the log start by itself."""
+        return frozenset(place[0] for place in self.places) if self.retention_bytes >= 0 else frozenset()
 
 
 def transactions_of(name: str, more_lines: int = 0) -> TransactionShape:
@@ -83,7 +99,17 @@ def transactions_of(name: str, more_lines: int = 0) -> TransactionShape:
         version = 2 if number == 0 else 1 if number == 1 else 1 + rng.randrange(2)
         timeout_ms = (1000, 2500, 6000)[rng.randrange(3)]
         lines.append(LineShape(f"x{number}", version, timeout_ms, (0.05, 0.15, 0.4)[rng.randrange(3)], places))
-    return TransactionShape(tuple(lines), (1800, 3500, 9000)[rng.randrange(3)], has_hot)
+    segment_bytes = (1800, 3500, 9000)[rng.randrange(3)]
+    trims = SeededRng(f"{name}/transactions/trims")
+    is_trimmed = trims.randrange(3) == 0
+    retention_bytes = (-1, 5_000, 20_000)[trims.randrange(3)] if is_trimmed else -1
+    lives = SeededRng(f"{name}/transactions/lives")
+    has_lives = lives.randrange(3) == 0
+    if has_lives:
+        timeout_ms, pace_s = (1000, 2500, 6000)[lives.randrange(3)], (0.05, 0.15)[lives.randrange(2)]
+        places = ((WARM, BORN), (COLD, BORN, WARM))[lives.randrange(2)]
+        lines.append(LineShape("xb", 1 + lives.randrange(2), timeout_ms, pace_s, places, frozenset({BORN})))
+    return TransactionShape(tuple(lines), segment_bytes, has_hot, is_trimmed, retention_bytes, has_lives)
 
 
 class Cast:
@@ -93,15 +119,19 @@ class Cast:
         self._stage, self.shape = stage, shape
         self.hits: Counter[str] = Counter()
         self._lines = [Line(stage, line, self.hits, shape.tiered, is_judged=is_judged) for line in shape.lines]
-        self._groups = [GroupOffsets(stage, line.name, shape.places[0], self.hits) for line in shape.lines]
+        self._groups = [GroupOffsets(stage, line.name, line.places[0], self.hits) for line in shape.lines]
         self._after = 0
 
     def writers(self) -> Sequence[Line]:
         return self._lines
 
-    def others(self, near: Callable[[Place], Sequence[tuple[str, Client]]]) -> list[TransactionReader | GroupOffsets]:
-        """Readers of each place: of its leader, and where `near` goes; of each group."""
-        found: list[TransactionReader | GroupOffsets] = [*self._groups]
+    def others(self, near: Callable[[Place], Sequence[tuple[str, Client]]]) -> list[Other]:
+        """Readers of each place: of its leader, and where `near` goes; of each group; and who deletes records."""
+        found: list[Other] = [*self._groups]
+        if self.shape.is_trimmed:
+            found.append(Trimmer(self._stage, self.shape.places, self.hits))
+        if self.shape.has_lives:
+            found += [Lives(self._stage, self.hits), self._reader("tx again lives", BORN, self._stage.client(BORN))]
         for place in self.shape.places:
             clients = [(f"tx again {place[0]}", self._stage.client(place)), *near(place)]
             found += [self._reader(name, place, client) for name, client in clients]
@@ -110,9 +140,8 @@ class Cast:
     def _reader(
         self, name: str, place: Place, client: Client, *, is_committed: bool = True, again: bool = True
     ) -> TransactionReader:
-        return TransactionReader(
-            self._stage, name, place, client, self.hits, self._is_cold, is_committed=is_committed, again=again
-        )
+        kind = LifeReader if place == BORN else TransactionReader
+        return kind(self._stage, name, place, client, self.hits, self._is_cold, is_committed=is_committed, again=again)
 
     def _is_cold(self, node_name: str, place: Place, offset: int) -> bool:
         for node in self._stage.cluster.nodes:
@@ -152,3 +181,21 @@ class Cast:
                 if why:
                     kind = "txn-hanging" if is_committed else "unreadable"
                     found(kind, f"{place}: {why} ({name}, {patience_s:.0f} s)")
+        if self.shape.has_lives:
+            await self._read_life(found, name, patience_s)
+
+    async def _read_life(self, found: Found, name: str, patience_s: float) -> None:
+        """The last one, if it lasts until both isolations were read."""
+        readers = []
+        for is_committed in (True, False):
+            client = self._stage.client(BORN)
+            reader = self._reader(name, BORN, client, is_committed=is_committed, again=False)
+            assert isinstance(reader, LifeReader)
+            reader.told = []
+            readers.append(reader)
+            if why := await reader.read_all(patience_s):
+                found("txn-hanging", f"{reader.place}: {why} ({name}, {patience_s:.0f} s)")
+        if readers[0].topic_id is not None and readers[0].topic_id == readers[1].topic_id:
+            for reader in readers:
+                for look in reader.told or ():
+                    self._stage.history.add(look)

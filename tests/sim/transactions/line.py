@@ -37,13 +37,15 @@ CLOSES_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LineShape:
-    """`version` is that of transactions. `timeout_ms`: of a transaction, as the coordinator is told."""
+    """`version` is that of transactions. `timeout_ms`: of a transaction, as the coordinator is told. `lives`: places of
+    topics that are deleted and made again meanwhile."""
 
     name: str
     version: int
     timeout_ms: int
     pace_s: float
     places: tuple[Place, ...]
+    lives: frozenset[Place] = frozenset()
 
 
 class Line:
@@ -55,7 +57,7 @@ class Line:
     ) -> None:
         self._stage, self._shape, self._hits = stage, shape, hits
         self._told_to_main = frozenset(told_to_main)
-        self._is_judged = is_judged
+        self._is_judged = is_judged and not shape.lives  # sequences and transactions end with a topic
         self._rng = stage.rng(f"line {shape.name}")
         self._number = 0
         self._sessions = 0
@@ -82,7 +84,7 @@ class Line:
             self._hits,
             self._coordinators,
         )
-        session.name = f"{shape.name}.{self._sessions}"
+        session.name, session.lives = f"{shape.name}.{self._sessions}", shape.lives
         return session
 
     async def run(self) -> None:

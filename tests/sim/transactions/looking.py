@@ -58,6 +58,8 @@ class TransactionReader:
         self._hits, self._is_cold = hits, is_cold
         self._is_committed, self._again = is_committed, again
         self._rng = stage.rng(f"tx reader {name}")
+        self.place = place  # as the history has it
+        self.told: list[Look] | None = None  # not told yet; None: told at once
         self.position = -1
         self.high_watermark = -1
         self.stable = -1
@@ -75,9 +77,7 @@ class TransactionReader:
             if self.position < 0:
                 self.position = await self._client.list_offset(*place, EARLIEST)
             invoked_s = stage.now()
-            isolation = READ_COMMITTED if self._is_committed else 0
-            bytes_max = 1 + self._rng.randrange(8000)
-            fetched = await self._client.fetch(*place, self.position, bytes_max, 200, isolation=isolation)
+            fetched = await self._fetch(1 + self._rng.randrange(8000))
             if fetched.error:
                 raise ServerError(fetched.error, "fetch")
         except ServerError as failure:
@@ -92,6 +92,10 @@ class TransactionReader:
             await asyncio.sleep(0.1)
             return
         self._took(fetched, invoked_s)
+
+    async def _fetch(self, bytes_max: int) -> Fetched:
+        isolation = READ_COMMITTED if self._is_committed else 0
+        return await self._client.fetch(*self._place, self.position, bytes_max, 200, isolation=isolation)
 
     def _took(self, fetched: Fetched, invoked_s: float) -> None:
         stage, place = self._stage, self._place
@@ -114,21 +118,24 @@ class TransactionReader:
         if self._is_committed and batches and self._is_cold(node, place, batches[0].base):
             self._hits["txn committed read of the bucket"] += 1
         self._hits["txn reads past aborted ones"] += len(passed) < sum(not h.is_control for h, _ in fetched.batches)
-        stage.history.add(
-            Look(
-                self._name,
-                place,
-                self.position,
-                at,
-                self._is_committed,
-                invoked_s,
-                stage.now(),
-                batches,
-                fetched.last_stable,
-                fetched.high_watermark,
-                node,
-            )
+        look = Look(
+            self._name,
+            self.place,
+            self.position,
+            at,
+            self._is_committed,
+            invoked_s,
+            stage.now(),
+            batches,
+            fetched.last_stable,
+            fetched.high_watermark,
+            node,
+            fetched.log_start_offset,
         )
+        if self.told is None:
+            stage.history.add(look)
+        else:
+            self.told.append(look)
         self.high_watermark, self.stable = fetched.high_watermark, fetched.last_stable
         if fetched.batches:
             self.position = at

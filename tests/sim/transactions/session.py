@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
@@ -30,7 +31,7 @@ from logformat.records import Codec, Record, encode_batch
 from seams.rng import SeededRng
 from tests.sim.actors import NO_ANSWER, Stage
 from tests.sim.checks.history import Outcome, Place, Send
-from tests.sim.checks.transactions import Part
+from tests.sim.checks.transactions import Part, life_of
 from tests.sim.client import OF_GROUP, OF_TRANSACTION, Client, ServerError, produce_request
 from tests.sim.world.clock import EPOCH_MS
 
@@ -127,6 +128,7 @@ class Session:
         self.producer = (-1, -1)
         self.is_unsure = False  # some request of it may still come
         self.fenced_s: float | None = None  # when the answer to its successor came
+        self.lives: frozenset[Place] = frozenset()  # places of topics that are deleted and made again
         self.explains_fence = False  # it may have fenced itself: a twin of its InitProducerId
 
     @property
@@ -268,12 +270,15 @@ class Session:
         client = self._clients.get(place) or stage.client(place)
         self._clients[place] = client
         invoked_s, offset, asked, outcome = stage.now(), -1, "", Outcome.INFO
+        life: UUID | None = None
 
         async def once() -> int:
             nonlocal offset, asked
+            nonlocal life
             try:
                 await client.connection()
                 asked = stage.cluster.node_at(client.connected_to)
+                before = stage.cluster.topic_id_led_at(client.connected_to, place)
                 request = produce_request(*place, data, transactional_id=self.line)
                 response = await client.call(ApiKey.PRODUCE, request, version=PRODUCE[self.version])
             except NO_ANSWER:
@@ -285,17 +290,21 @@ class Session:
                 return ErrorCode.NONE
             offset = answer.base_offset
             client.refused(code)
+            life = before if before == stage.cluster.topic_id_led_at(client.connected_to, place) else None
             return code
 
+        is_sure = False
         try:
             try:
-                await self._until(f"Produce to {place}", once, patience_s)
+                is_sure = await self._until(f"Produce to {place}", once, patience_s)
                 outcome = Outcome.OK
             except MustAbort:
                 outcome = Outcome.INFO if self.is_unsure else Outcome.FAIL
                 raise
             finally:
-                part = Part(place, values, offset if outcome is Outcome.OK else -1)
+                is_known = outcome is Outcome.OK and is_sure
+                at = life_of(place, life if is_known else None) if place in self.lives else place
+                part = Part(at, values, offset if outcome is Outcome.OK else -1)
                 (transaction.parts if outcome is Outcome.OK else transaction.unsure).append(part)
                 if outcome is Outcome.OK:
                     self._sequences[place] += count

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import Any
+from uuid import UUID
 
 from broker import app
 from broker.app import Broker
@@ -292,6 +293,13 @@ class Cluster:
             return ""
         gone = node.logs_gone[place]
         return f"{node.name}, log {gone + 1}" if gone else node.name
+
+    def topic_id_led_at(self, address: tuple[str, int], place: Place) -> UUID | None:
+        """Of the log that whoever is at an address leads under this name."""
+        node = self._node_at(address)
+        replicas = None if node is None or node.broker is None else node.broker.components.replicas
+        led = None if replicas is None else replicas._registry.partitions.get(place)
+        return None if led is None else led.topic_id
 
     def said_s(self, name: str, came_s: float) -> float:
         """When a process said at the latest what came then: a slow link carries on what the dead sent."""

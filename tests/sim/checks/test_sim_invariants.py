@@ -1,0 +1,53 @@
+"""The invariants of a run only look: what they look at goes on as it would without them."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from hotstore.log.log_config import LogConfig
+from logformat.record_batch import read_header
+from logformat.records import Record, encode_batch
+from logformat.transaction_marker import TransactionMarker
+from tests.sim.actors import Stage
+from tests.sim.checks.history import History
+from tests.sim.checks.invariants import look_at
+from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import new_log
+
+
+async def test_a_look_decides_no_transaction() -> None:
+    """The look of a tiered log asked for the last stable offset of the log's end, and with that the log forgot markers
+    above the high watermark: it copied what a leader change undid (TX21; seed 221 of three brokers, --late)."""
+    _, log = new_log(CrashDisk(), LogConfig(segment_bytes=600, index_interval_bytes=100))
+    data = encode_batch(
+        [Record(0, 1_000, b"k", b"v")], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    view = memoryview(bytearray(data))
+    first = log.append_transactional(view, read_header(view), 0, 10_000).base_offset
+    (marker,) = log.append_markers([TransactionMarker(7, 0, True, 0, 0)], 0, 10_000)
+    high_watermark = marker  # which is below it only later
+    assert isinstance(high_watermark, int)
+
+    found: list[str] = []
+    partition = SimpleNamespace(
+        topic="t",
+        index=0,
+        log=log,
+        tier=SimpleNamespace(
+            enabled=True,
+            partition_state=SimpleNamespace(manifests=SimpleNamespace(manifest=object()), claimed=True),
+            remote_end_offset=0,
+        ),
+        log_start_offset=0,
+        high_watermark=high_watermark,
+        last_stable_offset=log.last_stable_offset(high_watermark),
+        undecided={},
+    )
+    replicas = SimpleNamespace(_registry=[partition])
+    node: Any = SimpleNamespace(name="n", broker=SimpleNamespace(components=SimpleNamespace(replicas=replicas)))
+    cluster: Any = SimpleNamespace(seed="looks")
+    look_at(node, Stage(cluster, History(), lambda: node, asyncio.Event(), found, {}))
+    assert found == []
+    assert log.last_stable_offset(high_watermark) == first == 0, "its marker is above the high watermark"
