@@ -197,9 +197,12 @@ class Nemesis:
         self.hits[Kind.CRASH_LOOP.value] += 1
 
     async def _rival(self) -> None:
-        """A broker on an empty directory, beside one that serves: refused, whatever its wall clock does (C31)."""
+        """A broker on an empty directory, beside one that serves: refused, whatever its wall clock does (C31).
+        Not where the store may be late: a lease that is not renewed in time is rightly taken over."""
         holder = self.node
         if not holder.serving or any(store.down or store.denies for store in self.cluster.stores()):
+            return
+        if self.cluster.late is not None:
             return
         self._directories += 1
         rival = self.cluster.start(f"d{self._directories}", 9092 + self._directories)
