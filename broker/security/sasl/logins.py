@@ -54,6 +54,7 @@ class Logins:
         self._world = world
         self._metadata: Metadata | None = None
         self._secret = b""
+        self._plain_users = {name: password_digests(config.plain_users) for name, config in configured.items()}
         limits = LoginLimits()
         self._verifiers: dict[str, TokenVerifier] = {}
         self._listeners: dict[str, ListenerLogins] = {}
@@ -69,7 +70,7 @@ class Logins:
                 name,
                 config,
                 broker,
-                self._mechanisms(config),
+                self._mechanisms(name, config),
                 verify,
                 LoginLimits() if name == brokers_listener else limits,
                 world.clock,
@@ -92,17 +93,38 @@ class Logins:
         """Background services by name, to be started: they keep the keys of tokens current."""
         return {f"keys of {name}": verifier.keep for name, verifier in self._verifiers.items()}
 
-    def _mechanisms(self, config: SaslListener) -> dict[str, MakeMechanism]:
-        digests = password_digests(config.plain_users)
+    @property
+    def plain_users_count(self) -> int:
+        """Users of PLAIN, over all listeners."""
+        return len({user for users in self._plain_users.values() for user in users})
+
+    @property
+    def takes_plain(self) -> bool:
+        return any(self._plain_users.values())
+
+    def use_plain_users(self, configured: Mapping[str, SaslListener]) -> bool:
+        """Let the users of `configured` log in by PLAIN from now on; whether others could before. From any thread.
+        Listeners and their mechanisms stay those of the start."""
+        users = {
+            name: password_digests(configured[name].plain_users) if name in configured else before
+            for name, before in self._plain_users.items()
+        }
+        changed, self._plain_users = users != self._plain_users, users
+        return changed
+
+    def _mechanisms(self, name: str, config: SaslListener) -> dict[str, MakeMechanism]:
         found: dict[str, MakeMechanism] = {}
         for mechanism in config.mechanisms:
             if mechanism == PLAIN:
-                found[mechanism] = partial(PlainServer, digests)
+                found[mechanism] = partial(self._plain, name)
             elif mechanism == OAUTHBEARER:
                 found[mechanism] = OAuthBearerServer
             else:
                 found[mechanism] = partial(self._scram, mechanism)
         return found
+
+    def _plain(self, listener: str) -> Mechanism:
+        return PlainServer(self._plain_users[listener])
 
     def _scram(self, mechanism: str) -> Mechanism:
         return ScramServer(mechanism, self._credential, self._nonce(), self._secret)
