@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.definitions import BROKER, broker_definition
+from broker.config.definitions import BROKER, broker_definition, is_of_one_broker
 from broker.config.kafka.at_run_time import OF_A_LISTENER, OF_ONE
 from broker.config.resolve import with_overrides
 from broker.config.values import ConfigType, InvalidConfig
@@ -148,7 +148,7 @@ def _accept(broker: BrokerConfig, explicit: Mapping[str, str], *, own: bool) -> 
         raise InvalidRequest(
             f"Cannot update these configs at default cluster level, broker id must be specified: [{', '.join(of_one)}]"
         )
-    if not own and (of_listeners := sorted(name for name in explicit if name.startswith("listener.name."))):
+    if not own and (of_listeners := sorted(name for name in explicit if is_of_one_broker(name))):
         raise InvalidRequest(
             "Cannot update these configs at default cluster level, broker id must be specified: "
             f"[{', '.join(of_listeners)}]"

@@ -162,13 +162,20 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "with 102400 a request of 1 MB takes eleven reads instead of a few, a fifth less throughput",
     ),
     "connections.max.idle.ms": H("A connection without a request for this long is closed."),
-    "max.connections": D("Open connections; above it accepting waits.", "10000", _LIMITS_ON),
+    "max.connections": D(
+        "Open connections; above it accepting waits. Of one listener: listener.name.NAME.max.connections.",
+        "10000",
+        _LIMITS_ON,
+    ),
     "max.connections.per.ip": D("Open connections from one address.", "2000", _LIMITS_ON),
     "max.connections.per.ip.overrides": H(
         "The same for single addresses: address:count,… (Kafka takes host names too)."
     ),
     "max.connection.creation.rate": D(
-        "Connections accepted a second; above it accepting waits, none is closed.", "1000", _LIMITS_ON
+        "Connections accepted a second; above it accepting waits, none is closed. Of one listener: "
+        "listener.name.NAME.max.connection.creation.rate.",
+        "1000",
+        _LIMITS_ON,
     ),
     "fetch.max.bytes": H("The most bytes of records one Fetch answer carries, whatever the client asked."),
     "max.incremental.fetch.session.cache.slots": H(

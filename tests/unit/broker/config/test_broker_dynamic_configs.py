@@ -148,9 +148,18 @@ async def test_who_may_connect_follows() -> None:
     changes = [("max.connections", SET, "7"), ("max.connection.creation.rate", SET, "5")]
     assert await altered(life, (BROKER, ALL, changes)) == [(0, None)]
     assert connection_limits(life) == (7, 5)
+    of_one = [("listener.name.plaintext.max.connections", SET, "3")]
+    assert await altered(life, (BROKER, ALL, of_one)) == [(0, None)], "Kafka takes it for all brokers too"
+    of_one = [("listener.name.plaintext.max.connection.creation.rate", SET, "2")]
+    assert await altered(life, (BROKER, "1", of_one)) == [(0, None)]
+    assert connection_limits(life) == (7, 5) and own_limits(life) == (3, 2)
+    assert (await described(life, BROKER, "1"))["listener.name.plaintext.max.connections"].value == "3"
+    assert (await described(life, BROKER, ALL))["listener.name.plaintext.max.connections"].value == "3"
+    ((code, text),) = await altered(life, (BROKER, "1", [("listener.name.plaintext.max.connections", SET, "0")]))
+    assert (code, text) == (INVALID, "Invalid max.connections 0")
     await life.stop()
     again = await place.start()
-    assert connection_limits(again) == (7, 5), "forgotten by the next start"
+    assert connection_limits(again) == (7, 5) and own_limits(again) == (3, 2), "forgotten by the next start"
     await again.stop()
 
 
@@ -158,8 +167,16 @@ def connection_limits(life: Life) -> tuple[int, int]:
     """Of connections at once, and of new ones a second."""
     server = life.broker.components.server
     assert server is not None
-    limits = server._admissions["PLAINTEXT"]._limits
+    limits = server._admissions["PLAINTEXT"]._crowd.limits
     return limits.connections_max, limits.connections_per_s_max
+
+
+def own_limits(life: Life) -> tuple[float | None, float | None]:
+    """The same, of the listener alone."""
+    server = life.broker.components.server
+    assert server is not None
+    own = server._admissions["PLAINTEXT"]._own
+    return own._most, own._per_s
 
 
 def fixed(*names: str) -> tuple[int, str]:
