@@ -53,7 +53,6 @@ class Logins:
     ) -> None:
         self._world = world
         self._metadata: Metadata | None = None
-        self._secret = b""
         self._plain_users = {name: password_digests(config.plain_users) for name, config in configured.items()}
         limits = LoginLimits()
         self._verifiers: dict[str, TokenVerifier] = {}
@@ -85,8 +84,6 @@ class Logins:
     def serve(self, metadata: Metadata) -> None:
         """Use `metadata` from now on; called before the first connection is accepted."""
         self._metadata = metadata
-        # The same on every broker and after every start; who has not logged in cannot know the cluster's id.
-        self._secret = sha256(b"thermocline scram decoys:" + metadata.cluster_id.encode()).digest()
 
     @property
     def services(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
@@ -127,7 +124,14 @@ class Logins:
         return PlainServer(self._plain_users[listener])
 
     def _scram(self, mechanism: str) -> Mechanism:
-        return ScramServer(mechanism, self._credential, self._nonce(), self._secret)
+        return ScramServer(mechanism, self._credential, self._nonce(), self._secret())
+
+    def _secret(self) -> bytes:
+        """Of unknown users' salts: the same on every broker and after every start. Of the cluster's id while no user
+        was added since clusters have a secret; the controller's next start makes one."""
+        assert self._metadata is not None
+        known = self._metadata.image.scram_secret
+        return known or sha256(b"thermocline scram decoys:" + self._metadata.cluster_id.encode()).digest()
 
     def _nonce(self) -> str:
         return f"{self._world.rng.uuid().hex}{self._world.rng.uuid().hex}"
