@@ -95,7 +95,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "ssl.protocol": D("TLSv1.2 leaves TLS 1.3 out."),
     "ssl.cipher.suites": D(
         "Suites by IANA's or OpenSSL's names, of those with forward secrecy. Of TLS 1.3 the first, the first two or "
-        "all three of TLS_AES_256_GCM_SHA384, TLS_CHACHA20_POLY1305_SHA256, TLS_AES_128_GCM_SHA256."
+        "all three of TLS_AES_256_GCM_SHA384, TLS_CHACHA20_POLY1305_SHA256, TLS_AES_128_GCM_SHA256. Without a list TLS "
+        "1.2 has those with GCM or ChaCha20; suites with CBC have to be named."
     ),
     "ssl.endpoint.identification.algorithm": H(
         "https: other brokers' certificates have the host that is connected to among their names; empty: any name."

@@ -111,6 +111,18 @@ def test_what_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:
         assert "wrong" not in text.replace("password", ""), "no secret is shown"
 
 
+def test_tls_1_2_has_no_cbc_unless_it_is_named() -> None:
+    """Of the broker's two contexts, as server and as client."""
+
+    def named(tls: ListenerTls) -> set[str]:
+        return {one["name"] for context in (tls.context(), tls.client_context()) for one in context.get_ciphers()}
+
+    default = named(listener_tls())
+    assert {"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-CHACHA20-POLY1305", "TLS_AES_256_GCM_SHA384"} <= default
+    assert all("GCM" in name or "CHACHA20" in name for name in default), default
+    assert "ECDHE-ECDSA-AES128-SHA256" in named(listener_tls(cipher_suites="ECDHE-ECDSA-AES128-SHA256"))
+
+
 @pytest.mark.parametrize(
     ("configs", "says"),
     [
