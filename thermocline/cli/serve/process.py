@@ -139,6 +139,8 @@ def configured(arguments: argparse.Namespace, configuration: Configuration) -> B
     from broker.config.sources import ConfigError
     from coldstore.url import DirectoryUrl, parse_bucket_url
 
+    if arguments.secure and arguments.insecure:
+        raise CommandFailed("--secure and --insecure contradict each other: leave one of them out", Exit.USAGE)
     if arguments.secure:
         from thermocline.cli.serve.secure.settings import listener_text
         from thermocline.cli.serve.secure.setup import secured_config
