@@ -22,7 +22,7 @@ demo: $(READY)  ## about a minute (half of it Spark's first start): write, copy,
 demo-cluster: $(READY)  ## three brokers, about a minute: one loses its disk under load, then all three; every byte is checked
 	$(BIN)/python -m thermocline.demo.cluster
 
-test-fast: $(READY)  ## the unit tests, without real processes and Spark: under three minutes
+test-fast: $(READY)  ## unit tests without processes, Spark and what takes longer: a minute and a half
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peer and not slow and not long and not not_fast" tests/unit
 
 test: $(READY)  ## what needs only Python and takes seconds: ten minutes on two cores

@@ -388,7 +388,7 @@ class BrokerDispatcher:
     def _unsupported(self, header: RequestHeader, body: memoryview) -> list[Part]:
         """UNSUPPORTED_VERSION where the response has such a field, else close the connection."""
         if header.api_key == ApiKey.API_VERSIONS:
-            table = encode_response(header.api_key, 0, cluster.api_versions(ErrorCode.UNSUPPORTED_VERSION))
+            table = encode_response(header.api_key, 0, cluster.api_versions(0, ErrorCode.UNSUPPORTED_VERSION))
             return response_frame(0, header.correlation_id, table)
         if header.api_key == _PRODUCE and 0 <= header.api_version < 3:
             old = cast(ProduceRequest, decode_request(header.api_key, header.api_version, body))

@@ -49,7 +49,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (BatchTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (UnsupportedCodec, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     (InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),
-    (TransactionalBatchRefused, ErrorCode.INVALID_TXN_STATE),
+    (TransactionalBatchRefused, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     (InvalidRecordBatch, ErrorCode.INVALID_RECORD),
     (OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (DuplicateSequence, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),

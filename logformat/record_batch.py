@@ -106,7 +106,7 @@ class BatchTooLarge(InvalidRequest):
 
 
 class TransactionalBatchRefused(InvalidRequest):
-    """Transactions are not served: the batch's records would be visible or hidden for ever (C24)."""
+    """Nobody would end the batch's transaction: its records would be visible or hidden for ever (C24)."""
 
 
 class BatchHeader(NamedTuple):
@@ -374,7 +374,7 @@ def _refusal(header: BatchHeader, timestamp_min: int, timestamp_max: int, allow_
     if header.is_transactional and header.producer_id < 0:
         return InvalidRecordBatch("a transactional batch needs a producer id")
     if header.is_transactional and not allow_transactional:
-        return TransactionalBatchRefused("transactions are not served; produce without a transactional.id")
+        return TransactionalBatchRefused("a transactional batch in a request without a transactional id")
     producer = (header.producer_id, header.producer_epoch, header.base_sequence)
     if producer[0] < NO_PRODUCER_ID or (producer[0] >= 0 and min(producer) < 0):
         return InvalidRecordBatch(f"producer id, epoch, sequence {producer}: with an id, neither may be negative")

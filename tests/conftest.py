@@ -30,14 +30,19 @@ for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
 
 LONG: Final = frozenset((Path(__file__).parent / "long.txt").read_text().splitlines())
 """Tests that `make test-long` runs instead of `make test`."""
+NOT_FAST: Final = frozenset((Path(__file__).parent / "not_fast.txt").read_text().splitlines())
+"""Unit tests that `make test-fast` leaves out. A test that says so itself has the mark `not_fast`."""
 BOUND_S: Final = 120
 """Every test has so much time; tests that ask for more begin first."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before the marks choose
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if not LONG.isdisjoint((item.nodeid, item.nodeid.partition("[")[0])):
+    names = (item.nodeid, item.nodeid.partition("[")[0].removesuffix("::runTest"))
+    if not LONG.isdisjoint(names):
         item.add_marker("long")
+    if not NOT_FAST.isdisjoint(names):
+        item.add_marker("not_fast")
 
 
 @pytest.hookimpl(trylast=True)  # of what is left to run

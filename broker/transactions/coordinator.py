@@ -151,8 +151,8 @@ class TransactionCoordinator:
     # ---- lookup ----------------------------------------------------------------------------------------------------
 
     async def find(self, transactional_id: str) -> ErrorCode:
-        """Make sure that the id has a coordinator (FindCoordinator)."""
-        if not transactional_id or is_too_long(transactional_id):
+        """Make sure that the id has a coordinator (FindCoordinator). The empty id has one, which refuses it."""
+        if is_too_long(transactional_id):
             return ErrorCode.INVALID_REQUEST
         return await self._lookup.find(transactional_id)
 

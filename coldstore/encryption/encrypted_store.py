@@ -29,7 +29,7 @@ from coldstore.encryption.keys import KEY_BYTES, NONCE_BYTES, KeyRing, WrappingK
 from coldstore.encryption.marker import TRAILER_BYTES
 from coldstore.encryption.sealed_body import SealedBody
 from coldstore.inspection.probe import PREFIX as PROBE_PREFIX
-from coldstore.object_store import Got, ObjectInfo, ObjectStore, StoreUnavailable, Upload
+from coldstore.object_store import Got, ObjectInfo, ObjectMissing, ObjectStore, StoreUnavailable, Upload
 from coldstore.stores.limits import GET_BYTES_MAX, check_range, resolve_range
 from logformat.errors import Corrupt
 from seams.files.disk import File
@@ -98,12 +98,19 @@ class EncryptedStore:
         return got if got is None or _is_probe(key) else await self._whole(key, got)
 
     async def head(self, key: str) -> ObjectInfo:
-        info = await self._inner.head(key)
-        if _is_probe(key):
-            return info
-        known = self._known.get(key)
-        if known is None or (known.etag, known.stored) != (info.etag, info.size):
-            known = await self._look(key)
+        for _ in range(2):
+            info = await self._inner.head(key)
+            if _is_probe(key):
+                return info
+            known = self._known.get(key)
+            if known is None or (known.etag, known.stored) != (info.etag, info.size):
+                known = await self._look(key)
+            if (known.etag, known.stored) == (info.etag, info.size):
+                return self._proven(key, info, known)
+        raise StoreUnavailable(f"HEAD {key}: the object was replaced while its trailer was read; try again")
+
+    def _proven(self, key: str, info: ObjectInfo, known: _Known) -> ObjectInfo:
+        """`info` of the plaintext. Raises Corrupt if the stored bytes are not those that the trailer is for."""
         if known.sealed is None:
             return info
         if info.crc32c is None:
@@ -117,21 +124,29 @@ class EncryptedStore:
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         async for info in self._inner.list(prefix):
-            yield info if _is_probe(info.key) else await self._listed(info)
+            found = info if _is_probe(info.key) else await self._listed(info)
+            if found is not None:
+                yield found
 
     def open_local(self, key: str) -> File | None:
         return None
 
-    async def _listed(self, info: ObjectInfo) -> ObjectInfo:
-        """With the size of the plaintext. Where plain objects are accepted, only the object itself tells."""
+    async def _listed(self, info: ObjectInfo) -> ObjectInfo | None:
+        """With the size of the plaintext. Where plain objects are accepted, only the object itself tells: None if it is
+        gone by then. A damaged one is listed, because it is there: reading it raises Corrupt."""
         size = plain_size(info.size)
         if size is None:
             return info
         if self._ring.accepts_plain:
             known = self._known.get(info.key)
-            if known is None or known.stored != info.size:
-                known = await self._look(info.key)
-            size = known.size
+            try:
+                if known is None or known.stored != info.size:
+                    known = await self._look(info.key)
+                size = known.size
+            except ObjectMissing:
+                return None
+            except Corrupt:
+                pass
         return ObjectInfo(info.key, size, info.etag)
 
     async def _whole(self, key: str, got: Got) -> Got:
@@ -143,8 +158,12 @@ class EncryptedStore:
 
     async def _tail(self, key: str, length: int) -> Got:
         known = self._known.get(key)
-        wanted = stored_tail(length) if known is None or known.sealed is not None else length
-        got = await self._inner.get(key, -min(wanted, GET_BYTES_MAX))
+        if known is not None and known.sealed is None:
+            got = await self._inner.get(key, -length)
+            if (got.etag, got.size) == (known.etag, known.stored):
+                self._remember(key, known)
+                return got  # else it was encrypted since: so few bytes do not tell
+        got = await self._inner.get(key, -min(stored_tail(length), GET_BYTES_MAX))
         sealed = self._learn(key, got).sealed
         if sealed is None:
             return Got(got.data[-length:], got.etag, got.size)
@@ -211,6 +230,8 @@ class EncryptedStore:
         return known
 
     def _remember(self, key: str, known: _Known) -> None:
+        if known.sealed is None and not self._ring.accepts_plain:
+            return  # it was read under a ring that `take` replaced meanwhile
         every = self._known  # `take` replaces it, perhaps just now
         every[key] = known
         every.move_to_end(key)
@@ -257,6 +278,13 @@ class EncryptedStore:
 
     def _fresh(self, wrapping: WrappingKey) -> tuple[bytes, WrappingKey, bytes]:
         return self._rng.random_bytes(KEY_BYTES), wrapping, self._rng.random_bytes(NONCE_BYTES)
+
+
+async def etag_of_damaged(store: ObjectStore, key: str) -> str:
+    """The ETag of an object whose `head` raises Corrupt, so that it can be replaced. Raises ObjectMissing, StoreError,
+    AccessRefused."""
+    stored = store._inner if isinstance(store, EncryptedStore) else store
+    return (await stored.head(key)).etag
 
 
 def _is_probe(key: str) -> bool:

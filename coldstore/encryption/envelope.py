@@ -157,6 +157,8 @@ def describe(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed | No
     Raises KeyRefused (also for a plain root that may not: an operator has to decide), Corrupt, NewerFormat."""
     if is_encrypted(tail):
         return read_trailer(name, tail, stored, ring)
+    if _was_wrapped(name, tail, ring):
+        raise Corrupt(f"object {name}: the end of its trailer is damaged")
     if ring.accepts_plain:
         return None
     refusal = (
@@ -182,17 +184,39 @@ def _unwrapped(
     fields = _HEAD.unpack(head)
     version, log2, reserved, check, key_id, size, _ = fields
     if version > VERSION:
+        if _was_wrapped(name, tail, ring):
+            raise Corrupt(f"object {name}: the format in its trailer is damaged")
         raise NewerFormat(f"object {name} is encrypted in format {version}, this program knows {VERSION}; upgrade")
     if version < 1 or log2 != _CHUNK_LOG2 or reserved:
         raise Corrupt(f"object {name}: its trailer says format {version}, chunks of 2^{log2} bytes, which never was")
     if size > stored or stored_size(size) != stored:
         raise Corrupt(f"object {name} has {stored} bytes, its trailer says {size} of plaintext; it was cut or joined")
-    payload = ring.find(_text(key_id), check, name).unwrap(nonce, wrapped, head + name.encode())
+    try:
+        wrapping = ring.find(_text(key_id), check, name)
+    except KeyRefused:
+        if _was_wrapped(name, tail, ring):
+            raise Corrupt(f"object {name}: the key's name in its trailer is damaged") from None
+        raise
+    payload = wrapping.unwrap(nonce, wrapped, head + name.encode())
     if payload is None:
         raise Corrupt(
             f"object {name}: its trailer is not what was written under this name: damaged, changed, or another object's"
         )
     return payload, fields
+
+
+def _was_wrapped(name: str, tail: Buffer, ring: KeyRing) -> bool:
+    """Whether a key of the ring wrapped what the last bytes hold, whatever they say of format, key and magic. Then
+    these are damaged, in transit perhaps: else one flipped bit would be a missing key, which ends a broker's start."""
+    if len(tail) < TRAILER_BYTES:
+        return False
+    head, nonce, wrapped, _ = _TRAILER.unpack(tail[-TRAILER_BYTES:])
+    *_, size, body_crc32c = _HEAD.unpack(head)
+    for key in ring.keys:
+        written = _HEAD.pack(VERSION, _CHUNK_LOG2, 0, key.check, key.key_id.encode(), size, body_crc32c)
+        if key.unwrap(nonce, wrapped, written + name.encode()) is not None:
+            return True
+    return False
 
 
 def _text(key_id: bytes) -> str:

@@ -103,6 +103,10 @@ class KeyRing:
     def ids(self) -> tuple[str, ...]:
         return tuple(self._keys)
 
+    @property
+    def keys(self) -> Iterable[WrappingKey]:
+        return self._keys.values()
+
     def find(self, key_id: str, check: bytes, name: str) -> WrappingKey:
         """The key that wrapped the data key of object `name`. Raises KeyRefused."""
         key = self._keys.get(key_id)

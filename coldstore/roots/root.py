@@ -255,6 +255,9 @@ class RootStore(Generic[T]):
         # An attempt for version v was conditional on version v − 1: once v exists, the attempt made it or never will.
         if found.version >= self._unsettled_version:
             self._unsettled_version = 0
-        if self._known is None or found.version > self._known.version:
+        known = self._known
+        if known is None or found.version > known.version:
             self._known = found
             self._on_newer(found)
+        elif found.version == known.version:
+            self._known = found  # stored anew under another key (`rewrap`): the same content with another ETag

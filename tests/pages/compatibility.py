@@ -111,8 +111,55 @@ DIFFERENCES = (
         "tests/unit/broker/transactions/test_transactions_machine.py",
     ),
     Difference(
-        "A pattern of ListTransactions has at most two repetitions and repeats no group.",
+        "A pattern of ListTransactions has at most two repetitions, repeats no group, and has no flags, quotes, "
+        "Unicode or POSIX classes; it is INVALID_REGULAR_EXPRESSION.",
         "docs/transactions.md",
+    ),
+    Difference(
+        "A first FindCoordinator is answered when the coordinators' topic exists; Kafka answers "
+        "COORDINATOR_NOT_AVAILABLE, and its client asks again.",
+        "tests/unit/broker/transactions/test_transactions_conversations.py",
+    ),
+    Difference(
+        "A refused Produce says why in its error message, where Kafka often has none; its log start offset is −1."
+        " A batch that is sent again is answered without its append time.",
+        "tests/unit/broker/transactions/test_transactions_conversations.py",
+    ),
+    Difference(
+        "A transactional batch without a producer id is refused; Kafka appends it. A batch that no log may take "
+        "is INVALID_RECORD before its transaction's coordinator is asked.",
+        "tests/unit/broker/transactions/test_transactions_conversations.py",
+    ),
+    Difference(
+        "A batch that was sent again, and is older than the five that are remembered, is "
+        "DUPLICATE_SEQUENCE_NUMBER, which clients take for success; Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER.",
+        "tests/unit/broker/transactions/test_transactions_conversations.py",
+    ),
+    Difference(
+        "A producer of which a wrong epoch was refused goes on; in Kafka 4.3.1 its next batch in that partition "
+        "is OUT_OF_ORDER_SEQUENCE_NUMBER.",
+        "tests/unit/broker/transactions/test_transactions_conversations.py",
+    ),
+    Difference(
+        "While a decided transaction's markers are missing, requests that would be refused afterwards, too, are "
+        "refused at once; Kafka answers CONCURRENT_TRANSACTIONS to all of them. TxnOffsetCommit 0 to 4 answers "
+        "COORDINATOR_LOAD_IN_PROGRESS then, which its clients know.",
+        "tests/unit/broker/transactions/test_transactions_conversations.py",
+    ),
+    Difference(
+        "WriteTxnMarkers with a negative producer id, epoch or version is INVALID_REQUEST; Kafka answers "
+        "UNKNOWN_SERVER_ERROR. AddPartitionsToTxn 4 and later without a transaction is answered; Kafka 4.3.1 "
+        "never answers it.",
+        "tests/unit/broker/transactions/test_transactions_conversations.py",
+    ),
+    Difference(
+        "DescribeTransactions answers an id once, even if the request names it several times.",
+        "tests/unit/broker/transactions/test_transactions_conversations.py",
+    ),
+    Difference(
+        "The duration filter of ListTransactions finds open transactions; Kafka's finds ended ones and ids "
+        "without one, too.",
+        "tests/unit/broker/transactions/test_transactions_conversations.py",
     ),
     Difference(
         "Of the configs that Kafka takes on running brokers, listeners, config.providers, cordoned.log.dirs, "

@@ -33,6 +33,7 @@ from tests.sim.table import DIRTY_S, PLACE, TABLE, IdempotentWriter, PlainWriter
 from tests.sim.transactions.cast import HOT, Cast, TransactionShape
 from tests.sim.world import cleaning
 from tests.sim.world.cluster import Cluster, Observed
+from tests.sim.world.encryption import rewrap_for_ever
 from tests.sim.world.loop import Deadlock, Livelock, SimLoop
 from tests.support.unexpected import unexpected_failures
 
@@ -94,6 +95,7 @@ class Play(ABC):
         self._stage = stage
         self._partitions = partitions
         self._findings: list[checker.Finding] = []
+        self._rewrapped: Counter[str] = Counter()
         self._table = table
         self._cast = None if transactions is None else Cast(stage, transactions, is_judged=not self.clocks_jump)
         cluster.map_bytes = 0 if table is None else table.map_bytes
@@ -111,6 +113,13 @@ class Play(ABC):
     @abstractmethod
     def hits(self) -> Mapping[str, int]:
         """Faults that took effect."""
+
+    def rewraps(self) -> list[Coroutine[Any, Any, None]]:
+        """Where the bucket is encrypted; on a directory nobody else reaches it."""
+        cluster = self.cluster
+        if not cluster.encrypts or cluster.directory_bucket:
+            return []
+        return [rewrap_for_ever(cluster.store._inner, cluster.seed, self._rewrapped)]  # type: ignore[arg-type]
 
     @abstractmethod
     def watch(self) -> list[Coroutine[Any, Any, None]]:
@@ -279,7 +288,7 @@ class Play(ABC):
         if self._cast is not None:
             told = check_transactions(stage.history.events, {HOT})
             found += (checker.Finding(*one) for one in told)
-        counted = Counter(self.hits)
+        counted = Counter(self.hits) + self._rewrapped
         counted.update({} if self._cast is None else self._cast.hits)
         counted.update(cleaning.hits)
         counted.update({f"bucket {fault.value}": count for fault, count in cluster.store.hits.items()})

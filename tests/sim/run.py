@@ -26,6 +26,7 @@ from tests.sim.transactions.cast import SETTINGS as TRANSACTION_SETTINGS
 from tests.sim.transactions.cast import TransactionShape, transactions_of
 from tests.sim.world.cleaning import Breaks
 from tests.sim.world.cluster import Cluster, Node, Observed
+from tests.sim.world.encryption import drawn_encryption
 from tests.sim.world.late import drawn_chance, late_of
 from tests.sim.world.loop import SimLoop
 from tests.support.store.faulty_store import Fault
@@ -136,7 +137,8 @@ def simulate(seed: int, duration_s: float = 12.0, *, late: bool = False) -> Outc
         settings = [*BROKER_SETTINGS, *TABLE_SETTINGS, *TRANSACTION_SETTINGS, *OF_ONE, *shape.settings]
         name = f"run/{seed}"
         late_work = late_of(loop, name, shape.late)
-        cluster = Cluster(loop, name, directory_bucket=shape.directory_bucket, settings=settings, late=late_work)
+        of_bucket: Any = {"directory_bucket": shape.directory_bucket, "encrypts": drawn_encryption(name)}
+        cluster = Cluster(loop, name, settings=settings, late=late_work, **of_bucket)
         return OneBroker(shape, cluster)
 
     return played(make)
@@ -165,7 +167,7 @@ class OneBroker(Play):
 
     def watch(self) -> list[Coroutine[Any, Any, None]]:
         cluster, stage = self.cluster, self._stage
-        return [watch_partitions(cluster, stage), watch_roots(cluster, stage), self._nemesis.keep_up()]
+        return [watch_partitions(cluster, stage), watch_roots(cluster, stage), self._nemesis.keep_up(), *self.rewraps()]
 
     async def begin(self) -> bool:
         is_ready = await self._nemesis.ready(20.0)

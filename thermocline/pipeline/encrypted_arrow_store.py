@@ -22,7 +22,8 @@ from coldstore.encryption.envelope import (
 )
 from coldstore.encryption.keys import KeyRing
 from coldstore.encryption.marker import TRAILER_BYTES
-from coldstore.object_store import ObjectInfo
+from coldstore.object_store import ObjectInfo, ObjectMissing
+from logformat.errors import Corrupt
 from thermocline.pipeline.arrow_store import ArrowStore
 
 _TAIL_BYTES: Final = 2 * STORED_CHUNK_BYTES + TRAILER_BYTES  # a root, or the footer of a segment of 128 MiB
@@ -39,7 +40,12 @@ class EncryptedArrowStore(ArrowStore):
         async for info in super().list(prefix):
             size = plain_size(info.size)
             if size is not None and self._ring.accepts_plain:
-                size = self._opened(info.key).size()
+                try:
+                    size = self._opened(info.key).size()
+                except ObjectMissing:  # deleted meanwhile
+                    continue
+                except Corrupt:  # it is there all the same: reading it says so
+                    pass
             yield info if size is None else ObjectInfo(info.key, size, info.etag)
 
     def announce(self, key: str, start: int, length: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar, TypeVarTuple
 from uuid import UUID
@@ -109,8 +110,9 @@ class ColdCleaning:
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            if not running.done():
-                await asyncio.wait([running])
+            while not running.done():
+                with suppress(asyncio.CancelledError):  # by the end of the role, and by that of the broker
+                    await asyncio.wait([running])
             if not running.cancelled():
                 running.exception()  # the cancelled pass does not hear it
             raise

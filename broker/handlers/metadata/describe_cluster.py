@@ -17,6 +17,8 @@ from broker.wire.apis import APIS
 
 TRANSACTION_VERSION: Final = 2
 """Of the feature `transaction.version`: each end of a transaction takes an epoch (KIP-890 part 2)."""
+_FEATURES_FROM_ZERO_SINCE: Final = 4
+"""Java's clients of ApiVersions 3 throw at a feature whose versions begin at 0 (KAFKA-17492)."""
 _BROKERS_ENDPOINT: Final = 1
 _SOFTWARE_CHARS_MAX: Final = 255  # of its name and version; a connection remembers them
 _ADVERTISED: Final = [
@@ -26,12 +28,13 @@ _ADVERTISED: Final = [
 ]
 
 
-def api_versions(error: ErrorCode = ErrorCode.NONE) -> wire.ApiVersionsResponse:
+def api_versions(version: int, error: ErrorCode = ErrorCode.NONE) -> wire.ApiVersionsResponse:
     """The table of the served APIs."""
+    supported = [wire.ApiVersionsResponseSupportedFeature("transaction.version", 0, TRANSACTION_VERSION)]
     return wire.ApiVersionsResponse(
         error_code=error,
         api_keys=_ADVERTISED,
-        supported_features=[wire.ApiVersionsResponseSupportedFeature("transaction.version", 0, TRANSACTION_VERSION)],
+        supported_features=supported if version >= _FEATURES_FROM_ZERO_SINCE else [],
         finalized_features_epoch=0,
         finalized_features=[
             wire.ApiVersionsResponseFinalizedFeature("transaction.version", TRANSACTION_VERSION, TRANSACTION_VERSION)
@@ -45,7 +48,7 @@ async def handle_api_versions(
     """Store the client's software name and version, and return the table."""
     call.peer.software_name = request.client_software_name[:_SOFTWARE_CHARS_MAX]
     call.peer.software_version = request.client_software_version[:_SOFTWARE_CHARS_MAX]
-    return api_versions()
+    return api_versions(call.version)
 
 
 async def handle_describe_cluster(

@@ -19,6 +19,11 @@ from seams.loop.turns import Turns, next_turn
 
 ANSWER_BYTES_MAX: Final = 32 << 20
 _PATTERN_CHARS_MAX: Final = 256
+_COUNT_MAX: Final = 1_000  # of a repetition, RE2J's
+_GROUP_BEGINS: Final = re.compile(r"\(\?(?::|P?<[A-Za-z_]\w*>)")
+"""Of a group that captures nothing, or has a name: no more than parentheses to a match of all."""
+_READ_OTHERWISE: Final = re.compile(r"\[\[|[*+?}]\+|\\[^AbBdDfnrsStvwWx\W]")
+"""Sets in sets, possessive repetitions, and escapes of letters that not both know."""
 _HIDDEN: Final = (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
 
 
@@ -131,10 +136,14 @@ def _has(transaction: Transaction, request: wire.ListTransactionsRequest) -> boo
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
     """Raises re.error. Kafka's RE2J needs no limit. With two repetitions and no repeated group the time is at most
-    quadratic in an id's length."""
+    quadratic in an id's length. What Python reads otherwise than RE2J, or only one of them reads, is refused."""
     if not text:
         return None
-    repetitions = len(re.findall(r"[*+?{]", text))
-    if len(text) > _PATTERN_CHARS_MAX or repetitions > 2 or re.search(r"\)\s*[*+{?]|\(\?|\\\d", text):
+    if len(text) > _PATTERN_CHARS_MAX:
+        raise re.error("too long")
+    simple = _GROUP_BEGINS.sub("(", text)
+    if len(re.findall(r"[*+?{]", simple)) > 2 or re.search(r"\)\s*[*+{?]|\(\?|\\\d", simple):
         raise re.error("too complex: use characters, classes and their repetitions")
-    return re.compile(text)
+    if _READ_OTHERWISE.search(simple) or any(int(count) > _COUNT_MAX for count in re.findall(r"[{,](\d{1,9})", simple)):
+        raise re.error("not of RE2J, or not served")
+    return re.compile(simple, re.ASCII)

@@ -16,7 +16,7 @@ from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.interfaces import TransactionalPartition
 from broker.transactions.machine import Expected
-from broker.transactions.transaction import TV_0, TV_2
+from broker.transactions.transaction import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TV_0, TV_2
 from broker.wire import messages as wire
 from broker.wire.primitives import ZERO_UUID
 from seams.loop.turns import Turns, next_turn
@@ -26,7 +26,6 @@ _INIT_FENCED_SINCE: Final = 4
 _BATCHED_SINCE: Final = 4  # AddPartitionsToTxn of brokers
 _EPOCH_BUMP_SINCE: Final = 5  # EndTxn of transaction version 2
 PARTITIONS_MAX: Final = 100_000  # of one AddPartitionsToTxn, 3 µs each; a transaction takes fewer
-_ABORTABLE_SINCE: Final = 5
 
 
 def _coordinator(context: Context) -> TransactionCoordinator:
@@ -44,7 +43,7 @@ async def handle_init_producer_id(
     context: Context, request: wire.InitProducerIdRequest, call: Call
 ) -> wire.InitProducerIdResponse:
     """A new id for an idempotent producer; the next epoch of a transactional one."""
-    has_id, has_epoch = request.producer_id >= 0, request.producer_epoch >= 0
+    has_id, has_epoch = request.producer_id != NO_PRODUCER_ID, request.producer_epoch != NO_PRODUCER_EPOCH
     if has_id != has_epoch:
         return wire.InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
     if request.transactional_id is None:
@@ -106,22 +105,21 @@ async def handle_add_partitions_to_txn(
             TV_2,
             verify_only=transaction.verify_only,
         )
-        answer.results_by_transaction.append(_result(transaction, errors, call.version))
+        answer.results_by_transaction.append(_result(transaction, errors))
     return answer
 
 
 def _result(
-    transaction: wire.AddPartitionsToTxnRequestTransaction, errors: dict[tuple[str, int], ErrorCode], version: int
+    transaction: wire.AddPartitionsToTxnRequestTransaction, errors: dict[tuple[str, int], ErrorCode]
 ) -> wire.AddPartitionsToTxnResponseResult:
     topics = []
     for topic in transaction.topics:
         rows = []
         for index in topic.partitions:
-            error = errors[topic.name, index]
-            if error is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
-                error = ErrorCode.INVALID_TXN_STATE
             rows.append(
-                wire.AddPartitionsToTxnResponseResultPartition(partition_index=index, partition_error_code=error)
+                wire.AddPartitionsToTxnResponseResultPartition(
+                    partition_index=index, partition_error_code=errors[topic.name, index]
+                )
             )
         topics.append(wire.AddPartitionsToTxnResponseResultTopic(name=topic.name, results_by_partition=rows))
     return wire.AddPartitionsToTxnResponseResult(transactional_id=transaction.transactional_id, topic_results=topics)

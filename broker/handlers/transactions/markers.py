@@ -48,7 +48,8 @@ async def handle_write_txn_markers(
         topics = []
         for topic in sent.topics:
             rows: list[Row] = []
-            topics.append(wire.WriteTxnMarkersResponseTopic(name=topic.name, partitions=rows))
+            if topic.partition_indexes:
+                topics.append(wire.WriteTxnMarkersResponseTopic(name=topic.name, partitions=rows))
             for index in topic.partition_indexes:
                 row = Row(partition_index=index)
                 rows.append(row)
@@ -59,7 +60,7 @@ async def handle_write_txn_markers(
                     row.error_code = too_many if room < 0 else context.registry.refusal(topic.name, row.partition_index)
                 elif topic.topic_id not in (ZERO_UUID, partition.topic_id):
                     row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                elif marker.producer_id < 0 or marker.producer_epoch < 0:
+                elif marker.producer_id < 0 or marker.producer_epoch < 0 or marker.transaction_version < 0:
                     row.error_code = ErrorCode.INVALID_REQUEST
                 elif marker.producer_id in partition.undecided:
                     row.error_code = ErrorCode.NOT_ENOUGH_REPLICAS  # sent again
@@ -69,7 +70,8 @@ async def handle_write_txn_markers(
                     await next_turn()
             if turns.over():  # a topic without partitions is a row, too
                 await next_turn()
-        response.markers.append(wire.WriteTxnMarkersResponseMarker(producer_id=marker.producer_id, topics=topics))
+        if topics:  # a marker for no partition has no answer
+            response.markers.append(wire.WriteTxnMarkersResponseMarker(producer_id=marker.producer_id, topics=topics))
     until_s = asyncio.get_running_loop().time() + COMMIT_TIMEOUT_S
     committing = []
     for partition, markers in wanted.items():

@@ -5,6 +5,7 @@ from version 5 on it is added. Source: Kafka 4.3's `GroupCoordinatorService.comm
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from broker.context import Call, Context
@@ -53,7 +54,10 @@ async def handle_txn_offset_commit(
 
     # In turns of one write each, as OffsetCommit; a request without rows asks, too.
     answered: list[ErrorCode] = []
-    for start in range(0, len(rows), _ROWS_PER_TURN) or (0,):
+    starts: Sequence[int] = range(0, len(rows), _ROWS_PER_TURN) or (0,)
+    if not request.group_id:  # a group that OffsetCommit takes
+        answered, starts = [ErrorCode.INVALID_GROUP_ID] * len(rows), ()
+    for start in starts:
         if start:
             await next_turn()  # a refused part waited for nothing
         answered += await groups.offsets.commit_in_transaction(

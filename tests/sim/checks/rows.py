@@ -37,6 +37,7 @@ ROWS = {
     "N1-N3 network": ("net ", "connection cut", "partition", "a follower that lags"),
     "T1' clocks": ("wall clock jump",),
     "Z1 two brokers": ("a second broker beside it",),
+    "E1 rewraps": ("rewrap",),
     "W1 late work": ("late",),
     "W2 a topic made again": ("topic deleted and made again",),
     "W3 unclean starts": ("unclean election",),

@@ -133,9 +133,11 @@ class Fleet(Cluster):
         *,
         spares: int = 0,
         late: Late | None = None,
+        encrypts: bool = False,
     ) -> None:
         machines = [f"m{node_id}" for node_id in range(count + spares)]
-        super().__init__(loop, seed, directory_bucket=False, settings=settings, machines=machines, late=late)
+        of_bucket: Any = {"directory_bucket": False, "encrypts": encrypts}
+        super().__init__(loop, seed, settings=settings, machines=machines, late=late, **of_bucket)
         self.everywhere = [Seat(node_id, machine) for node_id, machine in enumerate(self.machines)]
         self.seats = self.everywhere[:count]
         self.acks = Acks()

@@ -37,6 +37,7 @@ from tests.sim.transactions.cast import SETTINGS as TRANSACTION_SETTINGS
 from tests.sim.transactions.cast import TransactionShape, transactions_of
 from tests.sim.world.cleaning import Breaks
 from tests.sim.world.cluster import Node
+from tests.sim.world.encryption import drawn_encryption
 from tests.sim.world.late import drawn_chance, late_of
 from tests.sim.world.loop import SimLoop
 from tests.support.store.faulty_store import Fault
@@ -174,7 +175,8 @@ def simulate(
             [*BROKER_SETTINGS, *TABLE_SETTINGS, *TRANSACTION_SETTINGS, *shape.settings],
             f"several/{brokers}/{seed}",
         )
-        fleet = Fleet(loop, name, seats_of(shape), settings, late=late_of(loop, name, shape.late))
+        late_work, encrypts = late_of(loop, name, shape.late), drawn_encryption(name)
+        fleet = Fleet(loop, name, seats_of(shape), settings, late=late_work, encrypts=encrypts)
         return SeveralBrokers(shape, fleet)
 
     with brokers_are_seen():
@@ -217,7 +219,7 @@ class SeveralBrokers(Play):
     def watch(self) -> list[Coroutine[Any, Any, None]]:
         roots = watch_roots(self._fleet, self._stage, self._fleet.is_deleted)
         looking = (self._god.watch(), self._god.watch_starts(PARTITIONS), roots)
-        return [self._nemesis.processes.keep_up(), *looking]
+        return [self._nemesis.processes.keep_up(), *looking, *self.rewraps()]
 
     async def begin(self) -> bool:
         is_up = await self._nemesis.until(lambda: all(seat.serving for seat in self._fleet.seats), 20.0)

@@ -19,6 +19,7 @@ from broker.app import Broker
 from broker.config.places import Launch
 from broker.config.resolve import resolve
 from broker.following.image_feed import ImageFeed
+from coldstore.encryption.encrypted_store import EncryptedStore
 from coldstore.manifest.manifest_format import MANIFEST_FORMAT
 from coldstore.object_store import ObjectStore
 from coldstore.roots.root_format import RootCodec
@@ -34,6 +35,7 @@ from tests.sim.checks.read_roots import ReadRoots
 from tests.sim.world.bucket import RemoteBucket, Rights, WayToStore
 from tests.sim.world.cleaning import SimEngine
 from tests.sim.world.clock import SimClock
+from tests.sim.world.encryption import RING, seen_by_checker
 from tests.sim.world.late import LaneLate, Late
 from tests.sim.world.loop import PROCESS, Process, SimLoop, close_coroutine
 from tests.sim.world.machines import Machine
@@ -122,12 +124,14 @@ class Cluster:
         settings: Sequence[str] = (),
         machines: Sequence[str] = ("",),
         late: Late | None = None,
+        encrypts: bool = False,
     ) -> None:
         assert len(machines) == 1 or not directory_bucket, "a directory bucket lies on one machine"
         self.loop = loop
         self.seed = seed
         self.settings = list(settings)
         self.directory_bucket = directory_bucket
+        self.encrypts = encrypts
         self.machines = [Machine(loop, name) for name in machines]
         self.net = SimNet(loop, SeededRng(f"{seed}/net"))
         self.late = self.net.late = late
@@ -208,6 +212,8 @@ class Cluster:
             else:
                 way = WayToStore(self.net.links, node.place, SeededRng(f"{self.seed}/{node.name}/way"))
                 node.store = RemoteBucket(self.loop, self.store, self.outside, way, self.rights[node.place], self.late)
+            if self.encrypts:
+                return way_of(EncryptedStore(node.store, RING, world.workers, world.rng))
             return way_of(node.store)
 
         def make_engine() -> CleanerEngine:
@@ -300,12 +306,13 @@ class Cluster:
         ]
 
     def plain_store(self) -> ObjectStore:
-        """The bucket without faults, for the checker."""
+        """The bucket without faults and encryption, for the checker."""
         if not self.directory_bucket:
-            return self.store._inner
-        return DirectoryStore(
-            self.machines[0].disk, SimWorkers(self.loop, SeededRng("checker")), BUCKET_DIR, SeededRng("checker")
-        )  # type: ignore[arg-type]
+            found = self.store._inner
+        else:
+            workers = SimWorkers(self.loop, SeededRng("checker"))
+            found = DirectoryStore(self.machines[0].disk, workers, BUCKET_DIR, SeededRng("checker"))  # type: ignore[arg-type]
+        return seen_by_checker(found) if self.encrypts else found
 
     def bury(self) -> None:
         """Let go of dead processes' tasks; their `finally` blocks run now, in a world that is over."""

@@ -54,6 +54,16 @@ async def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> 
     await life.stop()
 
 
+@pytest.mark.parametrize(("version", "names"), [(3, []), (4, ["transaction.version"])])
+async def test_clients_of_api_versions_3_see_no_feature_that_begins_at_0(version: int, names: list[str]) -> None:
+    """Java's before 4.0 throw at a least version below 1, and do not connect (KAFKA-17492)."""
+    life = await Place().start()
+    answer = await life.call(ApiKey.API_VERSIONS, ApiVersionsRequest("kit", "1.0"), version)
+    assert [feature.name for feature in answer.supported_features] == names
+    assert [feature.name for feature in answer.finalized_features] == ["transaction.version"]
+    await life.stop()
+
+
 async def test_what_is_advertised_is_served() -> None:
     """Every advertised API has a handler, and each of its versions gets past the door (Produce 0-2 apart)."""
     from broker.dispatcher import HANDLERS

@@ -15,6 +15,8 @@ from broker.metadata.records import NO_LEADER, Endpoint, Node
 from coldstore.keys import MetadataKey, PageKey, SegmentKey, manifest_key
 from coldstore.manifest.manifest import Manifest, new_manifest
 from logformat.record_batch import INT32_MAX
+from tests.support.pipeline.history_bucket import HistoryBucket
+from tests.support.store.keys import ring_of, sealed_bytes, write_key_file
 from thermocline.cli.cluster.restore.rebuild_plan import EPOCH_MAX, Found, check_keys, epochs_in, rebuild_plan
 from thermocline.cli.main import main
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
@@ -100,6 +102,30 @@ def test_a_rebuild_that_meets_a_stray_key_ends_with_its_name(
     assert main(["cluster", "rebuild", "--bucket", f"file://{tmp_path}", "--yes"]) == Exit.FAILED
     assert f"{stray} is of " in capsys.readouterr().err
     assert not (tmp_path / "cluster.json").exists()
+
+
+@pytest.mark.parametrize("place", [60, -60, None], ids=["body", "trailer", "cut"])
+def test_a_damaged_root_of_an_encrypted_bucket_is_rebuilt(
+    place: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is damaged. One under a key that is not in the file stays: that is no damage."""
+    monkeypatch.setattr("thermocline.cli.cluster.restore.rebuild_lease._LEASE_S", 1.0)
+    bucket = HistoryBucket(f"file://{tmp_path}/bucket?key_file={write_key_file(tmp_path / 'keys.json', 'one')}")
+    bucket.topic("events")
+    bucket.fill("events", 0, [[50] * 4], value_bytes=20)
+    root = tmp_path / "bucket" / "cluster.json"
+    root.write_bytes(sealed_bytes("cluster.json", bytes(300), ring_of("lost")))
+    command = ["cluster", "rebuild", "--bucket", bucket.url, "--yes"]
+    before = root.read_bytes()
+    assert (main(command), root.read_bytes()) == (Exit.FAILED, before)
+    damaged = bytearray(sealed_bytes("cluster.json", bytes(300), ring_of("one")))
+    if place is None:
+        del damaged[-30:]
+    else:
+        damaged[place] ^= 1
+    root.write_bytes(damaged)
+    assert main(command) == Exit.DONE
+    assert main(command) == Exit.REFUSED, "it can be read now"
 
 
 def test_an_epoch_that_no_cluster_comes_to_is_refused_wherever_it_stands() -> None:

@@ -18,7 +18,7 @@ from coldstore.encryption.envelope import CHUNK_BYTES, plain_size, stored_size
 from coldstore.encryption.keys import KeyRing
 from coldstore.encryption.marker import TRAILER_BYTES, KeyRefused
 from coldstore.inspection.probe import Verification, probe
-from coldstore.object_store import ObjectStore
+from coldstore.object_store import Got, ObjectStore
 from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.metered import MeteredStore
 from logformat.errors import Corrupt
@@ -219,6 +219,56 @@ async def test_a_mixed_bucket_is_read_where_plain_objects_are_accepted() -> None
             assert (await fresh.head(key)).size == size
     below.objects["plain/200"] = StoredObject(sealed_bytes("plain/200", data_of(200), ring), '"n"', None)
     assert (await fresh.get("plain/200", 5, 10)).data == data_of(200)[5:15], "encrypted since"
+
+
+class FlippingStore(MemoryStore):
+    """The next answer to a GET has one bit flipped, `from_end` bytes before its end."""
+
+    from_end = 0
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+        got = await super().get(key, start, length)
+        if not self.from_end:
+            return got
+        data = bytearray(got.data)
+        data[-self.from_end] ^= 1
+        self.from_end = 0
+        return Got(bytes(data), got.etag, got.size)
+
+
+@pytest.mark.parametrize("accepts_plain", [False, True])
+@pytest.mark.parametrize("from_end", [1, 8, 60, 100, 120, 128])
+async def test_a_bit_that_flipped_in_transit_is_damage_once(from_end: int, accepts_plain: bool) -> None:
+    """Of magic, wrapped key, key id, key check, version: never a missing key, which nobody asks for again, and never
+    remembered as a plain object."""
+    below, ring = FlippingStore(), ring_of("now", accepts_plain=accepts_plain)
+    await over(below, ring).put_segment("s", upload_of(data_of(200_000)))
+    await over(below, ring).put_root("r", b'{"root": 1}', None)
+    store = over(below, ring)
+    for read in (lambda: store.get("s", -500), lambda: store.get("s", 70_000, 500), lambda: store.get("r", 0, 65536)):
+        below.from_end = from_end
+        with pytest.raises(Corrupt):
+            await read()
+        assert (await read()).data in (data_of(200_000)[-500:], data_of(200_000)[70_000:70_500], b'{"root": 1}')
+
+
+async def test_a_listing_is_complete_beside_deletions_and_damage() -> None:
+    """A mixed bucket's listing asks for the end of each object: one that is gone by then is left out, one whose trailer
+    is damaged is listed, and reading it says so."""
+    below = MemoryStore()
+    store = over(below, ring_of("now", accepts_plain=True))
+    for key in ("a", "b", "c"):
+        await store.put_segment(key, upload_of(data_of(1000)))
+    damaged = bytearray(below.objects["b"].data)
+    damaged[-TRAILER_BYTES + 60] ^= 1
+    below.objects["b"] = StoredObject(bytes(damaged), '"d"', None)
+    listing = over(below, ring_of("now", accepts_plain=True)).list("")
+    found = [await anext(listing)]
+    del below.objects["a"], below.objects["c"]
+    found += [info async for info in listing]
+    assert [(info.key, info.size) for info in found] == [("a", 1000), ("b", 1000)]
+    with pytest.raises(Corrupt):
+        await store.get("b")
 
 
 async def test_a_ring_without_an_active_key_writes_plain_objects() -> None:

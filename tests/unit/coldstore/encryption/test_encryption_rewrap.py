@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from crc32c import crc32c
 
 from coldstore.encryption.encrypted_store import EncryptedStore
 from coldstore.encryption.keys import KeyRing
 from coldstore.encryption.marker import TRAILER_BYTES, KeyRefused
 from coldstore.encryption.rewrap import Outcome, Rewrapper, Tally
-from coldstore.object_store import ReplacingStore, Upload
+from coldstore.object_store import ObjectInfo, ReplacingStore, Upload
+from coldstore.roots.root import RootStore
 from coldstore.stores.directory import DirectoryStore
+from coldstore.stores.metered import MeteredStore
+from coldstore.stores.operations import Operation
 from logformat.errors import InvalidRequest
 from seams.clock import SystemClock
 from seams.files.posix_disk import PosixDisk
@@ -154,3 +160,65 @@ def test_a_ring_without_an_active_key_has_nothing_to_rewrap_under() -> None:
     """It says so."""
     with pytest.raises(InvalidRequest, match="no active key"):
         Rewrapper(MemoryStore(), ring_of("a", active=None, accepts_plain=True), WORLD, "/tmp")
+
+
+@pytest.mark.parametrize("length", [3, 200, 70_000])
+async def test_the_end_of_an_object_that_was_encrypted_since_is_the_plaintext(
+    below: ReplacingStore, tmp_path: Path, length: int
+) -> None:
+    """A broker read it while it was plain, and reads its footer again afterwards."""
+    await fill(over(below, ring_of("new", active=None, accepts_plain=True)))
+    reader, end = over(below, ring_of("new", accepts_plain=True)), OBJECTS[SEGMENT][-length:]
+    assert (await reader.get(SEGMENT, -length)).data == end
+    await run(below, ring_of("new", accepts_plain=True), tmp_path)
+    got = await reader.get(SEGMENT, -length)
+    assert (got.data, got.size) == (end, len(OBJECTS[SEGMENT]))
+
+
+class RewrappedMeanwhile(MemoryStore):
+    """A rewrap replaces an object behind the answer to a HEAD."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_head: Callable[[], Awaitable[object]] | None = None
+
+    async def head(self, key: str) -> ObjectInfo:
+        info = await super().head(key)
+        if self.after_head is not None:
+            replace, self.after_head = self.after_head, None
+            await replace()
+        return info
+
+
+@pytest.mark.parametrize("before", [ring_of("old"), ring_of("new", active=None, accepts_plain=True)])
+async def test_a_head_beside_a_rewrap_finds_no_damage(tmp_path: Path, before: KeyRing) -> None:
+    """The answer is of one object, the old one or the new one: a copy that is verified meanwhile is not damaged."""
+    below, ring = RewrappedMeanwhile(), ring_of("new", "old", accepts_plain=True)
+    await fill(over(below, before))
+    for reader in (over(below, ring), over(below, ring)):
+        below.after_head = lambda: run(below, ring, tmp_path)
+        info = await reader.head(SEGMENT)
+        assert (info.size, info.crc32c) == (len(OBJECTS[SEGMENT]), crc32c(OBJECTS[SEGMENT]))
+
+
+class Counter(msgspec.Struct, frozen=True):
+    count: int = 0
+
+
+async def test_a_root_that_was_rewrapped_is_unchanged_for_who_knew_it(below: ReplacingStore, tmp_path: Path) -> None:
+    """A poll reads it once more, then costs no body again; the next commit needs no second try."""
+    store = over(below, ring_of("old"))
+    await RootStore(store, "cluster.json", Counter, WORLD.rng, WORLD.clock).commit(
+        lambda now: now, epoch=1, claim=True, initial=Counter(1)
+    )
+    metered = MeteredStore(over(below, ring_of("new", "old")), WORLD.clock)
+    root = RootStore(metered, "cluster.json", Counter, WORLD.rng, WORLD.clock)
+    before = await root.load()
+    assert await root.load_if_changed() is None
+    await run(below, ring_of("new", "old"), tmp_path)
+    await root.load_if_changed()
+    assert await root.load_if_changed() is None
+    assert before is not None and root.known is not None
+    assert (root.known.version, root.known.content) == (before.version, before.content)
+    await root.commit(lambda now: Counter(now.count + 1), epoch=1)
+    assert metered.meters[Operation.PUT_ROOT].requests == 1

@@ -117,6 +117,10 @@ async def _check_lost(bucket: Bucket) -> str | None:
         etag = (await bucket.store.head(CLUSTER_KEY)).etag
     except ObjectMissing:
         return None
+    except Corrupt:  # an encrypted one; `load` says what is wrong
+        from coldstore.encryption.encrypted_store import etag_of_damaged
+
+        etag = await etag_of_damaged(bucket.store, CLUSTER_KEY)
     try:
         await ClusterRoot(bucket.store, world.rng, world.clock, world.workers).load()
     except NewerFormat:

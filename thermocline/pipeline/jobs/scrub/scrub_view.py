@@ -114,6 +114,8 @@ def check_ours(store: ArrowStore) -> None:
     except ObjectMissing:
         if not {TOPICS_PREFIX, METADATA_PREFIX} & {f"{name}/" for name in store.children("")}:
             raise InvalidRequest(f"{store.url} holds nothing of Thermocline's: nothing was scrubbed") from None
+    except Corrupt:
+        pass  # an encrypted one: `inspect_cluster` reports the damage
 
 
 def inspect_partition(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionInspection:
